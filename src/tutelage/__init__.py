@@ -1,0 +1,36 @@
+"""Tutelage trains any LLM agent, its prompt, its weights or its orchestration, from its rewards.
+
+This module is the public surface: the names below are what users import, each loaded from its own
+module the first time it is touched, so that `import tutelage` stays light (no torch, no SQL, no
+sympy). Start reading at `types.py` for the words, then `train/` for how they move.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_EXPORTS: dict[str, str] = {
+    "Task": "tutelage.types",
+    "TutelageError": "tutelage.errors",
+}
+
+__all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]
+
+if TYPE_CHECKING:
+    from tutelage.errors import TutelageError as TutelageError
+    from tutelage.types import Task as Task
+
+
+def __getattr__(name: str) -> Any:
+    if name in _EXPORTS:
+        value = getattr(importlib.import_module(_EXPORTS[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'tutelage' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

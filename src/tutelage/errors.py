@@ -1,0 +1,79 @@
+"""Every exception that Tutelage raises on purpose, in one tree that reads as a table of contents.
+
+Two kinds of trouble are kept apart. A *user error* (`TutelageError` and below) is something the
+person at the keyboard can mend: the command line prints its message without a traceback and exits
+with its `exit_code`. Anything else is a bug and prints a traceback. What goes wrong inside one
+rollout is neither: it is data, recorded with a `FailureCause` (see `types.py`), never raised
+through the run.
+
+    TutelageError                 anything a user can mend                        exit 2
+    ├── ConfigError               a key, a value, or two keys that contradict
+    ├── DataError                 a dataset row, with file, line and field
+    ├── RewardError               a reward that is no finite number, or a grader that cannot run
+    ├── ToolDefinitionError       a tool whose signature or docstring gives no schema
+    ├── ModelError                a model folder that cannot be loaded or has no usable template
+    ├── StoreError                the store cannot be opened, written or read
+    ├── RunError                  a run folder that is missing, locked, incomplete or taken
+    ├── MissingExtraError         an optional dependency that is not installed
+    ├── EngineError               the engine refused a request                    (infrastructure)
+    │   └── ContextOverflowError  prompt and answer do not fit the context
+    └── FailureBudgetError        nothing left to learn from: too many rollouts failed   exit 1
+
+To add one: subclass the nearest entry above, give it one sentence, keep it picklable (arguments in
+`args`), add it to the tree here. Messages say what happened, show the value with `!r`, and end with
+how to fix it: the exact flag, key or extra.
+"""
+
+from __future__ import annotations
+
+
+class TutelageError(Exception):
+    """Anything a user can mend; printed without a traceback."""
+
+    exit_code = 2
+
+
+class ConfigError(TutelageError, ValueError):
+    """A key that does not exist, a value that does not fit, or keys that contradict each other."""
+
+
+class DataError(TutelageError, ValueError):
+    """A dataset that cannot be read; the message names the file, the line and the field."""
+
+
+class RewardError(TutelageError, ValueError):
+    """A reward that is not a finite number, or a reward function that cannot be called."""
+
+
+class ToolDefinitionError(TutelageError, TypeError):
+    """A tool from whose signature no JSON schema can be made."""
+
+
+class ModelError(TutelageError, ValueError):
+    """A model that cannot be loaded, saved or rendered for."""
+
+
+class StoreError(TutelageError, OSError):
+    """The store cannot be opened, written or read."""
+
+
+class RunError(TutelageError, OSError):
+    """A run folder that is missing, locked, incomplete or taken."""
+
+
+class MissingExtraError(TutelageError, ImportError):
+    """An optional dependency is not installed; the message names the extra."""
+
+
+class EngineError(TutelageError, RuntimeError):
+    """The engine refused or lost a request. Inside a rollout this is an infrastructure failure."""
+
+
+class ContextOverflowError(EngineError):
+    """Prompt and answer together do not fit the model's context."""
+
+
+class FailureBudgetError(TutelageError, RuntimeError):
+    """So many rollouts failed that nothing is left to learn from."""
+
+    exit_code = 1

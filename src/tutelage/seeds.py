@@ -1,0 +1,50 @@
+"""The seed tree: every random draw is addressed by (run seed, path), never by the order of calls.
+
+A node of the tree is a run seed and a path such as `("rl", 12, "task-3", 5)`. Its value is a
+BLAKE2b hash of both, so any part of a run can be redone alone and gives the same draws: that is
+what makes resume exact without storing generator states, and what makes identifiers repeat.
+`types.py` has the nouns that carry these identifiers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+
+import numpy as np
+
+PathPart = str | int
+
+
+@dataclass(frozen=True, slots=True)
+class SeedTree:
+    """One node; `child` goes down, `value`, `python`, `numpy` and `id` draw from it."""
+
+    seed: int
+    path: tuple[PathPart, ...] = ()
+
+    def child(self, *parts: PathPart) -> SeedTree:
+        """The node below this one at `parts`."""
+        return SeedTree(self.seed, self.path + parts)
+
+    def value(self, bits: int = 63) -> int:
+        """A uniform integer in [0, 2**bits), a pure function of seed and path."""
+        return int.from_bytes(self._digest(), "big") & ((1 << bits) - 1)
+
+    def id(self, prefix: str) -> str:
+        """An identifier such as `roll_5f2c...` (96 bits), the same in every repeat of the run."""
+        return f"{prefix}_{self._digest()[:12].hex()}"
+
+    def python(self) -> random.Random:
+        """A fresh standard-library generator."""
+        return random.Random(self.value())
+
+    def numpy(self) -> np.random.Generator:
+        """A fresh counter-based NumPy generator (Philox)."""
+        return np.random.Generator(np.random.Philox(key=self.value()))
+
+    def _digest(self) -> bytes:
+        # repr of a tuple of str and int is injective, so two paths never collide by concatenation.
+        text = repr((self.seed, self.path)).encode()
+        return hashlib.blake2b(text, digest_size=16).digest()

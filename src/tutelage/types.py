@@ -1,0 +1,299 @@
+"""The nouns that layers share, as small frozen records, and the protocols between layers.
+
+Nothing here computes. A `Task` is run as `Rollout`s; a rollout has `Attempt`s; an attempt made
+`Call`s to a model; a call keeps exactly what was sent and what was sampled, as token ids. Rows for
+training are made from calls in `rollouts/rows.py`; where records are kept is `store/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol, cast
+
+JSON = dict[str, Any]
+INPUT_FIELDS = ("question", "prompt", "instruction", "problem", "messages")
+"""The field of a task that becomes the agent's input: the first of these that it has."""
+
+
+class Mode(StrEnum):
+    """What a rollout is for; only `TRAIN` rollouts ever reach a loss."""
+
+    TRAIN = "train"
+    VAL = "val"
+    TEST = "test"
+
+
+class StopReason(StrEnum):
+    """Why sampling ended, in the words of the OpenAI API where it has one."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+
+
+class RolloutStatus(StrEnum):
+    """Life of a rollout or attempt; the last three are terminal and final."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether no later status may follow."""
+        return self in (RolloutStatus.SUCCEEDED, RolloutStatus.FAILED, RolloutStatus.CANCELLED)
+
+
+class FailureCause(StrEnum):
+    """Why an attempt failed. Infrastructure causes stay out of baselines and losses."""
+
+    TIMEOUT = "timeout"
+    AGENT_ERROR = "agent_error"
+    TOOL_ERROR = "tool_error"
+    REWARD_ERROR = "reward_error"
+    ENGINE_ERROR = "engine_error"
+    CONTEXT_OVERFLOW = "context_overflow"
+    CANCELLED = "cancelled"
+
+    @property
+    def infrastructure(self) -> bool:
+        """True when the agent is not to blame, so that the rollout is no evidence about it."""
+        return self in (FailureCause.ENGINE_ERROR, FailureCause.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One tool call of an assistant turn; `arguments` is the JSON text as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message, in the OpenAI shape."""
+
+    role: str
+    content: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    def to_dict(self) -> JSON:
+        """The OpenAI chat form, without empty fields."""
+        out: JSON = {"role": self.role, "content": self.content}
+        if self.tool_calls:
+            out["tool_calls"] = [
+                {
+                    "id": c.id,
+                    "type": "function",
+                    "function": {"name": c.name, "arguments": c.arguments},
+                }
+                for c in self.tool_calls
+            ]
+        if self.tool_call_id is not None:
+            out["tool_call_id"] = self.tool_call_id
+        if self.name is not None:
+            out["name"] = self.name
+        return out
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Message:
+        """Read the OpenAI chat form."""
+        calls = cast("Sequence[Mapping[str, Any]]", data.get("tool_calls") or ())
+        return Message(
+            role=str(data["role"]),
+            content=data.get("content"),
+            tool_calls=tuple(
+                ToolCall(str(c.get("id", "")), c["function"]["name"], c["function"]["arguments"])
+                for c in calls
+            ),
+            tool_call_id=data.get("tool_call_id"),
+            name=data.get("name"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """What a model is told about a tool: name, description, JSON schema of its parameters."""
+
+    name: str
+    description: str
+    parameters: JSON
+
+    def to_dict(self) -> JSON:
+        """The OpenAI function-tool form."""
+        return {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": self.parameters,
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample one call. `temperature` 0 is greedy; `top_p` 1 and `top_k` 0 are off."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    max_tokens: int = 256
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What an engine returns for one request.
+
+    `token_ids` are the sampled ids, the end-of-turn token included when it was sampled.
+    `logprobs[i]` is the log-probability of `token_ids[i]` under log-softmax(logits / temperature)
+    over the full vocabulary: the distribution the trainer recomputes. `raw_logprobs` is the same at
+    temperature 1. Both are natural logarithms, computed from the logits the token was drawn from.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    raw_logprobs: tuple[float, ...]
+    stop_reason: StopReason
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request to a model inside an attempt, exactly as sent and sampled.
+
+    The prompt of the call is `prompt_ids`, as the engine saw it; `reply` is what the codec read
+    from the sampled ids, `parse_errors` what in them could not be read as a tool call.
+    """
+
+    id: str
+    agent: str
+    index: int
+    messages: tuple[Message, ...]
+    prompt_ids: tuple[int, ...]
+    sampled: Sampled
+    reply: Message
+    sampling: Sampling
+    parse_errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What came of one tool call: its text for the model, and whether and how it failed."""
+
+    call_id: str
+    name: str
+    arguments: str
+    text: str
+    error: str | None = None
+    """None, or one of: unknown_tool, invalid_arguments, raised, timeout, bad_result."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """A finite number and its named parts."""
+
+    value: float
+    parts: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One row of a dataset: an id and its fields, of which one is the agent's input."""
+
+    id: str
+    fields: Mapping[str, Any]
+
+    @property
+    def input(self) -> str | Sequence[Mapping[str, Any]]:
+        """The question, or a list of chat messages."""
+        for name in INPUT_FIELDS:
+            if name in self.fields:
+                return self.fields[name]
+        raise KeyError(f"task {self.id!r} has none of the input fields {INPUT_FIELDS}")
+
+    def messages(self) -> tuple[Message, ...]:
+        """The input as chat messages."""
+        given = self.input
+        if isinstance(given, str):
+            return (Message("user", given),)
+        return tuple(Message.from_dict(m) for m in given)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why an attempt failed: the cause, a sentence, and the traceback where there is one."""
+
+    cause: FailureCause
+    message: str
+    traceback: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at a rollout. `answer` is the agent's final text."""
+
+    id: str
+    index: int
+    status: RolloutStatus
+    calls: tuple[Call, ...] = ()
+    tool_results: tuple[ToolResult, ...] = ()
+    answer: str | None = None
+    reward: Reward | None = None
+    failure: Failure | None = None
+    stop: str | None = None
+    """How the agent ended: answer, max_turns, token_budget, context, deadline, error."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One execution of an agent on one task, with all its attempts; the last one counts."""
+
+    id: str
+    run_id: str
+    task: Task
+    mode: Mode
+    step: int
+    """The training step that asked for it; evaluations carry the step at which they ran."""
+    group: str
+    """Rollouts with equal group are compared with each other."""
+    index: int
+    """Position in the group, from 0."""
+    attempts: tuple[Attempt, ...]
+    label: str = ""
+    """Names an evaluation set or phase, such as `before/sampled`; empty for training."""
+
+    @property
+    def last(self) -> Attempt:
+        """The attempt that counts."""
+        return self.attempts[-1]
+
+    @property
+    def reward(self) -> Reward | None:
+        """The final reward, None while there is none."""
+        return self.last.reward
+
+
+class ChatClient(Protocol):
+    """Something that answers chat requests and keeps a record of every call it made."""
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        sampling: Sampling,
+        agent: str = "main",
+    ) -> Call:
+        """Send one request. Raises `EngineError` when the engine cannot serve it."""
+        ...
