@@ -62,7 +62,11 @@ class FailureCause(StrEnum):
     @property
     def infrastructure(self) -> bool:
         """True when the agent is not to blame, so that the rollout is no evidence about it."""
-        return self in (FailureCause.ENGINE_ERROR, FailureCause.CANCELLED)
+        return self in (
+            FailureCause.ENGINE_ERROR,
+            FailureCause.REWARD_ERROR,
+            FailureCause.CANCELLED,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +255,7 @@ class Attempt:
     reward: Reward | None = None
     failure: Failure | None = None
     stop: str | None = None
-    """How the agent ended: answer, max_turns, token_budget, context, deadline, error."""
+    """How the agent ended: answer, max_turns, token_budget, context; None when it failed."""
     seconds: float = 0.0
 
 

@@ -1,0 +1,64 @@
+"""The mathematics of RL on weights: pure functions of tensors, one algorithm in one file.
+
+The order of use: `estimate_advantages` turns rewards into one advantage per sampled token,
+`policy_loss` turns advantages and log-probabilities into a scalar, `kl_penalty`, `value_loss` and
+`entropy` add their terms through `aggregate`. Three laws hold everywhere: a token with mask 0 has
+no loss, no advantage and no discount step; statistics are those of rollouts, however many rows a
+rollout became; and with the optimizer batch's `denominator` the losses of its micro-batches add up
+to the loss of the whole. Read `index.py` next (rows and rollouts), then `advantages/` and
+`losses/`; `train/` holds the loop that calls them.
+"""
+
+from __future__ import annotations
+
+from tutelage.algorithms.rl.advantages import ADVANTAGES, estimate_advantages
+from tutelage.algorithms.rl.advantages.groups import GroupCounts, group_counts
+from tutelage.algorithms.rl.advantages.whiten import whiten
+from tutelage.algorithms.rl.aggregate import AGGREGATIONS, aggregate, aggregation_denominator
+from tutelage.algorithms.rl.corrections import (
+    CORRECTIONS,
+    importance_weights,
+    rollout_importance_weights,
+)
+from tutelage.algorithms.rl.entropy import entropy
+from tutelage.algorithms.rl.kl import (
+    KL_KINDS,
+    AdaptiveKL,
+    FixedKL,
+    full_kl,
+    kl_in_reward,
+    kl_loss_warning,
+    kl_penalty,
+)
+from tutelage.algorithms.rl.losses import LOSSES, merge_metrics, policy_loss
+from tutelage.algorithms.rl.losses.clip_cov import select_clip_cov
+from tutelage.algorithms.rl.losses.kl_cov import select_kl_cov
+from tutelage.algorithms.rl.value import value_loss
+
+__all__ = [
+    "ADVANTAGES",
+    "AGGREGATIONS",
+    "CORRECTIONS",
+    "KL_KINDS",
+    "LOSSES",
+    "AdaptiveKL",
+    "FixedKL",
+    "GroupCounts",
+    "aggregate",
+    "aggregation_denominator",
+    "entropy",
+    "estimate_advantages",
+    "full_kl",
+    "group_counts",
+    "importance_weights",
+    "kl_in_reward",
+    "kl_loss_warning",
+    "kl_penalty",
+    "merge_metrics",
+    "policy_loss",
+    "rollout_importance_weights",
+    "select_clip_cov",
+    "select_kl_cov",
+    "value_loss",
+    "whiten",
+]

@@ -1,0 +1,121 @@
+"""From rewards to advantages: ten estimators, one in each file, behind one function.
+
+`estimate_advantages` packs the rows into rollouts (`packed.py`), calls the estimator and puts the
+result back into rows, so that each estimator is little more than its formula. Group statistics are
+in `groups.py`, the recursion over tokens in `discount.py`. What advantages are for: `../losses/`.
+
+Legend: B rows, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tutelage.algorithms.rl.advantages.gae import gae
+from tutelage.algorithms.rl.advantages.gpg import gpg
+from tutelage.algorithms.rl.advantages.grpo import grpo
+from tutelage.algorithms.rl.advantages.grpo_passk import grpo_passk
+from tutelage.algorithms.rl.advantages.maxrl import maxrl
+from tutelage.algorithms.rl.advantages.opo import opo
+from tutelage.algorithms.rl.advantages.packed import (
+    Estimate,
+    Packed,
+    group_numbers,
+    pack_rewards,
+    per_rollout,
+    slots,
+)
+from tutelage.algorithms.rl.advantages.reinforce_plus_plus import reinforce_plus_plus
+from tutelage.algorithms.rl.advantages.reinforce_plus_plus_baseline import (
+    reinforce_plus_plus_baseline,
+)
+from tutelage.algorithms.rl.advantages.remax import remax
+from tutelage.algorithms.rl.advantages.rloo import rloo
+from tutelage.algorithms.rl.index import Ids, check_shapes
+from tutelage.algorithms.rl.lookup import lookup, unknown
+from tutelage.errors import ConfigError
+
+Estimator = Callable[[Packed], Estimate]
+
+ADVANTAGES: dict[str, Estimator] = {
+    "gae": gae,
+    "grpo": grpo,
+    "rloo": rloo,
+    "reinforce_plus_plus": reinforce_plus_plus,
+    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
+    "remax": remax,
+    "opo": opo,
+    "gpg": gpg,
+    "grpo_passk": grpo_passk,
+    "maxrl": maxrl,
+}
+"""The values of `algorithm.adv_estimator`."""
+
+SINGLE_MEMBER = ("zero", "verl")
+"""What a group of fewer than two members gets: advantage 0, or what verl gives it."""
+
+
+@torch.no_grad()
+def estimate_advantages(
+    name: str,
+    rewards_BT: Tensor,
+    mask_BT: Tensor,
+    *,
+    groups_B: Ids | None = None,
+    rollouts_B: Ids | None = None,
+    values_BT: Tensor | None = None,
+    baselines_B: Tensor | None = None,
+    gamma: float = 1.0,
+    lam: float = 1.0,
+    norm_by_std: bool = True,
+    single_member: str = "zero",
+) -> tuple[Tensor, Tensor]:
+    """(advantages, returns), [B, T] each in the rewards' dtype, exactly 0 where the mask is 0.
+
+    Give the whole batch at once: groups and whitening need it. `rewards_BT` holds the reward of
+    each token; one that falls on a masked token moves to the last trained token of its rollout.
+    The sum of a rollout's rewards is its R. `groups_B` and `rollouts_B` are ids per row; rows of
+    one rollout stand in time order (others may stand between them) and share group and baseline.
+    `values_BT` is for gae, `baselines_B` [B] for remax, `gamma` for gae and reinforce_plus_plus,
+    `lam` for gae, `norm_by_std` for grpo and grpo_passk, `single_member` (`zero` or `verl`) for
+    the group estimators. Returns are targets of the critic for gae, rewards to go for
+    reinforce_plus_plus and remax, and the advantages again for the group estimators. A rollout
+    without a trained token gets nothing but counts, by its R, in its group.
+
+    Raises `ConfigError` for an unknown name or a setting out of range, `ValueError` for shapes, for
+    rows of one rollout that disagree, and where an estimator lacks what it needs.
+    """
+    estimator = lookup(ADVANTAGES, name, "algorithm.adv_estimator")
+    if single_member not in SINGLE_MEMBER:
+        raise unknown(single_member, SINGLE_MEMBER, "single_member")
+    for key, value in (("gamma", gamma), ("lam", lam)):
+        if not 0.0 <= value <= 1.0:
+            raise ConfigError(f"algorithm.{key}={value!r} must be between 0 and 1")
+    places = slots(mask_BT, rollouts_B)
+    index = places.index
+    rewards_NL, final_N = pack_rewards(places, rewards_BT)
+    group_N, groups = (None, 0) if groups_B is None else group_numbers(index, groups_B)
+    if values_BT is not None:
+        check_shapes(mask_BT, values_BT=values_BT)
+    estimate = estimator(
+        Packed(
+            rewards_NL=rewards_NL,
+            mask_NL=places.pack(index.mask_BT),
+            lengths_N=index.lengths_N,
+            final_N=final_N,
+            group_N=group_N,
+            groups=groups,
+            values_NL=None if values_BT is None else places.pack(values_BT),
+            baseline_N=None
+            if baselines_B is None
+            else per_rollout(index, baselines_B, "baselines_B"),
+            gamma=gamma,
+            lam=lam,
+            norm_by_std=norm_by_std,
+            single_member=single_member,
+        )
+    )
+    return places.unpack(estimate.advantages_NL), places.unpack(estimate.returns_NL)

@@ -1,0 +1,19 @@
+"""GPG: group-centred rewards, scaled up when few rollouts of the batch earned anything.
+
+    A = B / max(1, number of rollouts with R != 0) * (R - mean_g), B = rollouts of the batch
+
+Source: Chu et al., arXiv 2504.02546. Denominators: the group's rollouts (mean), the batch's
+rollouts with a reward (scale). B counts rollouts, not rows. Shapes: N rollouts.
+"""
+
+from __future__ import annotations
+
+from tutelage.algorithms.rl.advantages.groups import centred, over_tokens
+from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
+
+
+def gpg(batch: Packed) -> Estimate:
+    """Centred rewards times the batch's scale."""
+    rewarded = int(batch.final_N.count_nonzero())
+    scale = batch.final_N.shape[0] / max(1, rewarded)
+    return over_tokens(batch, scale * centred(batch))

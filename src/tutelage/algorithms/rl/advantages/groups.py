@@ -1,0 +1,113 @@
+"""Statistics inside a group: the rollouts of one task, compared with each other.
+
+All group estimators (`grpo.py`, `rloo.py`, `opo.py`, ...) are built from these few functions, so
+they agree on what a lonely rollout gets. With `single_member="zero"` a group of fewer than two
+members teaches nothing: its advantage is 0, and `group_counts` says how many there were. With
+`"verl"` its mean is taken as 0 and its deviation as 1, as verl does.
+
+Legend: B rows, N rollouts, G groups, L trained tokens of a rollout.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tutelage.algorithms.rl.advantages.packed import (
+    Estimate,
+    Packed,
+    group_numbers,
+    pack_rewards,
+    slots,
+)
+from tutelage.algorithms.rl.index import Ids
+
+EPSILON = 1e-6
+"""Added to a group's standard deviation before dividing by it."""
+
+
+class GroupCounts(NamedTuple):
+    """How many groups a batch has, and how many of them cannot teach."""
+
+    groups: int
+    single_member: int
+    """Groups of fewer than two rollouts."""
+    zero_variance: int
+    """Groups of two or more whose rewards are all equal."""
+
+
+def group_counts(
+    rewards_BT: Tensor, mask_BT: Tensor, groups_B: Ids, *, rollouts_B: Ids | None = None
+) -> GroupCounts:
+    """Count the groups without contrast; arguments as for `estimate_advantages`."""
+    places = slots(mask_BT, rollouts_B)
+    _, final_N = pack_rewards(places, rewards_BT)
+    group_N, groups = group_numbers(places.index, groups_B)
+    sizes_G = torch.bincount(group_N, minlength=groups)
+    flat_G = extreme_G(final_N, group_N, groups, "amin") == extreme_G(
+        final_N, group_N, groups, "amax"
+    )
+    return GroupCounts(
+        groups=groups,
+        single_member=int((sizes_G < 2).sum()),
+        zero_variance=int((flat_G & (sizes_G >= 2)).sum()),
+    )
+
+
+def groups_of(batch: Packed) -> Tensor:
+    """The group of each rollout; `ValueError` where none were given."""
+    if batch.group_N is None:
+        raise ValueError("a group estimator needs groups_B: the id of the task of each row")
+    return batch.group_N
+
+
+def sizes_N(batch: Packed) -> Tensor:
+    """How many rollouts the group of each rollout has, itself included."""
+    group_N = groups_of(batch)
+    return torch.bincount(group_N, minlength=batch.groups)[group_N]
+
+
+def sum_G(x_N: Tensor, group_N: Tensor, groups: int) -> Tensor:
+    """Sum over each group."""
+    return x_N.new_zeros(groups).index_add(0, group_N, x_N)
+
+
+def extreme_G(x_N: Tensor, group_N: Tensor, groups: int, which: str) -> Tensor:
+    """Least (`amin`) or greatest (`amax`) of each group."""
+    return x_N.new_zeros(groups).scatter_reduce(0, group_N, x_N, which, include_self=False)
+
+
+def centred(batch: Packed, weights_N: Tensor | None = None) -> Tensor:
+    """`R - mean_g` with the (weighted) mean of the group, [N]; a lonely rollout: 0, or R in verl.
+
+    Rewards are first shifted by the group's least one, so that equal rewards give exactly 0 and
+    no rounding error is blown up by a division by a tiny deviation.
+    """
+    group_N = groups_of(batch)
+    shifted_N = batch.final_N - extreme_G(batch.final_N, group_N, batch.groups, "amin")[group_N]
+    weights_N = torch.ones_like(shifted_N) if weights_N is None else weights_N
+    total_G = sum_G(weights_N, group_N, batch.groups)
+    # A group whose weights are all 0 has no trained token: any finite mean will do.
+    mean_G = sum_G(weights_N * shifted_N, group_N, batch.groups) / total_G.masked_fill(
+        total_G == 0, 1
+    )
+    centred_N = shifted_N - mean_G[group_N]
+    lonely = batch.final_N if batch.single_member == "verl" else torch.zeros_like(centred_N)
+    return torch.where(sizes_N(batch) < 2, lonely, centred_N)
+
+
+def deviation(batch: Packed, centred_N: Tensor) -> Tensor:
+    """Standard deviation (n - 1) of the group of each rollout, [N]; 1 for a lonely rollout."""
+    group_N = groups_of(batch)
+    size_N = sizes_N(batch)
+    squares_G = sum_G(centred_N.square(), group_N, batch.groups)
+    std_N = (squares_G[group_N] / (size_N - 1).clamp(min=1)).sqrt()
+    return std_N.masked_fill(size_N < 2, 1)
+
+
+def over_tokens(batch: Packed, advantages_N: Tensor) -> Estimate:
+    """One number per rollout, at each of its tokens; returns are the advantages."""
+    spread_NL = advantages_N.unsqueeze(1).expand_as(batch.rewards_NL)
+    return Estimate(spread_NL, spread_NL)

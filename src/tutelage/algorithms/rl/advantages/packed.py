@@ -1,0 +1,131 @@
+"""Rollouts as estimators see them: trained tokens only, in time order, one line per rollout.
+
+Packing is where three laws are met once for all estimators. Masked tokens are not there, so they
+can take no discount step. A rollout that became several rows is one line again. A reward that fell
+on a masked token is moved to the rollout's last trained token. Estimators (`gae.py` and its
+neighbours) map `Packed` to an `Estimate`; `__init__.py` puts the result back into rows.
+
+Legend: B rows, T tokens of a row, N rollouts, L trained tokens of a rollout (padded on the right),
+K trained tokens of the batch in row order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tutelage.algorithms.rl.index import (
+    Ids,
+    RolloutIndex,
+    check_shapes,
+    index_rollouts,
+    number_ids,
+)
+
+
+class Estimate(NamedTuple):
+    """What an estimator returns, [N, L] each; what it holds in padding is ignored."""
+
+    advantages_NL: Tensor
+    returns_NL: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A batch by rollout, and the settings of the estimator.
+
+    `rewards_NL` and `values_NL` are 0 in padding. `final_N` is R, the sum of a rollout's rewards;
+    a rollout without a trained token keeps its R and so counts in its group. `group_N` numbers the
+    groups 0..`groups`-1.
+    """
+
+    rewards_NL: Tensor
+    mask_NL: Tensor
+    lengths_N: Tensor
+    final_N: Tensor
+    group_N: Tensor | None
+    groups: int
+    values_NL: Tensor | None
+    baseline_N: Tensor | None
+    gamma: float
+    lam: float
+    norm_by_std: bool
+    single_member: str
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Where the trained tokens of the rows stand in the packed form."""
+
+    slot_K: Tensor
+    """Position of each trained token in the flattened [N * L]."""
+    shape: tuple[int, int]
+    """(N, L)."""
+    index: RolloutIndex
+
+    def pack(self, x_BT: Tensor) -> Tensor:
+        """Rows to rollouts, [N, L], zeros in padding."""
+        flat = x_BT.new_zeros(self.shape[0] * self.shape[1])
+        flat[self.slot_K] = x_BT[self.index.mask_BT]
+        return flat.view(self.shape)
+
+    def unpack(self, x_NL: Tensor) -> Tensor:
+        """Rollouts to rows, [B, T], exactly 0 where the mask is 0."""
+        x_BT = x_NL.new_zeros(self.index.mask_BT.shape)
+        x_BT[self.index.mask_BT] = x_NL.reshape(-1)[self.slot_K]
+        return x_BT
+
+
+def slots(mask_BT: Tensor, rollouts_B: Ids | None) -> Slots:
+    """Give every trained token its place: its rollout, and how many trained tokens precede it."""
+    index = index_rollouts(mask_BT, rollouts_B)
+    mask_BT = index.mask_BT
+    order_B = index.rollout_B.argsort(stable=True)
+    sorted_lengths_B = mask_BT.sum(dim=1)[order_B]
+    # Trained tokens before a row, less those before its rollout: what earlier rows of it hold.
+    before_B = sorted_lengths_B.cumsum(0) - sorted_lengths_B
+    before_N = index.lengths_N.cumsum(0) - index.lengths_N
+    start_B = torch.empty_like(before_B)
+    start_B[order_B] = before_B - before_N[index.rollout_B[order_B]]
+    longest = int(index.lengths_N.max()) if index.rollouts else 0
+    position_BT = start_B.unsqueeze(1) + mask_BT.cumsum(dim=1) - 1
+    slot_BT = index.rollout_B.unsqueeze(1) * longest + position_BT
+    return Slots(slot_BT[mask_BT], (index.rollouts, longest), index)
+
+
+def pack_rewards(places: Slots, rewards_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """(rewards_NL with masked rewards on the last trained token, final_N)."""
+    index = places.index
+    check_shapes(index.mask_BT, rewards_BT=rewards_BT)
+    rewards_NL = places.pack(rewards_BT)
+    stray_B = rewards_BT.masked_fill(index.mask_BT, 0).sum(dim=1)
+    stray_N = rewards_BT.new_zeros(index.rollouts).index_add(0, index.rollout_B, stray_B)
+    final_N = rewards_NL.sum(dim=1) + stray_N
+    trained_N = index.lengths_N > 0
+    last_N = index.lengths_N[trained_N] - 1
+    rewards_NL[trained_N.nonzero().squeeze(1), last_N] += stray_N[trained_N]
+    return rewards_NL, final_N
+
+
+def per_rollout(index: RolloutIndex, x_B: Tensor, name: str) -> Tensor:
+    """A number given per row, as one per rollout; `ValueError` where rows of one disagree."""
+    if x_B.shape != index.rollout_B.shape:
+        raise ValueError(
+            f"{name} has shape {tuple(x_B.shape)!r}; give one number for each of the "
+            f"{index.rollout_B.shape[0]!r} rows"
+        )
+    x_N = x_B.new_zeros(index.rollouts)
+    x_N[index.rollout_B] = x_B
+    if not torch.equal(x_N[index.rollout_B], x_B):
+        raise ValueError(f"{name} differs between rows of one rollout; give them the same")
+    return x_N
+
+
+def group_numbers(index: RolloutIndex, groups_B: Ids) -> tuple[Tensor, int]:
+    """The group of each rollout, numbered from 0, and how many groups there are."""
+    rows = index.rollout_B.shape[0]
+    group_B, count = number_ids(groups_B, rows, "groups_B", index.rollout_B.device)
+    return per_rollout(index, group_B, "groups_B"), count

@@ -1,0 +1,20 @@
+"""RLOO: the baseline of a rollout is the mean reward of the others of its group.
+
+    A = n / (n - 1) * (R - mean_g) = R - mean of the others
+
+Source: Ahmadian et al., arXiv 2402.14740. Denominator: the other rollouts of the group.
+A lonely rollout: 0, or R with `single_member="verl"`. Shapes: N rollouts.
+"""
+
+from __future__ import annotations
+
+from tutelage.algorithms.rl.advantages.groups import centred, over_tokens, sizes_N
+from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
+
+
+def rloo(batch: Packed) -> Estimate:
+    """Leave-one-out advantages."""
+    centred_N = centred(batch)
+    size_N = sizes_N(batch).to(centred_N.dtype)
+    factor_N = size_N / (size_N - 1).clamp(min=1)
+    return over_tokens(batch, factor_N * centred_N)

@@ -1,0 +1,139 @@
+"""How a number per token becomes one loss: four ways to average, all over the optimizer batch.
+
+A loss is the sum of `x * weight` over trained tokens, divided by one `denominator`. The weight
+looks at one rollout only and the denominator is computed once for the whole optimizer batch
+(`aggregation_denominator`), so the losses of micro-batches add up to the loss of the batch, and so
+do their gradients. What is averaged comes from `losses/`, `kl.py`, `entropy.py` and `value.py`.
+
+| mode | sum over trained tokens of | denominator |
+|---|---|---|
+| `token-mean` | x | trained tokens |
+| `seq-mean-token-sum` | x | rollouts |
+| `seq-mean-token-mean` | x / trained tokens of its rollout | rollouts |
+| `seq-mean-token-sum-norm` | x | rollouts * scale |
+
+Rollouts without a trained token are not counted. A rollout counts once however many rows it
+became. `seq-mean-token-mean` needs the rollout's length: **its rows must be in the same
+micro-batch**. The other modes allow any cut.
+
+Sources: DAPO (arXiv 2503.14476) for token-mean, Dr.GRPO (arXiv 2503.20783) for the fixed scale.
+Legend: B rows, T tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tutelage.algorithms.rl.index import Ids, RolloutIndex, check_shapes, index_rollouts
+from tutelage.algorithms.rl.lookup import lookup
+from tutelage.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """One mode: the weight of each token, and what the weighted sum is divided by."""
+
+    token_mean: bool
+    """Whether a token is first divided by the number of trained tokens of its rollout."""
+    count: Callable[[RolloutIndex], int]
+    """What is counted: trained tokens, or rollouts that have one."""
+    scaled: bool = False
+    """Whether the count is multiplied by `scale`."""
+
+
+def _tokens(index: RolloutIndex) -> int:
+    return int(index.lengths_N.sum())
+
+
+def _rollouts(index: RolloutIndex) -> int:
+    return int((index.lengths_N > 0).sum())
+
+
+AGGREGATIONS: dict[str, Aggregation] = {
+    "token-mean": Aggregation(token_mean=False, count=_tokens),
+    "seq-mean-token-sum": Aggregation(token_mean=False, count=_rollouts),
+    "seq-mean-token-mean": Aggregation(token_mean=True, count=_rollouts),
+    "seq-mean-token-sum-norm": Aggregation(token_mean=False, count=_rollouts, scaled=True),
+}
+"""The modes of `actor.loss_agg_mode`."""
+
+
+def aggregation_denominator(
+    mask_BT: Tensor, mode: str, *, rollouts_B: Ids | None = None, scale: float | None = None
+) -> float:
+    """What the optimizer batch's loss is divided by: compute it before cutting micro-batches.
+
+    `mask_BT` [rows, tokens] is the mask of the whole optimizer batch. `scale` is used by
+    `seq-mean-token-sum-norm` only. The numbers of two batches that share no rollout add up; a batch
+    without trained tokens gives 0. Raises `ConfigError` for an unknown mode or a missing scale.
+    """
+    return _denominator(index_rollouts(mask_BT, rollouts_B), mode, scale)
+
+
+def aggregate(
+    x_BT: Tensor,
+    mask_BT: Tensor,
+    mode: str,
+    *,
+    rollouts_B: Ids | None = None,
+    denominator: float | Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Average `x_BT` over the trained tokens as `mode` says; a 0-dim tensor of x's dtype.
+
+    `denominator` is `aggregation_denominator` of the whole optimizer batch, scale included; without
+    it these rows are taken to be the whole batch. What stands where the mask is 0, NaN included,
+    reaches neither value nor gradient. With no trained token the result is 0.
+    """
+    check_shapes(mask_BT, x_BT=x_BT)
+    index = index_rollouts(mask_BT, rollouts_B)
+    return aggregate_indexed(x_BT, index, mode, denominator=denominator, scale=scale)
+
+
+def aggregate_indexed(
+    x_BT: Tensor,
+    index: RolloutIndex,
+    mode: str,
+    *,
+    denominator: float | Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """`aggregate` for rows that are indexed already."""
+    way = lookup(AGGREGATIONS, mode, "actor.loss_agg_mode")
+    sums_N = index.mean_N(x_BT) if way.token_mean else index.sum_N(x_BT)
+    total = sums_N.sum()
+    if denominator is None:
+        # Nothing to average: the sum is an exact 0 that keeps its place in the graph.
+        return total / (_denominator(index, mode, scale) or 1.0)
+    if not _positive(denominator):
+        if _tokens(index) == 0 and float(denominator) == 0:
+            return total
+        raise ValueError(
+            f"denominator={denominator!r} must be positive; compute it over the whole optimizer "
+            "batch with aggregation_denominator"
+        )
+    return total / denominator
+
+
+def _denominator(index: RolloutIndex, mode: str, scale: float | None) -> float:
+    way = lookup(AGGREGATIONS, mode, "actor.loss_agg_mode")
+    if not way.scaled:
+        return float(way.count(index))
+    if scale is None or not _positive(scale):
+        # The padded width would do, and would make the loss depend on padding.
+        raise ConfigError(
+            f"actor.loss_agg_mode={mode!r} divides by a fixed length, but loss_scale_factor is "
+            f"{scale!r}; set actor.loss_scale_factor to a positive number, such as "
+            "rollout.response_length"
+        )
+    return way.count(index) * float(scale)
+
+
+def _positive(number: float | Tensor) -> bool:
+    value = float(number.detach()) if isinstance(number, torch.Tensor) else float(number)
+    return math.isfinite(value) and value > 0

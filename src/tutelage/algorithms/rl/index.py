@@ -1,0 +1,89 @@
+"""Which row belongs to which rollout: what every function here needs before it may add or average.
+
+A rollout becomes several rows when its history changed between calls (`rollouts/rows.py` makes
+them). Estimators and losses are defined on rollouts, so sums and means go through `RolloutIndex`
+and come out the same however the rollout was cut. `aggregate.py` and `losses/` use it directly;
+`advantages/packed.py` builds on it.
+
+Legend: B rows, T tokens of a row, N rollouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Ids = Sequence[Hashable] | Tensor
+"""One id per row: any hashable values, or a tensor of integers."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutIndex:
+    """The trained tokens of a batch and the rollout of each row.
+
+    `mask_BT` is bool, `rollout_B` numbers the rollouts 0..N-1 by first appearance, `lengths_N`
+    counts the trained tokens of a rollout (int64; 0 for an empty one).
+    """
+
+    mask_BT: Tensor
+    rollout_B: Tensor
+    lengths_N: Tensor
+
+    @property
+    def rollouts(self) -> int:
+        """N, empty rollouts included."""
+        return self.lengths_N.shape[0]
+
+    def sum_N(self, x_BT: Tensor) -> Tensor:
+        """Sum of `x_BT` over the trained tokens of each rollout; keeps gradients and dtype."""
+        row_sums_B = x_BT.masked_fill(~self.mask_BT, 0).sum(dim=1)
+        return x_BT.new_zeros(self.rollouts).index_add(0, self.rollout_B, row_sums_B)
+
+    def mean_N(self, x_BT: Tensor) -> Tensor:
+        """Mean of `x_BT` over the trained tokens of each rollout, 0 for an empty one."""
+        return self.sum_N(x_BT) / self.lengths_N.clamp(min=1).to(x_BT.dtype)
+
+    def rows_B1(self, x_N: Tensor) -> Tensor:
+        """A rollout's number at each of its rows, shaped to broadcast over tokens."""
+        return x_N[self.rollout_B].unsqueeze(1)
+
+
+def index_rollouts(mask_BT: Tensor, rollouts_B: Ids | None) -> RolloutIndex:
+    """Index the rows of a batch by rollout; without ids each row is a rollout of its own."""
+    if mask_BT.ndim != 2:
+        raise ValueError(f"mask_BT must be [rows, tokens], got shape {tuple(mask_BT.shape)!r}")
+    mask_BT = mask_BT != 0
+    rows = mask_BT.shape[0]
+    rollout_B, count = number_ids(rollouts_B, rows, "rollouts_B", mask_BT.device)
+    lengths_N = torch.zeros(count, dtype=torch.int64, device=mask_BT.device)
+    return RolloutIndex(mask_BT, rollout_B, lengths_N.index_add(0, rollout_B, mask_BT.sum(dim=1)))
+
+
+def number_ids(ids: Ids | None, rows: int, name: str, device: torch.device) -> tuple[Tensor, int]:
+    """Number ids by first appearance: (int64 tensor of shape [rows], how many are distinct).
+
+    None gives each row its own number. Raises `ValueError` when the count differs from `rows`.
+    """
+    if ids is None:
+        return torch.arange(rows, device=device), rows
+    keys: list[Hashable] = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+    if len(keys) != rows:
+        raise ValueError(f"{name} has {len(keys)!r} ids for {rows!r} rows; give one per row")
+    numbers: dict[Hashable, int] = {}
+    # A 0-dim tensor hashes by identity: without .item() equal ids would count as different.
+    plain = [key.item() if isinstance(key, Tensor) else key for key in keys]
+    numbered = [numbers.setdefault(key, len(numbers)) for key in plain]
+    return torch.tensor(numbered, dtype=torch.int64, device=device), len(numbers)
+
+
+def check_shapes(mask_BT: Tensor, **tensors_BT: Tensor) -> None:
+    """Raise `ValueError` unless every tensor has the mask's shape."""
+    for name, tensor in tensors_BT.items():
+        if tensor.shape != mask_BT.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(tensor.shape)!r} but mask_BT has "
+                f"{tuple(mask_BT.shape)!r}; both must be [rows, tokens]"
+            )

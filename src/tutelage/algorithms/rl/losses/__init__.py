@@ -1,0 +1,163 @@
+"""From advantages to a loss: eight policy losses, one in each file, behind one function.
+
+`policy_loss` fills what is masked with 0, calls the loss of the mode (a number per token) and
+averages with `../aggregate.py`. `common.py` says what a loss is given. Losses that look at a whole
+sequence (`gspo`, `geo_mean`, and any mode under `seq-mean-token-mean`) need all rows of a rollout
+in the same micro-batch; losses that select tokens of the whole batch (`clip_cov`, `kl_cov`) take
+the selection as an option.
+
+Legend: B rows, T tokens.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tutelage.algorithms.rl.aggregate import aggregate_indexed
+from tutelage.algorithms.rl.index import Ids, check_shapes, index_rollouts
+from tutelage.algorithms.rl.kl import kl_penalty
+from tutelage.algorithms.rl.lookup import lookup, unknown
+from tutelage.algorithms.rl.losses.cispo import cispo
+from tutelage.algorithms.rl.losses.clip_cov import clip_cov
+from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
+from tutelage.algorithms.rl.losses.geo_mean import geo_mean
+from tutelage.algorithms.rl.losses.gpg import gpg
+from tutelage.algorithms.rl.losses.gspo import gspo
+from tutelage.algorithms.rl.losses.kl_cov import kl_cov
+from tutelage.algorithms.rl.losses.sapo import sapo
+from tutelage.algorithms.rl.losses.vanilla import vanilla
+from tutelage.errors import ConfigError
+
+PolicyLoss = Callable[..., TokenLoss]
+"""`(inputs, *, the mode's own options)`: the keyword arguments are the options a mode knows."""
+
+LOSSES: dict[str, PolicyLoss] = {
+    "vanilla": vanilla,
+    "gspo": gspo,
+    "cispo": cispo,
+    "sapo": sapo,
+    "gpg": gpg,
+    "geo_mean": geo_mean,
+    "clip_cov": clip_cov,
+    "kl_cov": kl_cov,
+}
+"""The values of `actor.policy_loss.loss_mode`."""
+
+COMMON_OPTIONS = ("weights_BT", "scale")
+
+
+def policy_loss(
+    mode: str,
+    logp_BT: Tensor,
+    old_logp_BT: Tensor,
+    advantages_BT: Tensor,
+    mask_BT: Tensor,
+    *,
+    clip_ratio: float = 0.2,
+    clip_ratio_low: float | None = None,
+    clip_ratio_high: float | None = None,
+    clip_ratio_c: float = 3.0,
+    aggregation: str = "token-mean",
+    rollouts_B: Ids | None = None,
+    denominator: float | Tensor | None = None,
+    **mode_options: Any,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The policy loss of some rows (0-dim, gradient to `logp_BT` only) and what to log of them.
+
+    All tensors are [B, T]. `clip_ratio` is the default of low and high. `denominator` is
+    `aggregation_denominator` of the whole optimizer batch: with it the losses of micro-batches add
+    up; without it these rows are the whole batch. What stands where the mask is 0 is not read.
+
+    Options of every mode: `weights_BT` (from `importance_weights`; multiplies each token's loss,
+    no gradient) and `scale` (of `seq-mean-token-sum-norm`, where no denominator is given). Options
+    of one mode are the keyword arguments of its function: `tau_pos`, `tau_neg` (sapo);
+    `clip_cov_ratio`, `clip_cov_lb`, `clip_cov_ub`, `selection_BT`, `generator` (clip_cov);
+    `kl_cov_ratio`, `ppo_kl_coef`, `selection_BT` (kl_cov).
+
+    The metrics are detached 0-dim tensors, over the trained tokens of these rows: `clip_fraction`
+    (tokens whose loss a clip or selection changed), `approx_kl` (mean k3 of the old policy against
+    the new), `ratio_max` (greatest q) and `tokens` (how many). The first two are means, so average
+    them by `tokens` over micro-batches and take the greatest `ratio_max`: `merge_metrics` does.
+
+    Raises `ConfigError` for an unknown mode, aggregation or option and a clip out of range,
+    `ValueError` for shapes.
+    """
+    loss_function = lookup(LOSSES, mode, "actor.policy_loss.loss_mode")
+    _check_options(mode, loss_function, mode_options)
+    weights_BT: Tensor | None = mode_options.pop("weights_BT", None)
+    scale: float | None = mode_options.pop("scale", None)
+    check_shapes(mask_BT, logp_BT=logp_BT, old_logp_BT=old_logp_BT, advantages_BT=advantages_BT)
+    for name, extra_BT in (("weights_BT", weights_BT), *mode_options.items()):
+        if isinstance(extra_BT, Tensor):
+            check_shapes(mask_BT, **{name: extra_BT})
+    index = index_rollouts(mask_BT, rollouts_B)
+    low, high = _clip_range(clip_ratio, clip_ratio_low, clip_ratio_high, clip_ratio_c)
+    # Filled before any arithmetic, so that a NaN in padding reaches no gradient.
+    inputs = LossInputs(
+        logp_BT=logp_BT.masked_fill(~index.mask_BT, 0),
+        old_logp_BT=old_logp_BT.detach().masked_fill(~index.mask_BT, 0),
+        advantages_BT=advantages_BT.detach().masked_fill(~index.mask_BT, 0),
+        index=index,
+        low=low,
+        high=high,
+        dual=clip_ratio_c,
+    )
+    token = loss_function(inputs, **mode_options)
+    loss_BT = token.loss_BT
+    if weights_BT is not None:
+        loss_BT = loss_BT * weights_BT.detach().masked_fill(~index.mask_BT, 0)
+    loss = aggregate_indexed(loss_BT, index, aggregation, denominator=denominator, scale=scale)
+    return loss, _metrics(inputs, token.clipped_BT)
+
+
+def merge_metrics(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The metrics of `policy_loss` over several micro-batches: those of the rows together."""
+    known = list(parts)
+    if not known:
+        raise ValueError("no metrics to merge; give those of at least one micro-batch")
+    tokens = torch.stack([part["tokens"] for part in known])
+    merged = {"tokens": tokens.sum()}
+    merged["ratio_max"] = torch.stack([part["ratio_max"] for part in known]).max()
+    for name in ("clip_fraction", "approx_kl"):
+        values = torch.stack([part[name] for part in known])
+        merged[name] = (values * tokens).sum() / merged["tokens"].clamp(min=1)
+    return merged
+
+
+@torch.no_grad()
+def _metrics(inputs: LossInputs, clipped_BT: Tensor) -> dict[str, Tensor]:
+    index = inputs.index
+    ratio_BT = inputs.ratio_BT.masked_fill(~index.mask_BT, 0)
+    divergence_BT = kl_penalty(inputs.old_logp_BT, inputs.logp_BT.detach(), "k3")
+    return {
+        "clip_fraction": aggregate_indexed(clipped_BT.to(ratio_BT.dtype), index, "token-mean"),
+        "approx_kl": aggregate_indexed(divergence_BT, index, "token-mean"),
+        "ratio_max": ratio_BT.max() if ratio_BT.numel() else ratio_BT.new_zeros(()),
+        "tokens": index.lengths_N.sum(),
+    }
+
+
+def _clip_range(
+    both: float, low: float | None, high: float | None, dual: float
+) -> tuple[float, float]:
+    low = both if low is None else low
+    high = both if high is None else high
+    for name, value in (("clip_ratio_low", low), ("clip_ratio_high", high)):
+        if not (math.isfinite(value) and value >= 0):
+            raise ConfigError(f"actor.{name}={value!r} must be a number of at least 0")
+    if not dual > 1:
+        raise ConfigError(f"actor.clip_ratio_c={dual!r} must be above 1 (the default is 3.0)")
+    return low, high
+
+
+def _check_options(mode: str, function: PolicyLoss, options: Mapping[str, Any]) -> None:
+    known = [*COMMON_OPTIONS, *list(inspect.signature(function).parameters)[1:]]
+    for name in options:
+        if name not in known:
+            raise unknown(name, known, f"option of loss_mode {mode!r}")

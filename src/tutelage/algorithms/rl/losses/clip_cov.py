@@ -1,0 +1,68 @@
+"""Clip-Cov: PPO's clip, and no gradient at a random few of the high-covariance tokens.
+
+    L = max(-A q, -A clip(q, 1 - el, 1 + eh)), detached at the selected tokens
+
+Selected: `clip_cov_ratio` (2e-4, at least one) of the batch's trained tokens, drawn at random among
+those with centred A * logp in (`clip_cov_lb`, `clip_cov_ub`) = (1, 5).
+
+Source: Cui et al., arXiv 2505.22617. Shapes [B, T]. Denominator: that of the aggregation, over the
+optimizer batch. Give `selection_BT`, drawn once per optimizer batch by `select_clip_cov`: without
+it the rows of the call are taken to be the whole batch.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss, clipped_surrogate
+from tutelage.algorithms.rl.losses.covariance import covariance_K, mark, share
+
+
+def select_clip_cov(
+    logp_BT: Tensor,
+    advantages_BT: Tensor,
+    mask_BT: Tensor,
+    *,
+    clip_cov_ratio: float = 2e-4,
+    clip_cov_lb: float = 1.0,
+    clip_cov_ub: float = 5.0,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """The tokens of the optimizer batch to detach, [B, T] bool.
+
+    `generator` is a CPU generator seeded from the run's seed tree; without one the draw is that of
+    a generator seeded with 0, never of the global one.
+    """
+    covariances_K = covariance_K(logp_BT, advantages_BT, mask_BT)
+    inside_K = (covariances_K > clip_cov_lb) & (covariances_K < clip_cov_ub)
+    candidates = inside_K.nonzero().squeeze(1)
+    wanted = share(clip_cov_ratio, covariances_K.numel(), "clip_cov_ratio")
+    generator = torch.Generator().manual_seed(0) if generator is None else generator
+    drawn = torch.randperm(candidates.numel(), generator=generator)[:wanted]
+    return mark(mask_BT, candidates[drawn.to(candidates.device)])
+
+
+def clip_cov(
+    inputs: LossInputs,
+    *,
+    clip_cov_ratio: float = 2e-4,
+    clip_cov_lb: float = 1.0,
+    clip_cov_ub: float = 5.0,
+    selection_BT: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> TokenLoss:
+    """The clipped surrogate, without gradient at the selected tokens."""
+    if selection_BT is None:
+        selection_BT = select_clip_cov(
+            inputs.logp_BT,
+            inputs.advantages_BT,
+            inputs.index.mask_BT,
+            clip_cov_ratio=clip_cov_ratio,
+            clip_cov_lb=clip_cov_lb,
+            clip_cov_ub=clip_cov_ub,
+            generator=generator,
+        )
+    loss_BT, clipped_BT = clipped_surrogate(inputs, inputs.ratio_BT)
+    selected_BT = selection_BT != 0
+    return TokenLoss(torch.where(selected_BT, loss_BT.detach(), loss_BT), clipped_BT | selected_BT)

@@ -1,0 +1,27 @@
+"""GSPO: PPO's clip on the ratio of a whole sequence, with the gradient of each token.
+
+    s[t] = exp(min(logp[t] - sg(logp[t]) + sg(mean_t d), 10)),  d = logp - old_logp
+    L = max(-A s, -A clip(s, 1 - el, 1 + eh))
+
+sg stops the gradient. The mean is over the trained tokens of the rollout, whatever rows it became,
+so **the rows of a rollout must be in the same micro-batch**. The paper averages with
+`seq-mean-token-mean` and clips at about 3e-4.
+
+Source: Zheng et al., arXiv 2507.18071 (GSPO-token). Shapes [B, T]. Denominator: that of the
+aggregation, over the optimizer batch.
+"""
+
+from __future__ import annotations
+
+from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss, clipped_surrogate
+
+MAX_LOG_SEQUENCE_RATIO = 10.0
+"""Keeps the exponential finite when a negative advantage lets the ratio run."""
+
+
+def gspo(inputs: LossInputs) -> TokenLoss:
+    """The clipped surrogate with the sequence's ratio."""
+    logp_BT = inputs.logp_BT
+    mean_N = inputs.index.mean_N(logp_BT.detach() - inputs.old_logp_BT)
+    log_ratio_BT = logp_BT - logp_BT.detach() + inputs.index.rows_B1(mean_N)
+    return clipped_surrogate(inputs, log_ratio_BT.clamp(max=MAX_LOG_SEQUENCE_RATIO).exp())

@@ -1,0 +1,149 @@
+"""Every spelling of every key: the guide's long names, and short ones for people.
+
+One table, so that there is one answer to "is this a key?". The canonical key is the schema's; a
+spelling maps to it by name or by prefix. An unknown spelling is answered with the nearest known
+one. Two spellings that set one key to different values are refused by `resolve.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from tutelage.config.keys import leaf_fields, section_names
+from tutelage.config.problems import Problem
+
+PREFIXES: Mapping[str, str] = MappingProxyType(
+    {
+        "actor_rollout_ref.actor.": "actor.",
+        "actor_rollout_ref.rollout.": "rollout.",
+        "actor_rollout_ref.ref.": "ref.",
+        "actor_rollout_ref.model.": "model.",
+        "agent.init_args.": "agent.",
+    }
+)
+"""Guide prefix -> canonical prefix."""
+
+NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        # The guide's.
+        "agent.model_name_or_path": "model.path",
+        "agent.init_args.model_name_or_path": "model.path",
+        "actor_rollout_ref.rollout.n": "agent.num_chains",
+        "rollout.n": "agent.num_chains",
+        "model.gradient_checkpointing": "model.enable_gradient_checkpointing",
+        # People's.
+        "model": "model.path",
+        "size": "model.size",
+        "layout": "model.layout",
+        "dtype": "model.dtype",
+        "model.device": "trainer.device",
+        "device": "trainer.device",
+        "threads": "trainer.threads",
+        "train": "data.train_files",
+        "tasks": "data.train_files",
+        "val": "data.val_files",
+        "test": "data.test_files",
+        "level": "data.level",
+        "batch_size": "data.train_batch_size",
+        "tools": "agent.tools",
+        "reward": "agent.reward_name",
+        "template": "agent.template",
+        "backend": "agent.backend",
+        "max_turns": "agent.max_turns",
+        "num_chains": "agent.num_chains",
+        "algorithm": "algorithm.name",
+        "adv_estimator": "algorithm.adv_estimator",
+        "estimator": "algorithm.adv_estimator",
+        "lr": "actor.optim.lr",
+        "learning_rate": "actor.optim.lr",
+        "temperature": "rollout.temperature",
+        "steps": "trainer.total_training_steps",
+        "epochs": "trainer.total_epochs",
+        "minutes": "trainer.minutes",
+        "logger": "trainer.logger",
+    }
+)
+"""Other whole names -> canonical key. A name that is also a section (`model`) takes one value."""
+
+
+def canonical(spelling: str, value: Any) -> str:
+    """The canonical key of a spelling. Raises `Problem` with the nearest spelling when unknown."""
+    key = _lookup(spelling)
+    if key is not None:
+        return key
+    section = _as_section(spelling)
+    if section is not None:
+        first = next(key for key in leaf_fields() if key.startswith(f"{section}."))
+        raise Problem(
+            spelling, value, "this is a section of keys, not a key", f"Set a key of it: {first}=..."
+        )
+    near = nearest(spelling)
+    fix = f"Did you mean {near!r}?" if near else "The configuration reference lists every key."
+    raise Problem(spelling, value, "unknown key", fix)
+
+
+def canonical_section(spelling: str) -> str | None:
+    """The canonical name of a section, None when the spelling names none."""
+    return _as_section(spelling)
+
+
+def nearest(spelling: str) -> str | None:
+    """The known spelling most like an unknown one, None when nothing comes close."""
+    slip = difflib.get_close_matches(spelling, all_spellings(), n=1, cutoff=0.85)
+    if slip:
+        return slip[0]
+    # A last word that exists elsewhere (`clip_grad`, `trainer.lr`) says more than faint likeness.
+    last = spelling.rsplit(".", 1)[-1]
+    same_word = [key for key in leaf_fields() if key.rsplit(".", 1)[-1] == last]
+    if len(same_word) == 1:
+        return same_word[0]
+    if same_word and last in NAMES:
+        return last
+    close = difflib.get_close_matches(spelling, all_spellings(), n=1, cutoff=0.6)
+    if close:
+        return close[0]
+    by_word = {key.rsplit(".", 1)[-1]: key for key in reversed(list(leaf_fields()))}
+    word = difflib.get_close_matches(last, by_word, n=1, cutoff=0.75)
+    return by_word[word[0]] if word else None
+
+
+@cache
+def spellings(key: str) -> tuple[str, ...]:
+    """The other spellings of a canonical key, sorted."""
+    by_name = {name for name, target in NAMES.items() if target == key}
+    by_prefix = {
+        long + key.removeprefix(short)
+        for long, short in PREFIXES.items()
+        if key.startswith(short) and _lookup(long + key.removeprefix(short)) == key
+    }
+    return tuple(sorted(by_name | by_prefix))
+
+
+@cache
+def all_spellings() -> tuple[str, ...]:
+    """Every canonical key and every other spelling, canonical ones first."""
+    return (*leaf_fields(), *(name for key in leaf_fields() for name in spellings(key)))
+
+
+def _lookup(spelling: str) -> str | None:
+    if spelling in leaf_fields():
+        return spelling
+    if spelling in NAMES:
+        return NAMES[spelling]
+    for long, short in PREFIXES.items():
+        if spelling.startswith(long):
+            return _lookup(short + spelling.removeprefix(long))
+    return None
+
+
+def _as_section(spelling: str) -> str | None:
+    dotted = f"{spelling}."
+    for long, short in PREFIXES.items():
+        if dotted.startswith(long):
+            dotted = short + dotted.removeprefix(long)
+    name = dotted.removesuffix(".")
+    return name if name in section_names() else None

@@ -1,0 +1,249 @@
+"""What a configuration may not ask for, found before any model loads.
+
+Each function yields findings about one subject; `find_problems` runs them all. Whether a part of
+the package exists is a fact in `Built`, whether a device exists is a fact in `Machine`: nothing is
+detected here. Values that are fine but have no effect are not refused: see `unused.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tutelage.config.facts import Built, Machine, device_of
+from tutelage.config.keys import get
+from tutelage.config.problems import Problem
+from tutelage.config.schema import RunConfig
+
+# Estimators that compare the rollouts of one task, so that a group of one teaches nothing ...
+GROUP_ESTIMATORS = (
+    "grpo",
+    "rloo",
+    "reinforce_plus_plus_baseline",
+    "opo",
+    "gpg",
+    "grpo_passk",
+    "maxrl",
+)
+# ... not even with `single_member=verl`, which gives the others a baseline of zero.
+ALWAYS_COMPARE = ("grpo_passk", "maxrl")
+# Estimators that need no group: one rollout for each task unless the user says otherwise.
+SINGLE_ESTIMATORS = ("gae", "reinforce_plus_plus", "remax")
+
+CPU_FIX = "trainer.device=cpu trains on the CPU and lists this key as unused."
+
+
+def find_problems(config: RunConfig, machine: Machine, built: Built) -> Iterator[Problem]:
+    """Every reason not to start this run, in the order in which a reader would ask."""
+    yield from _device(config, machine, built)
+    yield from _engine(config, built)
+    yield from _run(config)
+    if config.algorithm.name == "rl":
+        yield from _learning(config, built)
+        yield from _batch(config)
+        yield from _sampling(config, built)
+        yield from _kl(config, built)
+
+
+def find_warnings(config: RunConfig) -> Iterator[str]:
+    """What is allowed and probably not meant."""
+    loss_kl_on = config.algorithm.name == "rl" and config.actor.use_kl_loss
+    if loss_kl_on and config.actor.kl_loss_type in ("kl", "k1"):
+        yield (
+            f"actor.kl_loss_type={config.actor.kl_loss_type!r} has an expected gradient of zero as "
+            "a loss, so it does not hold the policy near the reference; low_var_kl or kl+ does"
+        )
+
+
+def _device(config: RunConfig, machine: Machine, built: Built) -> Iterator[Problem]:
+    trainer = config.trainer
+    if trainer.device == "cuda" and not machine.cuda_devices:
+        yield Problem(
+            "trainer.device", "cuda", "there is no CUDA device here", "Use trainer.device=cpu."
+        )
+        return
+    if trainer.device == "cpu":
+        return
+    parallel = config.rollout.tensor_model_parallel_size
+    asked = (
+        ("trainer.nnodes", trainer.nnodes, 1, machine.nodes, built.nodes, "nodes"),
+        (
+            "trainer.n_gpus_per_node",
+            trainer.n_gpus_per_node or 0,
+            0,
+            machine.cuda_devices,
+            built.gpus_per_node,
+            "GPUs for one run",
+        ),
+        (
+            "rollout.tensor_model_parallel_size",
+            parallel,
+            1,
+            machine.cuda_devices,
+            built.tensor_parallel,
+            "GPUs for one model",
+        ),
+    )
+    for key, value, free, there, can, noun in asked:
+        if value <= free:
+            continue
+        if value > there:
+            yield Problem(key, value, f"more than what is there: {there}", CPU_FIX)
+        elif value > can:
+            yield Problem(key, value, f"{noun} above {can} are not built yet", f"Use {key}={can}.")
+    if device_of(config, machine) == "cuda":
+        yield from _gpu_memory(config, built)
+
+
+def _gpu_memory(config: RunConfig, built: Built) -> Iterator[Problem]:
+    wanted = [("model.enable_gradient_checkpointing", built.gradient_checkpointing)]
+    wanted += [("actor.fsdp_config.param_offload", built.offload)]
+    wanted += [("actor.fsdp_config.optimizer_offload", built.offload)]
+    wanted += [("ref.fsdp_config.param_offload", built.offload)]
+    for key, exists in wanted:
+        if get(config, key) and not exists:
+            yield Problem(key, True, "not built yet", f"Use {key}=false.")
+
+
+def _engine(config: RunConfig, built: Built) -> Iterator[Problem]:
+    yield from _among("agent.backend", config, built.backends)
+    yield from _among("agent.agent_type", config, built.agent_types)
+    if config.agent.template is not None and config.agent.template not in built.templates:
+        yield _not_built("agent.template", config.agent.template, (*built.templates, "null"))
+    for name in config.trainer.logger:
+        if name not in built.loggers:
+            yield _not_built("trainer.logger", config.trainer.logger, built.loggers, part=name)
+    if config.response_tokens >= config.rollout.max_len:
+        yield Problem(
+            "rollout.max_len",
+            config.rollout.max_len,
+            f"a rollout may sample {config.response_tokens} tokens, and its prompt must fit too",
+            "Raise rollout.max_len, or lower rollout.response_length.",
+        )
+
+
+def _run(config: RunConfig) -> Iterator[Problem]:
+    trainer = config.trainer
+    ends = (trainer.total_training_steps, trainer.total_epochs, trainer.minutes)
+    if config.algorithm.name == "rl" and all(end is None for end in ends):
+        yield Problem(
+            "trainer.total_training_steps", None, "the run would never end", "Use steps=100."
+        )
+    if config.recipe == "rl":
+        if not config.data.train_files:
+            yield Problem(
+                "data.train_files", (), "the recipe 'rl' has no tasks of its own", "Give a file."
+            )
+        if config.agent.reward_name is None:
+            yield Problem(
+                "agent.reward_name",
+                None,
+                "the recipe 'rl' has no reward of its own",
+                "Name one, for example agent.reward_name=math_reward_string_equal.",
+            )
+    path, by_path = trainer.resume_from_path, trainer.resume_mode == "resume_path"
+    if by_path and path is None:
+        yield Problem(
+            "trainer.resume_mode",
+            "resume_path",
+            "there is no path to resume from",
+            "Set trainer.resume_from_path.",
+        )
+    if path is not None and not by_path:
+        yield Problem(
+            "trainer.resume_from_path",
+            path,
+            f"trainer.resume_mode={trainer.resume_mode!r} would ignore it",
+            "Use trainer.resume_mode=resume_path.",
+        )
+
+
+def _learning(config: RunConfig, built: Built) -> Iterator[Problem]:
+    yield from _among("algorithm.adv_estimator", config, built.estimators)
+    yield from _among("actor.policy_loss.loss_mode", config, built.loss_modes)
+    yield from _among("actor.loss_agg_mode", config, built.aggregations)
+    yield from _among("rollout.correction", config, built.corrections)
+
+
+def _batch(config: RunConfig) -> Iterator[Problem]:
+    estimator, chains = config.algorithm.adv_estimator, config.agent.num_chains
+    compares = config.algorithm.single_member == "zero" or estimator in ALWAYS_COMPARE
+    if estimator in GROUP_ESTIMATORS and chains == 1 and compares:
+        yield Problem(
+            "agent.num_chains",
+            1,
+            f"{estimator} compares the rollouts of one task, so every advantage would be 0",
+            "Use agent.num_chains=8, or an estimator without groups.",
+        )
+    total = config.rollouts_per_batch
+    sizes = [("actor.ppo_mini_batch_size", config.actor.ppo_mini_batch_size)]
+    if config.has_critic:
+        sizes.append(("critic.ppo_mini_batch_size", config.critic.ppo_mini_batch_size))
+    for key, size in sizes:
+        if size is not None and total % size:
+            near = max(
+                divisor for divisor in range(1, min(size, total) + 1) if total % divisor == 0
+            )
+            yield Problem(
+                key,
+                size,
+                f"does not divide the {total} rollouts of a batch (data.train_batch_size="
+                f"{config.data.train_batch_size} times agent.num_chains={chains})",
+                f"Use {key}={near}.",
+            )
+
+
+def _sampling(config: RunConfig, built: Built) -> Iterator[Problem]:
+    rollout = config.rollout
+    if rollout.temperature <= 0:
+        yield Problem(
+            "rollout.temperature",
+            rollout.temperature,
+            "greedy rollouts of a task are all equal, so there is nothing to learn from",
+            "Use rollout.temperature=1.0.",
+        )
+    narrowed: Sequence[tuple[str, Any, Any]] = (
+        ("rollout.top_p", rollout.top_p, 1.0),
+        ("rollout.top_k", rollout.top_k, 0),
+    )
+    for key, value, off in narrowed:
+        if value != off and not built.narrowed_sampling:
+            yield Problem(
+                key,
+                value,
+                "training scores tokens over the full vocabulary, and replaying the narrowed one "
+                "is not built yet",
+                f"Use {key}={off}.",
+            )
+
+
+def _kl(config: RunConfig, built: Built) -> Iterator[Problem]:
+    places = (
+        ("algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef"),
+        ("actor.use_kl_loss", "actor.kl_loss_coef"),
+    )
+    for switch, coefficient in places:
+        if not get(config, switch):
+            continue
+        if not built.kl:
+            reason = "the KL from a reference policy is not built yet"
+            yield Problem(switch, True, reason, f"Use {switch}=false.")
+        elif get(config, coefficient) == 0:
+            yield Problem(
+                coefficient,
+                0.0,
+                f"{switch}=true would load a reference model for nothing",
+                f"Use {switch}=false, or a coefficient above 0.",
+            )
+
+
+def _among(key: str, config: RunConfig, built: Sequence[str]) -> Iterator[Problem]:
+    value = get(config, key)
+    if value not in built:
+        yield _not_built(key, value, built)
+
+
+def _not_built(key: str, value: Any, built: Sequence[str], part: str | None = None) -> Problem:
+    reason = "not built yet" if part is None else f"{part!r} is not built yet"
+    listed = ", ".join(built)
+    return Problem(key, value, reason, f"Built: {listed}. Use {key}={built[0]}.")

@@ -1,0 +1,79 @@
+"""What a configuration is checked against: the machine it will run on, and what is built.
+
+Both are passed in, never detected here: finding GPUs needs torch, and a test of an eight-GPU
+command should run anywhere. `Built` is the one place to extend when an estimator, a loss or a
+backend is added; until then a key that asks for it is refused (`checks.py`), never ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from tutelage.config.fields import LoggerName
+from tutelage.config.rl import Aggregation, Correction, Estimator, LossMode
+from tutelage.config.schema import RunConfig, Template
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine of a run: GPUs it can see, CPU cores it may use, whether vLLM can be reached."""
+
+    cuda_devices: int
+    cores: int
+    vllm: bool = False
+    nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What the package can do today; everything else that the schema names is refused."""
+
+    estimators: tuple[str, ...] = ("grpo",)
+    loss_modes: tuple[str, ...] = ("vanilla",)
+    aggregations: tuple[str, ...] = get_args(Aggregation)
+    corrections: tuple[str, ...] = ("none",)
+    agent_types: tuple[str, ...] = ("hf",)
+    templates: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ("native",)
+    loggers: tuple[str, ...] = ("console", "jsonl")
+    kl: bool = False
+    """KL in the reward and in the loss, with its reference model."""
+    narrowed_sampling: bool = False
+    """Training with top_p or top_k, which needs the support set replayed in the trainer."""
+    gradient_checkpointing: bool = False
+    offload: bool = False
+    nodes: int = 1
+    gpus_per_node: int = 1
+    tensor_parallel: int = 1
+
+    @classmethod
+    def everything(cls) -> Built:
+        """All that the schema can name: what the checks allow once every part exists."""
+        return cls(
+            estimators=get_args(Estimator),
+            loss_modes=get_args(LossMode),
+            corrections=get_args(Correction),
+            agent_types=("hf", "react", "code", "gui"),
+            templates=get_args(Template),
+            backends=("native", "vllm", "openai"),
+            loggers=get_args(LoggerName),
+            kl=True,
+            narrowed_sampling=True,
+            gradient_checkpointing=True,
+            offload=True,
+            nodes=1024,
+            gpus_per_node=1024,
+            tensor_parallel=1024,
+        )
+
+
+BUILT = Built()
+"""What is built today."""
+
+
+def device_of(config: RunConfig, machine: Machine) -> Literal["cpu", "cuda"]:
+    """Where the run trains: what `trainer.device` names, or the GPU that `auto` finds."""
+    if config.trainer.device == "auto":
+        return "cuda" if machine.cuda_devices else "cpu"
+    return config.trainer.device

@@ -1,0 +1,93 @@
+"""The small types that configuration fields are made of, and the base class of every section.
+
+A value reaches a field from three sides: a shell (text), an override grammar (numbers, lists) and a
+JSON file. These types accept what each side can say for the same thing (`calculator`, `a,b` and
+`[a, b]` are all lists of names) and refuse what only looks right (`true` where a number is meant).
+The sections themselves are in `schema.py` and `rl.py`; how a refused value is worded, in `keys.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+class Section(BaseModel):
+    """A frozen group of keys; an unknown key or a number that is not finite is refused."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
+        # `trainer.experiment_name=2026` is text that the override grammar reads as a number.
+        coerce_numbers_to_str=True,
+    )
+
+
+def _refuse_bool(value: Any) -> Any:
+    # Python counts true as 1, so `--steps true` would train one step.
+    if isinstance(value, bool):
+        raise ValueError("a number is needed, not true or false")
+    return value
+
+
+def _split_names(value: Any) -> Any:
+    if isinstance(value, str):
+        return tuple(name.strip() for name in value.split(",") if name.strip())
+    return _as_tuple(value)
+
+
+def _one_path(value: Any) -> Any:
+    # A path may hold a comma, so text is always one path.
+    if isinstance(value, str):
+        return (value,) if value else ()
+    return _as_tuple(value)
+
+
+def _as_tuple(value: Any) -> Any:
+    if value is None:
+        return ()
+    return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
+
+
+def _engine_alias(value: Any) -> Any:
+    return "vllm" if value in ("async_verl", "async_vllm") else value
+
+
+def _top_k_off(value: Any) -> Any:
+    # The guide's upstream writes -1 for "off".
+    return 0 if value in (-1, "-1") else value
+
+
+_NUMBER = BeforeValidator(_refuse_bool)
+
+# Bounds stand before the validators, so that the JSON schema, and so every message, shows them.
+Count = Annotated[int, Field(ge=1), _NUMBER]
+CountOrZero = Annotated[int, Field(ge=0), _NUMBER]
+Every = Annotated[int, Field(ge=-1), _NUMBER]
+"""A period in steps; -1 and 0 mean never."""
+TopK = Annotated[int, Field(ge=0), BeforeValidator(_top_k_off), _NUMBER]
+
+Positive = Annotated[float, Field(gt=0), _NUMBER]
+NonNegative = Annotated[float, Field(ge=0), _NUMBER]
+Share = Annotated[float, Field(ge=0, le=1), _NUMBER]
+PositiveShare = Annotated[float, Field(gt=0, le=1), _NUMBER]
+AboveOne = Annotated[float, Field(gt=1), _NUMBER]
+Beta = Annotated[float, Field(ge=0, lt=1), _NUMBER]
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
+Paths = Annotated[tuple[str, ...], BeforeValidator(_one_path)]
+
+EngineName = Annotated[Literal["native", "vllm", "openai"], BeforeValidator(_engine_alias)]
+LoggerName = Literal["console", "jsonl", "wandb", "tensorboard", "mlflow"]
+Loggers = Annotated[tuple[LoggerName, ...], BeforeValidator(_split_names)]
+
+
+def plain(value: Any) -> Any:
+    """`value` with tuples as lists: what JSON would give back for it."""
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in cast("Sequence[Any]", value)]
+    return value

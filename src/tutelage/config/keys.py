@@ -1,0 +1,154 @@
+"""The schema seen as a flat list of dotted keys: fields, values, and words for what a key takes.
+
+Overrides, flags, presets, origins and the reference page all speak of keys such as
+`actor.optim.lr`; this module is the only place that walks the nested sections. Spellings other than
+the canonical one are in `aliases.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, reduce
+from types import MappingProxyType
+from typing import Any, cast
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from tutelage.config.fields import Section
+from tutelage.config.problems import Problem
+from tutelage.config.schema import RunConfig
+
+
+@cache
+def leaf_fields() -> Mapping[str, FieldInfo]:
+    """Every key with its pydantic field, in the order of the schema."""
+    return MappingProxyType(dict(_walk(RunConfig, "")))
+
+
+@cache
+def section_names() -> frozenset[str]:
+    """Every dotted prefix that is a section: `actor`, `actor.optim`, ..."""
+    return frozenset(
+        key.rsplit(".", depth)[0] for key in leaf_fields() for depth in range(1, key.count(".") + 1)
+    )
+
+
+@cache
+def defaults() -> Mapping[str, Any]:
+    """Every key with its default."""
+    config = RunConfig()
+    return MappingProxyType({key: get(config, key) for key in leaf_fields()})
+
+
+def get(config: RunConfig, key: str) -> Any:
+    """The value of a dotted key. Raises `AttributeError` when there is no such key."""
+    return reduce(getattr, key.split("."), cast("Any", config))
+
+
+def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """`{"a.b": 1}` as `{"a": {"b": 1}}`."""
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        *parents, last = key.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return tree
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """`{"a": {"b": 1}}` as `("a.b", 1)`; an empty table is its own value, so that it is seen."""
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and value:
+            yield from flatten(cast("Mapping[str, Any]", value), f"{key}.")
+        else:
+            yield key, value
+
+
+def typed(key: str, value: Any) -> Any:
+    """`value` in the type of `key`. Raises `Problem` when it does not fit."""
+    try:
+        config = RunConfig.model_validate(nest({key: value}))
+    except ValidationError as error:
+        raise misfit(key, value) from error
+    return get(config, key)
+
+
+def misfit(key: str, value: Any) -> Problem:
+    """What to say when `value` does not fit `key`: what is expected, and the nearest choice."""
+    schema = json_schema(key)
+    choices = _choices(schema)
+    wrong = [str(item) for item in _as_list(value) if item not in choices]
+    near = difflib.get_close_matches(wrong[0], choices, n=1, cutoff=0.4) if wrong else []
+    fix = f"Did you mean {near[0]!r}?" if near else f"Write for example {key}={_example(schema)}."
+    if choices and isinstance(value, str):
+        # `algorithm=grpo`: the value is right and the key is its neighbour.
+        homes = [other for other in leaf_fields() if value in _choices(json_schema(other))]
+        fix = f"Did you mean {homes[0]}={value}?" if homes else fix
+    return Problem(key, value, f"expected {words(schema)}", fix)
+
+
+@cache
+def json_schema(key: str) -> Mapping[str, Any]:
+    """The JSON schema of one key."""
+    *parents, last = key.split(".")
+    model = type(get(RunConfig(), ".".join(parents))) if parents else RunConfig
+    return model.model_json_schema()["properties"][last]
+
+
+def words(schema: Mapping[str, Any]) -> str:
+    """What a key takes, in words: `an integer, at least 1, or null`."""
+    if "anyOf" in schema:
+        return ", or ".join(words(part) for part in schema["anyOf"])
+    if "enum" in schema:
+        return " or ".join(repr(choice) for choice in schema["enum"])
+    kind = schema.get("type")
+    if kind == "array":
+        if "prefixItems" in schema:
+            items = schema["prefixItems"]
+            return f"a list of {len(items)}, each {words(items[0])}"
+        return f"a list, each {words(schema['items'])}"
+    names = {"integer": "an integer", "number": "a number", "boolean": "true or false"}
+    bounds = {
+        "minimum": "at least",
+        "exclusiveMinimum": "above",
+        "maximum": "at most",
+        "exclusiveMaximum": "below",
+    }
+    limits = [f"{text} {schema[name]:g}" for name, text in bounds.items() if name in schema]
+    return ", ".join([{**names, "string": "text", "null": "null"}[str(kind)], *limits])
+
+
+def _walk(model: type[Section], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            yield from _walk(kind, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", field
+
+
+def _choices(schema: Mapping[str, Any]) -> list[str]:
+    parts = [schema, *schema.get("anyOf", ()), schema.get("items", {})]
+    return [choice for part in parts for choice in part.get("enum", ())]
+
+
+def _as_list(value: Any) -> Sequence[Any]:
+    return cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _example(schema: Mapping[str, Any]) -> str:
+    first: Mapping[str, Any] = schema["anyOf"][0] if "anyOf" in schema else schema
+    default = schema.get("default")
+    if default is not None and first.get("type") != "array":
+        return str(default).lower() if isinstance(default, bool) else str(default)
+    if "enum" in first:
+        return str(first["enum"][0])
+    if first.get("type") == "array":
+        items = default or [_example(first.get("items", {})), "..."]
+        return f"[{','.join(str(item) for item in items)}]"
+    return {"integer": "1", "number": "0.5", "boolean": "true"}.get(str(first.get("type")), "name")

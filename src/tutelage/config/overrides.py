@@ -1,0 +1,129 @@
+"""`KEY=VALUE` in Hydra's override grammar, read by Hydra's own parser.
+
+`a.b=c`, `+a=b`, `++a=b`, `~a`, lists, dicts, quotes, null and numbers mean what they mean there;
+every key is in the schema already, so the three ways to set one are the same here. What a single
+run cannot mean (sweeps, config groups, interpolations) is refused with the reason. Hydra comes with
+the extra `train` and is loaded only when there is an override to read. What becomes of the pairs
+is decided in `resolve.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from tutelage.config.keys import flatten
+from tutelage.errors import ConfigError, MissingExtraError
+
+_PLAIN = (str, int, float, bool, type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """One key as the user spelt it, its value, and whether it was deleted (`~key`)."""
+
+    spelling: str
+    value: Any
+    delete: bool = False
+
+
+def parse_overrides(texts: Sequence[str]) -> list[Override]:
+    """Read each text; a dict value becomes one override for each of its keys.
+
+    Raises `ConfigError` with the text and a pointer to the place where it stops making sense, and
+    `MissingExtraError` when Hydra is not installed.
+    """
+    if not texts:
+        return []
+    parser = _load_parser()
+    return [override for text in texts for override in _parse(parser, text)]
+
+
+def _load_parser() -> Any:
+    try:
+        from hydra.core.override_parser.overrides_parser import OverridesParser
+    except ImportError as error:
+        raise MissingExtraError(
+            "KEY=VALUE overrides are read by Hydra's parser, which is not installed. "
+            "Install it with: pip install 'tutelage[train]'"
+        ) from error
+    return OverridesParser.create()
+
+
+def _parse(parser: Any, text: str) -> list[Override]:
+    from hydra.errors import HydraException
+
+    try:
+        parsed = parser.parse_override(text)
+    except HydraException as error:
+        raise _unreadable(text, error) from error
+    key = str(parsed.key_or_group)
+    delete = bool(parsed.is_delete())
+    if not key:
+        raise ConfigError(f"the override {text!r} has no key. Write KEY=VALUE.")
+    if parsed.package is not None or "/" in key:
+        raise ConfigError(
+            f"the override {text!r} selects a config group, and there are none here. "
+            "Write the key with dots: section.key=value."
+        )
+    if parsed.is_sweep_override():
+        meant = f"For a list write {key}=[{text.partition('=')[2]}]; for a sweep"
+        if not getattr(parsed.value(), "simple_form", False):
+            meant = "For a sweep"
+        raise ConfigError(
+            f"the override {text!r} is a sweep over several values, and a run has one. "
+            f"{meant} start one run for each value."
+        )
+    value = parsed.value()
+    if not _is_plain(value):
+        raise ConfigError(
+            f"the override {text!r} gives no plain value. Write a number, text, list or dict."
+        )
+    if _interpolates(value):
+        raise ConfigError(
+            f"the override {text!r} holds an interpolation, and values are taken as they are. "
+            "Write the value itself."
+        )
+    if isinstance(value, Mapping) and value and not delete:
+        tree = cast("Mapping[str, Any]", value)
+        return [Override(spelling, leaf) for spelling, leaf in flatten(tree, f"{key}.")]
+    return [Override(key, value, delete)]
+
+
+def _unreadable(text: str, error: Exception) -> ConfigError:
+    reason = str(error).strip().splitlines()[0].partition(" expecting ")[0]
+    if "=" not in text and not text.startswith("~"):
+        return ConfigError(f"the override {text!r} has no '='. Write KEY=VALUE.")
+    column = _column(error)
+    pointer = "" if column is None else f"\n  {text}\n  {' ' * min(column, len(text))}^"
+    return ConfigError(
+        f"cannot read the override {text!r}: {reason}.{pointer}\n"
+        "Text that holds = ( ) [ ] { } : or , goes in quotes inside the shell's own: 'key=\"a=b\"'."
+    )
+
+
+def _column(error: Exception) -> int | None:
+    """Where the parser stopped, from the grammar's own exception behind Hydra's."""
+    cause = error.__cause__
+    token = getattr(cause, "offendingToken", None)
+    column = getattr(token, "column", None)
+    if column is None:
+        column = getattr(cause, "startIndex", None)
+    return column if isinstance(column, int) else None
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(_is_plain(item) for item in cast("list[Any]", value))
+    if isinstance(value, dict):
+        return all(_is_plain(item) for item in cast("dict[Any, Any]", value).values())
+    return isinstance(value, _PLAIN)
+
+
+def _interpolates(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(_interpolates(item) for item in cast("list[Any]", value))
+    if isinstance(value, dict):
+        return any(_interpolates(item) for item in cast("dict[Any, Any]", value).values())
+    return isinstance(value, str) and "${" in value

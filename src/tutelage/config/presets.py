@@ -1,0 +1,61 @@
+"""The values that a recipe starts from, where they differ from the schema's defaults.
+
+This is the table to tune. A preset is a recipe with, for the embedded job, a level and an
+algorithm; later layers of it win. Users' flags and overrides win over all of it (`resolve.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from tutelage.config.problems import Problem
+
+# The embedded job: tool use on arithmetic, on a laptop CPU, in minutes.
+MATH: dict[str, Any] = {
+    "algorithm.adv_estimator": "grpo",
+    "data.train_batch_size": 16,
+    "agent.num_chains": 8,
+    "actor.optim.lr": 2e-4,
+    "actor.clip_ratio_low": 0.2,
+    "actor.clip_ratio_high": 0.28,
+    "actor.use_kl_loss": False,
+    "actor.entropy_coeff": 0.0,
+    "actor.loss_agg_mode": "token-mean",
+    "trainer.minutes": 5.0,
+}
+MATH_LEVELS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "hard": {"trainer.minutes": 10.0},
+}
+MATH_ALGORITHMS: dict[str, dict[str, Any]] = {
+    "rl": {},
+    "sft": {"sft.mixed_steps": 0},
+}
+
+# The agent-RL guide's defaults are the schema's; this adds what the guide leaves open.
+RL: dict[str, Any] = {
+    "trainer.total_epochs": 1,
+}
+
+RECIPES = ("math", "rl")
+
+
+def preset(recipe: str, *, level: str, algorithm: str) -> tuple[str, Mapping[str, Any]]:
+    """The name of a preset and its values by key.
+
+    Raises `Problem` when the recipe has no such algorithm.
+    """
+    if recipe == "math":
+        values = MATH | MATH_LEVELS[level] | MATH_ALGORITHMS[algorithm]
+        name = f"math/{level}" if algorithm == "rl" else f"math/{level}/{algorithm}"
+        return name, MappingProxyType(values)
+    if algorithm != "rl":
+        raise Problem(
+            "algorithm.name",
+            algorithm,
+            f"the recipe {recipe!r} learns from rewards only",
+            "Leave it out, or use the recipe 'math'.",
+        )
+    return recipe, MappingProxyType(RL)

@@ -1,0 +1,261 @@
+"""From a recipe, flags, overrides and a file to one checked configuration.
+
+Layers, each winning over the one before: the schema's defaults, the recipe's preset, a file, and
+the command line (flags and overrides together). Inside one layer two spellings of a key must agree;
+nothing wins by standing later. Then what follows from the values is derived, everything is checked
+before any model loads, and what has no effect is listed. The result is a `Resolved`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from tutelage.config.aliases import canonical, canonical_section
+from tutelage.config.checks import SINGLE_ESTIMATORS, find_problems, find_warnings
+from tutelage.config.facts import BUILT, Built, Machine, device_of
+from tutelage.config.fields import plain
+from tutelage.config.keys import defaults, flatten, leaf_fields, nest, typed
+from tutelage.config.overrides import Override, parse_overrides
+from tutelage.config.presets import RECIPES, preset
+from tutelage.config.problems import Problem, fail_on
+from tutelage.config.resolved import Resolved
+from tutelage.config.schema import RunConfig
+from tutelage.config.unused import unused_keys
+from tutelage.errors import ConfigError
+
+_ENDS = ("trainer.total_training_steps", "trainer.total_epochs", "trainer.minutes")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key that someone set: canonical key, typed value, origin, and the user's spelling."""
+
+    key: str
+    value: Any
+    origin: str
+    spelling: str
+
+
+Layer = dict[str, Setting]
+
+
+def resolve(
+    recipe: str,
+    overrides: Sequence[str] = (),
+    *,
+    machine: Machine,
+    flags: Mapping[str, Any] = MappingProxyType({}),
+    file: Path | None = None,
+    built: Built = BUILT,
+) -> Resolved:
+    """The configuration of `tutelage train RECIPE`, checked.
+
+    `flags` maps any spelling of a key to its value; None means that the flag was not given.
+    `file` is a JSON or TOML file of keys, nested or dotted. Raises `ConfigError` with every finding
+    and `MissingExtraError` when overrides are given and their parser is not installed.
+    """
+    if recipe not in RECIPES:
+        near = difflib.get_close_matches(recipe, RECIPES, n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"Recipes: {', '.join(RECIPES)}."
+        raise ConfigError(f"unknown recipe {recipe!r}. {hint}")
+    parsed = parse_overrides(overrides)
+    given = {name: value for name, value in flags.items() if value is not None}
+    recipe_setting = Setting("recipe", recipe, f"train {recipe}", f"train {recipe}")
+    command = _layer(
+        [
+            *((name, value, _flag(name)) for name, value in given.items()),
+            *((o.spelling, o.value, "override") for o in parsed if not o.delete),
+        ],
+        first=recipe_setting,
+    )
+    from_file = {} if file is None else _layer(_read_file(file), first=recipe_setting)
+    from_file.pop("recipe", None)
+    deleted = _deleted_keys([o for o in parsed if o.delete])
+    users = {key: s for key, s in from_file.items() if key not in deleted} | command
+    from_preset = _preset_layer(recipe, users)
+    _check_deletes(deleted, from_preset | from_file, command)
+    from_preset = {key: s for key, s in from_preset.items() if key not in deleted}
+    settings = _drop_preset_ends(from_preset, users) | users
+
+    derived: Layer = {}
+    warnings = _settle_engine(command, users, machine, derived)
+    _derive_chains(settings, users, derived)
+    settings |= derived
+    config = RunConfig.model_validate(nest({key: s.value for key, s in settings.items()}))
+    origin = {key: settings[key].origin if key in settings else "default" for key in leaf_fields()}
+    origin |= {
+        key: f"default, by ~{deleted[key].spelling}" for key in deleted if key not in settings
+    }
+    fail_on(find_problems(config, machine, built), origin)
+    return Resolved(
+        config=config,
+        origin=origin,
+        unused=unused_keys(config, machine, [key for key in leaf_fields() if key in users]),
+        notes=_notes(config, machine),
+        warnings=(*warnings, *find_warnings(config)),
+    )
+
+
+def _flag(name: str) -> str:
+    return f"flag --{name.replace('_', '-')}"
+
+
+def _layer(given: Iterable[tuple[str, Any, str]], first: Setting) -> Layer:
+    """Canonical keys and typed values; refuses unknown keys, misfits and disagreeing spellings."""
+    layer: Layer = {first.key: first}
+    problems: list[Problem] = []
+    for spelling, value, source in given:
+        try:
+            key = canonical(spelling, value)
+            fit = typed(key, value)
+        except Problem as problem:
+            told = source if problem.key == spelling else _told(source, spelling)
+            problems.append(problem.located(told))
+            continue
+        origin = source if key == spelling else _told(source, spelling)
+        other = layer.get(key)
+        if other is None:
+            layer[key] = Setting(key, fit, origin, spelling)
+        elif other.value != fit:
+            first_says = f"{other.spelling} says {plain(other.value)!r}"
+            second_says = f"{spelling} says {plain(fit)!r}"
+            reason = f"set twice, to different values: {first_says}, {second_says}"
+            problems.append(Problem(key, fit, reason, "Keep one of them.", origin))
+    fail_on(problems)
+    return layer
+
+
+def _told(source: str, spelling: str) -> str:
+    """An origin that shows the user's own spelling: a flag already does."""
+    return source if source.startswith("flag ") else f"{source} {spelling}"
+
+
+def _read_file(path: Path) -> list[tuple[str, Any, str]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        tree = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"cannot read the configuration file {str(path)!r}: {error}. Give JSON or TOML."
+        ) from error
+    if not isinstance(tree, dict):
+        raise ConfigError(f"the configuration file {str(path)!r} must hold an object of keys.")
+    return [(key, value, f"file {path.name}") for key, value in flatten(tree)]
+
+
+def _preset_layer(recipe: str, users: Layer) -> Layer:
+    known = defaults()
+    level = users["data.level"].value if "data.level" in users else known["data.level"]
+    rule = users.get("algorithm.name")
+    algorithm = known["algorithm.name"] if rule is None else rule.value
+    try:
+        name, values = preset(recipe, level=level, algorithm=algorithm)
+    except Problem as problem:
+        raise ConfigError(str(problem.located("" if rule is None else rule.origin))) from problem
+    origin = f"preset {name}"
+    return {key: Setting(key, typed(key, v), origin, key) for key, v in values.items()}
+
+
+def _deleted_keys(deletes: Sequence[Override]) -> dict[str, Override]:
+    """The keys that `~key` and `~section` send back to the schema's default."""
+    deleted: dict[str, Override] = {}
+    problems: list[Problem] = []
+    for override in deletes:
+        section = canonical_section(override.spelling)
+        if section is not None:
+            below = [key for key in leaf_fields() if key.startswith(f"{section}.")]
+            deleted |= dict.fromkeys(below, override)
+            continue
+        try:
+            deleted[canonical(override.spelling, override.value)] = override
+        except Problem as problem:
+            problems.append(problem.located(f"override ~{override.spelling}"))
+    fail_on(problems)
+    return deleted
+
+
+def _check_deletes(deleted: Mapping[str, Override], below: Layer, command: Layer) -> None:
+    """Refuse `~key` beside `key=...`, and `~key=value` where the value is another one."""
+    problems: list[Problem] = []
+    for key, override in deleted.items():
+        origin = f"override ~{override.spelling}"
+        if key in command:
+            reason = f"deleted here and set by {command[key].spelling}"
+            problems.append(Problem(key, command[key].value, reason, "Keep one of them.", origin))
+        elif override.value is not None:
+            now = below[key].value if key in below else defaults()[key]
+            problems += _mismatch(key, override, now, origin)
+    fail_on(problems)
+
+
+def _mismatch(key: str, override: Override, now: Any, origin: str) -> list[Problem]:
+    try:
+        if typed(key, override.value) == now:
+            return []
+    except Problem as problem:
+        return [problem.located(origin)]
+    reason = f"to be deleted with this value, but it is {plain(now)!r}"
+    return [Problem(key, override.value, reason, f"Write ~{override.spelling}.", origin)]
+
+
+def _drop_preset_ends(from_preset: Layer, users: Layer) -> Layer:
+    """A preset's end of the run gives way when the user says when to end."""
+    if not any(key in users and users[key].value is not None for key in _ENDS):
+        return from_preset
+    return {key: s for key, s in from_preset.items() if key not in _ENDS}
+
+
+def _settle_engine(command: Layer, users: Layer, machine: Machine, derived: Layer) -> list[str]:
+    """One engine for `agent.backend` and `rollout.name`; the native one where vLLM is missing."""
+    keys = ("rollout.name", "agent.backend")
+    asked = [command[key] for key in keys if key in command]
+    asked = asked or [users[key] for key in keys if key in users]
+    if not asked:
+        return []
+    if len({setting.value for setting in asked}) > 1:
+        rollout, backend = asked
+        reason = f"names another engine than {backend.spelling}={backend.value!r}"
+        fail_on([Problem("rollout.name", rollout.value, reason, "Keep one.", rollout.origin)])
+    wanted = asked[0]
+    engine, origin = wanted.value, f"derived from {wanted.key}"
+    warnings: list[str] = []
+    if engine == "vllm" and not machine.vllm:
+        engine, origin = "native", f"{wanted.origin} ({wanted.key}=vllm, which is not here)"
+        named = " and ".join(f"{setting.spelling}=vllm" for setting in asked)
+        warnings.append(f"{named}: vLLM is not here, so the native engine samples")
+    for key in keys:
+        if key not in users or users[key].value != engine:
+            derived[key] = Setting(key, engine, origin, key)
+    return warnings
+
+
+def _derive_chains(settings: Layer, users: Layer, derived: Layer) -> None:
+    key, rule = "agent.num_chains", "algorithm.adv_estimator"
+    estimator = settings[rule].value if rule in settings else defaults()[rule]
+    if key not in users and estimator in SINGLE_ESTIMATORS:
+        derived[key] = Setting(key, 1, f"derived from {rule}", key)
+
+
+def _notes(config: RunConfig, machine: Machine) -> dict[str, str]:
+    """What follows from the values and a reader would otherwise have to work out."""
+    device = device_of(config, machine)
+    there = f"{machine.cuda_devices} CUDA devices here, {machine.cores} cores"
+    notes = {"trainer.device": f"{device}: {there}"}
+    if config.rollout.response_length is None:
+        notes["rollout.response_length"] = f"{config.response_tokens} tokens"
+    if config.algorithm.name == "rl":
+        notes["agent.num_chains"] = f"{config.rollouts_per_batch} rollouts a batch"
+        updates = config.updates_per_batch
+        later = "on-policy" if updates == 1 else f"all but the first off-policy ({updates - 1})"
+        steps = "1 optimizer step" if updates == 1 else f"{updates} optimizer steps"
+        notes["actor.ppo_mini_batch_size"] = (
+            f"{config.rollouts_per_update} rollouts an update: {steps} per batch, {later}"
+        )
+    return notes

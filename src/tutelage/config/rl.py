@@ -1,0 +1,230 @@
+"""The sections that steer reinforcement learning: algorithm, actor, critic, rollout and reference.
+
+Key names are the agent-RL guide's, without its `actor_rollout_ref.` prefix (see `aliases.py`), so
+that a command written for it reads the same here. Every attribute docstring is the key's help text
+and its line in the reference page. The other sections and the root are in `schema.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tutelage.config.fields import (
+    AboveOne,
+    Beta,
+    Count,
+    CountOrZero,
+    EngineName,
+    NonNegative,
+    Positive,
+    PositiveShare,
+    Section,
+    Share,
+    TopK,
+)
+
+Estimator = Literal[
+    "gae",
+    "grpo",
+    "rloo",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+    "remax",
+    "opo",
+    "gpg",
+    "grpo_passk",
+    "maxrl",
+]
+LossMode = Literal[
+    "vanilla", "gspo", "cispo", "sapo", "gpg", "geo_mean", "clip_cov", "kl_cov"
+]  # fmt: skip
+Aggregation = Literal[
+    "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+]
+KLKind = Literal[
+    "kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3", "full",
+    "kl+", "k1+", "abs+", "mse+", "k2+", "low_var_kl+", "k3+", "full+",
+]  # fmt: skip
+Correction = Literal["none", "token_tis", "sequence_tis", "sequence_mask", "icepop"]
+
+
+class KLControl(Section):
+    """How the coefficient of the KL penalty in the reward moves."""
+
+    type: Literal["fixed", "adaptive"] = "fixed"
+    """`fixed` keeps the coefficient; `adaptive` steers the measured KL towards `target_kl`."""
+    kl_coef: NonNegative = 0.001
+    """Coefficient of the KL penalty in the reward; the first one when `type` is adaptive."""
+    target_kl: Positive = 0.1
+    """KL per token, in nats, that the adaptive controller aims at."""
+    horizon: Positive = 10000.0
+    """Rollouts over which the adaptive controller moves; larger is slower."""
+
+
+class AlgorithmConfig(Section):
+    """What is learned from rewards: the advantage estimator and the KL penalty in the reward."""
+
+    name: Literal["rl", "sft"] = "rl"
+    """How the policy is improved: `rl` from rewards, `sft` from demonstrations alone."""
+    adv_estimator: Estimator = "gae"
+    """Advantage estimator, which turns rewards into one advantage for each trained token."""
+    gamma: Share = 1.0
+    """Discount of a reward for each trained token that lies between."""
+    lam: Share = 1.0
+    """Lambda of GAE: 1 trusts the rewards, 0 the value function."""
+    use_kl_in_reward: bool = False
+    """Subtract the KL from the reference policy from each token's reward."""
+    kl_penalty: KLKind = "kl"
+    """Estimator of the KL in the reward; a `+` after the name takes the gradient of `k2`."""
+    norm_adv_by_std_in_grpo: bool = True
+    """Divide GRPO's advantages by the group's standard deviation; false is Dr.GRPO."""
+    single_member: Literal["zero", "verl"] = "zero"
+    """Advantage of a group of one: `zero`, or what `verl` gives it."""
+    kl_ctrl: KLControl = KLControl()
+    """Controller of the KL coefficient in the reward."""
+
+
+class OptimizerConfig(Section):
+    """AdamW of the policy, with a linear warm-up and a constant rate after it."""
+
+    lr: Positive = 1e-6
+    """Learning rate of the policy."""
+    weight_decay: NonNegative = 0.0
+    """Decoupled weight decay."""
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    """Decay rates of AdamW's two moments."""
+    warmup_steps: CountOrZero = 0
+    """Optimizer steps over which the learning rate rises from zero."""
+    clip_grad: Positive = 1.0
+    """Largest norm of the gradient; a longer one is scaled down to it."""
+
+
+class PolicyLossConfig(Section):
+    """Which surrogate loss the policy descends."""
+
+    loss_mode: LossMode = "vanilla"
+    """Policy loss; `vanilla` is PPO's clipped ratio with a dual clip."""
+
+
+class ActorOffloadConfig(Section):
+    """What leaves the GPU's memory between its uses."""
+
+    param_offload: bool = False
+    """Keep the policy's parameters in main memory while they are not in use."""
+    optimizer_offload: bool = False
+    """Keep the optimizer's state in main memory while it is not in use."""
+
+
+class ReferenceOffloadConfig(Section):
+    """What of the reference model leaves the GPU's memory between its uses."""
+
+    param_offload: bool = False
+    """Keep the reference model's parameters in main memory while they are not in use."""
+
+
+class ActorConfig(Section):
+    """How the policy is updated from one batch of rollouts."""
+
+    ppo_mini_batch_size: Count | None = None
+    """Rollouts in one optimizer step; null takes the whole batch."""
+    ppo_epochs: Count = 1
+    """Passes over one batch."""
+    ppo_micro_batch_size_per_gpu: Count | None = None
+    """Rows in one forward pass; null fills micro-batches up to `max_tokens_per_micro_batch`."""
+    max_tokens_per_micro_batch: Count = 2048
+    """Tokens, padding included, in one forward pass when no row count is given."""
+    use_kl_loss: bool = True
+    """Add the KL from the reference policy to the loss."""
+    kl_loss_coef: NonNegative = 0.001
+    """Coefficient of the KL in the loss."""
+    kl_loss_type: KLKind = "low_var_kl"
+    """Estimator of the KL in the loss; a `+` after the name takes the gradient of `k2`."""
+    entropy_coeff: NonNegative = 0.001
+    """Coefficient of the entropy bonus."""
+    clip_ratio: Share = 0.2
+    """Distance from 1 at which the probability ratio is clipped, on both sides."""
+    clip_ratio_low: Share | None = None
+    """Clip distance below 1; null takes `clip_ratio`."""
+    clip_ratio_high: NonNegative | None = None
+    """Clip distance above 1; null takes `clip_ratio`."""
+    clip_ratio_c: AboveOne = 3.0
+    """Dual clip: bounds the loss of a token with negative advantage to this many advantages."""
+    loss_agg_mode: Aggregation = "token-mean"
+    """How token losses become one number, always over the whole optimizer batch."""
+    loss_scale_factor: Positive | None = None
+    """Divisor of `seq-mean-token-sum-norm`, in tokens; null takes the response length."""
+    skip_zero_variance: bool = True
+    """Leave out groups whose rewards are all equal where their gradient is exactly zero."""
+    policy_loss: PolicyLossConfig = PolicyLossConfig()
+    """The surrogate loss."""
+    optim: OptimizerConfig = OptimizerConfig()
+    """The policy's optimizer."""
+    fsdp_config: ActorOffloadConfig = ActorOffloadConfig()
+    """Offloading of the policy."""
+
+
+class CriticModelConfig(Section):
+    """The network under the value head."""
+
+    path: str | None = None
+    """Folder or hub name of the critic's model; null starts from the policy's."""
+
+
+class CriticOptimizerConfig(Section):
+    """AdamW of the critic."""
+
+    lr: Positive = 1e-5
+    """Learning rate of the critic."""
+
+
+class CriticConfig(Section):
+    """The value function, which only estimators with a critic (`gae`) have."""
+
+    model: CriticModelConfig = CriticModelConfig()
+    """The critic's model."""
+    optim: CriticOptimizerConfig = CriticOptimizerConfig()
+    """The critic's optimizer."""
+    ppo_mini_batch_size: Count | None = None
+    """Rollouts in one optimizer step of the critic; null takes the actor's."""
+    ppo_micro_batch_size_per_gpu: Count | None = None
+    """Rows in one forward pass of the critic; null takes the actor's."""
+    cliprange_value: Positive = 0.5
+    """Distance by which a value may move from the old one before its loss is clipped."""
+
+
+class RolloutConfig(Section):
+    """How rollouts are sampled."""
+
+    name: EngineName = "native"
+    """Engine that samples, the same as `agent.backend`; vllm becomes native where it is missing."""
+    temperature: NonNegative = 1.0
+    """Sampling temperature in training; log-probabilities are taken at the same one."""
+    top_p: PositiveShare = 1.0
+    """Nucleus sampling; 1 is off."""
+    top_k: TopK = 0
+    """Sampling among the k likeliest tokens; 0 is off (-1 too)."""
+    response_length: Count | None = None
+    """Sampled tokens of a whole rollout; null takes `max_turns` times `max_tokens_per_turn`."""
+    slots: Count = 128
+    """Sequences that the native engine decodes at once."""
+    max_len: Count = 1024
+    """Tokens of context for each slot, prompt, answers and observations together."""
+    schedule: Literal["deterministic", "free"] = "deterministic"
+    """`deterministic` repeats bit for bit; `free` lets tool results enter as they arrive."""
+    correction: Correction = "none"
+    """Importance correction for sampler and trainer that compute different log-probabilities."""
+    correction_cap: Positive = 2.0
+    """Largest weight of the importance correction."""
+    tensor_model_parallel_size: Count = 1
+    """GPUs over which the engine splits one model."""
+    gpu_memory_utilization: PositiveShare = 0.5
+    """Share of a GPU's memory that vLLM takes."""
+    log_prob_micro_batch_size_per_gpu: Count | None = None
+    """Rows in one forward pass that recomputes log-probabilities; null is automatic."""
+
+
+class RefConfig(Section):
+    """The reference policy, loaded only where a KL needs it."""
+
+    fsdp_config: ReferenceOffloadConfig = ReferenceOffloadConfig()
+    """Offloading of the reference model."""

@@ -1,0 +1,208 @@
+"""Every key of a run: its name, type, default and help text, each written once.
+
+`RunConfig` is what the rest of the package reads; `resolve.py` makes it from a recipe, flags and
+overrides, and says where each value came from. Sections are frozen and refuse unknown keys. The
+attribute docstring under a key is its help text and its line in the reference page, so a key
+without one is a defect that a test catches. The reinforcement-learning sections are in `rl.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tutelage.config.fields import (
+    Count,
+    CountOrZero,
+    EngineName,
+    Every,
+    Loggers,
+    Names,
+    Paths,
+    Positive,
+    PositiveShare,
+    Section,
+    Share,
+)
+from tutelage.config.rl import ActorConfig, AlgorithmConfig, CriticConfig, RefConfig, RolloutConfig
+
+Template = Literal["qwen2.5", "qwen2.5-vl", "qwen3", "llama-3.2"]
+
+
+class ModelConfig(Section):
+    """The policy's weights."""
+
+    path: str | None = None
+    """Folder or hub name of a Hugging Face model; null makes the embedded tiny policy."""
+    size: Literal["xs", "s"] = "xs"
+    """Size of the embedded policy: `xs` has 0.6 million parameters, `s` 1.7 million."""
+    layout: Literal["qwen2", "qwen3", "llama"] = "qwen2"
+    """Architecture in which the embedded policy is built and saved."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Number format of the forward pass; `auto` takes bfloat16 on a GPU, float32 on a CPU."""
+    enable_gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass, which saves memory and costs time."""
+
+
+class DataConfig(Section):
+    """The tasks."""
+
+    train_files: Paths = ()
+    """Training tasks: JSON, JSONL, Parquet or CSV; empty takes the recipe's own."""
+    val_files: Paths = ()
+    """Validation tasks; empty takes the recipe's own held-out ones."""
+    test_files: Paths = ()
+    """Test tasks, seen only after training."""
+    train_batch_size: Count = 16
+    """Tasks in one training batch; each becomes `agent.num_chains` rollouts."""
+    val_batch_size: Count | None = None
+    """Tasks that a validation runs at once; null leaves it to the engine."""
+    level: Literal["default", "hard"] = "default"
+    """Difficulty of the embedded tasks."""
+
+
+class AgentConfig(Section):
+    """The agent that acts on a task."""
+
+    use_agent: bool = True
+    """Run as an agent; false is one turn without tools."""
+    agent_type: Literal["hf", "react", "code", "gui"] = "hf"
+    """`hf` calls tools by its chat template, `react` in text, `code` by Python, `gui` on a page."""
+    tools: Names = ()
+    """Tools of the agent by name; empty takes the recipe's own."""
+    reward_name: str | None = None
+    """Reward function by name; null takes the recipe's own."""
+    template: Template | None = None
+    """Chat template by name; null takes the tokenizer's own."""
+    backend: EngineName = "native"
+    """Engine that samples, the same as `rollout.name`; async_verl and async_vllm mean vllm."""
+    max_turns: Count = 4
+    """Model calls of one rollout at most."""
+    num_chains: Count = 8
+    """Rollouts of each task; 1 for estimators that compare no group, unless it is set."""
+    max_tokens_per_turn: Count = 64
+    """Tokens sampled in one turn at most."""
+    timeout: Positive = 60.0
+    """Seconds after which a rollout is cancelled."""
+
+
+class SftConfig(Section):
+    """The cold start: supervised steps on demonstrations before the first rollout is rewarded."""
+
+    lr: Positive = 2e-3
+    """Learning rate of the cold start."""
+    batch_size: Count = 32
+    """Demonstrations in one step."""
+    max_steps: CountOrZero = 1500
+    """Steps on clean demonstrations at most; 0 leaves the cold start out."""
+    skill_target: PositiveShare = 0.97
+    """Greedy success, measured on held-out tasks, at which the clean steps end."""
+    eval_every: Count = 50
+    """Steps between two measurements of that success."""
+    mixed_steps: CountOrZero = 60
+    """Steps on demonstrations of mixed quality that follow the clean ones."""
+    guess_share: Share = 0.7
+    """Share of the mixed demonstrations that guess an answer instead of calling their tools."""
+
+
+class TrainerConfig(Section):
+    """The run: how long, where, and what it leaves behind."""
+
+    project_name: str | None = None
+    """Project under which an experiment tracker files the run."""
+    experiment_name: str | None = None
+    """Name of the run; null makes one."""
+    logger: Loggers = ("jsonl", "console")
+    """Where metrics go."""
+    total_training_steps: CountOrZero | None = None
+    """Training steps, one batch each; wins over `total_epochs`."""
+    total_epochs: Count | None = None
+    """Passes over the training tasks."""
+    minutes: Positive | None = None
+    """Minutes after which training ends, at the end of a step; the cold start counts."""
+    nnodes: Count = 1
+    """Machines."""
+    n_gpus_per_node: Count | None = None
+    """GPUs of each machine; null takes what is there."""
+    save_freq: Every = -1
+    """Steps between two checkpoints; -1 saves only the last step, which is always saved."""
+    test_freq: Every = -1
+    """Steps between two validations; -1 for none."""
+    val_before_train: bool = True
+    """Validate before the first step."""
+    critic_warmup: CountOrZero = 0
+    """First steps that train only the critic."""
+    resume_mode: Literal["auto", "disable", "resume_path"] = "auto"
+    """`auto` goes on from the latest complete checkpoint, if there is one."""
+    resume_from_path: str | None = None
+    """Checkpoint to go on from, with `resume_mode=resume_path`."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train; `auto` takes a GPU if there is one."""
+    threads: Count | None = None
+    """CPU threads of the tensor library; null chooses for the machine."""
+    val_tasks: Count = 200
+    """Tasks of one validation at most."""
+    control: bool = True
+    """Measure the untrained policy beside the trained one at the end, on the same tasks."""
+
+
+class RunConfig(Section):
+    """One run, completely."""
+
+    seed: CountOrZero = 0
+    """Seed of every random draw."""
+    output: str | None = None
+    """Folder of the run; null makes one under `runs/`."""
+    recipe: str = "math"
+    """What is trained on what: `math` is the embedded job, `rl` brings its own model and data."""
+    model: ModelConfig = ModelConfig()
+    """The policy's weights."""
+    data: DataConfig = DataConfig()
+    """The tasks."""
+    agent: AgentConfig = AgentConfig()
+    """The agent."""
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    """The learning rule."""
+    actor: ActorConfig = ActorConfig()
+    """The policy's update."""
+    critic: CriticConfig = CriticConfig()
+    """The value function."""
+    rollout: RolloutConfig = RolloutConfig()
+    """Sampling."""
+    ref: RefConfig = RefConfig()
+    """The reference policy."""
+    sft: SftConfig = SftConfig()
+    """The cold start."""
+    trainer: TrainerConfig = TrainerConfig()
+    """The run."""
+
+    @property
+    def rollouts_per_batch(self) -> int:
+        """Rollouts of one training batch: tasks times rollouts per task."""
+        return self.data.train_batch_size * self.agent.num_chains
+
+    @property
+    def rollouts_per_update(self) -> int:
+        """Rollouts in one optimizer step of the policy."""
+        return self.actor.ppo_mini_batch_size or self.rollouts_per_batch
+
+    @property
+    def updates_per_batch(self) -> int:
+        """Optimizer steps made from one batch; all but the first are off-policy."""
+        return self.rollouts_per_batch // self.rollouts_per_update * self.actor.ppo_epochs
+
+    @property
+    def response_tokens(self) -> int:
+        """Tokens that one rollout may sample over all its turns."""
+        turns = self.agent.max_turns if self.agent.use_agent else 1
+        return self.rollout.response_length or turns * self.agent.max_tokens_per_turn
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether a value function is trained."""
+        return self.algorithm.name == "rl" and self.algorithm.adv_estimator == "gae"
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether a KL from the reference policy is on, so that its model is loaded."""
+        kl_on = self.algorithm.use_kl_in_reward or self.actor.use_kl_loss
+        return self.algorithm.name == "rl" and kl_on

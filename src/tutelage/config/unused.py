@@ -1,0 +1,233 @@
+"""Keys that a run accepts and has no use for, each with the reason.
+
+A key that only tunes an engine, a device or a loss that this run does not have is no mistake: the
+guide's commands are full of them. It is accepted and listed, never dropped in silence. One table of
+rules; a rule applies to the keys that someone set, never to defaults. What is refused instead is
+in `checks.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from tutelage.config.checks import GROUP_ESTIMATORS
+from tutelage.config.facts import Machine, device_of
+from tutelage.config.schema import RunConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`keys` (a name ending in `.` means all below it) are unused when `applies`."""
+
+    keys: tuple[str, ...]
+    reason: str
+    applies: Callable[[RunConfig], bool]
+
+    def covers(self, key: str) -> bool:
+        """Whether the rule speaks of this key."""
+        return any(key == name or (name[-1] == "." and key.startswith(name)) for name in self.keys)
+
+
+def unused_keys(config: RunConfig, machine: Machine, set_keys: Iterable[str]) -> dict[str, str]:
+    """The keys among `set_keys` that have no effect on this run, each with its first reason."""
+    rules = [rule for rule in _rules(config, machine) if rule.applies(config)]
+    found: dict[str, str] = {}
+    for key in set_keys:
+        reason = next((rule.reason for rule in rules if rule.covers(key)), None)
+        if reason is not None:
+            found[key] = reason
+    return found
+
+
+def _rules(config: RunConfig, machine: Machine) -> Iterator[Rule]:
+    if device_of(config, machine) == "cpu":
+        yield from ON_CPU
+    yield from LEARNING
+    yield from KL
+    yield from ENGINE
+    yield from RUN
+
+
+def _always(_: RunConfig) -> bool:
+    return True
+
+
+def _estimator_not_in(*names: str) -> Callable[[RunConfig], bool]:
+    return lambda config: config.algorithm.adv_estimator not in names
+
+
+def _loss_not_in(*names: str) -> Callable[[RunConfig], bool]:
+    return lambda config: config.actor.policy_loss.loss_mode not in names
+
+
+LEARNING = (
+    Rule(
+        (
+            "algorithm.adv_estimator",
+            "algorithm.gamma",
+            "algorithm.lam",
+            "algorithm.use_kl_in_reward",
+            "algorithm.kl_penalty",
+            "algorithm.norm_adv_by_std_in_grpo",
+            "algorithm.single_member",
+            "algorithm.kl_ctrl.",
+            "actor.",
+            "critic.",
+            "ref.",
+            "agent.num_chains",
+            "data.train_batch_size",
+            "trainer.total_training_steps",
+            "trainer.total_epochs",
+            "rollout.correction",
+            "rollout.correction_cap",
+        ),
+        "algorithm.name is sft, which makes no reinforcement-learning step",
+        lambda config: config.algorithm.name == "sft",
+    ),
+    Rule(
+        ("critic.", "trainer.critic_warmup"),
+        "the estimator trains no critic",
+        lambda config: not config.has_critic,
+    ),
+    Rule(
+        ("algorithm.gamma",),
+        "the estimator looks at a rollout's whole reward, so nothing is discounted",
+        _estimator_not_in("gae", "reinforce_plus_plus"),
+    ),
+    Rule(("algorithm.lam",), "only gae has a lambda", _estimator_not_in("gae")),
+    Rule(
+        ("algorithm.norm_adv_by_std_in_grpo",),
+        "the estimator is not grpo",
+        _estimator_not_in("grpo", "grpo_passk"),
+    ),
+    Rule(
+        ("algorithm.single_member",),
+        "the estimator compares no groups",
+        _estimator_not_in(*GROUP_ESTIMATORS),
+    ),
+    Rule(
+        ("actor.clip_ratio",),
+        "clip_ratio_low and clip_ratio_high are both set",
+        lambda config: None not in (config.actor.clip_ratio_low, config.actor.clip_ratio_high),
+    ),
+    Rule(
+        ("actor.clip_ratio", "actor.clip_ratio_low", "actor.clip_ratio_high"),
+        "the policy loss clips no ratio",
+        lambda config: config.actor.policy_loss.loss_mode in ("gpg", "sapo", "kl_cov"),
+    ),
+    Rule(("actor.clip_ratio_c",), "only vanilla has a dual clip", _loss_not_in("vanilla")),
+    Rule(
+        ("actor.loss_scale_factor",),
+        "only loss_agg_mode=seq-mean-token-sum-norm divides by it",
+        lambda config: config.actor.loss_agg_mode != "seq-mean-token-sum-norm",
+    ),
+    Rule(
+        ("actor.max_tokens_per_micro_batch",),
+        "ppo_micro_batch_size_per_gpu counts rows instead",
+        lambda config: config.actor.ppo_micro_batch_size_per_gpu is not None,
+    ),
+    Rule(
+        ("rollout.correction_cap",),
+        "rollout.correction is none",
+        lambda config: config.rollout.correction == "none",
+    ),
+)
+
+KL = (
+    Rule(
+        ("algorithm.kl_penalty", "algorithm.kl_ctrl."),
+        "algorithm.use_kl_in_reward is false",
+        lambda config: not config.algorithm.use_kl_in_reward,
+    ),
+    Rule(
+        ("algorithm.kl_ctrl.target_kl", "algorithm.kl_ctrl.horizon"),
+        "algorithm.kl_ctrl.type is fixed",
+        lambda config: config.algorithm.kl_ctrl.type == "fixed",
+    ),
+    Rule(
+        ("actor.kl_loss_coef", "actor.kl_loss_type"),
+        "actor.use_kl_loss is false",
+        lambda config: not config.actor.use_kl_loss,
+    ),
+    Rule(
+        ("ref.",),
+        "no KL is on, so no reference model is loaded",
+        lambda config: not config.needs_reference,
+    ),
+)
+
+ENGINE = (
+    Rule(
+        ("rollout.gpu_memory_utilization", "rollout.tensor_model_parallel_size"),
+        "it tunes vLLM, and the engine is another",
+        lambda config: config.agent.backend != "vllm",
+    ),
+    Rule(
+        ("rollout.slots", "rollout.max_len", "rollout.schedule"),
+        "it tunes the native engine, and the engine is another",
+        lambda config: config.agent.backend != "native",
+    ),
+    Rule(
+        ("rollout.log_prob_micro_batch_size_per_gpu",),
+        "log-probabilities are recorded when sampled; where they are computed again, the actor's "
+        "micro-batches are used",
+        _always,
+    ),
+    Rule(
+        ("data.val_batch_size",),
+        "a validation streams all its tasks through the engine (rollout.slots at once)",
+        _always,
+    ),
+    Rule(
+        ("agent.tools", "agent.max_turns"),
+        "agent.use_agent is false: one turn without tools",
+        lambda config: not config.agent.use_agent,
+    ),
+)
+
+RUN = (
+    Rule(
+        ("model.size", "model.layout"),
+        "model.path names a model that has its own",
+        lambda config: config.model.path is not None,
+    ),
+    Rule(
+        ("data.level",),
+        "the tasks are not the embedded ones",
+        lambda config: config.recipe != "math" or bool(config.data.train_files),
+    ),
+    Rule(
+        ("sft.",),
+        "the cold start is for the embedded policy, and model.path names another",
+        lambda config: config.model.path is not None and config.algorithm.name == "rl",
+    ),
+    Rule(
+        ("trainer.total_epochs",),
+        "trainer.total_training_steps wins over it",
+        lambda config: config.trainer.total_training_steps is not None,
+    ),
+    Rule(
+        ("trainer.project_name",),
+        "only wandb and mlflow file runs under a project",
+        lambda config: not {"wandb", "mlflow"} & set(config.trainer.logger),
+    ),
+)
+
+ON_CPU = (
+    Rule(
+        ("trainer.nnodes", "trainer.n_gpus_per_node", "rollout.tensor_model_parallel_size"),
+        "the run is on the CPU of this machine",
+        _always,
+    ),
+    Rule(
+        ("actor.fsdp_config.", "ref.fsdp_config."),
+        "the run is on a CPU, so there is no GPU memory to free",
+        _always,
+    ),
+    Rule(
+        ("model.enable_gradient_checkpointing",),
+        "the run is on a CPU, where time is scarcer than memory",
+        _always,
+    ),
+)

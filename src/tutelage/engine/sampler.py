@@ -1,0 +1,62 @@
+"""Drawing tokens: inverse-CDF with one uniform number a row, so each request has its own stream.
+
+Pure functions of logits and uniforms. The log-probabilities returned belong to the full vocabulary
+at the row's temperature (what a trainer recomputes), whatever top-p or top-k then leave out of the
+draw. `native.py` calls this once a step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def uniforms(seed: int, count: int) -> np.ndarray:
+    """`count` numbers in [0, 1), a pure function of `seed` (Philox, counter-based)."""
+    return np.random.Generator(np.random.Philox(key=seed)).random(count)
+
+
+def draw(
+    logits_BV: Tensor,
+    uniform_B: Tensor,
+    temperature_B: Tensor | None = None,
+    top_p_B: Tensor | None = None,
+    top_k_B: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One token a row: (token_B, logprob_B at the row's temperature, raw_logprob_B at 1).
+
+    A temperature of 0 takes the most likely token, with its log-probability at temperature 1. None
+    means 1 for every row; `top_p_B` of 1 and `top_k_B` of 0 leave a row whole.
+    """
+    raw_BV = torch.log_softmax(logits_BV.float(), -1)
+    if temperature_B is None:
+        greedy_B, warm_BV = None, raw_BV
+    else:
+        greedy_B = temperature_B == 0
+        divisor = torch.where(greedy_B, 1.0, temperature_B)[:, None]
+        warm_BV = torch.log_softmax(logits_BV.float() / divisor, -1)
+    support_BV = warm_BV
+    if top_p_B is not None and top_k_B is not None:
+        support_BV = _truncate(warm_BV, top_p_B, top_k_B)
+    cdf_BV = support_BV.exp().cumsum(-1)
+    point_B1 = uniform_B[:, None].to(cdf_BV.dtype) * cdf_BV[:, -1:]
+    token_B = torch.searchsorted(cdf_BV, point_B1, right=True).squeeze(1)
+    token_B = token_B.clamp_(max=logits_BV.shape[1] - 1)
+    if greedy_B is not None:
+        token_B = torch.where(greedy_B, logits_BV.argmax(-1), token_B)
+    pick = token_B[:, None]
+    return token_B, warm_BV.gather(1, pick).squeeze(1), raw_BV.gather(1, pick).squeeze(1)
+
+
+def _truncate(logp_BV: Tensor, top_p_B: Tensor, top_k_B: Tensor) -> Tensor:
+    """Set to -inf what top-k, then top-p (smallest set reaching it), leave out."""
+    ordered, index = logp_BV.sort(-1, descending=True)
+    rank = torch.arange(logp_BV.shape[1], device=logp_BV.device)
+    keep = (top_k_B[:, None] == 0) | (rank < top_k_B[:, None])
+    mass = torch.where(keep, ordered.exp(), 0.0)
+    mass = mass / mass.sum(-1, keepdim=True)
+    before = mass.cumsum(-1) - mass
+    keep &= (before < top_p_B[:, None]) | (rank == 0)
+    allowed = torch.zeros_like(keep).scatter(1, index, keep)
+    return logp_BV.masked_fill(~allowed, -torch.inf)

@@ -1,0 +1,284 @@
+"""The codec: messages to token ids and back, for any tokenizer with a chat template.
+
+Rendering is the tokenizer's own template. Two things go beyond it. `observation` gives the tokens
+that follow a sampled turn (tool results and the opening of the next turn), so that a conversation
+is continued by appending and what was sampled is never encoded again. `parse` reads tool calls from
+sampled ids and keeps every byte: what cannot be read stays in the content, with a reason that the
+agent shows to the model. `template.py` is the embedded policy's template; no torch is needed here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from tutelage.errors import ModelError
+from tutelage.types import Message, ToolCall, ToolSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_CACHE_LIMIT = 20_000
+_MARK = "\u00a7"
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What a sampled turn says: the message, and what looked like a tool call but was none."""
+
+    message: Message
+    errors: tuple[str, ...]
+
+
+class Codec:
+    """One tokenizer's view of chat. Not thread-safe; cheap to make."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, *, source: str = "the tokenizer"
+    ) -> None:
+        """Raises `ModelError` when the tokenizer has no chat template or no end-of-turn token."""
+        self.tokenizer = tokenizer
+        template = getattr(tokenizer, "chat_template", None)
+        if not template:
+            raise ModelError(
+                f"{source} has no chat template, so messages cannot be rendered for it. Use an "
+                "instruction-tuned checkpoint, or put a `chat_template.jinja` that knows tools "
+                "beside its tokenizer files"
+            )
+        text = template if isinstance(template, str) else str(template)
+        if tokenizer.eos_token_id is None:
+            raise ModelError(f"{source} has no end-of-turn token: set `eos_token` in its config")
+        self.knows_tools = "tools" in text
+        self.call_format = "llama" if "ipython" in text and "<tool_call>" not in text else "hermes"
+        self.eos_ids: frozenset[int] = frozenset(self._end_tokens())
+        self.pad_id = int(cast("int", tokenizer.pad_token_id or tokenizer.eos_token_id))
+        self._ids_in_template = "tool_call_id" in text
+        self._prompts: dict[Any, tuple[int, ...]] = {}
+        self._frames: dict[Any, tuple[str, ...] | None] = {}
+
+    def _end_tokens(self) -> list[int]:
+        tokenizer = self.tokenizer
+        ends = [int(cast("int", tokenizer.eos_token_id))]
+        vocabulary = tokenizer.get_vocab()
+        for token in ("<|im_end|>", "<|eot_id|>", "<|eom_id|>"):
+            if token in vocabulary and vocabulary[token] not in ends:
+                ends.append(vocabulary[token])
+        return ends
+
+    # ------------------------------------------------------------ rendering
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of plain text, special tokens in it recognised, none added."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens included."""
+        return str(
+            self.tokenizer.decode(
+                list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        )
+
+    def render_text(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, open_turn: bool = True
+    ) -> str:
+        """The template's text; `open_turn` opens the assistant's turn at the end."""
+        try:
+            text = self.tokenizer.apply_chat_template(
+                [_template_form(m) for m in messages],
+                tools=[t.to_dict() for t in tools] or None,
+                add_generation_prompt=open_turn,
+                tokenize=False,
+            )
+        except Exception as error:
+            raise ModelError(
+                f"the chat template refused the messages: {type(error).__name__}: {error}"
+            ) from error
+        return cast("str", text)
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
+    ) -> tuple[int, ...]:
+        """Prompt ids of a conversation whose next turn is the assistant's."""
+        key = (tuple(messages), tuple(t.name for t in tools))
+        found = self._prompts.get(key)
+        if found is None:
+            found = tuple(self.encode(self.render_text(messages, tools)))
+            if len(self._prompts) >= _CACHE_LIMIT:
+                self._prompts.clear()
+            self._prompts[key] = found
+        return found
+
+    def observation(self, reply: Message, results: Sequence[Message]) -> tuple[int, ...] | None:
+        """Ids to append after a sampled turn that ended with its end-of-turn token.
+
+        They hold `results` and open the next assistant turn. None when the template does not simply
+        append (it rewrites earlier turns): then the conversation must be rendered afresh.
+        """
+        key = (len(reply.tool_calls), tuple((r.role, r.name) for r in results))
+        if self._ids_in_template:
+            key = (key, tuple(c.id for c in reply.tool_calls))
+        if key not in self._frames:
+            marks = [Message(r.role, f"{_MARK}{i}{_MARK}", (), r.tool_call_id, r.name)
+                     for i, r in enumerate(results)]  # fmt: skip
+            text = self._delta(reply, marks)
+            self._frames[key] = None if text is None else _split_at_marks(text, len(results))
+            if self._render_frame(key, results) != self._delta(reply, results):
+                self._frames[key] = None  # the template transforms contents: no shortcut
+        framed = self._render_frame(key, results)
+        text = self._delta(reply, results) if framed is None else framed
+        return None if text is None else tuple(self.encode(text))
+
+    def _render_frame(self, key: Any, results: Sequence[Message]) -> str | None:
+        frame = self._frames.get(key)
+        if frame is None:
+            return None
+        contents = [r.content or "" for r in results]
+        return "".join(f + c for f, c in zip(frame, [*contents, ""], strict=True))
+
+    def _delta(self, reply: Message, results: Sequence[Message]) -> str | None:
+        """What the template adds after the end-of-turn token of an assistant turn."""
+        start = [Message("user", "x"), Message("assistant", reply.content or "", reply.tool_calls)]
+        before = self.render_text(start, open_turn=False)
+        after = self.render_text([*start, *results])
+        ends = [str(self.tokenizer.convert_ids_to_tokens(i)) for i in sorted(self.eos_ids)]
+        at = max((before.rfind(e) + len(e) for e in ends if e in before), default=-1)
+        if at < 0 or after[:at] != before[:at]:
+            return None
+        return after[at:]
+
+    def demonstration(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids and mask of a finished conversation: 1 on what the assistant wrote, its end included.
+
+        Turns are encoded piece by piece, as they would have been sampled and observed. Raises
+        `ModelError` when the template does not simply append.
+        """
+        ids: list[int] = []
+        mask: list[int] = []
+        known = ""
+        for i, message in enumerate(messages):
+            if message.role != "assistant":
+                continue
+            before = self.render_text(messages[:i], tools)
+            after = self.render_text(messages[: i + 1], tools, open_turn=False)
+            ends = [str(self.tokenizer.convert_ids_to_tokens(e)) for e in sorted(self.eos_ids)]
+            at = max((after.rfind(e) + len(e) for e in ends if e in after), default=-1)
+            if not before.startswith(known) or not after.startswith(before) or at < len(before):
+                raise ModelError(
+                    "the chat template rewrites earlier turns, so a demonstration of several "
+                    "turns cannot be masked exactly; use one turn a row, or another template"
+                )
+            for text, trained in ((before[len(known) :], 0), (after[len(before) : at], 1)):
+                piece = self.encode(text)
+                ids += piece
+                mask += [trained] * len(piece)
+            known = after[:at]
+        return tuple(ids), tuple(mask)
+
+    # ------------------------------------------------------------ parsing
+
+    def parse(self, ids: Sequence[int], new_id: Callable[[int], str]) -> Parsed:
+        """Read a sampled turn. `new_id(i)` names its i-th tool call."""
+        body = list(ids[:-1]) if ids and ids[-1] in self.eos_ids else list(ids)
+        text = self.decode(body)
+        if self.call_format == "llama":
+            return _parse_llama(text, new_id)
+        return _parse_hermes(text, new_id)
+
+
+def _template_form(message: Message) -> dict[str, Any]:
+    """The OpenAI form, but with arguments as an object where they are one: templates differ."""
+    out = message.to_dict()
+    if out["content"] is None:
+        out["content"] = ""
+    for call in out.get("tool_calls", ()):
+        try:
+            arguments = json.loads(call["function"]["arguments"])
+        except ValueError:
+            continue
+        if isinstance(arguments, dict):
+            call["function"]["arguments"] = arguments
+    return out
+
+
+def _split_at_marks(text: str, count: int) -> tuple[str, ...] | None:
+    parts = re.split(f"{_MARK}\\d+{_MARK}", text)
+    return tuple(parts) if len(parts) == count + 1 else None
+
+
+_HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+
+
+def _parse_hermes(text: str, new_id: Callable[[int], str]) -> Parsed:
+    calls: list[ToolCall] = []
+    errors: list[str] = []
+    kept: list[str] = []
+    at = 0
+    for match in _HERMES.finditer(text):
+        kept.append(text[at : match.start()])
+        at = match.end()
+        call = _read_call(match.group(1), "arguments", new_id(len(calls)))
+        if isinstance(call, ToolCall) and match.group(0).endswith("</tool_call>"):
+            calls.append(call)
+            continue
+        reason = call if isinstance(call, str) else "the call is not closed by </tool_call>"
+        errors.append(f"{reason} in {match.group(0)!r}")
+        kept.append(match.group(0))
+    kept.append(text[at:])
+    if "</tool_call>" in "".join(kept) and not errors:
+        errors.append("</tool_call> without <tool_call>")
+    content = "".join(kept).strip()
+    return Parsed(Message("assistant", content or None, tuple(calls)), tuple(errors))
+
+
+def _parse_llama(text: str, new_id: Callable[[int], str]) -> Parsed:
+    body = text.removeprefix("<|python_tag|>").strip()
+    if not body.startswith("{") or '"name"' not in body:
+        return Parsed(Message("assistant", text.strip() or None), ())
+    call = _read_call(body, "parameters", new_id(0))
+    if isinstance(call, ToolCall):
+        return Parsed(Message("assistant", None, (call,)), ())
+    return Parsed(Message("assistant", text.strip() or None), (f"{call} in {body!r}",))
+
+
+def _read_call(text: str, field: str, call_id: str) -> ToolCall | str:
+    """A tool call, or what is wrong with its JSON, with the position."""
+    try:
+        data = json.loads(text)
+    except RecursionError:
+        return "the call is nested too deeply"
+    except ValueError as error:
+        where = f" at position {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+        return f"the call is not valid JSON{where}"
+    if not isinstance(data, dict) or not isinstance(data.get("name"), str):
+        return f'the call needs the form {{"name": ..., "{field}": {{...}}}}'
+    fields = cast("dict[str, Any]", data)
+    arguments = fields.get(field, {})
+    if isinstance(arguments, str):
+        return ToolCall(call_id, fields["name"], arguments)
+    if not isinstance(arguments, dict):
+        return f'"{field}" must be an object, not {type(arguments).__name__}'
+    return ToolCall(call_id, fields["name"], _raw(text, field) or json.dumps(arguments))
+
+
+def _raw(text: str, field: str) -> str | None:
+    """The JSON text of the top-level object's last `field`, as it was written."""
+    decoder = json.JSONDecoder()
+    found = None
+    at = text.index("{") + 1
+    skip = re.compile(r"[\s,:]*")
+    while True:
+        at = cast("re.Match[str]", skip.match(text, at)).end()
+        if at >= len(text) or text[at] == "}":
+            return found
+        key, at = decoder.raw_decode(text, at)
+        at = cast("re.Match[str]", skip.match(text, at)).end()
+        _, end = decoder.raw_decode(text, at)
+        if key == field:
+            found = text[at:end]
+        at = end

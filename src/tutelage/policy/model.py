@@ -1,0 +1,218 @@
+"""The policy: a model being trained, its tokenizer, and its version.
+
+A `Policy` owns the master weights in float32, knows the Hugging Face config they belong to, scores
+training rows and saves itself as a folder that `AutoModelForCausalLM.from_pretrained` and vLLM load
+as it is. Llama, Qwen2 and Qwen3 layouts run on the fused decoder (`decoder.py`); every other
+architecture runs on its own Hugging Face forward (`hf_model.py`). `build` makes the embedded policy
+from nothing; `load` takes a folder or hub name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tutelage.errors import ModelError
+from tutelage.policy.codec import Codec
+from tutelage.policy.hf_model import HFNetwork
+from tutelage.policy.network import FusedNetwork, Network, Scores
+from tutelage.policy.packing import TokenRow
+from tutelage.policy.weights import Shape, from_hf
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+SIZES = {"xs": (128, 3, 4, 2, 384), "s": (192, 4, 6, 2, 512)}
+"""Embedded policies: hidden, layers, heads, kv heads, ffn. xs has 0.64 M parameters, s 1.65 M."""
+
+LAYOUTS = ("qwen2", "qwen3", "llama")
+
+
+class Policy:
+    """A network, its codec and Hugging Face config, and a version that grows with each update."""
+
+    def __init__(
+        self, network: Network, config: PretrainedConfig, codec: Codec, *, version: int = 0
+    ) -> None:
+        self.network = network
+        self.config = config
+        self.codec = codec
+        self.version = version
+
+    @property
+    def device(self) -> torch.device:
+        """Where the master weights live."""
+        return self.network.device
+
+    @property
+    def max_positions(self) -> int:
+        """The longest sequence the model is made for."""
+        return int(getattr(self.config, "max_position_embeddings", 0) or 1 << 20)
+
+    def named(self) -> list[tuple[str, Tensor]]:
+        """Trainable tensors, in a fixed order."""
+        return list(self.network.named())
+
+    def parameters(self) -> list[Tensor]:
+        """The tensors of `named`."""
+        return [t for _, t in self.network.named()]
+
+    def count(self) -> int:
+        """Number of parameters."""
+        return sum(t.numel() for t in self.parameters())
+
+    def score(
+        self,
+        rows: Sequence[TokenRow],
+        *,
+        temperature: float = 1.0,
+        dtype: torch.dtype = torch.float32,
+    ) -> Scores:
+        """Log-probabilities of the trained tokens of `rows`, with gradients."""
+        return self.network.score(rows, temperature, dtype)
+
+    @torch.no_grad()
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Set the weights from `dict(self.named())`-shaped tensors, bit for bit."""
+        for name, tensor in self.named():
+            tensor.copy_(tensors[name])
+
+    def save(self, folder: Path) -> None:
+        """Write an ordinary Hugging Face folder, aside first and then renamed into place."""
+        from safetensors.torch import save_file
+
+        aside = folder.with_name(folder.name + ".tmp")
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        save_file(self.network.state(), aside / "model.safetensors", metadata={"format": "pt"})
+        self.config.save_pretrained(aside)
+        self.codec.tokenizer.save_pretrained(aside)
+        generation = {
+            "eos_token_id": sorted(self.codec.eos_ids),
+            "pad_token_id": self.codec.pad_id,
+            "do_sample": True,
+        }
+        (aside / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(aside, folder)
+
+
+def build(
+    corpus: Iterable[str],
+    *,
+    size: str = "xs",
+    layout: str = "qwen2",
+    seed: int = 0,
+    vocab_size: int = 512,
+    max_positions: int = 512,
+    device: torch.device | None = None,
+) -> Policy:
+    """The embedded policy: a tokenizer trained on `corpus` and fresh weights drawn from `seed`."""
+    from tutelage.policy.tokenizer import train_tokenizer
+
+    tokenizer = train_tokenizer(corpus, vocab_size=vocab_size, max_length=max_positions)
+    codec = Codec(tokenizer)
+    hidden, layers, heads, kv_heads, ffn = SIZES[size]
+    config = _config(layout)(
+        vocab_size=rounded_vocab(len(tokenizer)),
+        hidden_size=hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=hidden // heads,
+        intermediate_size=ffn,
+        max_position_embeddings=max_positions,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = _instantiate(config, seed)
+    return Policy(_network(model, device or torch.device("cpu")), config, codec)
+
+
+def rounded_vocab(size: int) -> int:
+    """Vocabulary sizes are rounded up to a multiple of 64 for the matrix kernels."""
+    return -(-size // 64) * 64
+
+
+def _config(layout: str) -> Any:
+    import transformers
+
+    names = {"qwen2": "Qwen2Config", "qwen3": "Qwen3Config", "llama": "LlamaConfig"}
+    if layout not in names:
+        raise ModelError(f"unknown layout {layout!r}; there are {', '.join(LAYOUTS)}")
+    return getattr(transformers, names[layout])
+
+
+def _instantiate(config: PretrainedConfig, seed: int) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+
+
+def load(path: str, *, device: torch.device | None = None) -> Policy:
+    """Load any Hugging Face causal language model with a chat template.
+
+    Raises `ModelError` when the folder is missing or broken, or has no chat template; the template
+    is looked at before any weight is read.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    if Path(path).exists() and not (Path(path) / "config.json").is_file():
+        raise ModelError(f"{path!r} is no Hugging Face model folder: it has no config.json")
+    if not Path(path).exists() and path.count("/") != 1:
+        raise ModelError(f"there is no folder {path!r}, and it is no hub name such as org/model")
+    try:
+        config = AutoConfig.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot load {path!r}: {error}") from error
+    codec = Codec(tokenizer, source=repr(path))
+    try:
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(f"cannot load the weights of {path!r}: {error}") from error
+    return Policy(_network(model, device or torch.device("cpu")), config, codec)
+
+
+def _network(model: Any, device: torch.device) -> Network:
+    """The fused decoder when it computes what the model computes, else the model's own forward."""
+    model.eval()
+    if model.config.model_type in LAYOUTS and getattr(model.config, "hidden_act", "") == "silu":
+        rotary = model.model.rotary_emb
+        try:
+            weights = from_hf(
+                model.state_dict(),
+                Shape.of(model.config),
+                rotary.inv_freq,
+                float(rotary.attention_scaling),
+            )
+        except ModelError:
+            return HFNetwork(model, device)
+        fused = FusedNetwork(weights, device)
+        if _agree(model, fused):
+            return fused
+    return HFNetwork(model, device)
+
+
+@torch.no_grad()
+def _agree(model: Any, fused: FusedNetwork, tolerance: float = 1e-3) -> bool:
+    """Whether both forwards give the same log-probabilities on a few tokens."""
+    vocab = fused.weights.shape.vocab
+    ids = tuple((7 * i + 3) % vocab for i in range(12))
+    row = TokenRow(ids, (0, *([1] * (len(ids) - 1))))
+    ours = fused.score([row], 1.0, torch.float32).logp_K.cpu()
+    theirs = model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
+    theirs = theirs[:-1].gather(1, torch.tensor(ids[1:])[:, None]).squeeze(1)
+    return bool((ours - theirs).abs().max() < tolerance)

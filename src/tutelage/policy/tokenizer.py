@@ -1,0 +1,62 @@
+"""The embedded policy's tokenizer: a byte-level BPE of about 512 tokens, trained on the spot.
+
+Digits and operators are tokens of their own, so that copying a number is copying its digits; every
+byte has a token, so any text can be encoded. It is saved as an ordinary Hugging Face tokenizer with
+the chat template of `template.py`; `codec.py` is what the rest of the system uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tutelage.policy.template import CHAT_TEMPLATE, PAD, SPECIAL_TOKENS, TURN_END
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+ISOLATED = r"[0-9+\-*/%()]"
+"""Characters that are always a token of their own."""
+
+
+def train_tokenizer(
+    corpus: Iterable[str], *, vocab_size: int = 512, max_length: int = 512
+) -> PreTrainedTokenizerFast:
+    """Train the tokenizer on `corpus`; the same corpus gives the same tokenizer."""
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
+        [
+            pre_tokenizers.Split(Regex(ISOLATED), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_without_specials(corpus), trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=TURN_END,
+        padding_side="left",
+        model_max_length=max_length,
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def _without_specials(corpus: Iterable[str]) -> Iterable[str]:
+    """Cut the texts at special tokens, which are no material for merges."""
+    for text in corpus:
+        pieces = [text]
+        for special in SPECIAL_TOKENS:
+            pieces = [part for piece in pieces for part in piece.split(special)]
+        yield from (piece for piece in pieces if piece)

@@ -1,0 +1,145 @@
+"""Reading the answer in a final text: which part of it is the answer, and which number that is.
+
+Everything here is a pure function over ASCII numbers, bounded in time on any text: only the end of
+a long text is searched, and no pattern can backtrack over it. What cannot be read with certainty
+is None, which earns nothing; that is safer than a guess that a policy can learn to exploit.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from fractions import Fraction
+
+MAX_NUMBER_CHARS = 400
+SEARCHED_CHARS = 4000
+"""How much of the end of a text is searched for an answer."""
+
+_NOT_A_UNIT = (
+    "[a-z]|pi|percent|hundred|thousand|million|billion|trillion|dozen|half|squared|cubed|"
+    "plus|minus|times|over|divided|multiplied|to|by|and|or|mod|point|factorial"
+)
+_NUMBER = (
+    r"(?P<sign>[-+]?)[$€£]?(?P<sign2>[-+]?)"
+    r"(?P<digits>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
+    r"(?P<exponent>[eE][-+]?[0-9]{1,3})?"
+    r"(?:\s?/\s?(?P<denominator>[0-9]+))?(?P<percent>\s?%)?"
+)
+_WHOLE = re.compile(_NUMBER + r"\Z")
+# The atomic group stops the engine from giving digits back to make what follows fit. A word may
+# follow as a unit, unless it changes the number.
+_LEADING = re.compile(
+    rf"(?>{_NUMBER})(?=\s*\Z|[,;:!?)](?:\s|\Z)|\s+(?!(?:{_NOT_A_UNIT})\b)[A-Za-z])", re.IGNORECASE
+)
+_STATED = re.compile(
+    r"\b(?:answer|result)\s{0,4}(?:is\b|:|=)[\s:*]{0,8}|####\s{0,4}(?=[-+$0-9.])", re.I
+)
+_SENTENCE_END = re.compile(r"[.!](?:\s|\Z)")
+_AROUND_SIGN = re.compile(r"\s*([^\w\s])\s*")
+
+
+def read_number(value: object) -> Fraction | None:
+    """The number that `value` is as a whole, or None.
+
+    Reads signs, decimals, exponents, `1/2`, a currency sign, well-formed thousands separators and
+    percent (`50%` is 1/2). Only the ASCII digits are digits.
+    """
+    if isinstance(value, bool):
+        return None
+    text = str(value).strip().replace("−", "-") if not _too_long(value) else ""
+    match = _WHOLE.match(text)
+    return _value(match) if match else None
+
+
+def find_number(text: str) -> Fraction | None:
+    """The number that a final text gives as its answer, or None.
+
+    That is the whole text, or what follows the last `answer is`, `result:`, `#### ` or is in the
+    last box; a unit may follow, another number may not.
+    """
+    whole = read_number(text.strip().rstrip(".")) if not _too_long(text) else None
+    if whole is not None:
+        return whole
+    answer = stated_answer(text)
+    if answer is None:
+        return None
+    exact = read_number(answer)
+    return leading_number(answer) if exact is None else exact
+
+
+def leading_number(answer: str) -> Fraction | None:
+    """The number that an answer such as `12 pens` begins with; None for `12 or 13`, `2 pi`."""
+    match = _LEADING.match(answer.replace("−", "-"))
+    if match is None or any(ch.isdigit() for ch in answer[match.end() :]):
+        return None
+    return _value(match)
+
+
+def stated_answer(text: str) -> str | None:
+    r"""What the text marks as its answer: the last `\boxed{}`, `#### X`, `answer is X`."""
+    tail = text[-SEARCHED_CHARS:]
+    boxed = _last_box(tail)
+    if boxed is not None:
+        return boxed.strip()
+    heads = [match.end() for match in _STATED.finditer(tail)]
+    if not heads:
+        return None
+    answer = tail[heads[-1] :].partition("\n")[0]
+    end = _SENTENCE_END.search(answer)
+    if end:
+        answer = answer[: end.start()]
+    return answer.strip(" \t\r*`#")
+
+
+def normalise_text(text: str) -> str:
+    """For comparing answers as strings: case, spacing, `$`, box and a final period do not count.
+
+    A text too long to be an answer is returned as it is.
+    """
+    boxed = _last_box(text[-SEARCHED_CHARS:])
+    text = text if boxed is None else boxed
+    if len(text) > SEARCHED_CHARS:
+        return text
+    text = unicodedata.normalize("NFC", text).replace("−", "-").casefold().strip().rstrip(".")
+    for sign in ("\\(", "\\)", "\\[", "\\]", "\\!", "\\,", "$"):
+        text = text.replace(sign, "")
+    text = _AROUND_SIGN.sub(r"\1", " ".join(text.split()))
+    # Separators are dropped only from a text that is a number: in "1,234,5" they may list.
+    return text.replace(",", "") if _WHOLE.match(text) else text
+
+
+def relative_error(given: Fraction, truth: Fraction) -> Fraction:
+    """`|given - truth| / max(|truth|, 1e-10)`, exactly."""
+    return abs(given - truth) / max(abs(truth), Fraction(1, 10**10))
+
+
+def _too_long(value: object) -> bool:
+    return isinstance(value, str) and len(value) > MAX_NUMBER_CHARS
+
+
+def _value(match: re.Match[str]) -> Fraction | None:
+    signs = match["sign"] + match["sign2"]
+    denominator = match["denominator"]
+    if len(signs) > 1 or (denominator is not None and not int(denominator)):
+        return None
+    value = Fraction(match["digits"].replace(",", "") + (match["exponent"] or ""))
+    value /= int(denominator or 1)
+    if match["percent"]:
+        value /= 100
+    return -value if signs == "-" else value
+
+
+def _last_box(text: str) -> str | None:
+    r"""The content of the last `\boxed{...}`, braces matched; None without a closed one."""
+    start = text.rfind("\\boxed{")
+    if start < 0:
+        return None
+    depth, begin = 0, start + len("\\boxed")
+    for at in range(begin, len(text)):
+        if text[at] == "{":
+            depth += 1
+        elif text[at] == "}":
+            depth -= 1
+            if not depth:
+                return text[begin + 1 : at]
+    return None

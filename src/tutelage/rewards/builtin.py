@@ -1,0 +1,67 @@
+"""Rewards that compare the final answer with the task's `answer`, without any symbolic maths.
+
+`exact_number` is the reward of the embedded job and what `--reward math` means. All run on the
+event loop: they are bounded in time on any text (see `answers.py`). The grader for expressions is
+`math_grader.py`.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from tutelage.rewards.answers import find_number, normalise_text, read_number, relative_error
+from tutelage.rewards.function import reward
+
+EXACT_TOLERANCE = Fraction(1, 10**9)
+"""Relative; forgives the tenth significant digit, where the calculator rounds."""
+PARTIAL_TOLERANCE = Fraction(1, 10)
+"""Relative error up to which `numeric_partial_credit` gives something."""
+
+
+def same_number(given: Fraction, truth: Fraction) -> bool:
+    """Equal; or, where one of them is not whole, equal but for rounding."""
+    if given.denominator == 1 and truth.denominator == 1:
+        return given == truth
+    return relative_error(given, truth) <= EXACT_TOLERANCE
+
+
+@reward(inline=True)
+def exact_number(prediction: str, answer: Any) -> float:
+    """1.0 when the final answer is the number `answer`, else 0.0.
+
+    An `answer` that is no number is compared as text.
+    """
+    truth = read_number(answer)
+    if truth is None:
+        return _same_text(prediction, answer)
+    given = find_number(prediction)
+    return 1.0 if given is not None and same_number(given, truth) else 0.0
+
+
+@reward(inline=True)
+def math_reward_string_equal(prediction: str, answer: Any) -> float:
+    """1.0 when the final text equals `answer` after normalising case, spacing and `$`."""
+    return _same_text(prediction, answer)
+
+
+@reward(inline=True)
+def numeric_partial_credit(prediction: str, answer: Any) -> dict[str, float]:
+    """1.0 for the exact number; within 10 % from 1.0 falling to 0.5; else 0.0.
+
+    The number is read from `answer is X`, `result: X`, or a text that is only a number. Part
+    `exact` is 1.0 for the exact number alone.
+    """
+    truth, given = read_number(answer), find_number(prediction)
+    if truth is None or given is None:
+        return {"reward": 0.0, "exact": 0.0}
+    if same_number(given, truth):
+        return {"reward": 1.0, "exact": 1.0}
+    error = relative_error(given, truth)
+    credit = 1.0 - 5.0 * float(error) if error <= PARTIAL_TOLERANCE else 0.0
+    return {"reward": credit, "exact": 0.0}
+
+
+def _same_text(prediction: str, answer: Any) -> float:
+    truth = normalise_text(str(answer))
+    return 1.0 if truth and normalise_text(prediction) == truth else 0.0

@@ -1,0 +1,187 @@
+"""`@reward`: a function that says what an attempt earned, and the door its result passes.
+
+Parameters are filled by name: from the task's fields, and `prediction` (the final text),
+`trajectory` (the `Attempt`), `context` (a dict of the rollout), `task`. `check` refuses, before
+anything runs, a parameter that cannot be filled; `compute_reward` refuses, with the task's id,
+anything that is not a finite number. Built-in rewards are found through `registry.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast, overload
+
+from tutelage.errors import RewardError
+from tutelage.tools.execute import call_in_thread
+from tutelage.tools.loading import nearest
+from tutelage.types import Attempt, Reward, Task
+
+GIVEN = ("prediction", "trajectory", "context", "task")
+"""The parameters that do not come from the task's fields."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RewardFunction:
+    """A function that scores an attempt; still callable as the function it wraps.
+
+    `inline` runs a synchronous function on the event loop instead of in a thread, which is only
+    right where its time is bounded and tiny.
+    """
+
+    name: str
+    fn: Callable[..., Any] = field(repr=False)
+    required: tuple[str, ...]
+    """Parameters without a default."""
+    optional: tuple[str, ...] = ()
+    takes_any: bool = False
+    """Whether it has `**kwargs`, which receive all fields that no parameter names."""
+    inline: bool = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself; its result is not checked."""
+        return self.fn(*args, **kwargs)
+
+
+@overload
+def reward(name: Callable[..., Any]) -> RewardFunction: ...
+@overload
+def reward(
+    name: str | None = None, *, inline: bool = False
+) -> Callable[[Callable[..., Any]], RewardFunction]: ...
+def reward(
+    name: str | Callable[..., Any] | None = None, *, inline: bool = False
+) -> RewardFunction | Callable[[Callable[..., Any]], RewardFunction]:
+    """Make a sync or async function a `RewardFunction`: `@reward`, `@reward()`, `@reward("name")`.
+
+    It returns a bool, int or float, or a dict with `reward` and other named numbers. Raises
+    `RewardError` for a signature whose parameters cannot be filled by name.
+    """
+
+    def decorate(fn: Callable[..., Any]) -> RewardFunction:
+        given = name if isinstance(name, str) else getattr(fn, "__name__", "reward")
+        required: list[str] = []
+        optional: list[str] = []
+        takes_any = False
+        for parameter in inspect.signature(fn).parameters.values():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                takes_any = True
+            elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+                raise RewardError(
+                    f"reward {given!r}: {str(parameter)!r} cannot be given by name; "
+                    "use ordinary parameters, named like the task's fields"
+                )
+            else:
+                has_default = parameter.default is not parameter.empty
+                (optional if has_default else required).append(parameter.name)
+        return RewardFunction(given, fn, tuple(required), tuple(optional), takes_any, inline)
+
+    return decorate(name) if callable(name) else decorate
+
+
+def check(function: RewardFunction, dataset: Sequence[Task]) -> None:
+    """Raise `RewardError` when a parameter of the reward cannot be filled for some task.
+
+    Also when a parameter could mean two things: a field of the task, or one of `GIVEN`.
+    """
+    for task in dataset:
+        _check_task(function, task)
+
+
+def _check_task(function: RewardFunction, task: Task) -> None:
+    fields = ", ".join(map(repr, task.fields))
+    for parameter in function.required:
+        if parameter not in task.fields and parameter not in GIVEN:
+            near = nearest(parameter, [*task.fields, *GIVEN])
+            raise RewardError(
+                f"reward {function.name!r} needs {parameter!r}, which task {task.id!r} does not "
+                f"have; its fields are {fields}, and {', '.join(GIVEN)} are always there"
+                + (f"; did you mean {near!r}?" if near else "")
+            )
+    for parameter in function.required + function.optional:
+        if parameter in task.fields and parameter in GIVEN:
+            raise RewardError(
+                f"reward {function.name!r}: {parameter!r} is both a field of task {task.id!r} and "
+                f"what every reward is given; rename the field, or take `task` and read "
+                f"`task.fields[{parameter!r}]`"
+            )
+
+
+async def compute_reward(
+    function: RewardFunction,
+    task: Task,
+    attempt: Attempt,
+    context: Mapping[str, Any] | None = None,
+) -> Reward:
+    """What `attempt` earned. `context` is a mapping that tools and agent of the rollout share.
+
+    Raises `RewardError`, naming the task, when the function fails or returns no finite number.
+    """
+    _check_task(function, task)
+    given = {
+        "prediction": attempt.answer or "",
+        "trajectory": attempt,
+        "context": dict(context or {}),
+        "task": task,
+    }
+    known = {**task.fields, **given}
+    named = function.required + function.optional
+    arguments = {key: known[key] for key in named if key in known}
+    if function.takes_any:
+        arguments = {**known, **arguments}
+
+    def call() -> Any:
+        return function.fn(**arguments)
+
+    try:
+        on_loop = function.inline or inspect.iscoroutinefunction(function.fn)
+        value = call() if on_loop else await call_in_thread(call)
+        if inspect.isawaitable(value):
+            value = await value
+    except (Exception, SystemExit) as error:
+        raise RewardError(
+            f"reward {function.name!r} failed on task {task.id!r}: {type(error).__name__}: {error}"
+        ) from error
+    return to_reward(value, function.name, task.id)
+
+
+def to_reward(value: Any, name: str, task_id: str) -> Reward:
+    """A returned value as a `Reward`. Raises `RewardError` unless all numbers are finite."""
+    where = f"reward {name!r} on task {task_id!r}"
+    if isinstance(value, Reward):
+        value = {**value.parts, "reward": value.value}
+    if not isinstance(value, Mapping):
+        return Reward(_finite(value, where, "returned"))
+    numbers_by_name: dict[str, float] = {}
+    for key, part in cast("Mapping[Any, Any]", value).items():
+        if not isinstance(key, str):
+            raise RewardError(f"{where} returned a dict with the key {key!r}; name parts by text")
+        numbers_by_name[key] = _finite(part, where, f"returned for {key!r}")
+    if "reward" not in numbers_by_name:
+        keys = ", ".join(map(repr, numbers_by_name)) or "nothing"
+        raise RewardError(f"{where} returned a dict with {keys} but no 'reward'; add that key")
+    return Reward(numbers_by_name.pop("reward"), numbers_by_name)
+
+
+def _finite(value: Any, where: str, what: str) -> float:
+    if not isinstance(value, numbers.Real) and callable(getattr(value, "item", None)):
+        # A scalar of NumPy or torch; an array of several numbers refuses.
+        try:
+            value = value.item()
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise RewardError(f"{where} {what} an array; return one number") from error
+    if not isinstance(value, numbers.Real):
+        raise RewardError(
+            f"{where} {what} {value!r:.80}; return a bool, an int, a float, "
+            "or a dict with 'reward' and named numbers"
+        )
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise RewardError(f"{where} {what} {number!r}, which is not a finite number")
+    return number

@@ -1,0 +1,176 @@
+"""The runner: many rollouts at once in one event loop, each with a deadline, none fatal.
+
+Every rollout is a coroutine inside the engine's schedule. A timeout cancels it; an infrastructure
+failure is retried with backoff in a new attempt; an agent's failure is recorded with its cause and
+traceback and earns the failure reward. What comes back is always one `Rollout` for each `Spec`, in
+order. The engine's schedule is `engine/driver.py`; what becomes of the calls is `rows.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Protocol
+
+from tutelage.agents.tool_calling import Outcome
+from tutelage.engine.chat import ChatSession
+from tutelage.engine.driver import EngineDriver
+from tutelage.errors import ContextOverflowError, EngineError, RewardError
+from tutelage.policy.codec import Codec
+from tutelage.rewards import RewardFunction, compute_reward
+from tutelage.seeds import SeedTree
+from tutelage.types import (
+    Attempt,
+    ChatClient,
+    Failure,
+    FailureCause,
+    Mode,
+    Reward,
+    Rollout,
+    RolloutStatus,
+    Task,
+)
+
+
+class Agent(Protocol):
+    """Something that plays a task with a chat client and writes down how it went."""
+
+    async def run(self, task: Task, client: ChatClient, outcome: Outcome) -> None:
+        """Play `task`; raising is an agent error."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One rollout to run. Its identifiers and its samples come from `seeds`."""
+
+    task: Task
+    mode: Mode
+    group: str
+    index: int
+    seeds: SeedTree
+    step: int = 0
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerSettings:
+    """Limits of a rollout: seconds, attempts at infrastructure failures, rollouts at once."""
+
+    run_id: str
+    timeout: float = 60.0
+    attempts: int = 3
+    backoff: float = 0.1
+    concurrency: int = 512
+    failure_reward: float = 0.0
+
+
+class Runner:
+    """Runs specs with one agent, one engine and one reward."""
+
+    def __init__(
+        self,
+        driver: EngineDriver,
+        codec: Codec,
+        reward: RewardFunction,
+        settings: RunnerSettings,
+    ) -> None:
+        self._driver, self._codec, self._reward = driver, codec, reward
+        self._settings = settings
+
+    async def run(
+        self,
+        specs: Sequence[Spec],
+        agent: Agent,
+        on_done: Callable[[Rollout], None] | None = None,
+    ) -> list[Rollout]:
+        """Run all specs; `on_done` sees each rollout as it ends. Cancelling cancels them all."""
+        gate = asyncio.Semaphore(self._settings.concurrency)
+
+        async def one(order: int, spec: Spec) -> Rollout:
+            async with gate, self._driver.participant():
+                rollout = await self._rollout(order, spec, agent)
+            if on_done is not None:
+                on_done(rollout)
+            return rollout
+
+        # Held until every rollout has begun, so that groups are admitted together.
+        async with asyncio.TaskGroup() as group, self._driver.participant():
+            tasks = [group.create_task(one(i, spec)) for i, spec in enumerate(specs)]
+            await asyncio.sleep(0)
+        return [task.result() for task in tasks]
+
+    async def _rollout(self, order: int, spec: Spec, agent: Agent) -> Rollout:
+        attempts: list[Attempt] = []
+        while True:
+            attempt = await self._attempt(order, spec, agent, len(attempts))
+            attempts.append(attempt)
+            failure = attempt.failure
+            transient = failure is not None and failure.cause is FailureCause.ENGINE_ERROR
+            if not transient or len(attempts) >= self._settings.attempts:
+                break
+            await asyncio.sleep(self._settings.backoff * 2 ** (len(attempts) - 1))
+        return Rollout(
+            id=spec.seeds.id("roll"),
+            run_id=self._settings.run_id,
+            task=spec.task,
+            mode=spec.mode,
+            step=spec.step,
+            group=spec.group,
+            index=spec.index,
+            attempts=tuple(attempts),
+            label=spec.label,
+        )
+
+    async def _attempt(self, order: int, spec: Spec, agent: Agent, number: int) -> Attempt:
+        seeds = spec.seeds.child("attempt", number)
+        attempt_id = seeds.id("att")
+        session = ChatSession(self._driver, self._codec, seeds=seeds, name=attempt_id, order=order)
+        outcome, start = Outcome(), perf_counter()
+        failure = await self._play(spec, agent, session, outcome)
+        session.close()
+        attempt = Attempt(
+            id=attempt_id,
+            index=number,
+            status=RolloutStatus.SUCCEEDED if failure is None else RolloutStatus.FAILED,
+            calls=tuple(session.calls),
+            tool_results=tuple(outcome.tool_results),
+            answer=outcome.answer,
+            failure=failure,
+            stop=outcome.stop if failure is None else None,
+            seconds=perf_counter() - start,
+        )
+        return await self._grade(spec.task, attempt)
+
+    async def _play(
+        self, spec: Spec, agent: Agent, client: ChatSession, outcome: Outcome
+    ) -> Failure | None:
+        limit = self._settings.timeout
+        try:
+            async with asyncio.timeout(limit):
+                await agent.run(spec.task, client, outcome)
+        except TimeoutError:
+            return Failure(FailureCause.TIMEOUT, f"it was stopped after {limit:g} seconds")
+        except ContextOverflowError as error:
+            return Failure(FailureCause.CONTEXT_OVERFLOW, str(error))
+        except EngineError as error:
+            return Failure(FailureCause.ENGINE_ERROR, str(error), traceback.format_exc())
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}"
+            return Failure(FailureCause.AGENT_ERROR, message, traceback.format_exc())
+        return None
+
+    async def _grade(self, task: Task, attempt: Attempt) -> Attempt:
+        """The attempt with its reward; a reward that fails makes the attempt fail."""
+        if attempt.failure is not None:
+            if attempt.failure.cause.infrastructure:
+                return attempt
+            return replace(attempt, reward=Reward(self._settings.failure_reward))
+        try:
+            return replace(attempt, reward=await compute_reward(self._reward, task, attempt))
+        except RewardError as error:
+            failure = Failure(FailureCause.REWARD_ERROR, str(error), traceback.format_exc())
+            return replace(attempt, status=RolloutStatus.FAILED, failure=failure)

@@ -1,0 +1,40 @@
+"""The store: everything a run did, in one database file that survives a kill at any moment.
+
+It owns the tables and the road from `types.py` records to rows and back; nothing else in the
+package writes SQL. The way in is `open_store`; a training loop puts its rollouts through a
+`StoreWriter`. Read `schema.py` for the tables, `store.py` for what can be asked of them.
+"""
+
+from __future__ import annotations
+
+from tutelage.store.export import FORMATS, export_rows, rollout_record, sft_rows
+from tutelage.store.ingest import PutResult
+from tutelage.store.records import (
+    CheckpointRow,
+    Discarded,
+    MetricsRow,
+    ResourceRow,
+    RunRow,
+)
+from tutelage.store.status import RunStatus
+from tutelage.store.store import Store, open_store
+from tutelage.store.values import dump_json
+from tutelage.store.writer import StoreWriter
+
+__all__ = [
+    "FORMATS",
+    "CheckpointRow",
+    "Discarded",
+    "MetricsRow",
+    "PutResult",
+    "ResourceRow",
+    "RunRow",
+    "RunStatus",
+    "Store",
+    "StoreWriter",
+    "dump_json",
+    "export_rows",
+    "open_store",
+    "rollout_record",
+    "sft_rows",
+]

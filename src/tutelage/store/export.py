@@ -1,0 +1,151 @@
+"""A run's rollouts as rows for other programs: whole records, or chat data for supervised tuning.
+
+`jsonl` is one rollout a line with everything that was recorded. `sft` is chat format, as
+`algorithms/sft` and other trainers read it: the turns of successful training rollouts with their
+tool calls and observations. Calls become one row only while each extends the conversation before
+it, so a context that was rewritten on the way starts a new row instead of inventing a conversation
+that never was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from tutelage.errors import StoreError
+from tutelage.store.store import Store
+from tutelage.types import (
+    JSON,
+    Attempt,
+    Call,
+    Message,
+    Mode,
+    Rollout,
+    RolloutStatus,
+    ToolSpec,
+)
+
+FORMATS = ("jsonl", "sft")
+SUCCESS = 1.0
+"""The reward of a full success in all built-in graders."""
+
+
+def export_rows(
+    store: Store, run_id: str, fmt: str, *, tools: Sequence[ToolSpec] = ()
+) -> Iterator[JSON]:
+    """The rows of a run in one of `FORMATS`, read as the iteration goes.
+
+    `tools` are what the agent was given; only `sft` rows carry them. Raises `StoreError` for
+    another format or an unknown run. Write a row with `dump_json`, which keeps every number.
+    """
+    if fmt == "jsonl":
+        return map(rollout_record, store.rollouts(run_id))
+    if fmt == "sft":
+        return sft_rows(store, run_id, tools=tools)
+    raise StoreError(f"{fmt!r} is no export format: use one of {', '.join(FORMATS)}")
+
+
+def rollout_record(rollout: Rollout) -> JSON:
+    """A whole rollout as JSON: messages in the OpenAI form, tokens and logprobs as lists."""
+    return {
+        "id": rollout.id,
+        "run_id": rollout.run_id,
+        "task": {"id": rollout.task.id, "fields": dict(rollout.task.fields)},
+        "mode": rollout.mode.value,
+        "step": rollout.step,
+        "label": rollout.label,
+        "group": rollout.group,
+        "index": rollout.index,
+        "status": rollout.last.status.value,
+        "reward": None if rollout.reward is None else rollout.reward.value,
+        "attempts": [_attempt_record(attempt) for attempt in rollout.attempts],
+    }
+
+
+def _attempt_record(attempt: Attempt) -> JSON:
+    reward, failure = attempt.reward, attempt.failure
+    return {
+        "id": attempt.id,
+        "index": attempt.index,
+        "status": attempt.status.value,
+        "answer": attempt.answer,
+        "reward": reward and {"value": reward.value, "parts": dict(reward.parts)},
+        "failure": failure and asdict(failure),
+        "stop": attempt.stop,
+        "seconds": attempt.seconds,
+        "calls": [_call_record(call) for call in attempt.calls],
+        "tool_results": [asdict(result) for result in attempt.tool_results],
+    }
+
+
+def _call_record(call: Call) -> JSON:
+    return {
+        "id": call.id,
+        "agent": call.agent,
+        "index": call.index,
+        "messages": [m.to_dict() for m in call.messages],
+        "reply": call.reply.to_dict(),
+        "parse_errors": list(call.parse_errors),
+        "sampling": asdict(call.sampling),
+        "prompt_ids": list(call.prompt_ids),
+        **asdict(call.sampled),
+    }
+
+
+def sft_rows(
+    store: Store,
+    run_id: str,
+    *,
+    mode: Mode = Mode.TRAIN,
+    min_reward: float = SUCCESS,
+    tools: Sequence[ToolSpec] = (),
+) -> Iterator[JSON]:
+    """Chat rows of the rollouts that succeeded with at least `min_reward`.
+
+    A row has `messages`, which end with what the model said, `tools`, and where it came from.
+    Evaluations are left out unless `mode` names them: tuning on test tasks spoils the test.
+    """
+    specs = [tool.to_dict() for tool in tools]
+    chosen = store.rollouts(run_id, mode=mode, status=RolloutStatus.SUCCEEDED)
+    return (
+        {
+            "messages": [m.to_dict() for m in messages],
+            "tools": specs,
+            "task_id": rollout.task.id,
+            "rollout_id": rollout.id,
+            "agent": agent,
+            "reward": rollout.reward.value,
+        }
+        for rollout in chosen
+        if rollout.reward is not None and rollout.reward.value >= min_reward
+        for agent, messages in conversations(rollout.last.calls)
+    )
+
+
+def conversations(calls: Sequence[Call]) -> list[tuple[str, tuple[Message, ...]]]:
+    """The longest conversations in some calls, with the agent that had each, in order of start.
+
+    A call continues a conversation of the same agent when its messages begin with all of it. What
+    the model said stands as it was sampled, not as a client repeated it.
+    """
+    found: list[tuple[str, tuple[Message, ...]]] = []
+    for call in calls:
+        for i, (agent, before) in enumerate(found):
+            if agent == call.agent and _continues(before, call.messages):
+                found[i] = (agent, (*before, *call.messages[len(before) :], call.reply))
+                break
+        else:
+            found.append((call.agent, (*call.messages, call.reply)))
+    return found
+
+
+def _continues(before: Sequence[Message], now: Sequence[Message]) -> bool:
+    return len(now) >= len(before) and all(map(_same, before, now))
+
+
+def _same(sampled: Message, repeated: Message) -> bool:
+    """Equal, or the same tool calls by id: some clients write the arguments anew."""
+    if sampled == repeated:
+        return True
+    ids = [call.id for call in sampled.tool_calls]
+    return bool(ids) and ids == [call.id for call in repeated.tool_calls]

@@ -1,0 +1,160 @@
+"""How rollouts come out of the tables: which ones, in which order, a page at a time.
+
+The identifiers that match are read first (they are small), then whole records page by page, each
+page in a snapshot of its own: an iteration left half way holds no lock, and a long one never keeps
+the write-ahead log from being folded into the file. `rows.py` turns the rows into records.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, Table, func, select
+
+from tutelage.errors import StoreError
+from tutelage.store import schema
+from tutelage.store.rows import RowLike, decode_attempt, decode_rollout
+from tutelage.types import Attempt, Mode, Rollout, RolloutStatus
+
+PAGE = 64
+"""Rollouts held in memory at once while iterating."""
+SHOWN = 5
+"""Candidates that an error message lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which rollouts of a run; None is any, and the label '' means training."""
+
+    mode: Mode | None = None
+    step: int | None = None
+    label: str | None = None
+    status: RolloutStatus | None = None
+
+    def clauses(self, run_id: str) -> list[ColumnElement[bool]]:
+        """The conditions in SQL."""
+        c = schema.rollouts.c
+        out: list[ColumnElement[bool]] = [c.run_id == run_id]
+        if self.mode is not None:
+            out.append(c.mode == Mode(self.mode).value)
+        if self.step is not None:
+            out.append(c.step == self.step)
+        if self.label is not None:
+            out.append(c.label == self.label)
+        if self.status is not None:
+            out.append(c.status == RolloutStatus(self.status).value)
+        return out
+
+
+def matching_ids(conn: Connection, run_id: str, chosen: Filter, limit: int | None) -> list[str]:
+    """Identifiers in the order of step, label, mode, group, position in the group."""
+    c = schema.rollouts.c
+    query = (
+        select(c.id)
+        .where(*chosen.clauses(run_id))
+        .order_by(c.step, c.label, c.mode, c.group_id, c.group_index, c.id)
+        .limit(limit)
+    )
+    return list(conn.scalars(query))
+
+
+def count_matching(conn: Connection, run_id: str, chosen: Filter) -> int:
+    """How many rollouts `matching_ids` would name without a limit."""
+    query = select(func.count()).select_from(schema.rollouts).where(*chosen.clauses(run_id))
+    return conn.execute(query).scalar_one()
+
+
+def load_rollouts(conn: Connection, run_id: str, ids: Sequence[str]) -> list[Rollout]:
+    """Whole records in the order of `ids`; those that are gone are left out."""
+    heads = schema.rollouts
+    query = (
+        select(heads, schema.tasks.c.id.label("task_id"), schema.tasks.c.fields)
+        .join(schema.tasks, heads.c.task == schema.tasks.c.digest)
+        .where(heads.c.run_id == run_id, heads.c.id.in_(ids))
+    )
+    found = {row["id"]: row for row in conn.execute(query).mappings()}
+    attempts = load_attempts(conn, run_id, list(found), late=False)
+    out: list[Rollout] = []
+    for rollout_id in ids:
+        if (head := found.get(rollout_id)) is not None:
+            task = {"id": head["task_id"], "fields": head["fields"]}
+            out.append(decode_rollout(head, task, attempts[rollout_id]))
+    return out
+
+
+def load_attempts(
+    conn: Connection, run_id: str, ids: Sequence[str], *, late: bool
+) -> dict[str, list[Attempt]]:
+    """Attempts by rollout id, in order: those that count, or those that came late."""
+    table = schema.attempts
+    attempts: dict[str, list[Attempt]] = defaultdict(list)
+    parts: defaultdict[tuple[Any, ...], dict[str, list[RowLike]]] = defaultdict(
+        lambda: {"calls": [], "tool_results": [], "rewards": []}
+    )
+    for part in (schema.calls, schema.tool_results, schema.rewards):
+        query = _of(part, run_id, ids, late).order_by(*part.primary_key)
+        for row in conn.execute(query).mappings():
+            key = (row["rollout_id"], row["attempt"], row["late"])
+            parts[key][part.name].append(row)
+    query = _of(table, run_id, ids, late).order_by(*table.primary_key)
+    for row in conn.execute(query).mappings():
+        key = (row["rollout_id"], row["position"], row["late"])
+        attempts[row["rollout_id"]].append(decode_attempt(row, parts[key]))
+    return attempts
+
+
+def _of(table: Table, run_id: str, ids: Sequence[str], late: bool) -> Select[Any]:
+    c = table.c
+    kind = c.late > 0 if late else c.late == 0
+    return select(table).where(c.run_id == run_id, c.rollout_id.in_(ids), kind)
+
+
+def resolve(conn: Connection, prefix: str, run_id: str | None) -> tuple[str, str]:
+    """The one `(run id, rollout id)` that begins with `prefix`; an exact match wins.
+
+    Raises `StoreError` that lists the candidates when several do, the nearest when none does.
+    """
+    exact = _starting(conn, prefix, run_id, exact=True)
+    found = exact or _starting(conn, prefix, run_id)
+    if len(found) == 1:
+        return found[0]
+    place = "the store" if run_id is None else f"run {run_id!r}"
+    if len(exact) > 1:
+        names = ", ".join(repr(run) for run, _ in exact)
+        raise StoreError(f"rollout {prefix!r} is in several runs, {names}: name the run too")
+    if found:
+        more = ", ..." if len(found) > SHOWN else ""
+        names = ", ".join(repr(rollout) for _, rollout in found[:SHOWN])
+        raise StoreError(
+            f"{prefix!r} begins several rollouts of {place}, {names}{more}: give more of the id"
+        )
+    near = _nearest(conn, prefix, run_id)
+    if not near:
+        raise StoreError(f"no rollout {prefix!r}: {place} has no rollouts at all")
+    names = ", ".join(repr(rollout) for _, rollout in near)
+    raise StoreError(f"no rollout of {place} begins with {prefix!r}: the nearest are {names}")
+
+
+def _starting(
+    conn: Connection, prefix: str, run_id: str | None, *, exact: bool = False
+) -> list[tuple[str, str]]:
+    c = schema.rollouts.c
+    # substr, not LIKE: its case, its wildcards and its speed differ between databases.
+    query = select(c.run_id, c.id).where(
+        c.id == prefix if exact else func.substr(c.id, 1, len(prefix)) == prefix
+    )
+    if run_id is not None:
+        query = query.where(c.run_id == run_id)
+    rows = conn.execute(query.order_by(c.id, c.run_id).limit(SHOWN + 1))
+    return [(run, rollout) for run, rollout in rows]
+
+
+def _nearest(conn: Connection, prefix: str, run_id: str | None) -> list[tuple[str, str]]:
+    """Rollouts that share the longest beginning with `prefix`."""
+    for length in range(len(prefix) - 1, -1, -1):
+        if found := _starting(conn, prefix[:length], run_id):
+            return found[:SHOWN]
+    return []

@@ -1,0 +1,147 @@
+"""SQLite under the store: how its engine is set up, and what its failures mean to a person.
+
+Write-ahead logging, so that readers never block the writer nor wait for it; `synchronous=FULL`, so
+that what a call acknowledged is on the disk, whatever kills the process or the machine next;
+transactions begun by us (`BEGIN IMMEDIATE` to write), since the driver's own habit begins them too
+late to keep a snapshot or a lock. `migrations.py` brings the file to the present format.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from tutelage.errors import StoreError
+from tutelage.store.migrations import MIGRATIONS, Migration, check_version, prepare, read_version
+
+BUSY_SECONDS = 30.0
+"""How long a writer waits for another process that writes."""
+WRITES = "tutelage_writes"
+"""Execution option of connections whose transactions take the write lock at once."""
+
+_MEANINGS: tuple[tuple[str, str], ...] = (
+    (
+        "SQLITE_FULL",
+        "the disk, or this user's share of it, is full: free some space, then start again; "
+        "all that was acknowledged is kept",
+    ),
+    (
+        "SQLITE_IOERR",
+        "the disk refused to read or write (full, over a file-size limit, or failing): free some "
+        "space or move the file, then start again; all that was acknowledged is kept",
+    ),
+    ("SQLITE_READONLY", "it may not be written: give this user write access to it and its folder"),
+    ("SQLITE_PERM", "it may not be opened: give this user access to it and its folder"),
+    (
+        "SQLITE_CANTOPEN",
+        "it cannot be opened: check that its folder exists and that this user may write there",
+    ),
+    ("SQLITE_NOTADB", "it is no database, or is damaged: name another file, or move this one away"),
+    (
+        "SQLITE_CORRUPT",
+        "it is damaged: move it away, or save what can be read with `sqlite3 FILE .recover`",
+    ),
+    (
+        "SQLITE_BUSY",
+        f"another process kept it locked for {BUSY_SECONDS:g} s: stop that process, "
+        "or give each run its own store",
+    ),
+    ("SQLITE_TOOBIG", "one value is larger than a database cell can be: store less of it"),
+)
+
+
+def database_path(where: str | Path) -> Path:
+    """The file that a path or an `sqlite:///` URL names. Raises `StoreError` for other URLs."""
+    text = str(where)
+    if "://" not in text:
+        return Path(text).expanduser()
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        raise StoreError(f"{text!r} is no database URL: give a path or sqlite:///FILE") from None
+    if url.get_backend_name() != "sqlite":
+        shown = url.render_as_string(hide_password=True)
+        raise StoreError(f"{shown!r} is no SQLite URL, and SQLite is what exists: give a path")
+    if url.database in (None, "", ":memory:"):
+        raise StoreError(f"{text!r} names no file, and a store is one: use sqlite:///FILE")
+    return Path(url.database).expanduser()
+
+
+@contextmanager
+def explained(path: Path, doing: str) -> Generator[None]:
+    """Turn the failures of SQLite that a person can mend into `StoreError`."""
+    try:
+        yield
+    except (DBAPIError, sqlite3.Error) as error:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        code = str(getattr(cause, "sqlite_errorname", ""))
+        for prefix, meaning in _MEANINGS:
+            if code.startswith(prefix):
+                message = f"cannot {doing} {str(path)!r}: {meaning} ({cause})"
+                raise StoreError(message) from error
+        raise
+    except OverflowError as error:
+        raise StoreError(
+            f"cannot {doing} {str(path)!r}: a number needs more than 64 bits ({error})"
+        ) from error
+
+
+def open_engine(
+    path: Path, *, create: bool = True, migrations: Sequence[Migration] = MIGRATIONS
+) -> Engine:
+    """An engine on the file, with all tables in the present format; safe to share by threads."""
+    if path.is_dir():
+        raise StoreError(f"{str(path)!r} is a folder: name a file in it, such as store.db")
+    if not create and not path.exists():
+        raise StoreError(f"no store at {str(path)!r}: check the path")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot make the folder of {str(path)!r}: {error}") from error
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)),
+        connect_args={"isolation_level": None, "timeout": BUSY_SECONDS},
+        max_overflow=-1,  # a thread that reads never waits for another one to finish
+    )
+    event.listen(engine, "connect", _configure)
+    event.listen(engine, "begin", _begin)
+    try:
+        with explained(path, "open the store"):
+            with engine.begin() as conn:
+                ready = check_version(read_version(conn, str(path)), str(path), migrations)
+            # Only now: another program's file must not change by being looked at.
+            _use_wal(engine)
+            if not ready:
+                with engine.connect().execution_options(**{WRITES: True}) as conn, conn.begin():
+                    prepare(conn, str(path), migrations)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+def _use_wal(engine: Engine) -> None:
+    with engine.connect() as conn:
+        raw = conn.connection.cursor()  # outside a transaction, where the mode can be changed
+        mode = raw.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+    if mode != "wal":
+        raise StoreError(
+            f"SQLite gives journal mode {mode!r} here instead of 'wal', as on network disks: "
+            "put the store on a local disk"
+        )
+
+
+def _configure(connection: sqlite3.Connection, record: Any) -> None:
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA foreign_keys=ON")
+
+
+def _begin(conn: Connection) -> None:
+    writes = conn.get_execution_options().get(WRITES, False)
+    conn.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

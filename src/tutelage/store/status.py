@@ -1,0 +1,111 @@
+"""Which status may follow which, and what becomes of a record that arrives after the end.
+
+Pure functions, so that the law "a terminal status is final, a late result is kept and ignored" is
+one table and one loop. Run statuses differ from rollout statuses in one way: a run that ended may
+be taken up again. `ingest.py` applies `merge` to each rollout that the store already has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tutelage.errors import StoreError
+from tutelage.types import RolloutStatus
+
+
+class RunStatus(StrEnum):
+    """Life of a run, in the words of `RolloutStatus`; each end can be resumed from."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+_ENDS = frozenset({RolloutStatus.SUCCEEDED, RolloutStatus.FAILED, RolloutStatus.CANCELLED})
+
+TRANSITIONS: Mapping[RolloutStatus, frozenset[RolloutStatus]] = {
+    # A record is a snapshot, so one that skips `running` is fine; one that goes back is not.
+    RolloutStatus.PENDING: _ENDS | {RolloutStatus.PENDING, RolloutStatus.RUNNING},
+    RolloutStatus.RUNNING: _ENDS | {RolloutStatus.RUNNING},
+    RolloutStatus.SUCCEEDED: frozenset(),
+    RolloutStatus.FAILED: frozenset(),
+    RolloutStatus.CANCELLED: frozenset(),
+}
+"""What may follow each status of an attempt; after an end, nothing."""
+
+RUN_TRANSITIONS: Mapping[RunStatus, frozenset[RunStatus]] = {
+    RunStatus.PENDING: frozenset({RunStatus.RUNNING, RunStatus.FAILED, RunStatus.CANCELLED}),
+    RunStatus.RUNNING: frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED}),
+    RunStatus.SUCCEEDED: frozenset({RunStatus.RUNNING}),
+    RunStatus.FAILED: frozenset({RunStatus.RUNNING}),
+    RunStatus.CANCELLED: frozenset({RunStatus.RUNNING}),
+}
+"""What may follow each status of a run; the same status again is always allowed."""
+
+
+def run_status(status: str) -> RunStatus:
+    """The status of that name; raises `StoreError` for any other word."""
+    try:
+        return RunStatus(status)
+    except ValueError:
+        known = ", ".join(RunStatus)
+        raise StoreError(f"{status!r} is no run status: use one of {known}") from None
+
+
+def check_run_transition(run_id: str, old: RunStatus, new: RunStatus) -> None:
+    """Raises `StoreError` when a run in `old` cannot become `new`."""
+    if new != old and new not in RUN_TRANSITIONS[old]:
+        allowed = ", ".join(sorted(RUN_TRANSITIONS[old]))
+        raise StoreError(
+            f"run {run_id!r} is {old.value!r} and cannot become {new.value!r}: "
+            f"after it comes {allowed}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What decides about an attempt: its status and a digest of its content."""
+
+    status: RolloutStatus
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """What to do with the attempts of an incoming record, by position."""
+
+    add: tuple[int, ...]
+    replace: tuple[int, ...]
+    late: tuple[int, ...]
+
+
+def merge(where: str, stored: Sequence[Stamp], incoming: Sequence[Stamp]) -> Merge:
+    """Compare a rollout's incoming attempts with the stored ones.
+
+    The same content again changes nothing. An attempt that has ended keeps its record, and so do
+    all of a rollout whose last attempt has ended: what differs is late. Raises `StoreError` when a
+    status goes back, such as from running to pending.
+    """
+    final = bool(stored) and stored[-1].status.terminal
+    add: list[int] = []
+    replace: list[int] = []
+    late: list[int] = []
+    for i, new in enumerate(incoming):
+        if i >= len(stored):
+            (late if final else add).append(i)
+        elif new.digest == stored[i].digest:
+            continue
+        elif final or stored[i].status.terminal:
+            late.append(i)
+        elif new.status in TRANSITIONS[stored[i].status]:
+            replace.append(i)
+        else:
+            raise StoreError(
+                f"attempt {i} of {where} is {stored[i].status.value!r} and cannot become "
+                f"{new.status.value!r}: records must be put in the order in which they happened"
+            )
+    return Merge(tuple(add), tuple(replace), tuple(late))

@@ -1,0 +1,161 @@
+"""How one value becomes a column and comes back the same: text, JSON, token ids, floats.
+
+Every function here refuses, with a `StoreError` that names the place, what a database or JSON
+would quietly change: NaN (a null in many JSON writers and in SQLite), keys that are no strings,
+objects that JSON has no word for. Tokens and log-probabilities are packed little-endian, so that a
+float comes back bit for bit. `rows.py` applies these to whole records.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+from sqlalchemy import Dialect, Text
+from sqlalchemy.types import TypeDecorator
+
+from tutelage.errors import StoreError
+
+ESCAPED = "\x01escaped:"
+"""Opens a text that is stored in Python's backslash form; see `escape`."""
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_Path: TypeAlias = "str | tuple[_Path, Any]"
+"""Where a value stands: a name, or (the path of its container, its key); text only on error."""
+
+
+def escape(text: str) -> str:
+    """A text that any database can hold, one to one with the given one.
+
+    A model can write `"\\ud800"` in its arguments and a tool can echo it: half a surrogate pair
+    has no UTF-8 form, and PostgreSQL refuses NUL. Such a text is stored with backslashes instead
+    of losing the rollout.
+    """
+    if "\x00" in text or text.startswith(ESCAPED) or not _encodable(text):
+        return ESCAPED + text.encode("unicode_escape").decode("ascii")
+    return text
+
+
+def unescape(text: str) -> str:
+    """The inverse of `escape`."""
+    if text.startswith(ESCAPED):
+        return text[len(ESCAPED) :].encode("ascii").decode("unicode_escape")
+    return text
+
+
+def _encodable(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class ExactText(TypeDecorator[str]):
+    """A text column that gives back exactly what was put in, lone surrogates and NUL included."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Python to database."""
+        return None if value is None else escape(value)
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> str | None:
+        """Database to Python."""
+        return None if value is None else unescape(value)
+
+
+def dump_json(value: Any, where: str) -> str:
+    """JSON text of `value`; `where` names it in errors. Key order is kept.
+
+    Integers may have any size and floats come back bit for bit. Tuples become arrays. Raises
+    `StoreError` for NaN, infinity, keys that are no strings, and types that JSON has no word for.
+    """
+    try:
+        return _ENCODER.encode(_plain(value, where))
+    except (RecursionError, ValueError) as error:  # too deep, or an integer of thousands of digits
+        raise StoreError(f"{where} cannot be written as JSON ({error}): store less of it") from None
+
+
+def load_json(text: str) -> Any:
+    """The inverse of `dump_json`."""
+    # Not orjson: it reads integers beyond 64 bits as floats.
+    return json.loads(text)
+
+
+def _plain(value: Any, path: _Path) -> Any:
+    """`value` in dicts, lists and scalars only, every one of them fit for JSON."""
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        raise StoreError(
+            f"{_shown(path)} is {value!r}, and JSON holds finite numbers only: leave the key out, "
+            "or mend what computes it"
+        )
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {_key(key, path): _plain(item, (path, key)) for key, item in items}
+    if isinstance(value, list | tuple):
+        sequence = cast("Sequence[Any]", value)
+        return [_plain(item, (path, i)) for i, item in enumerate(sequence)]
+    raise StoreError(
+        f"{_shown(path)} is {value!r} of type {type(value).__name__}, which JSON cannot hold: "
+        "convert it to text, numbers, lists or dicts first"
+    )
+
+
+def _key(key: Any, path: _Path) -> str:
+    if isinstance(key, str):
+        return key
+    raise StoreError(
+        f"{_shown(path)} has the key {key!r}, and JSON keys are text: use {str(key)!r}"
+    )
+
+
+def _shown(path: _Path) -> str:
+    return path if isinstance(path, str) else f"{_shown(path[0])}[{path[1]!r}]"
+
+
+def finite(value: float, where: str) -> float:
+    """`value` as a float; raises `StoreError` unless it is finite. Minus zero becomes zero."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise StoreError(f"{where} is {value!r}, not a finite number: mend what computes it")
+    return number + 0.0  # SQLite keeps no sign on zero: drop it before records are compared
+
+
+def pack_ints(values: Sequence[int], where: str) -> bytes:
+    """Token ids as little-endian int32; raises `StoreError` for one that does not fit."""
+    try:
+        return struct.pack(f"<{len(values)}i", *values)
+    except struct.error as error:
+        raise StoreError(f"{where} holds an id that is no 32-bit integer ({error})") from None
+
+
+def unpack_ints(data: bytes) -> tuple[int, ...]:
+    """The inverse of `pack_ints`."""
+    return struct.unpack(f"<{len(data) // 4}i", data)
+
+
+def pack_floats(values: Sequence[float], where: str) -> bytes:
+    """Log-probabilities as little-endian float64, bit for bit; minus infinity is kept."""
+    try:
+        return struct.pack(f"<{len(values)}d", *values)
+    except struct.error as error:
+        raise StoreError(f"{where} holds a value that is no float ({error})") from None
+
+
+def unpack_floats(data: bytes) -> tuple[float, ...]:
+    """The inverse of `pack_floats`."""
+    return struct.unpack(f"<{len(data) // 8}d", data)

@@ -1,0 +1,225 @@
+"""The tasks of the embedded job: arithmetic, sums of 1..n, and priced shopping, with gold calls.
+
+They are generated, so that a first training run needs no download, and they need tools, so that it
+trains an agent and not a text model. A *problem* is what is asked (operands, n, item and
+quantity); its *wording* is one of several templates. Problems are divided into train, val and test
+by a hash of the problem alone: a held-out problem cannot come back in training under another
+wording, another level or another seed. `demonstrations` turns a task into messages for the
+supervised cold start. The tools named here are built in `tutelage.tools.builtin`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from tutelage.errors import ConfigError
+from tutelage.seeds import SeedTree
+from tutelage.types import Message, Task, ToolCall
+
+Level = Literal["default", "hard"]
+Split = Literal["train", "val", "test"]
+Family = Literal["arithmetic", "sum", "shopping"]
+
+FAMILY_WEIGHTS: Mapping[Family, float] = {"arithmetic": 0.5, "sum": 0.25, "shopping": 0.25}
+"""The share of each family in what `make_tasks` draws."""
+
+SPLIT_SHARES: Mapping[Split, int] = {"train": 80, "val": 10, "test": 10}
+"""Out of 100 problems, how many belong to each split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Something that has a price; `lookup` knows it by `name`."""
+
+    name: str
+    plural: str
+    price: int
+
+
+SHORT_ITEMS = (
+    Item("pen", "pens", 7),
+    Item("cup", "cups", 12),
+    Item("hat", "hats", 25),
+    Item("bag", "bags", 38),
+    Item("map", "maps", 9),
+    Item("key", "keys", 4),
+    Item("box", "boxes", 16),
+    Item("jar", "jars", 21),
+)
+LONG_ITEMS = (
+    Item("paper lamp", "paper lamps", 34),
+    Item("garden chair", "garden chairs", 59),
+    Item("tea kettle", "tea kettles", 27),
+    Item("wool scarf", "wool scarves", 18),
+    Item("desk clock", "desk clocks", 43),
+    Item("picture frame", "picture frames", 15),
+)
+PRICES: Mapping[str, int] = {item.name: item.price for item in SHORT_ITEMS + LONG_ITEMS}
+"""The catalogue of the `lookup` tool: price by name."""
+
+_TEMPLATES: Mapping[Family, Sequence[str]] = {
+    "arithmetic": ("What is {spaced}?", "Compute {tight}.", "{spaced} = ?"),
+    "sum": ("Sum the integers from 1 to {n}.", "Add up 1 to {n}."),
+    "shopping": ("What do {count} {plural} cost?", "Price of {count} {plural}?"),
+}
+_FRESH_TRIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is asked, without its wording. `key` identifies it, `words` fill the templates."""
+
+    family: Family
+    key: str
+    answer: int
+    calls: tuple[tuple[str, dict[str, Any]], ...]
+    words: Mapping[str, str]
+
+
+def split_of(key: str) -> Split:
+    """The split that a problem belongs to: a hash of its key, free of seed, level and wording."""
+    place = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") % 100
+    for split, share in SPLIT_SHARES.items():
+        if place < share:
+            return split
+        place -= share
+    raise AssertionError("the shares of the splits must sum to 100")
+
+
+def arithmetic_problem(operands: Sequence[int], operators: Sequence[str]) -> Problem:
+    """`17 * 23 + 5` from `[17, 23, 5]` and `["*", "+"]`; operators are + - and *."""
+    pieces = [str(operands[0])]
+    for operator, operand in zip(operators, operands[1:], strict=True):
+        pieces += [operator, str(operand)]
+    tight = "".join(pieces)
+    # 17*23 and 23*17 are one problem; with three operands the order of writing is kept.
+    commutes = len(operands) == 2 and operators[0] in "+*"
+    key = operators[0].join(map(str, sorted(operands))) if commutes else tight
+    return Problem(
+        "arithmetic",
+        f"arithmetic:{key}",
+        _evaluate(operands, operators),
+        (("calculator", {"expression": tight}),),
+        {"tight": tight, "spaced": " ".join(pieces)},
+    )
+
+
+def sum_problem(n: int) -> Problem:
+    """The sum of the integers 1..n."""
+    return Problem("sum", f"sum:{n}", n * (n + 1) // 2, (("sum_1_to_n", {"n": n}),), {"n": str(n)})
+
+
+def shopping_problem(item: Item, count: int) -> Problem:
+    """The price of `count` pieces of `item`: a look-up, then a product."""
+    calls: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("lookup", {"item": item.name}),
+        ("calculator", {"expression": f"{count}*{item.price}"}),
+    )
+    words = {"count": str(count), "plural": item.plural}
+    return Problem("shopping", f"shopping:{count}:{item.name}", count * item.price, calls, words)
+
+
+def make_tasks(level: str, split: str, n: int, seed: int) -> list[Task]:
+    """Draw `n` tasks of a level (`default`, `hard`) and split (`train`, `val`, `test`).
+
+    Fields: `question`, `answer` (a string), `family`, and `calls`, the gold tool calls as
+    `{"name", "arguments"}`. The same arguments give the same list, and a shorter list is the
+    beginning of a longer one. Questions do not repeat until a family has few left; a repeat gets
+    an id of its own. Raises `ConfigError` for an unknown level or split.
+    """
+    if level not in get_args(Level):
+        raise ConfigError(f"unknown level {level!r}; use one of {', '.join(get_args(Level))}")
+    if split not in get_args(Split):
+        raise ConfigError(f"unknown split {split!r}; use one of {', '.join(get_args(Split))}")
+    if n < 1:
+        raise ConfigError(f"cannot draw {n!r} tasks; ask for at least 1")
+    tree = SeedTree(seed).child("arithmetic", level, split)
+    seen: dict[str, int] = {}
+    return [_draw_task(level, split, tree.child(index).python(), seen) for index in range(n)]
+
+
+def demonstrations(task: Task, guess: bool, rng: random.Random) -> list[Message]:
+    """What an agent writes for `task`, for supervised training; the question is not included.
+
+    A good demonstration makes the gold calls, sees their true results and answers with the plain
+    number. A guess answers at once with a number of the right length and sign: what logs of an
+    agent that ignores its tools look like.
+    """
+    answer = str(task.fields["answer"])
+    if guess:
+        return [Message("assistant", _guess(answer, rng))]
+    messages: list[Message] = []
+    calls: Sequence[Mapping[str, Any]] = task.fields["calls"]
+    for index, call in enumerate(calls):
+        name, arguments = str(call["name"]), call["arguments"]
+        call_id = f"call_{index}"
+        text = json.dumps(arguments, separators=(",", ":"))
+        messages.append(Message("assistant", tool_calls=(ToolCall(call_id, name, text),)))
+        # Every problem ends in the call whose result is the answer; what precedes is a look-up.
+        result = str(PRICES[arguments["item"]]) if name == "lookup" else answer
+        messages.append(Message("tool", result, tool_call_id=call_id, name=name))
+    return [*messages, Message("assistant", answer)]
+
+
+def _draw_task(level: str, split: str, rng: random.Random, seen: dict[str, int]) -> Task:
+    family = rng.choices(list(FAMILY_WEIGHTS), list(FAMILY_WEIGHTS.values()))[0]
+    problem, question = _draw_question(level, split, family, rng)
+    for _ in range(_FRESH_TRIES):
+        if question not in seen:
+            break
+        problem, question = _draw_question(level, split, family, rng)
+    repeat = seen.get(question, 0)
+    seen[question] = repeat + 1
+    digest = hashlib.blake2b(question.encode(), digest_size=6).hexdigest()
+    fields: dict[str, Any] = {
+        "question": question,
+        "answer": str(problem.answer),
+        "family": family,
+        "calls": [{"name": name, "arguments": arguments} for name, arguments in problem.calls],
+    }
+    return Task(f"{family}-{digest}" + (f"-{repeat}" if repeat else ""), fields)
+
+
+def _draw_question(
+    level: str, split: str, family: Family, rng: random.Random
+) -> tuple[Problem, str]:
+    """A problem of the split, by rejection, and one wording of it."""
+    problem = _draw_problem(level, family, rng)
+    while split_of(problem.key) != split:
+        problem = _draw_problem(level, family, rng)
+    return problem, rng.choice(_TEMPLATES[family]).format(**problem.words)
+
+
+def _draw_problem(level: str, family: Family, rng: random.Random) -> Problem:
+    hard = level == "hard"
+    if family == "sum":
+        return sum_problem(rng.randint(2, 999 if hard else 99))
+    if family == "shopping":
+        return shopping_problem(
+            rng.choice(SHORT_ITEMS + LONG_ITEMS if hard else SHORT_ITEMS), rng.randint(2, 99)
+        )
+    size = rng.choice((2, 3, 3)) if hard else 2
+    operands = [rng.randint(2 if hard else 10, 99) for _ in range(size)]
+    return arithmetic_problem(operands, [rng.choice("+-*") for _ in range(size - 1)])
+
+
+def _evaluate(operands: Sequence[int], operators: Sequence[str]) -> int:
+    """The value with the usual precedence, as a sum of signed products."""
+    total, product = 0, operands[0]
+    for operator, operand in zip(operators, operands[1:], strict=True):
+        if operator == "*":
+            product *= operand
+        else:
+            total, product = total + product, operand if operator == "+" else -operand
+    return total + product
+
+
+def _guess(answer: str, rng: random.Random) -> str:
+    sign, digits = ("-", answer[1:]) if answer.startswith("-") else ("", answer)
+    low = 10 ** (len(digits) - 1) if len(digits) > 1 else 0
+    return sign + str(rng.randint(low, 10 ** len(digits) - 1))

@@ -1,0 +1,211 @@
+"""Dataset: a checked, immutable sequence of tasks.
+
+A row is refused when it is read, with its file, line and field, because the same mistake found
+inside a rollout costs a model load and reads like a failure of the agent. Only JSON values are
+accepted, so that a task can be stored, hashed and sent to another process as it is. How files
+become rows is `readers.py`; what a task is to the rest of the code is `Task` in `types.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, Self, TypeVar, cast, overload
+
+from tutelage.errors import DataError
+from tutelage.seeds import SeedTree
+from tutelage.tasks.readers import Row, read_rows
+from tutelage.types import INPUT_FIELDS, Task
+
+RowT = TypeVar("RowT", bound=Mapping[str, Any])
+
+
+def content_id(fields: Mapping[str, Any]) -> str:
+    """The id of a task that was given none: a hash of its fields, whatever their order."""
+    text = json.dumps(fields, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return "task_" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def make_task(row: Row) -> Task:
+    """Check one raw row and make it a task. Raises `DataError` with the place and the field."""
+    if not isinstance(row.value, Mapping):
+        raise DataError(
+            f"{row.place}: a row must be an object of named fields, not "
+            f"{type(row.value).__name__} {_short(row.value)}"
+        )
+    fields: dict[str, Any] = {}
+    for key, value in cast("Mapping[Any, Any]", row.value).items():
+        if not isinstance(key, str):
+            raise DataError(f"{row.place}: field names must be strings, not {key!r}")
+        fields[key] = _plain(row.place, key, value)
+    _check_input(row.place, fields)
+    return Task(_id_of(row.place, fields), fields)
+
+
+class Dataset(Sequence[Task], Generic[RowT]):
+    """Tasks in order, with unique ids. `Dataset(rows)`, `Dataset.load(path)`, slices, `split`.
+
+    Rows are mappings or `Task`s. A field `id` (string or integer) is the task's id; without it the
+    id is a hash of the content, so the same row has the same id in every run.
+    """
+
+    def __init__(self, rows: Iterable[RowT | Task], *, name: str = "dataset") -> None:
+        """Raises `DataError` for a bad row (named by its index), equal ids, or no rows."""
+        tasks = [
+            (place, _checked(place, row) if isinstance(row, Task) else make_task(Row(place, row)))
+            for place, row in ((f"{name} (index {i})", row) for i, row in enumerate(rows))
+        ]
+        if not tasks:
+            raise DataError(f"{name} has no rows; a run needs at least one task")
+        self._tasks = _unique(tasks)
+        self.name = name
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read .json, .jsonl, .csv or .parquet. Raises `DataError` naming file, line and field."""
+        rows = [(row.place, make_task(row)) for row in read_rows(path)]
+        return cls._of(_unique(rows), str(path))
+
+    @classmethod
+    def _of(cls, tasks: tuple[Task, ...], name: str) -> Self:
+        made = cls.__new__(cls)
+        made._tasks = tasks
+        made.name = name
+        return made
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields that every task has, in the order of the first."""
+        if not self._tasks:
+            return ()
+        shared = set.intersection(*(set(task.fields) for task in self._tasks))
+        return tuple(field for field in self._tasks[0].fields if field in shared)
+
+    def split(self, fraction: float, seed: int) -> tuple[Self, Self]:
+        """Two disjoint parts, the first with about `fraction` of the tasks, at least one in each.
+
+        Which task goes where depends on `seed` alone; both parts keep the order of the whole.
+        """
+        if not 0.0 < fraction < 1.0:
+            raise DataError(f"split fraction {fraction!r} must lie between 0 and 1, as 0.8 does")
+        size = len(self._tasks)
+        if size < 2:
+            raise DataError(f"{self.name} has {size} task(s); a split needs at least two")
+        order = list(range(size))
+        SeedTree(seed).child("dataset", "split").python().shuffle(order)
+        count = min(max(round(size * fraction), 1), size - 1)
+        first, second = sorted(order[:count]), sorted(order[count:])
+        return self._pick(first), self._pick(second)
+
+    def _pick(self, indices: Iterable[int]) -> Self:
+        return self._of(tuple(self._tasks[i] for i in indices), self.name)
+
+    @overload
+    def __getitem__(self, index: int) -> Task: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> Task | Self:
+        if isinstance(index, slice):
+            return self._of(self._tasks[index], self.name)
+        return self._tasks[index]
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def __repr__(self) -> str:
+        return f"Dataset({self.name!r}, {len(self)} tasks, fields {', '.join(self.fields)})"
+
+
+def _checked(place: str, task: Task) -> Task:
+    _check_input(place, task.fields)
+    return task
+
+
+def _unique(placed: Iterable[tuple[str, Task]]) -> tuple[Task, ...]:
+    seen: dict[str, str] = {}
+    tasks: list[Task] = []
+    for place, task in placed:
+        if task.id in seen:
+            hint = "give each row its own" if "id" in task.fields else "the rows are identical"
+            raise DataError(f"{place}: id {task.id!r} is already that of {seen[task.id]}; {hint}")
+        seen[task.id] = place
+        tasks.append(task)
+    return tuple(tasks)
+
+
+def _id_of(place: str, fields: Mapping[str, Any]) -> str:
+    if "id" not in fields:
+        return content_id(fields)
+    given = fields["id"]
+    if isinstance(given, bool) or not isinstance(given, (str, int)) or given == "":
+        raise DataError(
+            f"{place}: field 'id' must be a non-empty string or an integer, not {given!r}"
+        )
+    return str(given)
+
+
+def _check_input(place: str, fields: Mapping[str, Any]) -> None:
+    name = next((field for field in INPUT_FIELDS if field in fields), None)
+    if name is None:
+        there = ", ".join(repr(field) for field in fields) or "nothing"
+        near = [near for field in fields for near in _near(field, INPUT_FIELDS)]
+        raise DataError(
+            f"{place}: no input field; the row has {there}; "
+            f"the input is the first of {', '.join(INPUT_FIELDS)}"
+            + (f"; did you mean {near[0]!r}?" if near else "")
+        )
+    value = fields[name]
+    if isinstance(value, str):
+        if not value.strip():
+            raise DataError(f"{place}: field {name!r} is empty; it is the agent's input")
+        return
+    if not isinstance(value, list) or not value:
+        raise DataError(
+            f"{place}: field {name!r} must be a string or a list of chat messages, "
+            f"not {_short(value)}"
+        )
+    for index, message in enumerate(cast("list[Any]", value)):
+        if not isinstance(message, dict) or not isinstance(
+            cast("dict[str, Any]", message).get("role"), str
+        ):
+            raise DataError(
+                f"{place}: field {name!r}: message {index} must be an object with a 'role', "
+                f"not {_short(message)}"
+            )
+
+
+def _plain(place: str, field: str, value: Any) -> Any:
+    """`value` as a JSON value: tuples become lists; anything that JSON cannot hold is refused."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise DataError(f"{place}: field {field!r} is {value!r}; only finite numbers are data")
+        return value
+    if isinstance(value, (list, tuple)):
+        items = cast("Sequence[Any]", value)
+        return [_plain(place, f"{field}[{i}]", item) for i, item in enumerate(items)]
+    if isinstance(value, Mapping):
+        out: dict[str, Any] = {}
+        for key, item in cast("Mapping[Any, Any]", value).items():
+            if not isinstance(key, str):
+                raise DataError(f"{place}: field {field!r} has the key {key!r}; keys are strings")
+            out[key] = _plain(place, f"{field}.{key}", item)
+        return out
+    raise DataError(
+        f"{place}: field {field!r} is a {type(value).__name__}; "
+        "use strings, numbers, booleans, null, lists and objects"
+    )
+
+
+def _near(word: str, known: Sequence[str]) -> list[str]:
+    return difflib.get_close_matches(word.lower(), known, n=1)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,54 @@
+"""The tools of the embedded job: `calculator`, `sum_1_to_n` and `lookup`.
+
+All three are bounded in time whatever a model writes, so they run on the event loop without a
+thread. The calculator is `expression.py`; the prices come from the generator of the tasks,
+`tutelage.tasks.arithmetic`, so that questions and catalogue cannot disagree.
+"""
+
+from __future__ import annotations
+
+from tutelage.tasks.arithmetic import PRICES
+from tutelage.tools.expression import ExpressionError, evaluate, format_number
+from tutelage.tools.loading import nearest
+from tutelage.tools.tool import ToolError, tool
+
+_MAX_N = 10**18
+
+
+@tool(inline=True)
+def calculator(expression: str) -> str:
+    """Evaluate an arithmetic expression.
+
+    Args:
+        expression: Numbers with + - * / // % ** and parentheses, such as 17 * 23 + 5.
+    """
+    try:
+        return format_number(evaluate(expression))
+    except ExpressionError as error:
+        raise ToolError(str(error)) from error
+
+
+@tool(inline=True)
+def sum_1_to_n(n: int) -> int:
+    """Add up the integers from 1 to n.
+
+    Args:
+        n: The last integer of the sum.
+    """
+    if not 0 <= n <= _MAX_N:
+        raise ToolError(f"n must lie between 0 and {_MAX_N}")
+    return n * (n + 1) // 2
+
+
+@tool(inline=True)
+def lookup(item: str) -> int:
+    """Look up the price of one item.
+
+    Args:
+        item: The name of the item, in the singular.
+    """
+    name = " ".join(item[:100].lower().split())
+    if name not in PRICES:
+        near = nearest(name, PRICES)
+        raise ToolError(f"no item {name!r}" + (f"; did you mean {near!r}?" if near else ""))
+    return PRICES[name]

@@ -1,0 +1,205 @@
+"""Run the tool calls of one assistant turn: in parallel, bounded in time, never an exception.
+
+Whatever a model writes and whatever a tool does becomes a `ToolResult`: the text that the model
+observes and, when it failed, a word for how. That keeps one broken call from ending a rollout, and
+lets metrics tell a model's mistakes from a tool's. Synchronous tools run in threads of their own
+(a shared pool would be used up by the first tools that hang, and would keep the process from
+exiting). `tutelage.rewards` runs synchronous rewards the same way, with `call_in_thread`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+import inspect
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from tutelage.tools.loading import nearest
+from tutelage.tools.schema import ArgumentError
+from tutelage.tools.tool import DEFAULT_MAX_CHARS, Tool, ToolError
+from tutelage.types import ToolCall, ToolResult
+
+GRACE_SECONDS = 1.0
+"""How long a cancelled tool may clean up before it is left behind."""
+_LISTED_TOOLS = 8
+
+T = TypeVar("T")
+
+
+async def execute_tool_calls(
+    calls: Sequence[ToolCall], tools: Mapping[str, Tool]
+) -> list[ToolResult]:
+    """Run all calls at once; results in the order of `calls`. Only cancellation is raised.
+
+    A failed call has `error` set to unknown_tool, invalid_arguments, raised, timeout or bad_result,
+    and a `text` that begins with "Error:" and says what was wrong.
+    """
+    return list(await asyncio.gather(*(_execute(call, tools) for call in calls)))
+
+
+async def _execute(call: ToolCall, tools: Mapping[str, Tool]) -> ToolResult:
+    start = time.perf_counter()
+    text, error = await _outcome(call, tools)
+    limit = tools[call.name].max_chars if call.name in tools else DEFAULT_MAX_CHARS
+    seconds = time.perf_counter() - start
+    return ToolResult(call.id, call.name, call.arguments, cut(text, limit), error, seconds)
+
+
+async def _outcome(call: ToolCall, tools: Mapping[str, Tool]) -> tuple[str, str | None]:
+    tool = tools.get(call.name)
+    if tool is None:
+        return _unknown(call.name, tools), "unknown_tool"
+    try:
+        arguments = tool.signature.read(call.arguments)
+    except ArgumentError as error:
+        return f"Error: {tool.name}: {error}", "invalid_arguments"
+    try:
+        value = await _run(tool, arguments)
+    except _TimedOutError:
+        return f"Error: {tool.name} took longer than {tool.timeout:g} seconds", "timeout"
+    except _FailedError as failed:
+        return f"Error: {_reason(failed.error)}", "raised"
+    try:
+        return _text_of(value), None
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"Error: {tool.name} returned no usable result: {error}", "bad_result"
+
+
+class _TimedOutError(Exception):
+    """The tool did not end within its timeout."""
+
+
+class _FailedError(Exception):
+    """The tool raised `error`."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(repr(error))
+        self.error = error
+
+
+async def _run(tool: Tool, arguments: Mapping[str, Any]) -> Any:
+    """What the tool returns. Raises `_FailedError` or `_TimedOutError`."""
+    if tool.inline and not inspect.iscoroutinefunction(tool.fn):
+        try:
+            return tool.fn(**arguments)
+        except (Exception, SystemExit) as error:
+            raise _FailedError(error) from error
+    task = asyncio.ensure_future(_guarded(tool, arguments))
+    try:
+        done, _ = await asyncio.wait({task}, timeout=tool.timeout)
+    except asyncio.CancelledError:
+        await _cancel(task)
+        raise
+    if not done:
+        await _cancel(task)
+        raise _TimedOutError
+    if task.cancelled():
+        raise _FailedError(asyncio.CancelledError("the tool cancelled itself"))
+    return task.result()
+
+
+async def _guarded(tool: Tool, arguments: Mapping[str, Any]) -> Any:
+    """Call the tool, holding back SystemExit, which would otherwise stop the event loop."""
+    call = functools.partial(tool.fn, **arguments)
+    try:
+        value = await (call() if inspect.iscoroutinefunction(tool.fn) else call_in_thread(call))
+        return await value if inspect.isawaitable(value) else value
+    except (Exception, SystemExit) as error:
+        raise _FailedError(error) from error
+
+
+async def _cancel(task: asyncio.Future[Any]) -> None:
+    """Cancel and wait a little, so that the tool's own clean-up has run when this returns."""
+    task.cancel()
+    await asyncio.wait({task}, timeout=GRACE_SECONDS)
+    # Its late end is of no interest, but asyncio would warn of an exception nobody looked at.
+    task.add_done_callback(lambda t: t.cancelled() or t.exception())
+
+
+async def call_in_thread(fn: Callable[[], T]) -> T:
+    """Run `fn` in a daemon thread of its own, with this task's context variables.
+
+    When the caller is cancelled the thread goes on, and its result is dropped.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(value)  # pyright: ignore[reportArgumentType]
+        else:
+            future.set_exception(error)
+
+    def work() -> None:
+        value, error = None, None
+        try:
+            value = context.run(fn)
+        except StopIteration as stop:
+            # A future refuses StopIteration, which would leave the caller waiting for ever.
+            error = RuntimeError(f"StopIteration: {stop}")
+        except BaseException as raised:
+            error = raised
+        # The loop is closed when the program ended while the thread was still at work.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=work, name="tutelage-call", daemon=True).start()
+    return await future
+
+
+def cut(text: str, limit: int) -> str:
+    """`text` of at most `limit` characters: head and tail, and how much is missing between."""
+    # Lone surrogates can be neither stored nor sent.
+    text = text.encode("utf-8", "backslashreplace").decode()
+    if len(text) <= limit:
+        return text
+    room = limit - len(f"\n[{len(text)} characters cut]\n")
+    head = (room + 1) // 2
+    tail = room - head
+    missing = len(text) - room
+    return f"{text[:head]}\n[{missing} characters cut]\n{text[len(text) - tail :]}"
+
+
+def _text_of(value: Any) -> str:
+    """The observation for a returned value. Raises TypeError or ValueError when there is none."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        raise TypeError("it returned None; a tool returns text or a JSON value")
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError(f"it returned {type(value).__name__}; decode it to text first")
+    try:
+        plain = to_jsonable_python(value)
+    except PydanticSerializationError as error:
+        raise TypeError(f"it returned a {type(value).__name__}: {error}") from error
+    # NaN and infinity are no JSON: a ValueError here.
+    return json.dumps(plain, ensure_ascii=False, allow_nan=False)
+
+
+def _reason(error: BaseException) -> str:
+    message = str(error)
+    if isinstance(error, ToolError):
+        return message or "the tool failed"
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _unknown(name: str, tools: Mapping[str, Tool]) -> str:
+    if not tools:
+        return f"Error: unknown tool {name!r}; there are no tools"
+    near = nearest(name, tools)
+    hint = f" Did you mean {near!r}?" if near else ""
+    listed = ", ".join(list(tools)[:_LISTED_TOOLS]) + (
+        ", ..." if len(tools) > _LISTED_TOOLS else ""
+    )
+    return f"Error: unknown tool {name!r}.{hint} Tools: {listed}"

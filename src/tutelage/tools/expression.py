@@ -1,0 +1,277 @@
+"""Arithmetic expressions: one parser, and the exact evaluator that the calculator is made of.
+
+Text written by a model is never given to Python's `eval` or sympy's `parse_expr`, which run code.
+It is read here by precedence climbing over a closed grammar, and the parser computes nothing: it
+hands numbers, names and operators to an *algebra*. `ExactAlgebra` below gives rational numbers;
+the math grader brings two more (`tutelage.rewards.math_grader` for floats, `tutelage.rewards.
+symbolic` for sympy), so that the calculator and the graders read an expression the same way.
+
+Everything is bounded before it is computed: length, nesting, digits, and the size of a power.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from typing import Generic, Protocol, TypeVar
+
+MAX_LENGTH = 1000
+"""Characters of an expression."""
+MAX_DEPTH = 64
+"""Nested parentheses, signs and powers."""
+MAX_DIGITS = 40
+"""Decimal digits of any number on the way, numerator and denominator alike."""
+
+V = TypeVar("V")
+
+_LIMIT = 10**MAX_DIGITS
+_MAX_BITS = _LIMIT.bit_length()
+_TOKEN = re.compile(
+    r"(?P<space>[ \t\r\n]+)"
+    r"|(?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)"
+    r"|(?P<name>[A-Za-z_][A-Za-z_0-9]*)"
+    r"|(?P<operator>\*\*|//|[-+*/%^(),])"
+)
+_SYNONYMS = str.maketrans({"−": "-", "–": "-", "×": "*", "·": "*", "÷": "/"})
+# How tightly an operator binds; a sign binds tighter than a product, looser than a power.
+_BINDING = {"+": 10, "-": 10, "*": 20, "/": 20, "//": 20, "%": 20, "**": 40, "^": 40}
+_SIGN_BINDING = 30
+
+
+class ExpressionError(ValueError):
+    """The text is no expression, or has no value within the limits; the message says where."""
+
+
+class Algebra(Protocol[V]):
+    """What an expression means. Every method may raise `ExpressionError`.
+
+    `functions` are the names that may be called. With `implicit_product`, `2x` and `3(4)` are
+    products.
+    """
+
+    functions: frozenset[str]
+    implicit_product: bool
+
+    def number(self, text: str) -> V:
+        """The value of a decimal literal."""
+        ...
+
+    def name(self, name: str) -> V:
+        """The value of a constant or variable."""
+        ...
+
+    def call(self, name: str, arguments: list[V]) -> V:
+        """The value of one of `functions`."""
+        ...
+
+    def negative(self, value: V) -> V:
+        """Minus `value`."""
+        ...
+
+    def binary(self, operator: str, left: V, right: V) -> V:
+        """`left operator right`, the operator one of + - * / // % **."""
+        ...
+
+
+def parse(text: str, algebra: Algebra[V]) -> V:
+    """The value of `text` in `algebra`. Raises `ExpressionError`, at once whatever the text."""
+    if len(text) > MAX_LENGTH:
+        raise ExpressionError(
+            f"the expression has {len(text)} characters; at most {MAX_LENGTH} are read"
+        )
+    return _Parser(text, algebra).parse()
+
+
+class _Parser(Generic[V]):
+    """Precedence climbing over the tokens of one text."""
+
+    def __init__(self, text: str, algebra: Algebra[V]) -> None:
+        self._tokens = _tokens(text.translate(_SYNONYMS))
+        self._algebra = algebra
+        self._at = 0
+
+    def parse(self) -> V:
+        if len(self._tokens) == 1:
+            raise ExpressionError("the expression is empty")
+        value = self._expression(0, 0)
+        kind, token, column = self._tokens[self._at]
+        if kind != "end":
+            raise _unexpected(token, column)
+        return value
+
+    def _expression(self, binding: int, depth: int) -> V:
+        if depth > MAX_DEPTH:
+            raise ExpressionError(f"nested more than {MAX_DEPTH} levels deep")
+        left = self._operand(depth)
+        while True:
+            kind, token, _ = self._tokens[self._at]
+            operator = token if kind == "operator" else ""
+            if self._algebra.implicit_product and (kind == "name" or token == "("):
+                operator = "*"
+            strength = _BINDING.get(operator, -1)
+            if strength < binding:
+                return left
+            if operator == token:
+                self._at += 1
+            # A power groups to the right: its right side may hold a sign and another power.
+            next_binding = _SIGN_BINDING if strength > _SIGN_BINDING else strength + 1
+            right = self._expression(next_binding, depth + 1)
+            left = self._algebra.binary("**" if operator == "^" else operator, left, right)
+
+    def _operand(self, depth: int) -> V:
+        kind, token, column = self._tokens[self._at]
+        self._at += 1
+        if kind == "number":
+            return self._algebra.number(token)
+        if kind == "name":
+            if token in self._algebra.functions:
+                return self._algebra.call(token, self._arguments(token, depth))
+            return self._algebra.name(token)
+        if token == "(":
+            value = self._expression(0, depth + 1)
+            self._close()
+            return value
+        if token in ("+", "-"):
+            value = self._expression(_SIGN_BINDING, depth + 1)
+            return self._algebra.negative(value) if token == "-" else value
+        raise _unexpected(token, column)
+
+    def _arguments(self, name: str, depth: int) -> list[V]:
+        _, token, column = self._tokens[self._at]
+        if token != "(":
+            raise ExpressionError(f"{name!r} needs '(' at position {column}")
+        arguments: list[V] = []
+        while not arguments or token == ",":
+            self._at += 1
+            arguments.append(self._expression(0, depth + 1))
+            token = self._tokens[self._at][1]
+        self._close()
+        return arguments
+
+    def _close(self) -> None:
+        _, token, column = self._tokens[self._at]
+        if token == ",":
+            raise ExpressionError(
+                f"unexpected ',' at position {column}; write numbers without thousands separators"
+            )
+        if token != ")":
+            raise ExpressionError(f"missing ')' at position {column}")
+        self._at += 1
+
+
+def _tokens(text: str) -> list[tuple[str, str, int]]:
+    """(kind, text, position from 1) of each token, closed by a token of kind `end`."""
+    out: list[tuple[str, str, int]] = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise ExpressionError(f"unexpected {text[at]!r} at position {at + 1}")
+        kind = match.lastgroup or ""
+        if kind != "space":
+            out.append((kind, match.group(), at + 1))
+        at = match.end()
+    out.append(("end", "", len(text) + 1))
+    return out
+
+
+def _unexpected(token: str, column: int) -> ExpressionError:
+    if not token:
+        return ExpressionError("the expression ends too early")
+    hint = "; write numbers without thousands separators" if token == "," else ""
+    return ExpressionError(f"unexpected {token!r} at position {column}{hint}")
+
+
+class ExactAlgebra:
+    """Rational numbers of at most `MAX_DIGITS` digits; no names, no functions.
+
+    A power with a fractional exponent is the only inexact operation: 15 significant digits.
+    """
+
+    functions: frozenset[str] = frozenset()
+    implicit_product = False
+
+    def number(self, text: str) -> Fraction:
+        """The exact value of a decimal literal."""
+        exponent = re.split("[eE]", text)[-1] if "e" in text.lower() else "0"
+        if len(text) > 2 * MAX_DIGITS or len(exponent) > 4 or abs(int(exponent)) > MAX_DIGITS:
+            raise _too_large()
+        return _bounded(Fraction(text))
+
+    def name(self, name: str) -> Fraction:
+        """Always refused."""
+        raise ExpressionError(
+            f"unknown name {name[:20]!r}; only numbers and + - * / // % ** ( ) are read"
+        )
+
+    def call(self, name: str, arguments: list[Fraction]) -> Fraction:
+        """Never reached: there are no functions."""
+        return self.name(name)
+
+    def negative(self, value: Fraction) -> Fraction:
+        """Minus `value`."""
+        return -value
+
+    def binary(self, operator: str, left: Fraction, right: Fraction) -> Fraction:
+        """Exact arithmetic with Python's meaning of // and %."""
+        if operator == "**":
+            return _bounded(_power(left, right))
+        if operator in ("/", "//", "%") and not right:
+            raise ExpressionError("division by zero")
+        match operator:
+            case "+":
+                value = left + right
+            case "-":
+                value = left - right
+            case "*":
+                value = left * right
+            case "/":
+                value = left / right
+            case "//":
+                value = Fraction(left // right)
+            case _:
+                value = left % right
+        return _bounded(value)
+
+
+def evaluate(text: str) -> Fraction:
+    """The exact value of an arithmetic expression. Raises `ExpressionError`, always at once."""
+    return parse(text, ExactAlgebra())
+
+
+def format_number(value: Fraction) -> str:
+    """Whole numbers in full; others with 10 significant digits, and at least 4 decimals."""
+    if value.denominator == 1:
+        return str(value.numerator)
+    with localcontext() as context:
+        context.prec = max(10, len(str(abs(value.numerator) // value.denominator)) + 4)
+        quotient = (Decimal(value.numerator) / Decimal(value.denominator)).normalize()
+    return format(quotient, "f")
+
+
+def _power(base: Fraction, exponent: Fraction) -> Fraction:
+    if not base and exponent < 0:
+        raise ExpressionError("division by zero")
+    if exponent.denominator != 1:
+        if base < 0:
+            raise ExpressionError("a negative number has no real power with a fractional exponent")
+        try:
+            return Fraction(Decimal(format(float(base) ** float(exponent), ".15g")))
+        except OverflowError:
+            raise _too_large() from None
+    # The size is known before the power is computed; bases 0, 1 and -1 never grow.
+    bits = max(abs(base.numerator), base.denominator).bit_length() - 1
+    if bits * abs(exponent.numerator) > _MAX_BITS:
+        raise _too_large()
+    return Fraction(base**exponent.numerator)
+
+
+def _bounded(value: Fraction) -> Fraction:
+    if abs(value.numerator) >= _LIMIT or value.denominator >= _LIMIT:
+        raise _too_large()
+    return value
+
+
+def _too_large() -> ExpressionError:
+    return ExpressionError(f"a number needs more than {MAX_DIGITS} digits")

@@ -1,0 +1,79 @@
+"""`FILE.py:name`: how the command line and configs point at a user's own function.
+
+The file is executed once per content, under a module name made from its path, so that two files of
+the same name do not meet and `a.py:f` and `a.py:g` share one module. Nothing is looked up on the
+import path. Used for tools here, for rewards in `tutelage.rewards.registry`, and for agents.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+from tutelage.errors import ConfigError, TutelageError
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known name closest to `word`, or None when nothing is close."""
+    # The word may be megabytes of a model's text; no name is that long.
+    close = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.5)
+    return close[0] if close else None
+
+
+def is_file_reference(reference: str) -> bool:
+    """Whether `reference` has the form `FILE.py:name` (or lacks only the name)."""
+    return reference.rpartition(":")[0].endswith(".py") or reference.endswith(".py")
+
+
+def load_attribute(reference: str, what: str) -> object:
+    """The object that `FILE.py:name` points at; `what` names its kind in errors.
+
+    Raises `ConfigError` when the file or the name is missing, or the file fails when it runs.
+    """
+    file, _, name = reference.rpartition(":")
+    if not file.endswith(".py") or not name:
+        raise ConfigError(f"{what} {reference!r} must have the form FILE.py:name")
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise ConfigError(f"{what} {reference!r}: there is no file {str(path)!r}")
+    module = _load(path.resolve(), f"{what} {reference!r}")
+    if not hasattr(module, name):
+        public = [key for key in vars(module) if not key.startswith("_")]
+        near = nearest(name, public)
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise ConfigError(f"{what} {reference!r}: {path.name} defines no {name!r}{hint}")
+    return getattr(module, name)
+
+
+def _load(path: Path, what: str) -> ModuleType:
+    digest = hashlib.blake2b(str(path).encode() + b"\0" + path.read_bytes(), digest_size=8)
+    module_name = f"tutelage_user_{path.stem}_{digest.hexdigest()}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{what}: {str(path)!r} cannot be loaded as a Python file")
+    module = importlib.util.module_from_spec(spec)
+    # Registered while it runs: dataclasses and type hints look their module up by name.
+    sys.modules[module_name] = module
+    # Files beside it can be imported, as when Python runs it as a script; but only meanwhile.
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except TutelageError:
+        del sys.modules[module_name]
+        raise
+    except (Exception, SystemExit) as error:
+        del sys.modules[module_name]
+        raise ConfigError(
+            f"{what}: {path} fails when it is loaded: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        if str(path.parent) in sys.path:
+            sys.path.remove(str(path.parent))
+    return module

@@ -1,0 +1,252 @@
+"""From a function's signature to the JSON schema a model is shown, and back to its arguments.
+
+Pydantic makes the schema and checks the arguments, in strict mode: what the model writes either
+fits the schema it was shown or is answered with an error, and is never converted in silence.
+Descriptions come from a Google-style docstring. `tool.py` next door wraps the result in a `Tool`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import operator
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import typing_extensions
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
+from pydantic_core import PydanticUndefined, SchemaError
+
+from tutelage.errors import ToolDefinitionError
+from tutelage.types import JSON
+
+_SECTION = re.compile(r"^(args|arguments|parameters|returns?|raises|yields|examples?|notes?):\s*$")
+_PARAMETER = re.compile(r"^\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)$")
+
+
+class ArgumentError(ValueError):
+    """Arguments that are no JSON object or do not fit the schema; the message is for the model."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Signature:
+    """The parameters of a tool: their JSON schema, and how to read arguments that a model wrote."""
+
+    schema: JSON
+    _model: type[BaseModel] = field(repr=False)
+    _names: Mapping[str, str] = field(repr=False)
+    """Parameter name by the name of the model's field."""
+
+    def read(self, arguments: str) -> dict[str, Any]:
+        """JSON text to keyword arguments. Raises `ArgumentError`."""
+        text = arguments.strip() or "{}"
+        _check_json(text)
+        try:
+            model = self._model.model_validate_json(text, strict=True)
+        except ValidationError as error:
+            problems = [_problem(dict(e)) for e in error.errors(include_url=False)]
+            raise ArgumentError("; ".join(problems) + f"; expected {self._summary()}") from None
+        # Only what was given: the function's own defaults stay the function's.
+        return {self._names[name]: getattr(model, name) for name in model.model_fields_set}
+
+    def _summary(self) -> str:
+        required = self.schema.get("required", [])
+        names = [n if n in required else f"{n}?" for n in self.schema["properties"]]
+        return "{" + ", ".join(names) + "}"
+
+
+def signature_of(
+    fn: Callable[..., Any], namespace: Mapping[str, Any] | None = None
+) -> tuple[str, Signature]:
+    """The description and the parameters of a function; a first parameter `self` is left out.
+
+    `namespace` helps to resolve annotations that name something local to where `fn` is defined.
+    Raises `ToolDefinitionError` when the signature gives no schema.
+    """
+    name = getattr(fn, "__name__", repr(fn))
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+        hints = typing.get_type_hints(fn, localns=dict(namespace or {}), include_extras=True)
+    except (NameError, TypeError, ValueError, AttributeError, SyntaxError) as error:
+        raise ToolDefinitionError(
+            f"tool {name!r}: its type hints cannot be read: {error}; "
+            "use types that are importable where the tool is defined"
+        ) from error
+    if parameters and parameters[0].name in ("self", "cls") and parameters[0].name not in hints:
+        parameters = parameters[1:]
+    description, about = parse_docstring(inspect.getdoc(fn) or "")
+    fields: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for index, parameter in enumerate(parameters):
+        hint = _hint(name, parameter, hints)
+        default: Any = parameter.default
+        if default is inspect.Parameter.empty:
+            default = PydanticUndefined
+        # The model's own names are neutral: a parameter may be called `schema` or `_x`.
+        names[f"p{index}"] = parameter.name
+        fields[f"p{index}"] = (
+            hint,
+            Field(default, alias=parameter.name, description=about.get(parameter.name)),
+        )
+    try:
+        model = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
+        schema = _json_schema(model)
+    except (PydanticUserError, SchemaError, TypeError, NameError) as error:
+        reason = str(error).splitlines()[0]
+        raise ToolDefinitionError(
+            f"tool {name!r}: no JSON schema can be made from its signature: {reason}"
+        ) from error
+    return description, Signature(schema, model, names)
+
+
+def parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
+    """The text before the first section, and the `Args:` entries by parameter name."""
+    lead: list[str] = []
+    about: dict[str, str] = {}
+    section, current, indent = "", "", 0
+    for line in doc.splitlines():
+        stripped = line.strip()
+        here = len(line) - len(line.lstrip())
+        heading = _SECTION.match(stripped.lower()) if here == 0 else None
+        if heading:
+            section, current, indent = heading.group(1), "", 0
+        elif not section:
+            lead.append(stripped)
+        elif section in ("args", "arguments", "parameters") and stripped:
+            entry = _PARAMETER.match(stripped)
+            if entry and (not indent or here <= indent):
+                current, indent = entry.group(1), here
+                about[current] = entry.group(2)
+            elif current:
+                about[current] = f"{about[current]} {stripped}".strip()
+    paragraphs = " ".join(line or "\n" for line in lead).split("\n")
+    return "\n".join(p.strip() for p in paragraphs if p.strip()), about
+
+
+def _hint(tool: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        raise ToolDefinitionError(
+            f"tool {tool!r}: {parameter} takes any arguments, for which there is no schema; "
+            "name each parameter"
+        )
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        raise ToolDefinitionError(
+            f"tool {tool!r}: parameter {parameter.name!r} is positional-only; a model gives "
+            "arguments by name, so remove the '/'"
+        )
+    if parameter.name not in hints:
+        raise ToolDefinitionError(
+            f"tool {tool!r}: parameter {parameter.name!r} has no type hint; "
+            f"write for example `{parameter.name}: str`"
+        )
+    try:
+        return _portable(hints[parameter.name])
+    except RecursionError as error:
+        raise ToolDefinitionError(
+            f"tool {tool!r}: the type of {parameter.name!r} contains itself; use a dataclass"
+        ) from error
+
+
+def _portable(hint: Any) -> Any:
+    """`hint` with `typing.TypedDict` replaced by its twin that pydantic reads on Python 3.11."""
+    if typing.is_typeddict(hint):
+        fields = {
+            key: _portable_field(value, key in hint.__required_keys__)
+            for key, value in typing.get_type_hints(hint, include_extras=True).items()
+        }
+        make: Any = typing_extensions.TypedDict
+        return make(hint.__name__, fields)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is None or origin is typing.Literal or origin is typing.Annotated:
+        return hint
+    portable = tuple(_portable(a) for a in arguments)
+    if portable == arguments:
+        return hint
+    if origin in (typing.Union, types.UnionType):
+        return functools.reduce(operator.or_, portable)
+    return origin[portable]
+
+
+def _portable_field(hint: Any, required: bool) -> Any:
+    # Where annotations are strings, only the wrapper tells that a field may be absent.
+    if typing.get_origin(hint) in (typing.Required, typing.NotRequired):
+        required = typing.get_origin(hint) is typing.Required
+        hint = typing.get_args(hint)[0]
+    wrapper: Any = typing.Required if required else typing.NotRequired
+    return wrapper[_portable(hint)]
+
+
+class _QuietSchema(GenerateJsonSchema):
+    def emit_warning(self, kind: JsonSchemaWarningKind, detail: str) -> None:
+        # A default that JSON cannot hold is left out of the schema; the function still has it.
+        if kind != "non-serializable-default":
+            super().emit_warning(kind, detail)
+
+
+def _json_schema(model: type[BaseModel]) -> JSON:
+    made = model.model_json_schema(by_alias=True, schema_generator=_QuietSchema)
+    schema = cast("JSON", _untitled(made))
+    schema.setdefault("properties", {})
+    return schema
+
+
+def _untitled(schema: Any) -> Any:
+    """Without the titles that pydantic adds, which only lengthen the prompt."""
+    if isinstance(schema, list):
+        return [_untitled(item) for item in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    out: JSON = {}
+    for key, value in cast("JSON", schema).items():
+        if key in ("properties", "$defs"):
+            out[key] = {name: _untitled(inner) for name, inner in value.items()}
+        elif key in ("default", "enum", "const", "examples"):
+            out[key] = value
+        elif key != "title":
+            out[key] = _untitled(value)
+    return out
+
+
+def _check_json(text: str) -> None:
+    """Refuse what is no JSON object, with the position, before the schema is asked."""
+
+    def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        keys = [key for key, _ in pairs]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise ArgumentError(f"argument {twice!r} is given twice")
+        return dict(pairs)
+
+    def no_constant(constant: str) -> Any:
+        raise ArgumentError(f"invalid JSON: {constant} is not a JSON number")
+
+    try:
+        value = json.loads(text, object_pairs_hook=no_duplicates, parse_constant=no_constant)
+    except ArgumentError:
+        raise
+    except json.JSONDecodeError as error:
+        raise ArgumentError(f"invalid JSON at character {error.pos + 1}: {error.msg}") from None
+    except (RecursionError, ValueError) as error:
+        raise ArgumentError(f"JSON that cannot be read: {error}") from None
+    if not isinstance(value, dict):
+        kind = {list: "an array", str: "a string", type(None): "null"}.get(type(value), "a number")
+        raise ArgumentError(f"arguments must be a JSON object, not {kind}")
+
+
+def _problem(error: Mapping[str, Any]) -> str:
+    """One pydantic error as a phrase that names the argument."""
+    path = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "missing":
+        return f"missing argument {path!r}"
+    if error["type"] == "extra_forbidden":
+        return f"unknown argument {path!r}"
+    given = repr(error["input"])
+    given = given if len(given) <= 60 else given[:57] + "..."
+    return f"argument {path!r}: {error['msg']}, got {given}"

@@ -1,0 +1,125 @@
+"""`@tool`: a Python function, with types and a docstring, as something that a model can call.
+
+A `Tool` stays callable as the function it wraps, so that tests and other code use it directly. It
+is a descriptor: on a method it binds to the instance, which is how a tool gets state of a rollout.
+How its arguments are read is `schema.py`; how calls are run is `execute.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, overload
+
+from tutelage.errors import ToolDefinitionError
+from tutelage.tools.schema import Signature, signature_of
+from tutelage.types import JSON, ToolSpec
+
+DEFAULT_TIMEOUT = 10.0
+"""Seconds that one call may take."""
+DEFAULT_MAX_CHARS = 4000
+"""Characters of an observation; longer ones are cut in the middle."""
+MIN_MAX_CHARS = 64
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+
+
+class ToolError(Exception):
+    """Raised by a tool on purpose: its message, alone, is what the model observes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tool:
+    """A function that a model can call, with what the model is told about it.
+
+    `terminal` ends the episode: its result is the answer. `inline` runs a synchronous function on
+    the event loop instead of in a thread, which is only right where its time is bounded and tiny.
+    """
+
+    name: str
+    description: str
+    fn: Callable[..., Any] = field(repr=False)
+    signature: Signature = field(repr=False)
+    timeout: float = DEFAULT_TIMEOUT
+    """Seconds."""
+    max_chars: int = DEFAULT_MAX_CHARS
+    terminal: bool = False
+    inline: bool = False
+
+    @property
+    def parameters(self) -> JSON:
+        """The JSON schema of the arguments."""
+        return self.signature.schema
+
+    @property
+    def spec(self) -> ToolSpec:
+        """What a model is told."""
+        return ToolSpec(self.name, self.description, self.parameters)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself, unchecked."""
+        return self.fn(*args, **kwargs)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Tool:
+        """The tool bound to `instance`, when it is an attribute of a class."""
+        if instance is None or not hasattr(self.fn, "__get__"):
+            return self
+        return replace(self, fn=self.fn.__get__(instance, owner))
+
+
+@overload
+def tool(name: Callable[..., Any]) -> Tool: ...
+@overload
+def tool(
+    name: str | None = None,
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    max_chars: int = DEFAULT_MAX_CHARS,
+    terminal: bool = False,
+    inline: bool = False,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(
+    name: str | Callable[..., Any] | None = None,
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    max_chars: int = DEFAULT_MAX_CHARS,
+    terminal: bool = False,
+    inline: bool = False,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a function or method a `Tool`: `@tool`, `@tool()` or `@tool("name", timeout=2.0)`.
+
+    `timeout` is in seconds, `max_chars` bounds the observation. Raises `ToolDefinitionError` when
+    the signature gives no JSON schema, or an option makes no sense.
+    """
+    namespace = _caller_locals(inspect.currentframe())
+
+    def decorate(fn: Callable[..., Any]) -> Tool:
+        plain = fn.__func__ if isinstance(fn, staticmethod) else fn
+        given = name if isinstance(name, str) else getattr(plain, "__name__", "")
+        _check_options(given, timeout, max_chars)
+        description, signature = signature_of(plain, namespace)
+        return Tool(given, description, fn, signature, timeout, max_chars, terminal, inline)
+
+    return decorate(name) if callable(name) else decorate
+
+
+def _caller_locals(frame: Any) -> Mapping[str, Any]:
+    """What the caller can see: where types defined inside a function are found."""
+    caller = frame.f_back if frame is not None else None
+    return dict(caller.f_locals) if caller is not None else {}
+
+
+def _check_options(name: str, timeout: float, max_chars: int) -> None:
+    if not _NAME.match(name):
+        raise ToolDefinitionError(
+            f"{name!r} is no name for a tool: use 1-64 letters, digits, '_' or '-'; "
+            "give one with @tool('name')"
+        )
+    if not (timeout > 0 and math.isfinite(timeout)):
+        raise ToolDefinitionError(f"tool {name!r}: timeout {timeout!r} must be seconds above 0")
+    if max_chars < MIN_MAX_CHARS:
+        raise ToolDefinitionError(
+            f"tool {name!r}: max_chars {max_chars!r} must be at least {MIN_MAX_CHARS}"
+        )

@@ -1,0 +1,353 @@
+"""Advantage estimators: agreement with the flat formulas, known answers, the intended differences
+from verl, and what each refuses."""
+
+import flat_advantages
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rl_batches import Batch, batches, make_batch, observe, split
+
+from tutelage.algorithms.rl import ADVANTAGES, estimate_advantages, group_counts, whiten
+from tutelage.errors import ConfigError
+
+GROUP = ["grpo", "rloo", "reinforce_plus_plus_baseline", "opo", "gpg", "grpo_passk", "maxrl"]
+CLOSE = {"rtol": 1e-7, "atol": 1e-7}
+
+
+def run(name: str, batch: Batch, dtype: torch.dtype = torch.float64, **options):
+    return estimate_advantages(
+        name,
+        batch.tensor("rewards", dtype),
+        batch.tensor("mask"),
+        groups_B=batch.groups,
+        rollouts_B=batch.rollouts,
+        values_BT=batch.tensor("values", dtype),
+        baselines_B=batch.tensor("baselines", dtype),
+        **options,
+    )
+
+
+def rows(*values: list[float]) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def outcome(name: str, scores: list[float], groups: list[str], **options) -> list[float]:
+    """Advantages of one-token rollouts."""
+    rewards = rows(*([s] for s in scores))
+    advantages, _ = estimate_advantages(
+        name, rewards, torch.ones_like(rewards), groups_B=groups, **options
+    )
+    return advantages[:, 0].tolist()
+
+
+# --- agreement with the formulas -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(ADVANTAGES))
+@settings(max_examples=60, deadline=None)
+@given(
+    batch=batches(),
+    gamma=st.sampled_from([1.0, 0.9]),
+    lam=st.sampled_from([1.0, 0.8, 0.0]),
+    norm=st.booleans(),
+    single=st.sampled_from(["zero", "verl"]),
+)
+def test_agrees_with_the_flat_formula(name, batch, gamma, lam, norm, single):
+    if name == "grpo_passk":
+        single = "zero"
+    options = {"gamma": gamma, "lam": lam, "norm_by_std": norm, "single_member": single}
+    got = run(name, batch, **options)
+    wanted = flat_advantages.estimate(
+        name,
+        batch.rewards,
+        batch.mask,
+        groups=batch.groups,
+        rollouts=batch.rollouts,
+        values=batch.values,
+        baselines=batch.baselines,
+        **options,
+    )
+    for ours, theirs in zip(got, wanted, strict=True):
+        # The flat mean of equal rewards is off by a rounding error, over a deviation of 1e-6 (or
+        # 1e-4 in whitening): that error and no more.
+        torch.testing.assert_close(ours, rows(*theirs), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(ADVANTAGES))
+def test_keeps_the_dtype(name):
+    batch = make_batch(3)
+    for dtype in (torch.float32, torch.float64):
+        assert {t.dtype for t in run(name, batch, dtype)} == {dtype}
+
+
+# --- known answers -------------------------------------------------------------------------------
+
+
+def test_known_answers_of_a_group():
+    scores, groups = [1.0, 0.0, 0.0, 1.0], ["a"] * 4
+    std = (4 * 0.25 / 3) ** 0.5
+    assert outcome("grpo", scores, groups)[0] == pytest.approx(0.5 / (std + 1e-6))
+    assert outcome("grpo", scores, groups, norm_by_std=False) == [0.5, -0.5, -0.5, 0.5]
+    assert outcome("rloo", scores, groups) == pytest.approx([2 / 3, -2 / 3, -2 / 3, 2 / 3])
+    assert outcome("gpg", scores, groups) == [1.0, -1.0, -1.0, 1.0]
+    assert outcome("maxrl", [1, 0, 0, 0], groups) == [3.0, -1.0, -1.0, -1.0]
+    assert outcome("maxrl", [0.0] * 4, groups) == [0.0] * 4
+    assert outcome("grpo_passk", [0.2, 1.0, 0.5], ["a"] * 3, norm_by_std=False) == [0, 0.5, 0]
+    assert outcome("grpo_passk", [1.0, 1.0, 0.5], ["a"] * 3) == [0, 0, 0]
+
+
+def test_opo_weighs_rewards_by_trained_tokens():
+    rewards = rows([0, 0, 3], [1, 0, 0])
+    mask = rows([1, 1, 1], [1, 0, 0])
+    advantages, _ = estimate_advantages("opo", rewards, mask, groups_B=["a", "a"])
+    baseline = (3 * 3 + 1 * 1) / 4
+    assert advantages.tolist() == [[3 - baseline] * 3, [1 - baseline, 0, 0]]
+
+
+def test_gae_known_answer():
+    rewards, values = rows([0, 0, 1]), rows([0.5, 9, 0.25])
+    mask = rows([1, 0, 1])
+    advantages, returns = estimate_advantages(
+        "gae", rewards, mask, values_BT=values, gamma=0.5, lam=0.5
+    )
+    last = 1 - 0.25
+    first = 0.5 * 0.25 - 0.5 + 0.25 * last
+    torch.testing.assert_close(returns, rows([first + 0.5, 0, last + 0.25]))
+    mean, half = (first + last) / 2, (last - first) / 2
+    scale = (2 * half**2 + 1e-8) ** 0.5
+    torch.testing.assert_close(advantages, rows([(first - mean) / scale, 0, (last - mean) / scale]))
+
+
+def test_equal_rewards_give_exactly_zero():
+    # The mean of three 0.1 is not 0.1 in floating point; a tiny deviation must not blow that up.
+    for name in GROUP:
+        rewards = torch.full((3, 1), 0.1, dtype=torch.float32)
+        advantages, _ = estimate_advantages(
+            name, rewards, torch.ones_like(rewards), groups_B=["a"] * 3
+        )
+        assert advantages.abs().max() == 0
+
+
+def test_whiten():
+    x, mask = rows([1, 100, 3], [5, 0, 0]), rows([1, 0, 1], [1, 0, 0])
+    root = (4 + 1e-8) ** 0.5
+    torch.testing.assert_close(whiten(x, mask), rows([-2 / root, 0, 0], [2 / root, 0, 0]))
+    assert whiten(x, rows([1, 0, 0], [0, 0, 0])).abs().sum() == 0
+    assert whiten(x, torch.zeros_like(mask)).abs().sum() == 0
+
+
+# --- the laws ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(ADVANTAGES))
+@settings(max_examples=40, deadline=None)
+@given(batch=batches(), seed=st.integers(0, 999))
+def test_observations_change_no_trained_advantage(name, batch, seed):
+    before = run(name, batch, gamma=0.9, lam=0.8)
+    mask = batch.tensor("mask") > 0
+    changed, places = observe(batch, seed)
+    after = run(name, changed, gamma=0.9, lam=0.8)
+    masked = changed.tensor("mask") == 0
+    for old, new in zip(before, after, strict=True):
+        moved = torch.tensor([float(new[p]) for p in places], dtype=torch.float64)
+        torch.testing.assert_close(moved, old[mask], **CLOSE)
+        assert new[masked].abs().sum() == 0
+
+
+@pytest.mark.parametrize("name", sorted(ADVANTAGES))
+@settings(max_examples=40, deadline=None)
+@given(batch=batches(), seed=st.integers(0, 999))
+def test_rows_of_a_rollout_may_be_cut_anywhere(name, batch, seed):
+    before = run(name, batch, gamma=0.9, lam=0.8)
+    mask = batch.tensor("mask") > 0
+    changed, places = split(batch, seed)
+    after = run(name, changed, gamma=0.9, lam=0.8)
+    for old, new in zip(before, after, strict=True):
+        moved = torch.tensor([float(new[p]) for p in places], dtype=torch.float64)
+        torch.testing.assert_close(moved, old[mask], **CLOSE)
+
+
+@pytest.mark.parametrize("name", sorted(ADVANTAGES))
+def test_rollouts_without_a_trained_token(name):
+    rewards, mask = rows([0, 1.0], [0, 1], [0, 0.5]), rows([1, 1], [0, 0], [1, 0])
+    options = {"values_BT": rewards, "baselines_B": torch.zeros(3).double()}
+    advantages, returns = estimate_advantages(
+        name, rewards, mask, groups_B=["a", "a", "a"], **options
+    )
+    assert torch.isfinite(advantages).all()
+    assert torch.isfinite(returns).all()
+    assert advantages[1].abs().sum() == 0
+    nothing, _ = estimate_advantages(
+        name, rewards, torch.zeros_like(mask), groups_B=["a", "a", "a"], **options
+    )
+    assert nothing.abs().sum() == 0
+    none = torch.zeros(0, 2)
+    options = {"values_BT": none, "baselines_B": torch.zeros(0)}
+    empty, _ = estimate_advantages(name, none, none, groups_B=[], **options)
+    assert empty.shape == (0, 2)
+
+
+def test_an_empty_rollout_counts_in_its_group():
+    rewards, mask = rows([1.0], [0.0]), rows([1], [0])
+    advantages, _ = estimate_advantages("rloo", rewards, mask, groups_B=["a", "a"])
+    assert advantages.tolist() == [[1.0], [0.0]]
+
+
+# --- where we differ from verl on purpose --------------------------------------------------------
+
+
+def test_difference_a_returns_go_on_across_observations():
+    rewards, mask = rows([0, 0, 0, 1]), rows([1, 1, 0, 1])
+    _, returns = estimate_advantages("reinforce_plus_plus", rewards, mask, gamma=0.5)
+    # verl resets at the observation: 0, 0 for the first turn.
+    assert returns.tolist() == [[0.25, 0.5, 0, 1]]
+
+
+@pytest.mark.parametrize("name", ["gae", "remax", "reinforce_plus_plus"])
+def test_difference_b_a_reward_on_a_masked_token_moves_to_the_last_trained_token(name):
+    mask = rows([1, 1, 0], [1, 0, 1])
+    options = {"values_BT": torch.zeros_like(mask), "baselines_B": torch.zeros(2).double()}
+    stray = estimate_advantages(name, rows([0, 0, 1], [0, 1, 0]), mask, **options)
+    placed = estimate_advantages(name, rows([0, 1, 0], [0, 0, 1]), mask, **options)
+    for ours, expected in zip(stray, placed, strict=True):
+        torch.testing.assert_close(ours, expected)
+    assert stray[1].tolist() == [[1, 1, 0], [1, 0, 1]]
+
+
+def test_difference_b_across_rows_of_a_rollout():
+    # The stray reward of the first row belongs at the end of the rollout, in the second row.
+    mask = rows([1, 0], [0, 1])
+    _, returns = estimate_advantages(
+        "remax",
+        rows([0, 1], [0, 0]),
+        mask,
+        rollouts_B=["r", "r"],
+        baselines_B=torch.zeros(2).double(),
+    )
+    assert returns.tolist() == [[1, 0], [0, 1]]
+
+
+@pytest.mark.parametrize("name", ["gae", "remax"])
+def test_difference_c_masked_positions_are_exactly_zero(name):
+    mask = rows([1, 0, 1, 0])
+    for out in estimate_advantages(
+        name,
+        rows([0, 0, 0, 1]),
+        mask,
+        values_BT=rows([0.5, 7, -0.5, 3]),
+        baselines_B=torch.tensor([0.3]).double(),
+    ):
+        assert out[mask == 0].tolist() == [0, 0]
+
+
+def test_difference_d_statistics_are_per_rollout():
+    # Rollout x became two rows. Per row the group would be [0, 1, 0] with mean 1/3.
+    rewards, mask = rows([0, 0], [0, 1], [0, 0]), rows([1, 1], [1, 1], [1, 0])
+    ids = {"groups_B": ["g"] * 3, "rollouts_B": ["x", "x", "y"]}
+    for name, x, y in [
+        ("rloo", 1.0, -1.0),
+        ("gpg", 1.0, -1.0),  # B = 2 rollouts, one of them rewarded, times 1/2
+        ("opo", 1 / 5, -4 / 5),  # lengths 4 and 1
+    ]:
+        advantages, _ = estimate_advantages(name, rewards, mask, **ids)
+        torch.testing.assert_close(advantages, rows([x, x], [x, x], [y, 0]))
+    _, returns = estimate_advantages("reinforce_plus_plus", rewards, mask, gamma=0.5, **ids)
+    assert returns.tolist() == [[0.125, 0.25], [0.5, 1], [0, 0]]
+    values = rows([0, 0], [0, 0], [0, 0])
+    _, returns = estimate_advantages("gae", rewards, mask, values_BT=values, gamma=0.5, **ids)
+    assert returns.tolist() == [[0.125, 0.25], [0.5, 1], [0, 0]]
+
+
+@pytest.mark.parametrize("name", GROUP)
+def test_difference_e_a_group_of_one_teaches_nothing(name):
+    advantages = outcome(name, [1.0, 0.0, 0.7], ["a", "a", "alone"])
+    assert advantages[2] == 0
+    assert advantages[0] != 0
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("grpo", 0.7), ("rloo", 0.7), ("opo", 0.7), ("gpg", 0.7), ("maxrl", 0.0)],
+)
+def test_a_group_of_one_as_in_verl(name, expected):
+    assert outcome(name, [0.7], ["alone"], single_member="verl") == pytest.approx(
+        [expected], rel=2e-6
+    )
+
+
+def test_a_group_of_one_as_in_verl_whitened_or_refused():
+    lone = outcome("reinforce_plus_plus_baseline", [0.7, 0.1], ["a", "b"], single_member="verl")
+    scale = (0.18 + 1e-8) ** 0.5
+    assert lone == pytest.approx([0.3 / scale, -0.3 / scale])
+    with pytest.raises(ConfigError, match=r"agent\.num_chains"):
+        outcome("grpo_passk", [0.7], ["alone"], single_member="verl")
+
+
+def test_lonely_rollouts_stay_out_of_the_whitening():
+    with_lone = outcome("reinforce_plus_plus_baseline", [1, 0, 1, 0, 9], [*"aabb", "alone"])
+    without = outcome("reinforce_plus_plus_baseline", [1, 0, 1, 0], [*"aabb"])
+    assert with_lone == [*without, 0]
+
+
+def test_groups_without_contrast_are_counted():
+    rewards = rows([1], [0], [0.5], [0.5], [1], [1], [0])
+    counts = group_counts(
+        rewards,
+        torch.ones_like(rewards),
+        ["mixed", "mixed", "flat", "flat", "one", "two-rows", "two-rows"],
+        rollouts_B=[0, 1, 2, 3, 4, 5, 5],
+    )
+    assert counts == (4, 2, 1)
+
+
+# --- ids and refusals ----------------------------------------------------------------------------
+
+
+def test_ids_may_be_any_hashables_or_tensors():
+    rewards = rows([1], [0], [1], [1])
+    mask = torch.ones_like(rewards)
+    results = [
+        estimate_advantages("rloo", rewards, mask, groups_B=ids)[0].tolist()
+        for ids in (
+            ["a", "a", "b", "b"],
+            torch.tensor([5, 5, 2, 2]),
+            list(torch.tensor([1, 1, 0, 0])),
+        )
+    ]
+    assert results == [[[1.0], [-1.0], [0.0], [0.0]]] * 3
+
+
+def test_bool_and_integer_masks():
+    rewards = rows([0, 1], [0, 0])
+    masks = [torch.ones(2, 2, dtype=t) for t in (torch.bool, torch.int64, torch.float32)]
+    results = [estimate_advantages("grpo", rewards, mask, groups_B=["a", "a"])[0] for mask in masks]
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_refuses_what_it_cannot_mean():
+    rewards = rows([0, 1])
+    with pytest.raises(ConfigError, match="'grppo' is unknown; did you mean 'grpo'"):
+        estimate_advantages("grppo", rewards, rewards, groups_B=["a"])
+    with pytest.raises(ConfigError, match=r"gamma=1\.5"):
+        estimate_advantages("reinforce_plus_plus", rewards, rewards, gamma=1.5)
+    with pytest.raises(ConfigError, match=r"single_member='zeros'.*did you mean 'zero'"):
+        estimate_advantages("rloo", rewards, rewards, groups_B=["a"], single_member="zeros")
+    with pytest.raises(ValueError, match="needs groups_B"):
+        estimate_advantages("rloo", rewards, rewards)
+    with pytest.raises(ValueError, match="needs values_BT"):
+        estimate_advantages("gae", rewards, rewards)
+    with pytest.raises(ValueError, match="needs baselines_B"):
+        estimate_advantages("remax", rewards, rewards)
+    with pytest.raises(ValueError, match="2 ids for 1 rows"):
+        estimate_advantages("rloo", rewards, rewards, groups_B=["a", "b"])
+    with pytest.raises(ValueError, match=r"values_BT has shape \(1, 1\)"):
+        estimate_advantages("gae", rewards, rewards, values_BT=rows([0]))
+    two = rows([0], [1])
+    with pytest.raises(ValueError, match="groups_B differs between rows of one rollout"):
+        estimate_advantages("rloo", two, two, groups_B=["a", "b"], rollouts_B=["r", "r"])
+    with pytest.raises(ValueError, match="baselines_B differs"):
+        estimate_advantages(
+            "remax", two, two, baselines_B=torch.tensor([0.0, 1.0]), rollouts_B=["r", "r"]
+        )

@@ -1,0 +1,74 @@
+"""The public signatures of `tutelage.algorithms.rl`: other parts and users rely on them."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+from tutelage.algorithms import rl
+
+SIGNATURES = {
+    "estimate_advantages": "name, rewards_BT, mask_BT, *, groups_B=None, rollouts_B=None, "
+    "values_BT=None, baselines_B=None, gamma=1.0, lam=1.0, norm_by_std=True, single_member='zero'",
+    "kl_penalty": "logp_BT, ref_logp_BT, kind",
+    "full_kl": "logits_BTV, ref_logits_BTV",
+    "policy_loss": "mode, logp_BT, old_logp_BT, advantages_BT, mask_BT, *, clip_ratio=0.2, "
+    "clip_ratio_low=None, clip_ratio_high=None, clip_ratio_c=3.0, aggregation='token-mean', "
+    "rollouts_B=None, denominator=None, **mode_options",
+    "aggregate": "x_BT, mask_BT, mode, *, rollouts_B=None, denominator=None, scale=None",
+    "aggregation_denominator": "mask_BT, mode, *, rollouts_B=None, scale=None",
+    "value_loss": "values_BT, returns_BT, old_values_BT, mask_BT, *, clip=0.5, rollouts_B=None, "
+    "denominator=None",
+    "AdaptiveKL": "coef, target, horizon",
+    "importance_weights": "log_ratio_BT, mask_BT, level, cap",
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signature(name):
+    parameters = inspect.signature(getattr(rl, name)).parameters.values()
+    bare = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
+    assert str(inspect.Signature(bare)) == f"({SIGNATURES[name]})"
+
+
+def test_update_of_the_controllers():
+    for controller in (rl.AdaptiveKL, rl.FixedKL):
+        assert list(inspect.signature(controller.update).parameters) == ["self", "kl", "n"]
+
+
+def test_names_that_the_config_may_use():
+    assert sorted(rl.ADVANTAGES) == [
+        "gae",
+        "gpg",
+        "grpo",
+        "grpo_passk",
+        "maxrl",
+        "opo",
+        "reinforce_plus_plus",
+        "reinforce_plus_plus_baseline",
+        "remax",
+        "rloo",
+    ]
+    assert sorted(rl.LOSSES) == [
+        "cispo",
+        "clip_cov",
+        "geo_mean",
+        "gpg",
+        "gspo",
+        "kl_cov",
+        "sapo",
+        "vanilla",
+    ]
+    assert sorted(rl.AGGREGATIONS) == [
+        "seq-mean-token-mean",
+        "seq-mean-token-sum",
+        "seq-mean-token-sum-norm",
+        "token-mean",
+    ]
+
+
+def test_every_public_name_exists_and_algorithms_is_light():
+    assert all(hasattr(rl, name) for name in rl.__all__)
+    code = "import sys, tutelage.algorithms; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

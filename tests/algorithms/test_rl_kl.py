@@ -1,0 +1,165 @@
+"""KL estimators, the exact KL, entropy, and the coefficient's controllers."""
+
+import math
+
+import pytest
+import torch
+
+from tutelage.algorithms.rl import (
+    KL_KINDS,
+    AdaptiveKL,
+    FixedKL,
+    aggregate,
+    entropy,
+    full_kl,
+    kl_in_reward,
+    kl_loss_warning,
+    kl_penalty,
+)
+from tutelage.errors import ConfigError
+
+K = [0.0, 0.5, -0.5, 3.0, -3.0, 30.0, -30.0]
+
+
+def flat(kind: str, k: float) -> float:
+    x = min(max(-k, -20.0), 20.0)
+    return {
+        "kl": k,
+        "k1": k,
+        "abs": abs(k),
+        "mse": 0.5 * k * k,
+        "k2": 0.5 * k * k,
+        "low_var_kl": min(max(math.exp(x) - x - 1, -10.0), 10.0),
+        "k3": min(max(math.exp(x) - x - 1, -10.0), 10.0),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", [k for k in KL_KINDS if k != "full"])
+def test_values(kind):
+    ref = torch.linspace(-3, -1, len(K), dtype=torch.float64).unsqueeze(0)
+    got = kl_penalty(ref + torch.tensor([K]).double(), ref, kind)
+    wanted = [flat(kind.removesuffix("+"), k) for k in K]
+    assert got[0].tolist() == pytest.approx(wanted, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", [k for k in KL_KINDS if k.endswith("+")])
+def test_a_plus_keeps_the_value_and_takes_the_gradient_of_k2(kind):
+    ref = torch.linspace(-3, -1, len(K), dtype=torch.float64).unsqueeze(0)
+    logp = (ref + torch.tensor([K]).double()).requires_grad_()
+    value = kl_penalty(logp, ref, kind)
+    assert torch.equal(value.detach(), kl_penalty(logp, ref, kind[:-1]).detach())
+    (gradient,) = torch.autograd.grad(value.sum(), logp)
+    assert gradient[0].tolist() == pytest.approx(K)
+
+
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3", "abs"])
+def test_gradcheck(kind):
+    ref = torch.full((2, 3), -1.0, dtype=torch.float64)
+    logp = (ref + torch.tensor([[0.3, -0.2, 0.7], [-0.9, 1.1, 0.4]]).double()).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: kl_penalty(x, ref, kind), logp)
+
+
+def logits(seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(2, 3, 5, generator=generator, dtype=torch.float64)
+
+
+def test_full_is_exact_and_the_estimators_agree_with_it_on_average():
+    # Halved, so that no ratio meets k3's clip.
+    policy, reference = logits(0) / 2, logits(1) / 2
+    exact = full_kl(policy, reference)
+    p, q = policy.softmax(-1), reference.softmax(-1)
+    for b in range(2):
+        for t in range(3):
+            wanted = sum(
+                float(p[b, t, v]) * math.log(float(p[b, t, v]) / float(q[b, t, v]))
+                for v in range(5)
+            )
+            assert exact[b, t].item() == pytest.approx(wanted)
+    assert torch.equal(kl_penalty(policy, reference, "full"), exact)
+    # The expectation over the vocabulary of k1 and k3 is the KL.
+    for kind in ("k1", "k3"):
+        per_token = torch.stack(
+            [kl_penalty(p[..., v].log(), q[..., v].log(), kind) for v in range(5)], dim=-1
+        )
+        torch.testing.assert_close((p * per_token).sum(-1), exact)
+    assert torch.autograd.gradcheck(full_kl, (policy.requires_grad_(), reference))
+
+
+def test_full_and_entropy_allow_tokens_that_cannot_be_sampled():
+    policy = logits(2)
+    policy[..., 0] = -torch.inf
+    reference = logits(3)
+    reference[..., 0] = -torch.inf
+    x = policy.clone().requires_grad_()
+    for measured, expected in (
+        (full_kl(x, reference), full_kl(policy[..., 1:], reference[..., 1:])),
+        (entropy(x), entropy(policy[..., 1:])),
+    ):
+        torch.testing.assert_close(measured, expected)
+        assert torch.isfinite(torch.autograd.grad(measured.sum(), x)[0]).all()
+
+
+def test_entropy():
+    assert entropy(torch.zeros(1, 1, 8)).item() == pytest.approx(math.log(8))
+    assert torch.autograd.gradcheck(entropy, logits(4).requires_grad_())
+
+
+def test_kl_in_reward():
+    scores, kl = torch.tensor([[0.0, 0.0, 1.0]]), torch.tensor([[0.5, math.nan, 1.0]])
+    kl.requires_grad_()
+    rewards = kl_in_reward(scores, kl, torch.tensor([[1, 0, 1]]), 0.1)
+    assert rewards[0].tolist() == pytest.approx([-0.05, 0.0, 0.9])
+    assert not rewards.requires_grad
+
+
+def test_k1_as_a_loss_has_no_expected_gradient_and_says_so():
+    policy = logits(5).requires_grad_()
+    logp = policy.log_softmax(-1)
+    reference = logits(6).log_softmax(-1)
+    # Exact expectation over the sampled token, with its probability held fixed.
+    for kind, flat_gradient in (("k1", True), ("k1+", False), ("k2", False)):
+        loss = (logp.exp().detach() * kl_penalty(logp, reference, kind)).sum()
+        (gradient,) = torch.autograd.grad(loss, policy, retain_graph=True)
+        assert (gradient.abs().max().item() < 1e-12) is flat_gradient
+        assert (kl_loss_warning(kind) is not None) is flat_gradient
+    assert "'kl+'" in str(kl_loss_warning("kl"))
+    assert kl_loss_warning("low_var_kl") is None
+
+
+def test_kl_loss_is_the_aggregate_of_the_penalty():
+    logp, ref = torch.tensor([[-1.0, -2.0]]), torch.tensor([[-1.5, 9.0]])
+    penalty = kl_penalty(logp, ref, "mse")
+    assert aggregate(penalty, torch.tensor([[1, 0]]), "token-mean").item() == 0.125
+
+
+def test_adaptive_known_answer():
+    controller = AdaptiveKL(0.001, 0.1, 10000)
+    assert controller.update(0.05, 1024) == pytest.approx(0.00097952, abs=1e-12)
+    assert controller.coef == pytest.approx(0.00097952, abs=1e-12)
+
+
+def test_adaptive_moves_towards_the_target_and_no_faster_than_a_fifth():
+    assert AdaptiveKL(1.0, 0.1, 100).update(99.0, 10) == pytest.approx(1.02)
+    assert AdaptiveKL(1.0, 0.1, 100).update(0.11, 10) == pytest.approx(1.01)
+    assert AdaptiveKL(1.0, 0.1, 100).update(0.1, 10) == 1.0
+    assert FixedKL(0.3).update(99.0, 10) == 0.3
+
+
+def test_refuses_what_it_cannot_mean():
+    x = torch.zeros(1, 2)
+    with pytest.raises(ConfigError, match="'low_var' is unknown; did you mean 'low_var_kl'"):
+        kl_penalty(x, x, "low_var")
+    for kind in ("full+", "k3++", "+"):
+        with pytest.raises(ConfigError, match="is unknown"):
+            kl_penalty(x, x, kind)
+    with pytest.raises(ValueError, match="full KL needs the logits"):
+        kl_penalty(x, x, "full")
+    with pytest.raises(ValueError, match="ref_logp_BT has"):
+        kl_penalty(x, x[:, :1], "k1")
+    with pytest.raises(ConfigError, match="target_kl=0"):
+        AdaptiveKL(0.001, 0, 100)
+    with pytest.raises(ConfigError, match="horizon=-1"):
+        AdaptiveKL(0.001, 0.1, -1)
+    with pytest.raises(ValueError, match="nan"):
+        AdaptiveKL(0.001, 0.1, 100).update(math.nan, 4)

@@ -1,0 +1,162 @@
+"""What stops a run before it starts: each with key, value, reason and fix."""
+
+from typing import Any
+
+import pytest
+
+from tutelage.config import Built, Machine, Resolved, resolve
+from tutelage.errors import ConfigError
+
+LAPTOP = Machine(cuda_devices=0, cores=2)
+ONE_GPU = Machine(cuda_devices=1, cores=8)
+EIGHT_GPUS = Machine(cuda_devices=8, cores=64)
+ALL = Built.everything()
+
+
+def refusal(*overrides: str, recipe: str = "math", **options: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        resolve(recipe, overrides, **({"machine": LAPTOP} | options))
+    return str(caught.value)
+
+
+def accepted(*overrides: str, **options: Any) -> Resolved:
+    return resolve("math", overrides, **({"machine": LAPTOP, "built": ALL} | options))
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("adv_estimator=gae", "algorithm.adv_estimator='gae'"),
+        ("adv_estimator=rloo", "algorithm.adv_estimator='rloo'"),
+        ("actor.policy_loss.loss_mode=gspo", "actor.policy_loss.loss_mode='gspo'"),
+        ("agent.agent_type=react", "agent.agent_type='react'"),
+        ("agent.template=qwen2.5", "agent.template='qwen2.5'"),
+        ("agent.backend=openai", "agent.backend='openai'"),
+        ("trainer.logger=[console,wandb]", "trainer.logger=['console', 'wandb']"),
+        ("actor.use_kl_loss=true", "actor.use_kl_loss=True"),
+        ("algorithm.use_kl_in_reward=true", "algorithm.use_kl_in_reward=True"),
+        ("rollout.correction=icepop", "rollout.correction='icepop'"),
+        ("rollout.top_p=0.9", "rollout.top_p=0.9"),
+        ("rollout.top_k=5", "rollout.top_k=5"),
+    ],
+)
+def test_not_built_is_refused_and_built_is_not(override: str, key: str) -> None:
+    message = refusal(override)
+    assert key in message
+    assert "not built yet" in message
+    assert "Use " in message
+    accepted(override)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model.enable_gradient_checkpointing=true",
+        "actor.fsdp_config.param_offload=true",
+        "actor.fsdp_config.optimizer_offload=true",
+        "ref.fsdp_config.param_offload=true",
+    ],
+)
+def test_gpu_memory_keys(override: str) -> None:
+    assert "not built yet" in refusal(override, machine=ONE_GPU)
+    key = override.partition("=")[0]
+    assert key in accepted(override, built=Built()).unused
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["trainer.nnodes=2", "trainer.n_gpus_per_node=1", "rollout.tensor_model_parallel_size=2"],
+)
+def test_devices_that_are_not_there(override: str) -> None:
+    message = refusal(override, built=ALL)
+    assert "more than what is there" in message
+    assert "trainer.device=cpu" in message
+    resolved = accepted(override, "trainer.device=cpu")
+    assert "CPU" in resolved.unused[override.partition("=")[0]]
+
+
+def test_devices_that_are_there_and_not_built() -> None:
+    assert "not built yet" in refusal("trainer.n_gpus_per_node=4", machine=EIGHT_GPUS)
+    assert "not built yet" in refusal("rollout.tensor_model_parallel_size=2", machine=EIGHT_GPUS)
+    two_nodes = Machine(cuda_devices=8, cores=64, nodes=2)
+    assert "not built yet" in refusal("trainer.nnodes=2", machine=two_nodes)
+    accepted("trainer.n_gpus_per_node=4", machine=EIGHT_GPUS)
+    accepted("trainer.n_gpus_per_node=1", machine=EIGHT_GPUS, built=Built())
+
+
+def test_cuda_without_a_gpu() -> None:
+    assert "trainer.device='cuda'" in refusal("trainer.device=cuda")
+    accepted("trainer.device=cuda", machine=ONE_GPU)
+
+
+def test_mini_batch_must_divide() -> None:
+    message = refusal("actor.ppo_mini_batch_size=60")
+    for part in ("actor.ppo_mini_batch_size=60", "128 rollouts", "actor.ppo_mini_batch_size=32"):
+        assert part in message
+    assert "ppo_mini_batch_size=128" in refusal("actor.ppo_mini_batch_size=256")
+    accepted("actor.ppo_mini_batch_size=64")
+
+
+def test_critic_mini_batch_counts_only_with_a_critic() -> None:
+    assert "critic.ppo_mini_batch_size" in refusal(
+        "adv_estimator=gae", "critic.ppo_mini_batch_size=5", built=ALL
+    )
+    assert "critic.ppo_mini_batch_size" in accepted("critic.ppo_mini_batch_size=5").unused
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    ["grpo", "rloo", "reinforce_plus_plus_baseline", "opo", "gpg", "grpo_passk", "maxrl"],
+)
+def test_groups_of_one(estimator: str) -> None:
+    asked = (f"adv_estimator={estimator}", "num_chains=1")
+    assert "every advantage would be 0" in refusal(*asked, built=ALL)
+    if estimator not in ("grpo_passk", "maxrl"):
+        accepted(*asked, "algorithm.single_member=verl")
+
+
+def test_greedy_training() -> None:
+    assert "rollout.temperature=0.0" in refusal("temperature=0")
+    accepted("temperature=0", "algorithm=sft")
+
+
+@pytest.mark.parametrize(
+    ("switch", "coefficient"),
+    [
+        ("actor.use_kl_loss", "actor.kl_loss_coef"),
+        ("algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef"),
+    ],
+)
+def test_kl_with_coefficient_zero(switch: str, coefficient: str) -> None:
+    message = refusal(f"{switch}=true", f"{coefficient}=0", built=ALL)
+    assert f"{coefficient}=0.0" in message
+    assert f"{switch}=false" in message
+    accepted(f"{switch}=false", f"{coefficient}=0")
+
+
+@pytest.mark.parametrize(("kind", "warned"), [("kl", 1), ("k1", 1), ("kl+", 0), ("mse", 0)])
+def test_kl_without_gradient_is_warned_of(kind: str, warned: int) -> None:
+    resolved = accepted("actor.use_kl_loss=true", f"actor.kl_loss_type={kind}")
+    assert len(resolved.warnings) == warned
+
+
+def test_a_run_must_end() -> None:
+    assert "never end" in refusal("trainer.minutes=null")
+    accepted("trainer.minutes=null", "algorithm=sft")
+
+
+def test_recipe_rl_brings_nothing_of_its_own() -> None:
+    message = refusal("adv_estimator=grpo", recipe="rl", built=ALL)
+    assert "data.train_files" in message
+    assert "agent.reward_name" in message
+
+
+def test_resume() -> None:
+    assert "resume_from_path" in refusal("trainer.resume_mode=resume_path")
+    assert "would ignore it" in refusal("trainer.resume_from_path=x")
+    accepted("trainer.resume_mode=resume_path", "trainer.resume_from_path=x")
+
+
+def test_answer_must_fit_the_context() -> None:
+    assert "rollout.max_len" in refusal("rollout.response_length=2000")
+    accepted("rollout.response_length=2000", "rollout.max_len=4000")

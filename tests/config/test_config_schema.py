@@ -1,0 +1,148 @@
+"""The schema: every key is documented, frozen, and says what it takes."""
+
+import subprocess
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from tutelage.config import RunConfig
+from tutelage.config.keys import defaults, flatten, get, json_schema, leaf_fields, nest, words
+from tutelage.config.schema import AgentConfig
+
+
+@pytest.mark.parametrize("key", list(leaf_fields()))
+def test_every_key_has_help_that_is_a_sentence(key: str) -> None:
+    text = leaf_fields()[key].description
+    assert text, f"{key} has no attribute docstring"
+    assert text.rstrip().endswith(".")
+
+
+@pytest.mark.parametrize("key", list(leaf_fields()))
+def test_every_default_fits_its_own_key(key: str) -> None:
+    dumped = RunConfig().model_dump(mode="json")
+    plain = dict(flatten(dumped))[key]
+    assert get(RunConfig.model_validate(nest({key: plain})), key) == defaults()[key]
+
+
+@pytest.mark.parametrize("key", list(leaf_fields()))
+def test_every_key_has_a_type_in_words(key: str) -> None:
+    assert "None" not in words(json_schema(key))
+
+
+@pytest.mark.parametrize(
+    ("key", "default"),
+    [
+        ("algorithm.adv_estimator", "gae"),
+        ("algorithm.gamma", 1.0),
+        ("algorithm.lam", 1.0),
+        ("algorithm.use_kl_in_reward", False),
+        ("algorithm.kl_penalty", "kl"),
+        ("algorithm.kl_ctrl.kl_coef", 0.001),
+        ("algorithm.kl_ctrl.target_kl", 0.1),
+        ("algorithm.kl_ctrl.horizon", 10000),
+        ("actor.use_kl_loss", True),
+        ("actor.kl_loss_coef", 0.001),
+        ("actor.kl_loss_type", "low_var_kl"),
+        ("actor.entropy_coeff", 0.001),
+        ("model.enable_gradient_checkpointing", False),
+        ("rollout.gpu_memory_utilization", 0.5),
+        ("trainer.nnodes", 1),
+        ("trainer.save_freq", -1),
+        ("trainer.test_freq", -1),
+        ("trainer.val_before_train", True),
+        ("trainer.critic_warmup", 0),
+        ("agent.use_agent", True),
+        ("agent.max_turns", 4),
+    ],
+)
+def test_defaults_of_the_guide(key: str, default: object) -> None:
+    assert defaults()[key] == default
+
+
+def test_unknown_keys_and_assignment_are_refused() -> None:
+    with pytest.raises(ValidationError):
+        RunConfig.model_validate({"actor": {"optim": {"learning": 1}}})
+    name = "max_turns"
+    with pytest.raises(ValidationError):
+        setattr(AgentConfig(), name, 3)
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "value"),
+    [
+        ("agent.tools", "calculator, answer", ("calculator", "answer")),
+        ("agent.tools", None, ()),
+        ("agent.tools", ["calculator"], ("calculator",)),
+        ("data.train_files", "a,b.json", ("a,b.json",)),
+        ("data.train_files", ["a", "b"], ("a", "b")),
+        ("data.train_files", "", ()),
+        ("actor.optim.lr", "3e-5", 3e-5),
+        ("actor.optim.lr", 1, 1.0),
+        ("actor.optim.betas", [0.9, 0.95], (0.9, 0.95)),
+        ("trainer.experiment_name", 2026, "2026"),
+        ("rollout.top_k", -1, 0),
+        ("agent.backend", "async_verl", "vllm"),
+        ("agent.backend", "async_vllm", "vllm"),
+        ("agent.use_agent", "False", False),
+        ("trainer.logger", "console,jsonl", ("console", "jsonl")),
+    ],
+)
+def test_what_a_shell_or_file_can_say(key: str, given: object, value: object) -> None:
+    assert get(RunConfig.model_validate(nest({key: given})), key) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "given"),
+    [
+        ("trainer.total_training_steps", True),
+        ("trainer.total_training_steps", 1.5),
+        ("actor.optim.lr", False),
+        ("actor.optim.lr", 0),
+        ("actor.optim.lr", float("nan")),
+        ("actor.kl_loss_coef", float("inf")),
+        ("actor.kl_loss_coef", -0.1),
+        ("actor.clip_ratio_c", 1.0),
+        ("actor.optim.betas", [0.9, 1.0]),
+        ("rollout.top_k", -2),
+        ("rollout.top_p", 0),
+        ("rollout.top_k", True),
+        ("agent.tools", 3),
+        ("data.train_files", {"a": 1}),
+        ("seed", -1),
+    ],
+)
+def test_what_is_refused(key: str, given: object) -> None:
+    with pytest.raises(ValidationError):
+        RunConfig.model_validate(nest({key: given}))
+
+
+def test_derived_counts() -> None:
+    config = RunConfig.model_validate(
+        {
+            "data": {"train_batch_size": 6},
+            "agent": {"num_chains": 4, "max_turns": 3, "max_tokens_per_turn": 10},
+            "actor": {"ppo_mini_batch_size": 8, "ppo_epochs": 2},
+            "algorithm": {"adv_estimator": "grpo"},
+        }
+    )
+    assert config.rollouts_per_batch == 24
+    assert config.rollouts_per_update == 8
+    assert config.updates_per_batch == 6
+    assert config.response_tokens == 30
+    assert not config.has_critic
+    assert config.needs_reference
+    one_turn = RunConfig.model_validate({"agent": {"use_agent": False}})
+    assert one_turn.response_tokens == one_turn.agent.max_tokens_per_turn
+    assert RunConfig().rollouts_per_update == RunConfig().rollouts_per_batch
+    assert RunConfig().has_critic
+
+
+def test_package_loads_neither_torch_nor_hydra() -> None:
+    code = (
+        "import sys; from tutelage.config import Machine, resolve;"
+        "resolve('math', machine=Machine(0, 2));"
+        "print([m for m in ('torch', 'hydra', 'omegaconf', 'antlr4') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"

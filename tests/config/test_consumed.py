@@ -1,0 +1,205 @@
+"""No key is silently dropped: each is read somewhere, or the configuration itself decides it.
+
+A key is *decided here* when, whatever other value it is given, the run is refused, the key is
+listed as unused, or its value is replaced with a warning. Every other key must be read by code
+outside `config/`. A key counts as read when the source has `.name` for a distinctive name, or
+`section.name` for one that several keys or other things share (`path`, `lr`, `type`), or reads a
+property of the configuration that stands for it.
+"""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tutelage
+from tutelage.config import Built, Machine, resolve
+from tutelage.config.fields import plain
+from tutelage.config.keys import get, json_schema, leaf_fields
+from tutelage.errors import ConfigError
+
+SOURCE = Path(tutelage.__file__).parent
+LAPTOP = Machine(cuda_devices=0, cores=2)
+ONE_GPU = Machine(cuda_devices=1, cores=8)
+PLAIN = resolve("math", machine=LAPTOP).config
+# Settings under which keys wake up that a plain `train math` has no use for. One that asks for
+# something not built is refused as a whole and wakes nothing.
+CONTEXTS = (
+    (),
+    ("~actor.clip_ratio_low",),
+    ("actor.loss_agg_mode=seq-mean-token-sum-norm",),
+    ("trainer.resume_mode=resume_path",),
+    ("rollout.response_length=1",),
+    ("algorithm.adv_estimator=gae",),
+    ("actor.use_kl_loss=true",),
+    ("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"),
+    ("rollout.correction=token_tis",),
+)
+THROUGH = {
+    "actor.ppo_mini_batch_size": ("rollouts_per_update", "updates_per_batch"),
+    "rollout.response_length": ("response_tokens",),
+}
+SHARED = {
+    name
+    for name, times in Counter(key.rsplit(".", 1)[-1] for key in leaf_fields()).items()
+    if times > 1
+}
+
+
+def other_values(key: str) -> Iterator[Any]:
+    """Values that fit the key's type and are not the one that a plain `train math` has."""
+    schema = json_schema(key)
+    first = schema["anyOf"][0] if "anyOf" in schema else schema
+    default = plain(get(PLAIN, key))
+    choices = first.get("enum")
+    if choices:
+        yield from (choice for choice in choices if choice != default)
+        return
+    low = first.get("exclusiveMinimum", first.get("minimum", 0))
+    high = first.get("exclusiveMaximum", first.get("maximum", low + 4))
+    samples: dict[str, list[Any]] = {
+        "boolean": [True, False],
+        "integer": [2, 3],
+        "number": [low + (high - low) / 4, low + (high - low) / 3],
+        "string": ["x"],
+        "array": [["x"], ["jsonl"], ["console", "wandb"], [0.1, 0.2]],
+    }
+    yield from (value for value in samples[first["type"]] if value != default)
+
+
+@cache
+def decided_here(key: str, machine: Machine, built: Built) -> bool:
+    """Whether every other value of the key is refused or without effect, in every context."""
+    for value, context in itertools.product(other_values(key), CONTEXTS):
+        try:
+            resolved = resolve("math", context, machine=machine, built=built, flags={key: value})
+        except ConfigError:
+            continue
+        replaced = resolved.warnings and get(resolved.config, key) == get(PLAIN, key)
+        if key not in resolved.unused and not replaced:
+            return False
+    return True
+
+
+def is_read(key: str, text: str) -> bool:
+    """Whether source text reads the key."""
+    *parents, name = key.split(".")
+    parent = parents[-1] if parents else "config"
+    distinctive = "_" in name and name not in SHARED
+    wanted = name if distinctive else f"{parent}.{name}"
+    names = [wanted, *THROUGH.get(key, ())]
+    # `optim.lr` may follow a dot or stand alone; a single name must follow a dot.
+    patterns = [rf"\b{re.escape(n)}\b" if "." in n else rf"\.{re.escape(n)}\b" for n in names]
+    return any(re.search(pattern, text) for pattern in patterns)
+
+
+def source_text(root: Path) -> str:
+    """All source outside `config/`."""
+    files = [path for path in sorted(root.rglob("*.py")) if (root / "config") not in path.parents]
+    return "\n".join(path.read_text(encoding="utf-8") for path in files)
+
+
+def unread_keys(text: str, built: Built) -> list[str]:
+    """The keys that nobody reads and that the configuration does not decide."""
+    return [
+        key
+        for key in leaf_fields()
+        if not is_read(key, text)
+        and not all(decided_here(key, machine, built) for machine in (LAPTOP, ONE_GPU))
+    ]
+
+
+@pytest.mark.parametrize("key", list(leaf_fields()))
+def test_every_key_can_be_given_another_value(key: str) -> None:
+    assert list(other_values(key))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "algorithm.adv_estimator",
+        "algorithm.gamma",
+        "actor.policy_loss.loss_mode",
+        "actor.use_kl_loss",
+        "actor.fsdp_config.param_offload",
+        "agent.agent_type",
+        "agent.backend",
+        "agent.template",
+        "critic.model.path",
+        "critic.ppo_mini_batch_size",
+        "data.val_batch_size",
+        "model.enable_gradient_checkpointing",
+        "ref.fsdp_config.param_offload",
+        "rollout.correction",
+        "rollout.gpu_memory_utilization",
+        "rollout.log_prob_micro_batch_size_per_gpu",
+        "rollout.name",
+        "rollout.tensor_model_parallel_size",
+        "rollout.top_k",
+        "rollout.top_p",
+        "trainer.critic_warmup",
+        "trainer.n_gpus_per_node",
+        "trainer.nnodes",
+        "trainer.project_name",
+    ],
+)
+@pytest.mark.parametrize("machine", [LAPTOP, ONE_GPU])
+def test_keys_of_unbuilt_parts_are_refused_or_listed(key: str, machine: Machine) -> None:
+    assert decided_here(key, machine, Built())
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "seed",
+        "actor.optim.lr",
+        "actor.clip_ratio",
+        "actor.loss_scale_factor",
+        "rollout.max_len",
+        "rollout.slots",
+        "sft.guess_share",
+        "trainer.resume_from_path",
+    ],
+)
+def test_live_keys_need_a_reader(key: str) -> None:
+    assert not decided_here(key, LAPTOP, Built())
+    assert key in unread_keys("", Built())
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "read"),
+    [
+        ("actor.entropy_coeff", "x = actor.entropy_coeff", True),
+        ("actor.entropy_coeff", "x = entropy_coeff", False),
+        ("actor.entropy_coeff", "x = actor.entropy_coefficient", False),
+        ("actor.optim.lr", "config.actor.optim.lr", True),
+        ("actor.optim.lr", "config.sft.lr", False),
+        ("sft.lr", "sft.lr", True),
+        ("model.path", "file.path", False),
+        ("seed", "config.seed", True),
+        ("seed", "tree.seed", False),
+        ("rollout.response_length", "config.response_tokens", True),
+    ],
+)
+def test_what_counts_as_read(key: str, text: str, read: bool) -> None:
+    assert is_read(key, text) is read
+
+
+def test_source_outside_config_is_searched(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "train").mkdir()
+    (tmp_path / "config" / "a.py").write_text("config.seed")
+    (tmp_path / "train" / "b.py").write_text("config.output")
+    assert source_text(tmp_path) == "config.output"
+
+
+@pytest.mark.skipif(
+    not (SOURCE / "train").is_dir(), reason="the trainer, which reads most keys, is not there yet"
+)
+def test_every_key_has_a_reader() -> None:
+    assert unread_keys(source_text(SOURCE), Built()) == []

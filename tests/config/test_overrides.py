@@ -1,0 +1,109 @@
+"""Hydra's grammar as a shell passes it, and what is refused with which words."""
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tutelage.config.overrides import Override, parse_overrides
+from tutelage.errors import ConfigError, MissingExtraError
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a.b=1", 1),
+        ("a.b=3e-5", 3e-5),
+        ("a.b=True", True),
+        ("a.b=null", None),
+        ("a.b=", ""),
+        ("+a.b=x", "x"),
+        ("++a.b=x", "x"),
+        ("a.b=[x,y]", ["x", "y"]),
+        ("a.b=['console','wandb']", ["console", "wandb"]),
+        ("a.b=[console,wandb]", ["console", "wandb"]),
+        ("a.b=[]", []),
+        ('a.b="x=y, z"', "x=y, z"),
+        ("a.b='3'", "3"),
+        ("a.b=./data/rlhf/math/gsm8k_train.json", "./data/rlhf/math/gsm8k_train.json"),
+        ("a.b=Qwen/Qwen2.5-3B-Instruct", "Qwen/Qwen2.5-3B-Instruct"),
+        ("a.b=int(3.0)", 3),
+    ],
+)
+def test_values(text: str, value: object) -> None:
+    assert parse_overrides([text]) == [Override("a.b", value)]
+
+
+def test_dict_becomes_its_keys() -> None:
+    assert parse_overrides(["actor={optim:{lr:1},ppo_epochs:2}"]) == [
+        Override("actor.optim.lr", 1),
+        Override("actor.ppo_epochs", 2),
+    ]
+
+
+def test_delete() -> None:
+    assert parse_overrides(["~a.b", "~a=3"]) == [
+        Override("a.b", None, delete=True),
+        Override("a", 3, delete=True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("lr=1,2", r"sweep.*lr=\[1,2\]"),
+        ("lr=range(1,3)", "sweep"),
+        ("lr=choice(1,2)", "sweep"),
+        ("a/b=c", "config group"),
+        ("a@b=c", "config group"),
+        ("lr=${other}", "interpolation"),
+        ("lr=[1,'${other}']", "interpolation"),
+        ("lr", "has no '='"),
+        ("=3", "no key"),
+        ("", "has no '='"),
+        ("~", "no key"),
+        ("lr=nothing(1)", "cannot read"),
+        ('lr="x', "cannot read"),
+        ("lr=glob(*)", "sweep"),
+        ("lr=[choice(1,2)]", "no plain value"),
+        ("model={path:range(1,3)}", "no plain value"),
+    ],
+)
+def test_refused_with_the_text(text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        parse_overrides([text])
+    assert repr(text) in str(caught.value)
+
+
+def test_broken_override_is_pointed_at() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_overrides(["a=/tmp/x(1)"])
+    lines = str(caught.value).splitlines()
+    shown = lines.index("  a=/tmp/x(1)")
+    assert lines[shown][lines[shown + 1].index("^")] == "("
+
+
+def test_missing_parser_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hydra.core.override_parser.overrides_parser", None)
+    assert parse_overrides([]) == []
+    with pytest.raises(MissingExtraError, match=r"pip install 'tutelage\[train\]'"):
+        parse_overrides(["a=1"])
+
+
+@given(st.text(max_size=30))
+def test_any_text_parses_or_is_a_config_error(text: str) -> None:
+    override = f"model.path={text}"
+    message = ""
+    try:
+        parsed = parse_overrides([override])
+    except ConfigError as error:
+        parsed, message = [], str(error)
+    assert bool(parsed) != (repr(override) in message)
+    assert all(read.spelling.startswith("model.path") for read in parsed)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers(), st.lists, max_leaves=6))
+def test_json_values_read_as_themselves(value: object) -> None:
+    text = str(value).replace("None", "null")
+    assert parse_overrides([f"a={text}"]) == [Override("a", value)]

@@ -1,0 +1,276 @@
+"""Layers, origins, conflicts and what is derived."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tutelage.config import Built, Machine, Resolved, resolve
+from tutelage.config.keys import leaf_fields
+from tutelage.config.presets import MATH, RECIPES
+from tutelage.errors import ConfigError
+
+LAPTOP = Machine(cuda_devices=0, cores=2)
+ALL = Built.everything()
+
+
+def math(*overrides: str, built: Built = ALL, **options: Any) -> Resolved:
+    return resolve("math", overrides, machine=LAPTOP, built=built, **options)
+
+
+def test_math_resolves_as_built_today() -> None:
+    resolved = resolve("math", machine=LAPTOP)
+    assert resolved.config.algorithm.adv_estimator == "grpo"
+    assert resolved.config.actor.optim.lr == MATH["actor.optim.lr"]
+    assert resolved.unused == {}
+    assert resolved.warnings == ()
+    assert set(resolved.origin) == set(leaf_fields())
+
+
+def test_origins() -> None:
+    resolved = math(
+        "actor_rollout_ref.actor.entropy_coeff=0.01",
+        "rollout.slots=8",
+        flags={"steps": 3, "seed": None, "max_turns": "2"},
+    )
+    assert resolved.origin["seed"] == "default"
+    assert resolved.origin["recipe"] == "train math"
+    assert resolved.origin["agent.num_chains"] == "preset math/default"
+    assert resolved.origin["trainer.total_training_steps"] == "flag --steps"
+    assert resolved.origin["agent.max_turns"] == "flag --max-turns"
+    assert resolved.origin["rollout.slots"] == "override"
+    said = resolved.origin["actor.entropy_coeff"]
+    assert said == "override actor_rollout_ref.actor.entropy_coeff"
+    assert resolved.config.agent.max_turns == 2
+
+
+def test_table_has_every_key_in_order() -> None:
+    table = math("rollout.gpu_memory_utilization=0.7").to_table()
+    assert [row.key for row in table] == list(leaf_fields())
+    row = next(row for row in table if row.key == "rollout.gpu_memory_utilization")
+    assert row.value == 0.7
+    assert row.note.startswith("unused: ")
+    logger = next(row for row in table if row.key == "trainer.logger")
+    assert logger.value == ["jsonl", "console"]
+
+
+def test_unknown_recipe() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'math'"):
+        resolve("maths", machine=LAPTOP)
+    with pytest.raises(ConfigError, match=", ".join(RECIPES)):
+        resolve("zzz", machine=LAPTOP)
+
+
+def test_recipe_cannot_be_contradicted() -> None:
+    with pytest.raises(ConfigError, match="train math says 'math', recipe says 'rl'"):
+        math("recipe=rl")
+    assert math("recipe=math").config.recipe == "math"
+
+
+class TestConflicts:
+    def test_spellings_that_agree(self) -> None:
+        resolved = math("agent.model_name_or_path=Qwen/Q", "actor_rollout_ref.model.path=Qwen/Q")
+        assert resolved.config.model.path == "Qwen/Q"
+
+    def test_values_are_compared_typed(self) -> None:
+        resolved = math("lr='3e-4'", "learning_rate=0.0003", flags={"lr": "3e-4"})
+        assert resolved.config.actor.optim.lr == 3e-4
+
+    @pytest.mark.parametrize(
+        ("overrides", "flags"),
+        [
+            (("lr=1e-4", "actor.optim.lr=2e-4"), {}),
+            (("lr=1e-4", "lr=2e-4"), {}),
+            (("lr=1e-4",), {"learning_rate": 2e-4}),
+        ],
+    )
+    def test_disagreeing_name_both(self, overrides: tuple[str], flags: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError, match="set twice") as caught:
+            math(*overrides, flags=flags)
+        message = str(caught.value)
+        assert "says 0.0001" in message
+        assert "says 0.0002" in message
+
+    def test_both_names_are_shown(self) -> None:
+        with pytest.raises(ConfigError) as caught:
+            math("agent.model_name_or_path=a", "actor_rollout_ref.model.path=b")
+        message = str(caught.value)
+        assert "agent.model_name_or_path says 'a'" in message
+        assert "actor_rollout_ref.model.path says 'b'" in message
+
+
+class TestMistakes:
+    def test_nearest_key(self) -> None:
+        with pytest.raises(ConfigError, match=r"lerning_rate=1 .*unknown.*'learning_rate'"):
+            math("lerning_rate=1")
+
+    def test_type(self) -> None:
+        with pytest.raises(ConfigError) as caught:
+            math(flags={"steps": "ten"})
+        message = str(caught.value)
+        for part in ("trainer.total_training_steps='ten'", "flag --steps", "an integer"):
+            assert part in message
+
+    def test_choice(self) -> None:
+        with pytest.raises(ConfigError, match="Did you mean 'grpo'"):
+            math("algorithm.adv_estimator=grppo")
+        with pytest.raises(ConfigError, match="Did you mean 'wandb'"):
+            math("trainer.logger=[console,wandbb]")
+
+    def test_value_of_a_neighbour_key(self) -> None:
+        with pytest.raises(ConfigError, match=r"Did you mean algorithm\.adv_estimator=rloo"):
+            math("algorithm=rloo")
+
+    def test_bounds_are_told(self) -> None:
+        with pytest.raises(ConfigError, match="a number, above 0"):
+            math("lr=-1")
+
+    def test_all_are_reported_together(self) -> None:
+        with pytest.raises(ConfigError) as caught:
+            math("lerning_rate=1", "agent.max_turns=x", "rollout.slots=0")
+        message = str(caught.value)
+        assert "3 problems" in message
+        for part in ("lerning_rate", "agent.max_turns", "rollout.slots"):
+            assert part in message
+
+
+class TestPresets:
+    def test_level(self) -> None:
+        resolved = math(flags={"level": "hard"})
+        assert resolved.config.data.level == "hard"
+        assert resolved.origin["agent.num_chains"] == "preset math/hard"
+
+    def test_algorithm(self) -> None:
+        resolved = math("algorithm=sft")
+        assert resolved.config.sft.mixed_steps == 0
+        assert resolved.origin["sft.mixed_steps"] == "preset math/default/sft"
+        with pytest.raises(ConfigError, match="rewards only"):
+            resolve("rl", ["algorithm=sft"], machine=LAPTOP, built=ALL)
+
+    def test_user_wins(self) -> None:
+        assert math("agent.num_chains=4").config.agent.num_chains == 4
+
+    @pytest.mark.parametrize("override", ["steps=20", "epochs=2", "minutes=1"])
+    def test_an_end_replaces_the_presets_end(self, override: str) -> None:
+        trainer = math(override).config.trainer
+        ends = [trainer.total_training_steps, trainer.total_epochs, trainer.minutes]
+        assert sum(end is not None for end in ends) == 1
+
+    def test_two_ends_of_the_user_both_hold(self) -> None:
+        trainer = math("steps=20", "minutes=2").config.trainer
+        assert (trainer.total_training_steps, trainer.minutes) == (20, 2.0)
+
+
+class TestDelete:
+    def test_key_goes_back_to_the_schema(self) -> None:
+        resolved = math("~actor.clip_ratio_high")
+        assert resolved.config.actor.clip_ratio_high is None
+        assert resolved.origin["actor.clip_ratio_high"] == "default, by ~actor.clip_ratio_high"
+
+    def test_section(self) -> None:
+        resolved = math("~actor_rollout_ref.actor")
+        assert resolved.config.actor == type(resolved.config.actor)()
+
+    def test_level_of_a_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "c.json"
+        path.write_text('{"level": "hard"}')
+        resolved = math("~level", file=path)
+        assert resolved.config.data.level == "default"
+        assert resolved.origin["agent.num_chains"] == "preset math/default"
+
+    def test_with_value(self) -> None:
+        assert math("~actor.clip_ratio_high=0.28").config.actor.clip_ratio_high is None
+        with pytest.raises(ConfigError, match=r"0\.5.*it is 0\.28"):
+            math("~actor.clip_ratio_high=0.5")
+        with pytest.raises(ConfigError, match="expected a number"):
+            math("~actor.optim.lr=abc")
+
+    def test_beside_a_value(self) -> None:
+        with pytest.raises(ConfigError, match="deleted here and set by lr"):
+            math("~actor.optim.lr", "lr=1e-3")
+
+    def test_unknown(self) -> None:
+        with pytest.raises(ConfigError, match="Did you mean 'learning_rate'"):
+            math("~lerning_rate")
+
+
+class TestFile:
+    def test_json_and_toml(self, tmp_path: Path) -> None:
+        as_json, as_toml = tmp_path / "c.json", tmp_path / "c.toml"
+        as_json.write_text(json.dumps({"actor": {"optim": {"lr": 1e-3}}, "rollout.slots": 4}))
+        as_toml.write_text("[actor.optim]\nlr = 1e-3\n[rollout]\nslots = 4\n")
+        for path in (as_json, as_toml):
+            resolved = math("rollout.slots=5", file=path)
+            assert resolved.config.actor.optim.lr == 1e-3
+            assert resolved.origin["actor.optim.lr"] == f"file {path.name}"
+            assert resolved.config.rollout.slots == 5
+
+    @pytest.mark.parametrize("text", ["{", "[1]", '{"actor": {"lerning_rate": 1}}'])
+    def test_broken(self, tmp_path: Path, text: str) -> None:
+        path = tmp_path / "c.json"
+        path.write_text(text)
+        with pytest.raises(ConfigError):
+            math(file=path)
+
+    def test_missing(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match=r"none\.json"):
+            math(file=tmp_path / "none.json")
+
+    def test_command_line_engine_wins(self, tmp_path: Path) -> None:
+        path = tmp_path / "c.json"
+        path.write_text('{"rollout": {"name": "openai"}}')
+        resolved = math("backend=native", file=path)
+        assert resolved.config.rollout.name == resolved.config.agent.backend == "native"
+
+
+class TestEngine:
+    @pytest.mark.parametrize(
+        "overrides",
+        [
+            ("rollout.name=vllm",),
+            ("agent.backend=async_verl",),
+            ("agent.init_args.backend=async_verl", "actor_rollout_ref.rollout.name=vllm"),
+        ],
+    )
+    def test_vllm_that_is_not_here(self, overrides: tuple[str, ...]) -> None:
+        resolved = math(*overrides)
+        assert resolved.config.rollout.name == "native"
+        assert resolved.config.agent.backend == "native"
+        assert len(resolved.warnings) == 1
+        assert "vLLM is not here" in resolved.warnings[0]
+        assert "vllm" in resolved.origin["rollout.name"]
+
+    def test_vllm_that_is_here(self) -> None:
+        there = Machine(cuda_devices=1, cores=8, vllm=True)
+        resolved = resolve("math", ["rollout.name=vllm"], machine=there, built=ALL)
+        assert resolved.config.agent.backend == "vllm"
+        assert resolved.origin["agent.backend"] == "derived from rollout.name"
+        assert resolved.warnings == ()
+        with pytest.raises(ConfigError, match="not built yet"):
+            resolve("math", ["rollout.name=vllm"], machine=there)
+
+    def test_disagreement(self) -> None:
+        with pytest.raises(ConfigError, match="another engine") as caught:
+            math("rollout.name=vllm", "agent.backend=native")
+        assert "rollout.name='vllm'" in str(caught.value)
+        assert "agent.backend='native'" in str(caught.value)
+
+
+class TestDerived:
+    @pytest.mark.parametrize("estimator", ["gae", "reinforce_plus_plus", "remax"])
+    def test_single_rollout(self, estimator: str) -> None:
+        resolved = math(f"algorithm.adv_estimator={estimator}")
+        assert resolved.config.agent.num_chains == 1
+        assert resolved.origin["agent.num_chains"] == "derived from algorithm.adv_estimator"
+
+    def test_users_number_stays(self) -> None:
+        assert math("adv_estimator=gae", "num_chains=3").config.agent.num_chains == 3
+
+    def test_optimizer_steps_are_told(self) -> None:
+        assert (
+            "1 optimizer step per batch, on-policy" in (math().notes["actor.ppo_mini_batch_size"])
+        )
+        several = math("actor.ppo_mini_batch_size=32").notes["actor.ppo_mini_batch_size"]
+        assert "4 optimizer steps" in several
+        assert "off-policy (3)" in several

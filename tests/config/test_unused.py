@@ -1,0 +1,78 @@
+"""Keys without effect are listed when someone sets them, and only then."""
+
+import pytest
+
+from tutelage.config import Built, Machine, resolve
+from tutelage.config.keys import leaf_fields
+from tutelage.config.unused import (
+    ENGINE,
+    KL,
+    LEARNING,
+    ON_CPU,
+    RUN,
+    Rule,
+)
+
+LAPTOP = Machine(cuda_devices=0, cores=2)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "unused"),
+    [
+        (("rollout.gpu_memory_utilization=0.5",), "rollout.gpu_memory_utilization"),
+        (("rollout.tensor_model_parallel_size=1",), "rollout.tensor_model_parallel_size"),
+        (
+            ("rollout.log_prob_micro_batch_size_per_gpu=4",),
+            "rollout.log_prob_micro_batch_size_per_gpu",
+        ),
+        (("critic.model.path=x",), "critic.model.path"),
+        (("trainer.critic_warmup=3",), "trainer.critic_warmup"),
+        (("algorithm.kl_ctrl.kl_coef=0.1",), "algorithm.kl_ctrl.kl_coef"),
+        (
+            ("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.horizon=5"),
+            "algorithm.kl_ctrl.horizon",
+        ),
+        (("actor.kl_loss_coef=0.1",), "actor.kl_loss_coef"),
+        (("algorithm.gamma=0.9",), "algorithm.gamma"),
+        (("algorithm.lam=0.9",), "algorithm.lam"),
+        (("actor.clip_ratio=0.1",), "actor.clip_ratio"),
+        (("actor.policy_loss.loss_mode=gspo", "actor.clip_ratio_c=4"), "actor.clip_ratio_c"),
+        (("rollout.correction_cap=3",), "rollout.correction_cap"),
+        (("model=x", "model.size=s"), "model.size"),
+        (("model=x", "sft.lr=1e-3"), "sft.lr"),
+        (("train=x.json", "level=hard"), "data.level"),
+        (("agent.use_agent=false", "agent.tools=[a]"), "agent.tools"),
+        (("steps=3", "epochs=1"), "trainer.total_epochs"),
+        (("trainer.project_name=p",), "trainer.project_name"),
+        (("algorithm=sft", "lr=1e-3"), "actor.optim.lr"),
+        (("actor.fsdp_config.param_offload=true",), "actor.fsdp_config.param_offload"),
+        (("trainer.nnodes=1",), "trainer.nnodes"),
+        (("data.val_batch_size=3",), "data.val_batch_size"),
+    ],
+)
+def test_listed(overrides: tuple[str, ...], unused: str) -> None:
+    resolved = resolve("math", overrides, machine=LAPTOP, built=Built.everything())
+    assert list(resolved.unused) == [unused]
+    assert resolved.unused[unused]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("adv_estimator=gae", "algorithm.gamma=0.9", "algorithm.lam=0.9", "critic.model.path=x"),
+        ("actor.use_kl_loss=true", "actor.kl_loss_coef=0.1"),
+        ("model.size=s", "sft.lr=1e-3", "level=hard"),
+        ("steps=3", "minutes=1"),
+        ("algorithm=sft", "sft.lr=1e-3"),
+    ],
+)
+def test_not_listed(overrides: tuple[str, ...]) -> None:
+    resolved = resolve("math", overrides, machine=LAPTOP, built=Built.everything())
+    assert resolved.unused == {}
+
+
+@pytest.mark.parametrize("rule", [*LEARNING, *KL, *ENGINE, *RUN, *ON_CPU])
+def test_every_rule_names_existing_keys(rule: Rule) -> None:
+    for name in rule.keys:
+        single = Rule((name,), rule.reason, rule.applies)
+        assert any(single.covers(key) for key in leaf_fields()), name

@@ -1,0 +1,448 @@
+"""What every store must do, whatever database is under it.
+
+A backend's test module subclasses `StoreConformance` and gives the fixture `opened`: a function
+that opens the store of a name, the same data each time the name is the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tutelage.errors import StoreError
+from tutelage.store import (
+    CheckpointRow,
+    Discarded,
+    MetricsRow,
+    PutResult,
+    ResourceRow,
+    RunStatus,
+    Store,
+)
+from tutelage.types import Message, Mode, Reward, Rollout, RolloutStatus, Task
+
+from . import samples
+from .samples import attempt, rollout, rollouts
+
+Opened = Callable[[str], Store]
+RUNNING, SUCCEEDED = RolloutStatus.RUNNING, RolloutStatus.SUCCEEDED
+PENDING, FAILED = RolloutStatus.PENDING, RolloutStatus.FAILED
+
+
+class StoreConformance:
+    """The suite; subclasses add the fixture `opened`."""
+
+    @pytest.fixture
+    def store(self, opened: Opened) -> Iterator[Store]:
+        with opened("main") as store:
+            store.put_run("run_a", **samples.RUN)
+            yield store
+
+    # Exactness
+
+    def test_a_rollout_comes_back_equal(self, store: Store) -> None:
+        first = attempt(0, FAILED)
+        given = rollout("roll_0", first, attempt(1), step=4, label="after/greedy", mode=Mode.VAL)
+        assert store.put_rollouts([given]) == PutResult(new=1)
+        assert store.rollout("roll_0") == given
+        assert repr(store.rollout("roll_0")) == repr(given)
+
+    @settings(
+        max_examples=60,
+        deadline=None,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+    @given(record=samples.strange_rollouts)
+    def test_any_record_comes_back_equal(self, store: Store, record: Rollout) -> None:
+        number = store.count("run_a")
+        record = dataclasses.replace(record, id=f"{number}:{record.id}")
+        assert store.put_rollouts([record]) == PutResult(new=1)
+        assert store.rollout(record.id) == record
+        assert store.put_rollouts([record]) == PutResult(unchanged=1)
+
+    def test_floats_come_back_bit_for_bit(self, store: Store) -> None:
+        values = (-0.0, 5e-324, 0.1 + 0.2, -1.7976931348623157e308, float("-inf"))
+        base = samples.call()
+        sampled = dataclasses.replace(base.sampled, logprobs=values, raw_logprobs=values)
+        call = dataclasses.replace(base, sampled=sampled)
+        reward = Reward(0.1 + 0.2, {"tiny": 5e-324})
+        store.put_rollouts(
+            [rollout("r", dataclasses.replace(attempt(), calls=(call,), reward=reward))]
+        )
+        back = store.rollout("r").last
+        assert [v.hex() for v in back.calls[0].sampled.logprobs] == [v.hex() for v in values]
+        assert back.reward == reward
+
+    def test_order_and_types_of_task_fields_are_kept(self, store: Store) -> None:
+        fields = {"z": 1, "a": 1.0, "big": 10**40, "flag": True, "none": None, "deep": [{"b": []}]}
+        store.put_rollouts([rollout(task=Task("t", fields))])
+        assert repr(store.rollout("roll_0").task.fields) == repr(fields)
+
+    def test_two_tasks_may_share_an_id(self, store: Store) -> None:
+        train, val = Task("0", {"question": "a"}), Task("0", {"question": "b"})
+        store.put_rollouts([rollout("r1", task=train), rollout("r2", task=val, mode=Mode.VAL)])
+        assert [store.rollout(r).task for r in ("r1", "r2")] == [train, val]
+
+    def test_data_outlives_the_store(self, store: Store, opened: Opened) -> None:
+        given = rollouts(3)
+        store.put_rollouts(given)
+        store.close()
+        with opened("main") as again:
+            assert list(again.rollouts("run_a")) == given
+
+    # What cannot be stored exactly is refused, and the whole batch with it
+
+    @pytest.mark.parametrize(
+        ("bad", "message"),
+        [
+            (Task("t", {"x": [1.0, float("nan")]}), r"fields\['x'\]\[1\] is nan"),
+            (Task("t", {"x": float("inf")}), r"fields\['x'\] is inf"),
+            (Task("t", {"x": {1: 2}}), r"has the key 1"),
+            (Task("t", {"x": {1, 2}}), r"type set"),
+            (Task("t", {"x": b"raw"}), r"type bytes"),
+        ],
+    )
+    def test_task_fields_that_json_cannot_hold(self, store: Store, bad: Task, message: str) -> None:
+        with pytest.raises(StoreError, match=message):
+            store.put_rollouts([rollout("good"), rollout("bad", task=bad)])
+        assert store.count("run_a") == 0
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400])
+    def test_rewards_that_are_not_finite(self, store: Store, value: float) -> None:
+        for reward in (Reward(value), Reward(1.0, {"part": value})):
+            bad = rollout("bad", dataclasses.replace(attempt(), reward=reward))
+            with pytest.raises(StoreError, match="finite"):
+                store.put_rollouts([rollout("good"), bad])
+        assert store.count("run_a") == 0
+
+    def test_a_token_id_beyond_32_bits(self, store: Store) -> None:
+        call = dataclasses.replace(samples.call(), prompt_ids=(2**31,))
+        with pytest.raises(StoreError, match=r"prompt ids of rollout 'r', attempt 0, call 0"):
+            store.put_rollouts([rollout("r", dataclasses.replace(attempt(), calls=(call,)))])
+
+    def test_a_number_beyond_64_bits(self, store: Store) -> None:
+        with pytest.raises(StoreError, match="64 bits"):
+            store.put_rollouts([rollout(step=2**63)])
+        assert store.count("run_a") == 0
+
+    def test_a_rollout_without_attempts(self, store: Store) -> None:
+        with pytest.raises(StoreError, match="has no attempts"):
+            store.put_rollouts([dataclasses.replace(rollout(), attempts=())])
+
+    def test_a_rollout_of_an_unknown_run(self, store: Store) -> None:
+        with pytest.raises(StoreError, match=r"run 'run_b' .* put_run"):
+            store.put_rollouts([rollout("r1"), rollout("r2", run_id="run_b")])
+        assert store.count("run_a") == 0
+
+    # Repeats, progress, late results
+
+    def test_a_repeat_changes_nothing(self, store: Store) -> None:
+        given = rollouts(5)
+        assert store.put_rollouts(given) == PutResult(new=5)
+        assert store.put_rollouts(given[:3] + rollouts(1, first=5)) == PutResult(new=1, unchanged=3)
+        assert list(store.rollouts("run_a"))[:5] == given
+        assert store.late_results("run_a", "roll_000000") == ()
+
+    def test_progress_replaces_what_has_not_ended(self, store: Store) -> None:
+        pending = attempt(0, PENDING, calls=0, reward=None)
+        running = attempt(0, RUNNING, calls=1, reward=None)
+        more = attempt(0, RUNNING, calls=2, reward=None)
+        both = store.put_rollouts([rollout("r", pending), rollout("r", running)])
+        assert both == PutResult(new=1, updated=1)
+        assert store.rollout("r") == rollout("r", running)
+        assert store.put_rollouts([rollout("r", more)]) == PutResult(updated=1)
+        assert store.count("run_a", status=RUNNING) == 1
+        assert store.put_rollouts([rollout("r", attempt(0))]) == PutResult(updated=1)
+        assert store.rollout("r") == rollout("r", attempt(0))
+        assert store.count("run_a", status=RUNNING) == 0
+        assert store.count("run_a", status=SUCCEEDED) == 1
+
+    def test_a_retry_is_a_further_attempt(self, store: Store) -> None:
+        failed, running = attempt(0, FAILED), attempt(1, RUNNING, reward=None)
+        store.put_rollouts([rollout("r", failed, running)])
+        whole = rollout("r", failed, attempt(1))
+        assert store.put_rollouts([whole]) == PutResult(updated=1)
+        assert store.rollout("r") == whole
+
+    def test_a_late_result_is_kept_and_ignored(self, store: Store) -> None:
+        failed, late = attempt(0, FAILED), attempt(0)
+        store.put_rollouts([rollout("r", failed)])
+        assert store.put_rollouts([rollout("r", late)]) == PutResult(unchanged=1, late=1)
+        assert store.rollout("r") == rollout("r", failed)
+        assert store.count("run_a", status=FAILED) == 1
+        assert store.late_results("run_a", "r") == (late,)
+        # The same late result again is a repeat, another one is filed behind it.
+        assert store.put_rollouts([rollout("r", late)]) == PutResult(unchanged=1)
+        other = attempt(0, answer="later still")
+        assert store.put_rollouts([rollout("r", other)]) == PutResult(unchanged=1, late=1)
+        assert store.late_results("run_a", "r") == (late, other)
+
+    def test_a_late_attempt_does_not_stop_the_retry(self, store: Store) -> None:
+        failed, running = attempt(0, FAILED), attempt(1, RUNNING, reward=None)
+        store.put_rollouts([rollout("r", failed, running)])
+        result = store.put_rollouts([rollout("r", attempt(0), attempt(1))])
+        assert result == PutResult(updated=1, late=1)
+        assert store.rollout("r") == rollout("r", failed, attempt(1))
+        assert store.late_results("run_a", "r") == (attempt(0),)
+
+    def test_a_retry_after_the_end_is_late(self, store: Store) -> None:
+        store.put_rollouts([rollout("r", attempt(0))])
+        store.put_rollouts([rollout("r", attempt(0), attempt(1))])
+        assert store.rollout("r") == rollout("r", attempt(0))
+        assert store.late_results("run_a", "r") == (attempt(1),)
+
+    def test_a_status_never_goes_back(self, store: Store) -> None:
+        running = rollout("r", attempt(0, RUNNING, reward=None))
+        store.put_rollouts([running])
+        back = rollout("r", attempt(0, PENDING, reward=None))
+        with pytest.raises(StoreError, match="'running' and cannot become 'pending'"):
+            store.put_rollouts([rollout("other"), back])
+        assert list(store.rollouts("run_a")) == [running]
+
+    @pytest.mark.parametrize(
+        "other",
+        [rollout(step=1), rollout(group="g1"), rollout(task=Task("t1", {"question": "?"}))],
+        ids=["step", "group", "task"],
+    )
+    def test_an_id_keeps_its_place(self, store: Store, other: Rollout) -> None:
+        store.put_rollouts([rollout()])
+        with pytest.raises(StoreError, match="discard_after"):
+            store.put_rollouts([other])
+        assert list(store.rollouts("run_a")) == [rollout()]
+
+    # Questions
+
+    def test_filters_and_order(self, store: Store) -> None:
+        given = [
+            rollout("r0", step=0, group="a", index=0),
+            rollout("r9", step=0, group="a", index=1),
+            rollout("r1", attempt(0, FAILED), step=0, group="b"),
+            rollout("r2", step=0, label="before/greedy", mode=Mode.TEST),
+            rollout("r3", step=1, group="a"),
+            rollout("r4", step=10, group="a"),
+        ]
+        store.put_rollouts(given[::-1])
+
+        def ids(**chosen: object) -> list[str]:
+            found = [r.id for r in store.rollouts("run_a", **chosen)]  # pyright: ignore
+            assert store.count("run_a", **chosen) == len(found)  # pyright: ignore
+            return found
+
+        assert ids() == [r.id for r in given]
+        assert ids(step=0, label="") == ["r0", "r9", "r1"]
+        assert ids(label="before/greedy") == ["r2"]
+        assert ids(mode=Mode.TRAIN, status=SUCCEEDED) == ["r0", "r9", "r3", "r4"]
+        assert ids(status=FAILED) == ["r1"]
+        assert ids(step=7) == []
+        assert [r.id for r in store.rollouts("run_a", limit=2)] == ["r0", "r9"]
+
+    def test_iteration_spans_pages_and_may_stop_half_way(self, store: Store) -> None:
+        given = rollouts(150, calls=1)
+        store.put_rollouts(given)
+        assert list(store.rollouts("run_a")) == given
+        half = store.rollouts("run_a")
+        assert [next(half) for _ in range(70)] == given[:70]
+        store.put_rollouts(rollouts(10, first=150, calls=1))  # an open iteration locks nothing out
+        assert list(half) == given[70:]
+
+    def test_more_ids_than_a_statement_can_bind(self, store: Store) -> None:
+        given = rollouts(1100, calls=0)
+        store.put_rollouts(given)
+        assert store.put_rollouts(given) == PutResult(unchanged=1100)
+        assert store.count("run_a") == 1100
+
+    def test_find_by_prefix(self, store: Store) -> None:
+        store.put_rollouts([rollout(name) for name in ("roll_5f2a", "roll_5f2b", "roll_77", "x")])
+        assert store.find_rollout("roll_5f2a").id == "roll_5f2a"
+        assert store.find_rollout("roll_7").id == "roll_77"
+        with pytest.raises(StoreError, match="'roll_5f2a', 'roll_5f2b'"):
+            store.find_rollout("roll_5f2")
+        with pytest.raises(StoreError, match=r"nearest are 'roll_5f2a', 'roll_5f2b'$"):
+            store.find_rollout("roll_5f9")
+        with pytest.raises(StoreError, match="nearest"):
+            store.find_rollout("ROLL_77")
+        with pytest.raises(StoreError, match="did you mean 'roll_77'"):
+            store.rollout("roll_7")
+
+    def test_an_exact_id_wins_over_longer_ones(self, store: Store) -> None:
+        store.put_rollouts([rollout("r1"), rollout("r11")])
+        assert store.find_rollout("r1").id == "r1"
+
+    def test_wildcards_in_a_prefix_are_letters(self, store: Store) -> None:
+        store.put_rollouts([rollout("roll_1")])
+        for prefix in ("%", "roll%", "_"):
+            with pytest.raises(StoreError, match="nearest are 'roll_1'"):
+                store.find_rollout(prefix)
+
+    def test_two_runs_of_one_seed_share_a_store(self, store: Store) -> None:
+        store.put_run("run_b", **samples.RUN)
+        given = [rollout("r"), rollout("r", run_id="run_b", answer="other")]
+        assert store.put_rollouts(given) == PutResult(new=2)
+        assert [store.rollout("r", run) for run in ("run_a", "run_b")] == given
+        with pytest.raises(StoreError, match="'run_a', 'run_b'"):
+            store.rollout("r")
+        store.discard_after("run_b", -1)
+        assert store.rollout("r") == given[0]
+
+    def test_an_empty_store_says_so(self, store: Store) -> None:
+        with pytest.raises(StoreError, match="no rollouts at all"):
+            store.find_rollout("roll")
+
+    def test_an_unknown_run_is_an_error_everywhere(self, store: Store) -> None:
+        questions: list[Callable[[], object]] = [
+            lambda: store.run("run_x"),
+            lambda: store.rollouts("run_x"),
+            lambda: store.count("run_x"),
+            lambda: store.metrics("run_x"),
+            lambda: store.checkpoints("run_x"),
+            lambda: store.resources("run_x"),
+            lambda: store.put_metrics("run_x", 0, {}),
+            lambda: store.put_checkpoint("run_x", 0, "here"),
+            lambda: store.discard_after("run_x", 0),
+            lambda: store.set_run_status("run_x", "failed"),
+        ]
+        for question in questions:
+            with pytest.raises(StoreError, match=r"no run 'run_x' .* nearest are 'run_a'"):
+                question()
+
+    # Runs
+
+    def test_a_run_and_its_end(self, store: Store) -> None:
+        store.set_run_status("run_a", "succeeded", {"reward": 0.5})
+        row = store.run("run_a")
+        assert (row.status, row.result) == (RunStatus.SUCCEEDED, {"reward": 0.5})
+        assert (row.config, row.seed, row.name) == (samples.RUN["config"], 7, "sums")
+        assert row.created <= row.updated
+        assert store.runs() == [row]
+
+    def test_a_run_put_again(self, store: Store) -> None:
+        before = store.run("run_a")
+        store.put_run("run_a", **samples.RUN)
+        assert store.run("run_a") == before
+        store.set_run_status("run_a", "failed")
+        store.put_run("run_a", **samples.RUN | {"config": {"steps": 9}})
+        after = store.run("run_a")
+        assert after.config == {"steps": 9}
+        assert (after.status, after.created) == (RunStatus.RUNNING, before.created)
+
+    @pytest.mark.parametrize("key", ["seed", "recipe", "algorithm"])
+    def test_a_run_keeps_what_its_ids_come_from(self, store: Store, key: str) -> None:
+        changed = samples.RUN | {key: 8 if key == "seed" else "other"}
+        with pytest.raises(StoreError, match="start a new run"):
+            store.put_run("run_a", **changed)
+
+    def test_run_statuses_are_checked(self, store: Store) -> None:
+        with pytest.raises(StoreError, match="'done' is no run status"):
+            store.set_run_status("run_a", "done")
+        store.set_run_status("run_a", "succeeded")
+        with pytest.raises(StoreError, match="cannot become 'failed'"):
+            store.set_run_status("run_a", "failed")
+        assert store.run("run_a").status is RunStatus.SUCCEEDED
+
+    def test_run_config_is_finite(self, store: Store) -> None:
+        with pytest.raises(StoreError, match=r"config of run 'b'\['lr'\] is nan"):
+            store.put_run("b", **samples.RUN | {"config": {"lr": float("nan")}})
+
+    # Metrics, checkpoints, resources
+
+    def test_metrics_of_a_step_add_up(self, store: Store) -> None:
+        store.put_metrics("run_a", 2, {"loss": 0.1 + 0.2, "kl": 1})
+        store.put_metrics("run_a", 1, {"loss": 5e-324})
+        store.put_metrics("run_a", 2, {"kl": 2, "eval/reward": 0.5})
+        assert store.metrics("run_a") == [
+            MetricsRow(1, {"loss": 5e-324}),
+            MetricsRow(2, {"loss": 0.1 + 0.2, "kl": 2, "eval/reward": 0.5}),
+        ]
+
+    def test_metrics_are_finite(self, store: Store) -> None:
+        with pytest.raises(StoreError, match=r"metrics of step 3\['loss'\] is nan"):
+            store.put_metrics("run_a", 3, {"reward": 1.0, "loss": float("nan")})
+        assert store.metrics("run_a") == []
+
+    def test_checkpoints(self, store: Store) -> None:
+        store.put_checkpoint("run_a", 10, "ten")
+        store.put_checkpoint("run_a", 5, "five")
+        store.put_checkpoint("run_a", 10, "ten again")
+        assert store.checkpoints("run_a") == [
+            CheckpointRow(5, "five"),
+            CheckpointRow(10, "ten again"),
+        ]
+
+    def test_a_resource_version_keeps_its_content(self, store: Store) -> None:
+        store.put_resource("run_a", "prompt", 1, step=0, kind="prompt", data={"text": "Think."})
+        store.put_resource("run_a", "prompt", 1, step=0, kind="prompt", data={"text": "Think."})
+        with pytest.raises(StoreError, match="next version"):
+            store.put_resource("run_a", "prompt", 1, step=0, kind="prompt", data={"text": "No."})
+        expected = [ResourceRow("prompt", 1, 0, "prompt", {"text": "Think."})]
+        assert store.resources("run_a") == expected
+
+    def test_discard_after(self, store: Store) -> None:
+        keep = [rollout("r0", step=0), rollout("r1", step=1), rollout("e0", step=0, label="before")]
+        gone = [rollout("r2", step=2), rollout("e1", step=1, label="after"), rollout("r3", step=3)]
+        store.put_rollouts(keep + gone)
+        store.put_rollouts([rollout("r2", step=2, answer="late")])
+        for step in range(4):
+            store.put_metrics("run_a", step, {"reward": step})
+        store.put_checkpoint("run_a", 1, "one")
+        store.put_checkpoint("run_a", 3, "three")
+        store.put_resource("run_a", "prompt", 1, step=0, kind="prompt", data={})
+        store.put_resource("run_a", "prompt", 2, step=3, kind="prompt", data={})
+        removed = store.discard_after("run_a", 1, labels=["after"])
+        assert removed == Discarded(rollouts=3, metrics=2, checkpoints=1, resources=1)
+        assert sorted(r.id for r in store.rollouts("run_a")) == ["e0", "r0", "r1"]
+        assert [m.step for m in store.metrics("run_a")] == [0, 1]
+        assert [c.step for c in store.checkpoints("run_a")] == [1]
+        assert [r.version for r in store.resources("run_a")] == [1]
+        assert store.late_results("run_a", "r2") == ()
+        # The steps are done again under the same ids, with other wall-clock times.
+        again = [dataclasses.replace(r, attempts=(attempt(answer="again"),)) for r in gone]
+        assert store.put_rollouts(again) == PutResult(new=3)
+        assert store.rollout("r2").last.answer == "again"
+
+    def test_discard_without_labels_keeps_evaluations_of_the_step(self, store: Store) -> None:
+        store.put_rollouts([rollout("e1", step=1, label="after"), rollout("r2", step=2)])
+        assert store.discard_after("run_a", 1).rollouts == 1
+        assert store.count("run_a", label="after") == 1
+
+    # Threads
+
+    def test_threads_write_and_read_at_once(self, store: Store) -> None:
+        errors: list[BaseException] = []
+
+        def write(first: int) -> None:
+            try:
+                for i in range(first, first + 10):
+                    store.put_rollouts([rollout(f"r{i}", index=i)])
+                    store.put_metrics("run_a", i, {"i": i})
+                    assert store.rollout(f"r{i}").index == i
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=write, args=(100 * k,)) for k in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == []
+        assert store.count("run_a") == len(store.metrics("run_a")) == 40
+
+    def test_a_closed_store_says_so(self, store: Store) -> None:
+        store.close()
+        store.close()
+        with pytest.raises(StoreError, match="closed"):
+            store.runs()
+        with pytest.raises(StoreError, match="closed"):
+            store.put_rollouts([rollout()])
+
+    # Strange text reaches questions, too
+
+    def test_lone_surrogates_and_nul(self, store: Store) -> None:
+        odd = "half \ud83d a pair, \x00, \ud83d\ude00"
+        call = dataclasses.replace(samples.call(), messages=(Message("user", odd),))
+        given = rollout("r", dataclasses.replace(attempt(answer=odd), calls=(call,)), label=odd)
+        store.put_rollouts([given])
+        assert list(store.rollouts("run_a", label=odd)) == [given]

@@ -1,0 +1,187 @@
+"""Records to put into a store: plain ones by name, and strange ones by hypothesis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tutelage.types import (
+    Attempt,
+    Call,
+    Failure,
+    FailureCause,
+    Message,
+    Mode,
+    Reward,
+    Rollout,
+    RolloutStatus,
+    Sampled,
+    Sampling,
+    StopReason,
+    Task,
+    ToolCall,
+    ToolResult,
+)
+
+RUN: dict[str, Any] = {
+    "name": "sums",
+    "recipe": "rl",
+    "algorithm": "grpo",
+    "config": {"steps": 3, "lr": 1e-6, "tools": ["calculator"]},
+    "seed": 7,
+    "folder": "runs/sums",
+    "status": "running",
+}
+"""What `put_run` needs besides the id."""
+
+
+def call(index: int = 0, tokens: int = 8) -> Call:
+    """One call whose conversation has `2 * index + 1` messages and ends in a tool call."""
+    messages = [Message("user", "What is 0.1 + 0.2?")]
+    for i in range(index):
+        messages += [reply(i), Message("tool", "0.30000000000000004", tool_call_id=f"call_{i}")]
+    return Call(
+        id=f"chat_{index}",
+        agent="main",
+        index=index,
+        messages=tuple(messages),
+        prompt_ids=tuple(range(tokens * (index + 1))),
+        sampled=Sampled(
+            token_ids=tuple(range(tokens)),
+            logprobs=tuple(-0.1 * i for i in range(tokens)),
+            raw_logprobs=tuple(-0.3 * i for i in range(tokens)),
+            stop_reason=StopReason.LENGTH if index else StopReason.STOP,
+            policy_version=index,
+        ),
+        reply=reply(index),
+        sampling=Sampling(temperature=0.7, stop=("</s>",)),
+        parse_errors=("half a tool call",) if index else (),
+    )
+
+
+def reply(index: int) -> Message:
+    """An assistant turn with one tool call."""
+    tool_call = ToolCall(f"call_{index}", "calculator", '{"expression": "0.1 + 0.2"}')
+    return Message("assistant", None, (tool_call,))
+
+
+def attempt(
+    index: int = 0,
+    status: RolloutStatus = RolloutStatus.SUCCEEDED,
+    calls: int = 3,
+    tokens: int = 8,
+    reward: float | None = 1.0,
+    answer: str | None = "0.3",
+) -> Attempt:
+    """One try; with `status` failed it has a failure instead of a reward."""
+    failed = status is RolloutStatus.FAILED
+    return Attempt(
+        id=f"att_{index}",
+        index=index,
+        status=status,
+        calls=tuple(call(i, tokens) for i in range(calls)),
+        tool_results=(
+            ToolResult("call_0", "calculator", "{}", "", error="invalid_arguments", seconds=0.1),
+            ToolResult("call_1", "calculator", '{"expression": "1"}', "1", seconds=0.2),
+        ),
+        answer=answer,
+        reward=None if failed or reward is None else Reward(reward, {"b": 0.1, "a": 0.9}),
+        failure=Failure(FailureCause.TIMEOUT, "too slow", "Traceback ...") if failed else None,
+        stop="deadline" if failed else "answer",
+        seconds=1.5,
+    )
+
+
+def rollout(
+    name: str = "roll_0",
+    *attempts: Attempt,
+    run_id: str = "run_a",
+    step: int = 0,
+    mode: Mode = Mode.TRAIN,
+    label: str = "",
+    group: str = "g0",
+    index: int = 0,
+    task: Task | None = None,
+    **of_attempt: Any,
+) -> Rollout:
+    """One rollout; without `attempts` it has the one that `attempt(**of_attempt)` gives."""
+    return Rollout(
+        id=name,
+        run_id=run_id,
+        task=task or Task("t0", {"question": "What is 0.1 + 0.2?", "answer": 0.3, "n": [1, None]}),
+        mode=mode,
+        step=step,
+        group=group,
+        index=index,
+        attempts=attempts or (attempt(**of_attempt),),
+        label=label,
+    )
+
+
+def rollouts(count: int, *, first: int = 0, **fields: Any) -> list[Rollout]:
+    """`count` rollouts with ids that sort as they are numbered."""
+    return [rollout(f"roll_{i:06d}", index=i, **fields) for i in range(first, first + count)]
+
+
+# Strange records: any text (NUL and lone surrogates included), any float where one is allowed.
+
+text = st.text(st.characters(), max_size=12) | st.sampled_from(
+    ["\x00", "\ud83d", "\ud83d\ude00", "\x01escaped:x", "\\u0041", "😀", "'; drop table runs"]
+)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**30), 10**30) | finite | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=6,
+)
+tokens = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=5).map(tuple)
+logprobs = st.lists(st.floats(allow_nan=False), max_size=5).map(tuple)
+small = st.integers(0, 2**40)
+messages = st.builds(
+    Message,
+    text,
+    st.none() | text,
+    st.lists(st.builds(ToolCall, text, text, text), max_size=2).map(tuple),
+    st.none() | text,
+    st.none() | text,
+)
+calls = st.builds(
+    Call,
+    id=text,
+    agent=text,
+    index=small,
+    messages=st.lists(messages, max_size=3).map(tuple),
+    prompt_ids=tokens,
+    sampled=st.builds(Sampled, tokens, logprobs, logprobs, st.sampled_from(StopReason), small),
+    reply=messages,
+    sampling=st.builds(Sampling, finite, finite, small, small, st.lists(text).map(tuple)),
+    parse_errors=st.lists(text, max_size=2).map(tuple),
+)
+attempts = st.builds(
+    Attempt,
+    id=text,
+    index=small,
+    status=st.sampled_from(RolloutStatus),
+    calls=st.lists(calls, max_size=2).map(tuple),
+    tool_results=st.lists(
+        st.builds(ToolResult, text, text, text, text, st.none() | text, finite), max_size=2
+    ).map(tuple),
+    answer=st.none() | text,
+    reward=st.none() | st.builds(Reward, finite, st.dictionaries(text, finite, max_size=3)),
+    failure=st.none() | st.builds(Failure, st.sampled_from(FailureCause), text, st.none() | text),
+    stop=st.none() | text,
+    seconds=finite,
+)
+strange_rollouts = st.builds(
+    Rollout,
+    id=text,
+    run_id=st.just("run_a"),
+    task=st.builds(Task, text, st.dictionaries(text, json_values, max_size=3)),
+    mode=st.sampled_from(Mode),
+    step=small,
+    group=text,
+    index=small,
+    attempts=st.lists(attempts, min_size=1, max_size=3).map(tuple),
+    label=text,
+)

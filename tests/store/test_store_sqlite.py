@@ -1,0 +1,132 @@
+"""The conformance suite on SQLite, and what only a SQLite file can do wrong."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tutelage.errors import StoreError
+from tutelage.store import open_store
+from tutelage.store.sqlite import database_path, explained
+
+from . import samples
+from .conformance import Opened, StoreConformance
+from .samples import rollout
+
+
+class TestSqlite(StoreConformance):
+    """All of the suite."""
+
+    @pytest.fixture
+    def opened(self, tmp_path: Path) -> Opened:
+        return lambda name: open_store(tmp_path / f"{name}.db")
+
+
+def test_where_a_store_can_be(tmp_path: Path) -> None:
+    assert database_path("a/b.db") == Path("a/b.db")
+    assert database_path("sqlite:////a/b.db") == Path("/a/b.db")
+    assert database_path("~/x.db") == Path.home() / "x.db"
+    odd = tmp_path / "100% of ?x=1#2" / "ü.db"
+    with open_store(odd) as store:
+        store.put_run("run_a", **samples.RUN)
+    assert odd.exists()
+    with open_store(f"sqlite:///{tmp_path}/plain.db"):
+        assert (tmp_path / "plain.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("postgresql://me:secret@host/db", "SQLite is what exists"),
+        ("mysql+nodriver://host/db", "SQLite is what exists"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///:memory:", "names no file"),
+        ("://", "no database URL"),
+    ],
+)
+def test_other_urls_are_refused(url: str, message: str) -> None:
+    with pytest.raises(StoreError, match=message) as caught:
+        open_store(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_missing_store_is_not_made_by_looking(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no store at"):
+        open_store(tmp_path / "none" / "x.db", create=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_no_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is a folder"):
+        open_store(tmp_path)
+
+
+def test_another_programs_database_is_refused_untouched(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as other:
+        other.execute("create table books (title text)")
+    other.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=r"something else \(tables \['books'\]\)"):
+        open_store(path)
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    path.write_bytes(b"nothing like a database" * 100)
+    with pytest.raises(StoreError, match=r"x\.db': it is no database, or is damaged"):
+        open_store(path)
+
+
+def test_a_damaged_page(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with open_store(path) as store:
+        store.put_run("run_a", **samples.RUN)
+        store.put_rollouts(samples.rollouts(50))
+    data = bytearray(path.read_bytes())
+    data[4096 * 20 :] = b"\xff" * (len(data) - 4096 * 20)
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match=r"x\.db': it is damaged"), open_store(path) as store:
+        list(store.rollouts("run_a"))
+
+
+def test_a_file_that_may_not_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    open_store(path).close()
+    conn = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    with pytest.raises(StoreError, match="write access"), explained(path, "store rollouts in"):
+        conn.execute("delete from runs")
+    conn.close()
+
+
+def test_a_bug_is_not_dressed_up_as_a_users_mistake(tmp_path: Path) -> None:
+    conn = sqlite3.connect(tmp_path / "x.db")
+    with pytest.raises(sqlite3.OperationalError), explained(tmp_path / "x.db", "read"):
+        conn.execute("select * from nothing")
+    conn.close()
+
+
+def test_a_reader_sees_whole_batches_and_never_blocks_the_writer(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with open_store(path) as writer, open_store(path, create=False) as reader:
+        writer.put_run("run_a", **samples.RUN)
+        writer.put_rollouts([rollout("r0")])
+        with reader._read("read") as snapshot:  # pyright: ignore[reportPrivateUsage]
+            count = "select count(*) from rollouts"
+            assert snapshot.exec_driver_sql(count).scalar() == 1
+            writer.put_rollouts([rollout("r1"), rollout("r2")])
+            assert snapshot.exec_driver_sql(count).scalar() == 1
+        assert reader.count("run_a") == 3
+
+
+def test_processes_open_a_new_file_at_the_same_time(tmp_path: Path) -> None:
+    code = "import sys; from tutelage.store import open_store; open_store(sys.argv[1]).runs()"
+    command = [sys.executable, "-c", code, str(tmp_path / "x.db")]
+    children = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(6)]
+    errors = [child.communicate()[1].decode() for child in children]
+    assert [child.returncode for child in children] == [0] * 6, errors

@@ -1,0 +1,68 @@
+"""The transition tables, exhaustively."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tutelage.errors import StoreError
+from tutelage.store.status import (
+    RUN_TRANSITIONS,
+    TRANSITIONS,
+    Merge,
+    RunStatus,
+    Stamp,
+    check_run_transition,
+    merge,
+)
+from tutelage.types import RolloutStatus
+
+PENDING, RUNNING = RolloutStatus.PENDING, RolloutStatus.RUNNING
+FAILED, SUCCEEDED = RolloutStatus.FAILED, RolloutStatus.SUCCEEDED
+
+
+@pytest.mark.parametrize(("old", "new"), list(itertools.product(RolloutStatus, repeat=2)))
+def test_attempts(old: RolloutStatus, new: RolloutStatus) -> None:
+    stored, incoming = [Stamp(old, "a")], [Stamp(new, "b")]
+    if old.terminal:
+        assert merge("r", stored, incoming) == Merge((), (), (0,))
+        assert TRANSITIONS[old] == frozenset()
+    elif (old, new) == (RUNNING, PENDING):
+        with pytest.raises(StoreError, match="in the order in which they happened"):
+            merge("r", stored, incoming)
+    else:
+        assert merge("r", stored, incoming) == Merge((), (0,), ())
+    assert merge("r", stored, stored) == Merge((), (), ())
+
+
+def test_the_last_attempt_decides_whether_more_may_follow() -> None:
+    failed, done, running = Stamp(FAILED, "f"), Stamp(SUCCEEDED, "s"), Stamp(RUNNING, "r")
+    assert merge("r", [], [failed, running]) == Merge((0, 1), (), ())
+    assert merge("r", [failed, running], [failed, done]) == Merge((), (1,), ())
+    assert merge("r", [running], [failed, running]) == Merge((1,), (0,), ())
+    assert merge("r", [failed], [failed, done]) == Merge((), (), (1,))
+    assert merge("r", [running, done], [failed, done]) == Merge((), (), (0,))
+
+
+RUN_STEPS = {
+    ("pending", "running"),
+    ("pending", "failed"),
+    ("pending", "cancelled"),
+    ("running", "succeeded"),
+    ("running", "failed"),
+    ("running", "cancelled"),
+    ("succeeded", "running"),
+    ("failed", "running"),
+    ("cancelled", "running"),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), list(itertools.product(RunStatus, repeat=2)))
+def test_runs(old: RunStatus, new: RunStatus) -> None:
+    assert set(RUN_TRANSITIONS) == set(RunStatus)
+    if old == new or (old.value, new.value) in RUN_STEPS:
+        check_run_transition("run_a", old, new)
+    else:
+        with pytest.raises(StoreError, match=f"'{old.value}' and cannot become '{new.value}'"):
+            check_run_transition("run_a", old, new)

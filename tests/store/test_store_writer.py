@@ -1,0 +1,182 @@
+"""The background writer: order, flush, errors, back-pressure."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tutelage.errors import StoreError
+from tutelage.store import PutResult, Store, StoreWriter, open_store
+from tutelage.types import Rollout, RolloutStatus
+
+from . import samples
+from .samples import attempt, rollout, rollouts
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(tmp_path / "x.db") as store:
+        store.put_run("run_a", **samples.RUN)
+        yield store
+
+
+class Gate:
+    """Stands in for a store: holds each batch until told, records it, or fails."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.entered = threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+        self.error: Exception | None = None
+
+    def put_rollouts(self, rollouts: Sequence[Rollout]) -> PutResult:
+        self.entered.release()
+        self.go.acquire()
+        if self.error is not None:
+            raise self.error
+        self.batches.append([r.id for r in rollouts])
+        return PutResult(new=len(rollouts))
+
+
+def gated(**sizes: int) -> tuple[Gate, StoreWriter]:
+    gate = Gate()
+    return gate, StoreWriter(gate, **sizes)  # pyright: ignore
+
+
+def test_flush_returns_when_all_is_stored(store: Store) -> None:
+    given = rollouts(40)
+    with StoreWriter(store, max_batch=7) as writer:
+        for i in range(0, 40, 10):
+            writer.submit(given[i : i + 10])
+        writer.flush()
+        assert list(store.rollouts("run_a")) == given
+        writer.flush()
+
+
+def test_close_flushes_and_leaves_the_store_open(store: Store) -> None:
+    writer = StoreWriter(store)
+    writer.submit(rollouts(5))
+    writer.close()
+    writer.close()
+    assert store.count("run_a") == 5
+    with pytest.raises(StoreError, match="closed"):
+        writer.submit(rollouts(1))
+
+
+def test_the_order_of_records_is_kept(store: Store) -> None:
+    with StoreWriter(store) as writer:
+        writer.submit([rollout("r", attempt(0, RolloutStatus.RUNNING, reward=None))])
+        writer.submit([rollout("r", attempt(0))])
+        writer.submit([rollout("r", attempt(0, answer="late"))])
+    assert store.rollout("r") == rollout("r", attempt(0))
+    assert [a.answer for a in store.late_results("run_a", "r")] == ["late"]
+
+
+def test_what_waits_goes_in_one_batch() -> None:
+    gate, writer = gated(max_batch=3)
+    writer.submit(rollouts(1))
+    gate.entered.acquire()  # the first batch is under way; the rest gathers behind it
+    writer.submit(rollouts(4, first=1))
+    gate.go.release(10)
+    writer.close()
+    assert [len(batch) for batch in gate.batches] == [1, 3, 1]
+    assert [name for batch in gate.batches for name in batch] == [r.id for r in rollouts(5)]
+
+
+def test_flush_waits_for_the_batch_under_way() -> None:
+    gate, writer = gated()
+    writer.submit(rollouts(1))
+    gate.entered.acquire()
+    done = threading.Event()
+    flusher = threading.Thread(target=lambda: (writer.flush(), done.set()))
+    flusher.start()
+    assert not done.wait(0.1)
+    gate.go.release()
+    flusher.join(10)
+    assert done.is_set()
+    writer.close()
+
+
+def test_a_full_queue_makes_the_loop_wait() -> None:
+    gate, writer = gated(max_pending=2, max_batch=1)
+    writer.submit(rollouts(1))
+    gate.entered.acquire()
+    writer.submit(rollouts(2, first=1))
+    done = threading.Event()
+    submitter = threading.Thread(target=lambda: (writer.submit(rollouts(1, first=3)), done.set()))
+    submitter.start()
+    assert not done.wait(0.1)
+    gate.go.release(10)
+    submitter.join(10)
+    assert done.is_set()
+    writer.close()
+    assert len(gate.batches) == 4
+
+
+@pytest.mark.parametrize("error", [StoreError("disk full"), ValueError("disk full")])
+def test_an_error_is_raised_by_every_later_call(error: Exception) -> None:
+    gate, writer = gated(max_batch=2)
+    gate.error = error
+    writer.submit(rollouts(3))
+    gate.go.release(10)
+    for call in (writer.flush, lambda: writer.submit(rollouts(1)), writer.flush, writer.close):
+        with pytest.raises(StoreError, match=r"^3 rollouts could not be stored: disk full") as got:
+            call()
+        assert got.value.__cause__ is error
+    assert gate.batches == []
+
+
+def test_an_error_frees_a_waiting_submit() -> None:
+    gate, writer = gated(max_pending=1, max_batch=1)
+    gate.error = StoreError("disk full")
+    caught: list[BaseException] = []
+
+    def submit() -> None:
+        try:
+            writer.submit(rollouts(10))
+        except StoreError as error:
+            caught.append(error)
+
+    submitter = threading.Thread(target=submit)
+    submitter.start()
+    gate.entered.acquire()
+    gate.go.release()
+    submitter.join(10)
+    assert len(caught) == 1
+    with pytest.raises(StoreError):
+        writer.close()
+
+
+def test_leaving_the_block_raises_too(store: Store) -> None:
+    with (
+        pytest.raises(StoreError, match="run 'run_x' is not in the store"),
+        StoreWriter(store) as writer,
+    ):
+        writer.submit([rollout(run_id="run_x")])
+
+
+@pytest.mark.system
+def test_a_program_that_forgot_to_close_still_flushes(tmp_path: Path) -> None:
+    code = """
+import sys
+from store import samples
+from tutelage.store import StoreWriter, open_store
+store = open_store(sys.argv[1])
+store.put_run("run_a", **samples.RUN)
+StoreWriter(store, max_batch=1).submit(samples.rollouts(30))
+"""
+    path = tmp_path / "x.db"
+    tests = Path(__file__).parent.parent
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True, cwd=tests)
+    with open_store(path) as store:
+        assert store.count("run_a") == 30
+
+
+def test_sizes_are_positive(store: Store) -> None:
+    with pytest.raises(ValueError, match="max_batch=0"):
+        StoreWriter(store, max_batch=0)
