@@ -68,9 +68,7 @@ def pack(rows: Sequence[TokenRow], device: torch.device, dtype: torch.dtype) -> 
     """Lay `rows` out flat. Every row needs at least one token; `rows_K` counts from 0 here."""
     prefixes: dict[tuple[int, ...], int] = {}
     prefix_of: list[int] = []
-    for row in rows:
-        # The last prompt token predicts the first trained one, so it stays with the row.
-        cut = max(0, row.prompt_length() - 1)
+    for row, cut in zip(rows, _shared_lengths(rows), strict=True):
         prefix_of.append(prefixes.setdefault(row.ids[:cut], len(prefixes)))
     shared = list(prefixes)
     flat: list[int] = [t for p in shared for t in p]
@@ -114,6 +112,21 @@ def pack(rows: Sequence[TokenRow], device: torch.device, dtype: torch.dtype) -> 
         rows_K=torch.tensor([r for r, _ in where], dtype=torch.long, device=device),
         columns_K=torch.tensor([c for _, c in where], dtype=torch.long, device=device),
     )
+
+
+def _shared_lengths(rows: Sequence[TokenRow]) -> list[int]:
+    """How many leading tokens each row shares: its whole prompt where groups have one, else what
+    all rows have in common (a system turn). The last prompt token predicts the first trained one,
+    so it is never shared."""
+    cuts = [max(0, row.prompt_length() - 1) for row in rows]
+    prompts = {row.ids[:cut] for row, cut in zip(rows, cuts, strict=True)}
+    if 2 * len(prompts) <= len(rows):
+        return cuts
+    low, high = min(r.ids for r in rows), max(r.ids for r in rows)
+    common = 0
+    while common < min(cuts) and low[common] == high[common]:
+        common += 1
+    return [common] * len(rows)
 
 
 def _grid(starts: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

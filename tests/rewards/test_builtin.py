@@ -1,0 +1,205 @@
+"""The numeric and string rewards: what they read in a final text, and what earns nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tutelage.rewards import resolve_reward
+from tutelage.rewards.answers import find_number, read_number, stated_answer
+from tutelage.rewards.builtin import (
+    exact_number,
+    math_reward_string_equal,
+    numeric_partial_credit,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("391", 391),
+        (" -391.0 ", -391),
+        ("391.", 391),
+        ("−5", -5),
+        ("1,234,567.5", Fraction("1234567.5")),
+        ("$1,234", 1234),
+        ("-$5", -5),
+        ("$-5", -5),
+        ("1/2", Fraction(1, 2)),
+        ("50%", Fraction(1, 2)),
+        ("1e3", 1000),
+        (".5", Fraction(1, 2)),
+        (391, 391),
+        (0.1, Fraction(1, 10)),
+    ],
+)
+def test_numbers_are_read(text: object, expected: Fraction | int) -> None:
+    assert read_number(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "12,34", "1,2345", "١٢", "²", "nan", "inf", "1/0", "--5", "-$-5", "1 2", "9**9", "1e9999",
+     "5" * 500, "0x10", "1_000", True, None, "__import__('os')"],
+)  # fmt: skip
+def test_what_is_no_number_is_not_read(text: object) -> None:
+    assert read_number(text) is None
+
+
+@given(st.fractions())
+def test_every_fraction_is_read_as_itself(value: Fraction) -> None:
+    assert read_number(str(value)) == value
+
+
+@given(st.integers())
+def test_thousands_separators_do_not_change_a_number(value: int) -> None:
+    assert read_number(f"{value:,}") == value
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The answer is 391.", 391),
+        ("The answer is **391**.", 391),
+        ("**Answer:** 391", 391),
+        ("Result: 391 dollars", 391),
+        ("I think\nthe final answer is: $1,234.50, done", Fraction("1234.5")),
+        ("answer is 5. No: the answer is 6", 6),
+        (r"so \boxed{\boxed{3}} or \boxed{391}", 391),
+        ("steps...\n#### 391", 391),
+        ("### ANSWER: 391 ###", 391),
+        ("x" * 10_000_000 + " answer is 5", 5),
+    ],
+)
+def test_the_stated_number_is_found(text: str, expected: Fraction | int) -> None:
+    assert find_number(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "12 13 14 391",
+        "about 391",
+        "answer is 12 or 13",
+        "answer is 9**9**9",
+        "answer is 17*23",
+        "answer is 2 pi",
+        "answer is 5 million",
+        "answer is 12abc",
+        "answer is 12.5.3",
+        "answer is 12٣",
+        "answer is not 5",
+        "the answer isn't 5",
+        "answer is NaN",
+        r"\boxed{391",
+        "answer:" + " " * 1_000_000,
+        "answer is " * 300_000,
+        "9" * 10_000_000,
+        "",
+    ],
+)
+def test_an_uncertain_answer_is_none(text: str) -> None:
+    assert find_number(text) is None
+
+
+def test_the_last_statement_counts() -> None:
+    assert stated_answer("The answer is 3. Wait.\nresult: x + 1\n## Notes") == "x + 1"
+    assert stated_answer("no statement") is None
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answer", "expected"),
+    [
+        ("391", "391", 1.0),
+        ("391.0", "391", 1.0),
+        ("The answer is 391.", 391, 1.0),
+        ("390", "391", 0.0),
+        ("391.0000001", "391", 1.0),
+        ("391.00001", "391", 0.0),
+        ("0.3333333333", "1/3", 1.0),
+        ("0.333", "1/3", 0.0),
+        ("0", "0", 1.0),
+        ("0.00000000000000000001", "0", 1.0),
+        ("100000000000000000001", "100000000000000000000", 0.0),
+        ("17*23", "391", 0.0),
+        ("390 391 392", "391", 0.0),
+        ("", "391", 0.0),
+        ("nan", "391", 0.0),
+        ("Paris.", "paris", 1.0),
+        ("Lyon", "paris", 0.0),
+        ("", "", 0.0),
+    ],
+)
+def test_exact_number(prediction: str, answer: object, expected: float) -> None:
+    assert exact_number(prediction, answer) == expected
+
+
+@given(st.integers(), st.integers())
+def test_whole_numbers_are_right_only_when_equal(a: int, b: int) -> None:
+    assert exact_number(str(a), str(b)) == float(a == b)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "expected", "exact"),
+    [
+        ("100", 1.0, 1.0),
+        ("The answer is 100.", 1.0, 1.0),
+        ("result: 101", 0.95, 0.0),
+        ("95", 0.75, 0.0),
+        ("110", 0.5, 0.0),
+        ("90", 0.5, 0.0),
+        ("110.0001", 0.0, 0.0),
+        ("-100", 0.0, 0.0),
+        ("I computed 100 somehow", 0.0, 0.0),
+        ("9**9**9", 0.0, 0.0),
+    ],
+)
+def test_numeric_partial_credit(prediction: str, expected: float, exact: float) -> None:
+    got = numeric_partial_credit(prediction, "100")
+    assert got == {"reward": pytest.approx(expected), "exact": exact}
+
+
+@given(st.integers(1, 10**9), st.integers(0, 10**9))
+def test_partial_credit_lies_in_its_range_and_falls_with_the_error(truth: int, off: int) -> None:
+    near = numeric_partial_credit(str(truth + off), truth)["reward"]
+    far = numeric_partial_credit(str(truth + off + 1), truth)["reward"]
+    assert near == 0.0 or 0.5 <= near <= 1.0
+    assert far <= near
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answer", "expected"),
+    [
+        (" X + 1 ", "x+1", 1.0),
+        ("$x$", "x", 1.0),
+        (r"\boxed{x+1}", "x + 1", 1.0),
+        ("1,234", "1234", 1.0),
+        ("New  York.", "new york", 1.0),
+        ("newyork", "new york", 0.0),
+        ("1 2", "12", 0.0),
+        ("2²", "22", 0.0),
+        ("", "", 0.0),
+        ("a" * 10_000_000, "a", 0.0),
+        ("(" * 10_000_000, "(", 0.0),
+    ],
+)
+def test_string_equality(prediction: str, answer: str, expected: float) -> None:
+    assert math_reward_string_equal(prediction, answer) == expected
+
+
+def test_no_reward_loads_sympy_before_it_is_needed() -> None:
+    code = (
+        "import sys\n"
+        "from tutelage.rewards import resolve_reward\n"
+        "for name in ('math', 'math_grader', 'numeric_partial_credit'):\n"
+        "    resolve_reward(name)\n"
+        "assert resolve_reward('math_grader')('1/2', '0.5')['reward'] == 1.0\n"
+        "assert not {'sympy', 'torch'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert resolve_reward("math").inline

@@ -1,0 +1,221 @@
+"""The math grader: verdicts on options, numbers, expressions, lists, and hostile answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tutelage.rewards import compute_reward, resolve_reward
+from tutelage.rewards.math_grader import grade, split_list
+from tutelage.rewards.symbolic import SymbolicWorker
+from tutelage.types import Attempt, Reward, RolloutStatus, Task
+
+
+def never(first: str, second: str) -> bool | None:
+    raise AssertionError(f"the symbolic path was reached for {first!r} and {second!r}")
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[SymbolicWorker]:
+    made = SymbolicWorker(seconds=5.0)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answer", "expected"),
+    [
+        # options
+        ("B", "B", True),
+        (" (b) ", "B)", True),
+        ("The answer is **B**.", "B", True),
+        ("A", "B", False),
+        ("AB", "B", False),
+        ("", "B", False),
+        # numbers, strictly within 1 %
+        ("100.9", "100", True),
+        ("101", "100", False),
+        ("99.1", "100", True),
+        ("-100", "100", False),
+        ("0", "0", True),
+        ("0.0001", "0", False),
+        ("1,234", "1234", True),
+        ("$1,234.00", 1234, True),
+        ("50%", "0.5", True),
+        ("50%", "1/2", True),
+        ("50", "50%", False),
+        ("2/3", "0.667", True),
+        ("42 apples", "42", True),
+        ("The answer is 42 apples.", "42", True),
+        ("5 million", "5", False),
+        # the form "= around X"
+        ("= around 3.14", "22/7", True),
+        ("22/7 = around 3.142857", "3.142857", True),
+        ("3.14", "22/7 = around 3.142857", True),
+        ("17 * 23 = 391", "391", True),
+        ("x = 5", "5", True),
+        ("x > 5", "5", False),
+        # expressions without variables
+        ("sqrt(2)", "1.41421356", True),
+        (r"\frac{1}{2}", "0.5", True),
+        (r"\dfrac{\sqrt{9}}{2^{2}}", "0.75", True),
+        (r"$2\pi$", "6.2832", True),
+        ("2(3+4)", "14", True),
+        ("2^10", "1024", True),
+        (r"2\frac{1}{2}", "2.5", False),
+        ("1 1/2", "1.5", False),
+        # lists, element by element, in order
+        ("[1, 2.001, 3]", [1, 2, 3], True),
+        ("1; 2", "[1, 2]", True),
+        ("(1, 2)", "1, 2", True),
+        ("[2, 1]", "[1, 2]", False),
+        ("[1]", "[1, 2]", False),
+        ("[1, 2, 3]", "[1, 2]", False),
+        ("5", "[5]", False),
+        ("['A', 'B']", ["A", "B"], True),
+        ("[[1, 2], [3, 4]]", [[1, 2], [3, 4]], True),
+        # text
+        ("Paris", "paris", True),
+        ("tac", "cat", False),
+        ("", "", False),
+        ("anything", "", False),
+        ("nan", "5", False),
+        ("5", "nan", False),
+        ("nan", "inf", False),
+    ],
+)
+def test_verdicts_that_need_no_symbols(prediction: str, answer: object, expected: bool) -> None:
+    assert grade(prediction, answer, never) is expected
+
+
+@pytest.mark.parametrize(
+    "prediction",
+    [
+        "9**9**9",
+        "9**9**9**9",
+        "(" * 400 + "5" + ")" * 400,
+        "(" * 900,
+        "[" * 400 + "5" + "]" * 400,
+        "1e999999999",
+        "1e308*1e308-1e308*1e308",
+        "0/0",
+        "1/0",
+        "log(0)",
+        "sqrt(-1)",
+        "(-8)^(1/3)",
+        "exp(exp(exp(100)))",
+        "NaN",
+        "infinity",
+        "٥",
+        "５",
+        "5²",
+        "5,00",
+        "5.0.0",
+        "__import__('os')",
+        "__import__('os').system('true')",
+        "().__class__",
+        "lambda: 5",
+        "5 if True else 6",
+        "\\frac{" * 100,
+        "answer is " * 100_000,
+        "5" * 10_000_000,
+        "x" * 10_000_000,
+        "x**x**x**x**x",
+        "sin(" * 200 + "x",
+        "",
+        "\x00",
+        "5\x00",
+        "\ud800",
+    ],
+)
+def test_hostile_answers_earn_nothing_and_reach_no_helper(prediction: str) -> None:
+    for answer in ("5", "x + 1", "[5, 6]", "B"):
+        assert grade(prediction, answer, never) is False
+
+
+def test_code_in_an_answer_is_text() -> None:
+    assert grade("__import__('os')", "__import__('os')", never) is True
+    assert grade("__import__('os')", "__import__('sys')", never) is False
+
+
+@given(st.text(max_size=80), st.text(max_size=80))
+def test_any_two_texts_get_a_verdict(prediction: str, answer: str) -> None:
+    assert grade(prediction, answer, lambda a, b: None) in (True, False, None)
+
+
+@given(st.integers(-(10**6), 10**6), st.integers(-(10**6), 10**6))
+def test_numbers_are_right_within_one_percent(a: int, b: int) -> None:
+    expected = a == b or abs(a - b) / max(abs(b), 1e-10) < 0.01
+    assert grade(str(a), str(b), never) is expected
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answer", "expected"),
+    [
+        ("(x+1)^2", "x^2 + 2x + 1", True),
+        (r"\frac{x^{2}-1}{x-1}", "x + 1", True),
+        ("y = 2(x + 3)", "2x + 6", True),
+        ("sin(x)^2 + cos(x)^2 + y", "1 + y", False),  # other letters
+        ("sin(x)^2 + cos(x)^2 + x", "1 + x", True),
+        ("(x+1)^2", "x^2 + 1", False),
+        ("sqrt(x^2)", "x + 0", False),  # equal only where x is positive
+        ("[2x, 3]", "[x + x, 3]", True),
+    ],
+)
+def test_expressions_with_variables(
+    worker: SymbolicWorker, prediction: str, answer: str, expected: bool
+) -> None:
+    assert grade(prediction, answer, worker.equal) is expected
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answer"), [("x + 2", "x + 1"), ("2x", "x^2"), ("a/b", "b/a"), ("x", "2x")]
+)
+def test_different_expressions_are_told_apart_without_the_helper(
+    prediction: str, answer: str
+) -> None:
+    assert grade(prediction, answer, never) is False
+
+
+def test_an_endless_question_is_killed_and_the_next_one_answered() -> None:
+    worker = SymbolicWorker(seconds=0.8)
+    monster = "(x+y+1)^3000 - (x+y)^3000"
+    assert worker.equal(monster, f"{monster} + sin(x)^2 + cos(x)^2 - 1 + 0*y") is None
+    assert worker.equal("x + x", "2x") is True
+    assert worker.equal("x + x", "3x") is False
+    worker.close()
+    assert worker.equal("x", "x") is True
+    worker.close()
+
+
+def test_a_helper_that_died_is_replaced() -> None:
+    worker = SymbolicWorker(seconds=5.0)
+    assert worker.equal("x", "x") is True
+    process = worker._process  # pyright: ignore[reportPrivateUsage]
+    assert process is not None
+    process.kill()
+    process.wait()
+    assert worker.equal("x + x", "2x") is True
+    worker.close()
+
+
+async def test_undecided_is_a_part_of_the_reward(monkeypatch: pytest.MonkeyPatch) -> None:
+    def undecided(self: SymbolicWorker, first: str, second: str) -> bool | None:
+        return None
+
+    monkeypatch.setattr(SymbolicWorker, "equal", undecided)
+    grader = resolve_reward("math_grader")
+    task = Task("t", {"question": "q", "answer": "2x"})
+    attempt = Attempt("a", 0, RolloutStatus.SUCCEEDED, answer="x + x")
+    assert await compute_reward(grader, task, attempt) == Reward(0.0, {"undecided": 1.0})
+
+
+def test_lists_are_split_at_their_own_commas() -> None:
+    assert split_list("[1, (2, 3), 'a']") == ["1", "(2, 3)", "a"]
+    assert split_list("1,234") is None
+    assert split_list("(1 + 2)") is None
+    assert split_list("[1], [2]") == ["[1]", "[2]"]
+    assert split_list("log(8, 2)") is None

@@ -1,0 +1,198 @@
+"""Datasets: what is read from each format, and that a bad row is refused with its exact place."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import TypedDict
+
+import pytest
+
+from tutelage.errors import DataError, MissingExtraError
+from tutelage.tasks import Dataset
+from tutelage.types import Task
+
+GOOD = {"question": "What is 1+1?", "answer": "2"}
+
+
+def write(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(DataError) as caught:
+        Dataset.load(path)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", json.dumps([GOOD, {"question": "q", "answer": "3"}])),
+        ("a.json", "\ufeff \n[" + json.dumps(GOOD) + "\n,\n" + '{"question":"q","answer":"3"}]\n'),
+        ("a.json", json.dumps(GOOD) + '\n{"question":"q","answer":"3"}\n'),
+        ("a.jsonl", json.dumps(GOOD) + "\r\n\r\n" + '{"question":"q","answer":"3"}'),
+        ("a.csv", 'question,answer\nWhat is 1+1?,2\n"q",3\n'),
+    ],
+)
+def test_formats_give_the_same_tasks(tmp_path: Path, name: str, content: str) -> None:
+    dataset = Dataset.load(write(tmp_path, name, content))
+    assert [dict(t.fields) for t in dataset] == [GOOD, {"question": "q", "answer": "3"}]
+    assert dataset.fields == ("question", "answer")
+
+
+def test_a_line_separator_inside_a_string_does_not_end_a_jsonl_row(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.jsonl", '{"question": "a\u2028b"}\n{"question": 5}\n')
+    assert "a.jsonl:2: field 'question'" in refused(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "says"),
+    [
+        ('{"question": "q"}\n\n{"question": }\n', ":3:", "invalid JSON"),
+        ('{"question": "q"}\n[1]\n', ":2:", "must be an object"),
+        ('{"question": "q"}\n{"question": "r", "x": {"y": [1, NaN]}}\n', ":2:", "'x.y[1]' is nan"),
+        ('{"question": "q", "x": 1e999}\n', ":1:", "'x' is inf"),
+        ('{"question": "q", "question": "r"}\n', ":1:", "occurs twice"),
+        ('{"question": "  "}\n', ":1:", "'question' is empty"),
+        ('{"question": null, "prompt": "p"}\n', ":1:", "'question' must be"),
+        ('{"messages": [{"content": "x"}]}\n', ":1:", "message 0"),
+        ('{"question": "q", "id": 1.5}\n', ":1:", "field 'id'"),
+        ('{"question": "q"} {"question": "r"}\n', ":1:", "text after"),
+        ('{"question": ' + "[" * 100_000 + "\n", ":1:", "cannot be read"),
+    ],
+)
+def test_bad_jsonl_rows_are_refused_with_their_line(
+    tmp_path: Path, content: str, place: str, says: str
+) -> None:
+    message = refused(write(tmp_path, "bad.jsonl", content))
+    assert f"bad.jsonl{place}" in message
+    assert says in message
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "says"),
+    [
+        ('[\n  {"question": "q"},\n\n  {"answer": 1}\n]', ":4 (index 1):", "no input field"),
+        ('[\n  {"question": "q"},\n  {"question": }\n]', ":3:", "invalid JSON"),
+        ('[{"question": "q"}\n {"question": "r"}]', ":2:", "expected ',' or ']'"),
+        ('[{"question": "q"},\n]', ":2:", "invalid JSON"),
+        ('[{"question": "q"}]\nmore', ":2:", "text after"),
+        ('\n"text"', ":2:", "expected a JSON array"),
+        ('[{"question": "q"}, 7]', ":1 (index 1):", "must be an object"),
+        ('[{"question": "q"}', ":1:", "expected ',' or ']'"),
+    ],
+)
+def test_bad_json_elements_are_refused_with_line_and_index(
+    tmp_path: Path, content: str, place: str, says: str
+) -> None:
+    message = refused(write(tmp_path, "bad.json", content))
+    assert f"bad.json{place}" in message
+    assert says in message
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "says"),
+    [
+        ('question,answer\n"two\nlines",1\nq,1,2\n', ":4:", "3 cells"),
+        ("question,question\na,b\n", ":1:", "occurs twice"),
+        ("question,\na,b\n", ":1:", "no name"),
+        ('question\n"open\n', ":2:", "invalid CSV"),
+    ],
+)
+def test_bad_csv_is_refused_with_its_line(
+    tmp_path: Path, content: str, place: str, says: str
+) -> None:
+    message = refused(write(tmp_path, "bad.csv", content))
+    assert f"bad.csv{place}" in message
+    assert says in message
+
+
+def test_broken_utf8_names_the_line(tmp_path: Path) -> None:
+    path = write(tmp_path, "bad.jsonl", b'{"question": "q"}\n{"question": "\xff"}\n')
+    assert "bad.jsonl:2: not valid UTF-8 (byte 0xff)" in refused(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.json", ""), ("a.json", "[]"), ("a.jsonl", "\n\n"), ("a.csv", "question,answer\n")],
+)
+def test_a_file_without_rows_is_refused(tmp_path: Path, name: str, content: str) -> None:
+    assert "has no rows" in refused(write(tmp_path, name, content))
+
+
+def test_missing_files_folders_and_unknown_suffixes_are_refused(tmp_path: Path) -> None:
+    assert "does not exist" in refused(tmp_path / "none.jsonl")
+    (tmp_path / "folder.json").mkdir()
+    assert "is a folder" in refused(tmp_path / "folder.json")
+    assert ".jsonl" in refused(write(tmp_path, "a.txt", "x"))
+
+
+def test_a_missing_input_lists_the_fields_and_the_accepted_names(tmp_path: Path) -> None:
+    message = refused(write(tmp_path, "a.jsonl", '{"questions": "q", "answer": "a"}'))
+    for part in ("'questions'", "'answer'", "question, prompt", "did you mean 'question'?"):
+        assert part in message
+
+
+def test_parquet_works_with_pyarrow_and_says_what_to_install_without(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    if importlib.util.find_spec("pyarrow") is None:
+        path.write_bytes(b"PAR1")
+        with pytest.raises(MissingExtraError, match="pip install pyarrow"):
+            Dataset.load(path)
+        return
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([GOOD]), path)
+    assert dict(Dataset.load(path)[0].fields) == GOOD
+
+
+def test_ids_are_given_or_follow_from_the_content() -> None:
+    first = Dataset([{"id": 7, "question": "a"}, {"question": "b", "x": 1}])
+    second = Dataset([{"x": 1, "question": "b"}, {"question": "c", "x": 1}])
+    assert first[0].id == "7"
+    assert first[0].fields["id"] == 7
+    assert first[1].id == second[0].id != second[1].id
+
+
+def test_equal_ids_are_refused_with_both_places(tmp_path: Path) -> None:
+    rows = '{"id": "x", "question": "a"}\n{"id": "y", "question": "a"}\n{"id": "x", "prompt": "b"}'
+    message = refused(write(tmp_path, "a.jsonl", rows))
+    assert "a.jsonl:3" in message
+    assert "a.jsonl:1" in message
+    with pytest.raises(DataError, match="identical"):
+        Dataset([GOOD, GOOD])
+
+
+class Row(TypedDict):
+    question: str
+
+
+def test_rows_in_memory_are_checked_by_index() -> None:
+    rows: list[Row] = [{"question": "a"}, {"question": "b"}]
+    assert [t.input for t in Dataset[Row](rows)] == ["a", "b"]
+    with pytest.raises(DataError, match=r"index 1\).*'when' is a object"):
+        Dataset([GOOD, {"question": "q", "when": object()}])
+    with pytest.raises(DataError, match="no input field"):
+        Dataset([Task("t", {"answer": 1})])
+    with pytest.raises(DataError, match="no rows"):
+        Dataset([])
+
+
+def test_split_is_disjoint_complete_and_a_function_of_the_seed() -> None:
+    dataset = Dataset([{"question": str(i)} for i in range(50)])
+    first, second = dataset.split(0.8, seed=3)
+    assert (len(first), len(second)) == (40, 10)
+    assert {t.id for t in first} | {t.id for t in second} == {t.id for t in dataset}
+    assert [t.id for t in dataset.split(0.8, seed=3)[1]] == [t.id for t in second]
+    assert [t.id for t in dataset.split(0.8, seed=4)[1]] != [t.id for t in second]
+    assert [len(part) for part in dataset[:2].split(0.01, seed=0)] == [1, 1]
+    for fraction in (0.0, 1.0, float("nan")):
+        with pytest.raises(DataError, match="between 0 and 1"):
+            dataset.split(fraction, seed=0)
+    with pytest.raises(DataError, match="at least two"):
+        dataset[:1].split(0.5, seed=0)

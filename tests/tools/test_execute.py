@@ -1,0 +1,261 @@
+"""Tool calls: whatever a model writes and a tool does becomes a result, in order, in time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import dataclasses
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tutelage.tools import Tool, ToolError, execute_tool_calls, tool
+from tutelage.tools.builtin import calculator, lookup, sum_1_to_n
+from tutelage.types import ToolCall, ToolResult
+
+BUILTIN = {t.name: t for t in (calculator, lookup, sum_1_to_n)}
+
+
+async def run(arguments: str, one: Tool, name: str | None = None) -> ToolResult:
+    (result,) = await execute_tool_calls(
+        [ToolCall("c", name or one.name, arguments)], {one.name: one}
+    )
+    return result
+
+
+async def returned(value: Any) -> ToolResult:
+    @tool
+    def give() -> Any:
+        return value
+
+    return await run("{}", give)
+
+
+async def raised(error: BaseException, in_loop: bool) -> ToolResult:
+    @tool("fail")
+    def fail() -> str:
+        raise error
+
+    @tool("fail")
+    async def fail_async() -> str:
+        raise error
+
+    return await run("{}", fail_async if in_loop else fail)
+
+
+async def test_results_keep_the_order_of_the_calls_and_the_calls_run_together() -> None:
+    both = asyncio.Barrier(2)
+
+    @tool
+    async def meet(n: int) -> str:
+        await both.wait()  # passes only when two calls are inside at once
+        await asyncio.sleep(0.05 if n == 0 else 0)
+        return str(n)
+
+    calls = [ToolCall(f"c{n}", "meet", f'{{"n": {n}}}') for n in range(2)]
+    results = await execute_tool_calls(calls, {"meet": meet})
+    assert [(r.call_id, r.text, r.error) for r in results] == [("c0", "0", None), ("c1", "1", None)]
+
+
+async def test_unknown_tools_are_answered_with_the_nearest_name() -> None:
+    (result,) = await execute_tool_calls([ToolCall("c", "calculater", "{}")], BUILTIN)
+    assert result.error == "unknown_tool"
+    assert "Did you mean 'calculator'?" in result.text
+    (result,) = await execute_tool_calls([ToolCall("c", "x" * 10_000_000, "{}")], BUILTIN)
+    assert result.error == "unknown_tool"
+    assert len(result.text) <= 4000
+    (result,) = await execute_tool_calls([ToolCall("c", "x", "{}")], {})
+    assert "there are no tools" in result.text
+
+
+async def test_wrong_arguments_are_answered_not_raised() -> None:
+    result = await run('{"expression": ', calculator)
+    assert result.error == "invalid_arguments"
+    assert "character" in result.text
+    assert result.arguments == '{"expression": '
+
+
+@pytest.mark.parametrize("in_loop", [True, False])
+async def test_raising_tools_are_answered_with_the_reason(in_loop: bool) -> None:
+    for error, text in [
+        (ToolError("no such file"), "Error: no such file"),
+        (ValueError("bad"), "Error: ValueError: bad"),
+        (SystemExit(3), "Error: SystemExit: 3"),
+        (RecursionError(), "Error: RecursionError"),
+        (TimeoutError("socket"), "Error: TimeoutError: socket"),
+        (asyncio.CancelledError("self"), None),
+    ]:
+        result = await raised(error, in_loop)
+        assert result.error == "raised"
+        assert text is None or result.text == text
+    if not in_loop:
+        assert (await raised(StopIteration(), in_loop)).error == "raised"
+
+
+async def test_an_async_tool_past_its_timeout_is_cancelled_and_cleans_up() -> None:
+    cleaned = asyncio.Event()
+
+    @tool(timeout=0.05)
+    async def hang() -> str:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaned.set()
+        return "late"
+
+    result = await run("{}", hang)
+    assert result.error == "timeout"
+    assert "0.05 seconds" in result.text
+    assert cleaned.is_set()
+
+
+async def test_a_sync_tool_past_its_timeout_is_left_behind() -> None:
+    release = threading.Event()
+
+    @tool(timeout=0.05)
+    def hang() -> str:
+        release.wait(60)
+        return "late"
+
+    assert (await run("{}", hang)).error == "timeout"
+    release.set()
+
+
+async def test_many_hanging_tools_do_not_use_up_the_threads() -> None:
+    release = threading.Event()
+
+    @tool(timeout=0.2)
+    def hang() -> str:
+        release.wait(60)
+        return "late"
+
+    @tool
+    def quick() -> str:
+        return "ok"
+
+    calls = [ToolCall(str(i), "hang", "{}") for i in range(50)] + [ToolCall("q", "quick", "{}")]
+    results = await execute_tool_calls(calls, {"hang": hang, "quick": quick})
+    release.set()
+    assert [r.error for r in results] == ["timeout"] * 50 + [None]
+
+
+async def test_cancelling_the_caller_cancels_the_tool() -> None:
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def hang() -> str:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+        return "late"
+
+    task = asyncio.create_task(run("{}", hang))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+
+
+async def test_sync_tools_run_off_the_loop_with_the_callers_context() -> None:
+    who: contextvars.ContextVar[str] = contextvars.ContextVar("who")
+    who.set("rollout 7")
+
+    @tool
+    def where() -> list[Any]:
+        return [who.get(), threading.current_thread() is threading.main_thread()]
+
+    @tool(inline=True)
+    def here() -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+    assert (await run("{}", where)).text == '["rollout 7", false]'
+    assert (await run("{}", here)).text == "true"
+
+
+@dataclasses.dataclass
+class Found:
+    title: str
+    score: float
+
+
+async def test_results_become_text() -> None:
+    for value, text in [
+        ("plain é", "plain é"),
+        (42, "42"),
+        (True, "true"),
+        ({"a": [1, None]}, '{"a": [1, null]}'),
+        (Found("é", 0.5), '{"title": "é", "score": 0.5}'),
+        ("\ud800", "\\ud800"),
+        ("", ""),
+    ]:
+        result = await returned(value)
+        assert (result.text, result.error) == (text, None)
+
+
+async def test_results_without_a_text_are_bad_results() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    for value in (None, b"bytes", object(), float("nan"), {"a": float("inf")}, loop, 10**5000):
+        result = await returned(value)
+        assert result.error == "bad_result"
+        assert result.text.startswith("Error: give returned no usable result")
+
+
+async def test_long_results_are_cut_in_the_middle() -> None:
+    @tool(max_chars=100)
+    def long() -> str:
+        return "a" * 5000 + "b" * 5000
+
+    text = (await run("{}", long)).text
+    assert len(text) <= 100
+    assert text.startswith("aaa")
+    assert text.endswith("bbb")
+    kept = text.count("a\n") + text.count("\nb")
+    assert kept == 2
+    missing = int(text.split("[")[1].split()[0])
+    assert missing == 10_000 - len(text.split("\n")[0]) - len(text.split("\n")[2])
+
+
+async def test_the_built_in_tools() -> None:
+    for one, arguments, text, error in [
+        (calculator, '{"expression": "17 * 23 + 5"}', "396", None),
+        (calculator, '{"expression": "9**9**9"}', "Error: a number needs more than", "raised"),
+        (
+            calculator,
+            '{"expression": "' + "1+" * 5_000_000 + '1"}',
+            "Error: the expression",
+            "raised",
+        ),
+        (sum_1_to_n, '{"n": 45}', "1035", None),
+        (sum_1_to_n, '{"n": -1}', "Error: n must lie", "raised"),
+        (lookup, '{"item": " Pen "}', "7", None),
+        (lookup, '{"item": "penn"}', "Error: no item 'penn'; did you mean 'pen'?", "raised"),
+    ]:
+        result = await run(arguments, one)
+        assert result.error == error
+        assert result.text.startswith(text)
+
+
+def test_a_hanging_tool_does_not_keep_the_process_alive(tmp_path: Any) -> None:
+    import subprocess
+
+    script = tmp_path / "hang.py"
+    script.write_text(
+        "import asyncio, time\n"
+        "from tutelage.tools import tool, execute_tool_calls\n"
+        "from tutelage.types import ToolCall\n"
+        "@tool(timeout=0.05)\n"
+        "def hang() -> str:\n"
+        "    time.sleep(600)\n"
+        "    return ''\n"
+        "asyncio.run(execute_tool_calls([ToolCall('c', 'hang', '{}')], {'hang': hang}))\n"
+    )
+    start = time.monotonic()
+    assert subprocess.run([sys.executable, str(script)], timeout=60, check=False).returncode == 0
+    assert time.monotonic() - start < 60

@@ -1,0 +1,78 @@
+"""Names to tools: built-in ones, and functions in users' files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tutelage.errors import ConfigError, ToolDefinitionError
+from tutelage.tools import resolve_tools
+
+
+def write(folder: Path, text: str, name: str = "mine.py") -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def test_built_in_tools_by_name() -> None:
+    assert list(resolve_tools(["lookup", "calculator"])) == ["lookup", "calculator"]
+    with pytest.raises(ConfigError, match=r"did you mean 'calculator'\?"):
+        resolve_tools(["calculater"])
+    with pytest.raises(ConfigError, match="two tools are named"):
+        resolve_tools(["lookup", "lookup"])
+
+
+def test_tools_and_plain_functions_from_a_file(tmp_path: Path) -> None:
+    write(tmp_path, "VALUE = 5\n", "beside_tutelage_test.py")
+    file = write(
+        tmp_path,
+        "from __future__ import annotations\n"
+        "from dataclasses import dataclass\n"
+        "from beside_tutelage_test import VALUE\n"
+        "from tutelage.tools import tool\n"
+        "@dataclass\n"
+        "class P:\n"
+        "    x: int\n"
+        "@tool('other')\n"
+        "def one(p: P) -> int: return p.x + VALUE\n"
+        "def two(n: int) -> int: return n\n"
+        "def three(n): return n\n"
+        "number = 3\n",
+    )
+    path = list(sys.path)
+    tools = resolve_tools([f"{file}:one", f"{file}:two"])
+    assert sys.path == path
+    assert list(tools) == ["other", "two"]
+    assert tools["other"](**tools["other"].signature.read('{"p": {"x": 1}}')) == 6
+    assert tools["two"].fn.__module__ == tools["other"].fn.__module__
+    with pytest.raises(ConfigError, match="did you mean 'two'"):
+        resolve_tools([f"{file}:twoo"])
+    with pytest.raises(ConfigError, match="is a int"):
+        resolve_tools([f"{file}:number"])
+    with pytest.raises(ToolDefinitionError, match="no type hint"):
+        resolve_tools([f"{file}:three"])
+    with pytest.raises(ConfigError, match="FILE.py:name"):
+        resolve_tools([file])
+
+
+def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    file = write(tmp_path, "def f(n: int) -> int: return 1\n")
+    assert resolve_tools([f"{file}:f"])["f"](0) == 1
+    write(tmp_path, "def f(n: int) -> int: return 2\n")
+    assert resolve_tools([f"{file}:f"])["f"](0) == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["def f(:\n", "raise ValueError('no')\n", "import sys; sys.exit(1)\n"]
+)
+def test_a_file_that_fails_is_a_config_error(tmp_path: Path, text: str) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(ConfigError, match="fails when it is loaded"):
+        resolve_tools([f"{file}:f"])
+
+
+def test_a_missing_file_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no file"):
+        resolve_tools([f"{tmp_path}/none.py:f"])
