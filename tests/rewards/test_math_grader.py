@@ -182,8 +182,7 @@ def test_different_expressions_are_told_apart_without_the_helper(
 
 def test_an_endless_question_is_killed_and_the_next_one_answered() -> None:
     worker = SymbolicWorker(seconds=0.8)
-    monster = "(x+y+1)^3000 - (x+y)^3000"
-    assert worker.equal(monster, f"{monster} + sin(x)^2 + cos(x)^2 - 1 + 0*y") is None
+    assert worker.equal("(x+y+z+1)^90 - (x+y+z)^90", "x") is None
     assert worker.equal("x + x", "2x") is True
     assert worker.equal("x + x", "3x") is False
     worker.close()

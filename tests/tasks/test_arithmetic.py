@@ -22,7 +22,7 @@ from tutelage.tasks.arithmetic import (
     split_of,
 )
 from tutelage.tools import execute_tool_calls, resolve_tools
-from tutelage.types import Task, ToolCall
+from tutelage.types import Task
 
 TOOLS = resolve_tools(["calculator", "sum_1_to_n", "lookup"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -109,11 +110,12 @@ def test_precedence_and_grouping_are_pythons(operators: list[str], data: st.Data
 def test_any_text_gives_a_bounded_number_or_an_error(text: str) -> None:
     try:
         value = evaluate(text)
-    except ExpressionError as error:
-        assert str(error)
-    else:
-        assert abs(value.numerator) < LIMIT
-        assert evaluate(format_number(value)) is not None
+    except ExpressionError:
+        return
+    assert abs(value.numerator) < LIMIT
+    assert value.denominator < LIMIT
+    shown = evaluate(format_number(value))
+    assert abs(shown - value) <= abs(value) / 10**9
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,8 @@ def test_known_values(text: str, expected: str) -> None:
         ("1%0", "division by zero"),
         ("0**-1", "division by zero"),
         ("(-8)**0.5", "real"),
-        ("__import__('os')", "__import__"),
+        ("__import__('os')", "position 12"),
+        ("__import__", "__import__"),
         ("2(3)", "position 2"),
         ("2 3", "position 3"),
         ("1+", "too early"),
@@ -173,5 +176,5 @@ def test_known_values(text: str, expected: str) -> None:
     ],
 )
 def test_hostile_text_is_refused_with_a_reason(text: str, says: str) -> None:
-    with pytest.raises(ExpressionError, match=says.replace(")", r"\)")):
+    with pytest.raises(ExpressionError, match=re.escape(says)):
         evaluate(text)

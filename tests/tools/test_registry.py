@@ -53,7 +53,7 @@ def test_tools_and_plain_functions_from_a_file(tmp_path: Path) -> None:
         resolve_tools([f"{file}:number"])
     with pytest.raises(ToolDefinitionError, match="no type hint"):
         resolve_tools([f"{file}:three"])
-    with pytest.raises(ConfigError, match="FILE.py:name"):
+    with pytest.raises(ConfigError, match=r"FILE\.py:name"):
         resolve_tools([file])
 
 

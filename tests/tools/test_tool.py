@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import re
 from typing import Any, Literal, NotRequired, Optional, TypedDict
 
 import pytest
@@ -13,6 +14,9 @@ from pydantic import BaseModel
 from tutelage.errors import ToolDefinitionError
 from tutelage.tools import Tool, tool
 from tutelage.tools.schema import ArgumentError
+
+
+OPAQUE_DEFAULT = object()
 
 
 class Colour(enum.Enum):
@@ -45,7 +49,7 @@ def test_the_schema_covers_the_usual_types_and_carries_the_docstring() -> None:
         mode: Literal["fast", "good"] = "fast",
         schema: Optional[int] = None,  # noqa: UP045
         _weights: dict[str, int] = {},  # noqa: B006
-        marker: Any = object(),
+        marker: Any = OPAQUE_DEFAULT,
     ) -> str:
         """Paint a box.
 
@@ -212,7 +216,7 @@ def test_options_without_sense_are_refused(options: dict[str, Any]) -> None:
         ("[1]", "an array"),
         ("null", "null"),
         ("{}", "missing argument 'n'; expected {n, k?}"),
-        ('{"n": "1"}', "argument 'n'.*integer.*'1'"),
+        ('{"n": "1"}', "argument 'n': Input should be a valid integer, got '1'"),
         ('{"n": true}', "argument 'n'"),
         ('{"n": 1, "m": 2}', "unknown argument 'm'"),
         ('{"n": 1, "n": 2}', "'n' is given twice"),
@@ -226,5 +230,5 @@ def test_arguments_that_do_not_fit_are_refused_not_converted(arguments: str, say
     def fn(n: int, k: int = 1) -> int:
         return n * k
 
-    with pytest.raises(ArgumentError, match=says):
+    with pytest.raises(ArgumentError, match=re.escape(says)):
         fn.signature.read(arguments)
