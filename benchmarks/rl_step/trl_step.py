@@ -496,7 +496,8 @@ def parse_args() -> argparse.Namespace:
     best.add_argument("--generate-batches", type=int, default=1, help="steps fed by one generation")
     best.add_argument("--num-iterations", type=int, default=1)
     best.add_argument("--optim", default="adamw_torch_fused")
-    best.add_argument("--bf16-mode", choices=["pure", "autocast", "matmul"], default="pure")
+    best.add_argument("--matmul", choices=["highest", "high", "medium"], default="highest")
+    best.add_argument("--bf16-mode", choices=["pure", "autocast"], default="pure")
     best.add_argument("--cache", default="", help="cache_implementation")
     best.add_argument("--continuous-batching", action="store_true")
     best.add_argument("--compile", action="store_true")
@@ -540,8 +541,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.set_flush_denormal(args.flush_denormal)
     torch.backends.cuda.enable_flash_sdp(args.sdpa == "flash")  # governs the CPU kernel as well
-    if args.dtype == "bf16" and args.bf16_mode == "matmul":
-        torch.set_float32_matmul_precision("medium")
+    torch.set_float32_matmul_precision(args.matmul)
 
     record = Record()
     with tempfile.TemporaryDirectory() as output:

@@ -193,7 +193,7 @@ def test_an_endless_question_is_killed_and_the_next_one_answered() -> None:
 def test_a_helper_that_died_is_replaced() -> None:
     worker = SymbolicWorker(seconds=5.0)
     assert worker.equal("x", "x") is True
-    process = worker._process  # pyright: ignore[reportPrivateUsage]
+    process = worker._process
     assert process is not None
     process.kill()
     process.wait()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import dataclasses
+import subprocess
 import sys
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -243,8 +243,6 @@ async def test_the_built_in_tools() -> None:
 
 
 def test_a_hanging_tool_does_not_keep_the_process_alive(tmp_path: Any) -> None:
-    import subprocess
-
     script = tmp_path / "hang.py"
     script.write_text(
         "import asyncio, time\n"
@@ -256,6 +254,4 @@ def test_a_hanging_tool_does_not_keep_the_process_alive(tmp_path: Any) -> None:
         "    return ''\n"
         "asyncio.run(execute_tool_calls([ToolCall('c', 'hang', '{}')], {'hang': hang}))\n"
     )
-    start = time.monotonic()
     assert subprocess.run([sys.executable, str(script)], timeout=60, check=False).returncode == 0
-    assert time.monotonic() - start < 60

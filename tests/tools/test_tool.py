@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import functools
 import re
-from typing import Any, Literal, NotRequired, Optional, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 import pytest
 from pydantic import BaseModel
@@ -15,8 +15,8 @@ from tutelage.errors import ToolDefinitionError
 from tutelage.tools import Tool, tool
 from tutelage.tools.schema import ArgumentError
 
-
 OPAQUE_DEFAULT = object()
+NO_WEIGHTS: dict[str, int] = {}
 
 
 class Colour(enum.Enum):
@@ -47,8 +47,8 @@ def test_the_schema_covers_the_usual_types_and_carries_the_docstring() -> None:
         box: Box,
         options: list[Options] | None,
         mode: Literal["fast", "good"] = "fast",
-        schema: Optional[int] = None,  # noqa: UP045
-        _weights: dict[str, int] = {},  # noqa: B006
+        schema: int | None = None,
+        _weights: dict[str, int] = NO_WEIGHTS,
         marker: Any = OPAQUE_DEFAULT,
     ) -> str:
         """Paint a box.
@@ -145,12 +145,15 @@ def test_methods_bind_to_their_instance() -> None:
     assert one.double(4) == Counter.double(4) == 8
 
 
-def untyped(x, y: int) -> int:  # type: ignore[no-untyped-def]
+def untyped(x, y: int) -> int:
     return x + y
 
 
-def unknown_type(x: Missing) -> int:  # type: ignore[name-defined]  # noqa: F821
+def unknown_type(x: int) -> int:
     return x
+
+
+unknown_type.__annotations__["x"] = "Missing"
 
 
 def anything(*args: int) -> int:

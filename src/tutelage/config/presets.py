@@ -23,7 +23,12 @@ MATH: dict[str, Any] = {
     "actor.use_kl_loss": False,
     "actor.entropy_coeff": 0.0,
     "actor.loss_agg_mode": "token-mean",
+    "agent.max_tokens_per_turn": 40,
+    "rollout.max_len": 256,
     "trainer.minutes": 5.0,
+    "trainer.save_freq": 20,
+    "trainer.test_freq": 5,
+    "trainer.stop_at_success": 0.97,
 }
 MATH_LEVELS: dict[str, dict[str, Any]] = {
     "default": {},

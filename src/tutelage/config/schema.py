@@ -88,11 +88,11 @@ class AgentConfig(Section):
 class SftConfig(Section):
     """The cold start: supervised steps on demonstrations before the first rollout is rewarded."""
 
-    lr: Positive = 2e-3
-    """Learning rate of the cold start."""
+    lr: Positive = 3e-3
+    """Learning rate of the cold start, which falls to a tenth of it over `max_steps`."""
     batch_size: Count = 32
     """Demonstrations in one step."""
-    max_steps: CountOrZero = 1500
+    max_steps: CountOrZero = 500
     """Steps on clean demonstrations at most; 0 leaves the cold start out."""
     skill_target: PositiveShare = 0.97
     """Greedy success, measured on held-out tasks, at which the clean steps end."""
@@ -141,8 +141,10 @@ class TrainerConfig(Section):
     """CPU threads of the tensor library; null chooses for the machine."""
     val_tasks: Count = 200
     """Tasks of one validation at most."""
+    stop_at_success: PositiveShare | None = None
+    """Sampled success on validation tasks at which training ends; null goes on to the end."""
     control: bool = True
-    """Measure the untrained policy beside the trained one at the end, on the same tasks."""
+    """Afterwards give the same effort to supervised training on the policy's own successes."""
 
 
 class RunConfig(Section):

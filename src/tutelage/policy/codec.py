@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.errors import ModelError
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _CACHE_LIMIT = 20_000
 _MARK = "\u00a7"
+_SAID = ("x", "<think>\nx\n</think>\n\nx")
+"""Stand for what an assistant may have said, with and without a thought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class Codec:
         self.knows_tools = "tools" in text
         self.call_format = "llama" if "ipython" in text and "<tool_call>" not in text else "hermes"
         self.eos_ids: frozenset[int] = frozenset(self._end_tokens())
-        self.pad_id = int(cast("int", tokenizer.pad_token_id or tokenizer.eos_token_id))
+        pad = tokenizer.pad_token_id
+        self.pad_id = int(cast("int", tokenizer.eos_token_id if pad is None else pad))
         self._ids_in_template = "tool_call_id" in text
         self._prompts: dict[Any, tuple[int, ...]] = {}
         self._frames: dict[Any, tuple[str, ...] | None] = {}
@@ -103,7 +106,8 @@ class Codec:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
     ) -> tuple[int, ...]:
         """Prompt ids of a conversation whose next turn is the assistant's."""
-        key = (tuple(messages), tuple(t.name for t in tools))
+        seen = tuple((t.name, t.description, json.dumps(t.parameters)) for t in tools)
+        key = (tuple(messages), seen)
         found = self._prompts.get(key)
         if found is None:
             found = tuple(self.encode(self.render_text(messages, tools)))
@@ -122,33 +126,40 @@ class Codec:
         if self._ids_in_template:
             key = (key, tuple(c.id for c in reply.tool_calls))
         if key not in self._frames:
-            marks = [Message(r.role, f"{_MARK}{i}{_MARK}", (), r.tool_call_id, r.name)
-                     for i, r in enumerate(results)]  # fmt: skip
-            text = self._delta(reply, marks)
-            self._frames[key] = None if text is None else _split_at_marks(text, len(results))
-            if self._render_frame(key, results) != self._delta(reply, results):
-                self._frames[key] = None  # the template transforms contents: no shortcut
-        framed = self._render_frame(key, results)
-        text = self._delta(reply, results) if framed is None else framed
+            self._frames[key] = self._frame(reply, results)
+        frame = self._frames[key]
+        if frame is None or not all(r.content for r in results):
+            text = self._delta(reply, results)
+        else:
+            text = _fill(frame, results)
         return None if text is None else tuple(self.encode(text))
 
-    def _render_frame(self, key: Any, results: Sequence[Message]) -> str | None:
-        frame = self._frames.get(key)
-        if frame is None:
+    def _frame(self, reply: Message, results: Sequence[Message]) -> tuple[str, ...] | None:
+        """The texts around the contents of results; None when the template changes contents."""
+        marks = [replace(r, content=f"{_MARK}{i}{_MARK}") for i, r in enumerate(results)]
+        text = self._delta(reply, marks)
+        frame = None if text is None else _split_at_marks(text, len(results))
+        # What templates are known to do to contents: trim, quote as JSON, escape as HTML.
+        probe = [replace(r, content=f"\n \"\\<&{_MARK}'{i} \n") for i, r in enumerate(results)]
+        if frame is None or _fill(frame, probe) != self._delta(reply, probe):
             return None
-        contents = [r.content or "" for r in results]
-        return "".join(f + c for f, c in zip(frame, [*contents, ""], strict=True))
+        return frame
 
     def _delta(self, reply: Message, results: Sequence[Message]) -> str | None:
-        """What the template adds after the end-of-turn token of an assistant turn."""
-        start = [Message("user", "x"), Message("assistant", reply.content or "", reply.tool_calls)]
-        before = self.render_text(start, open_turn=False)
-        after = self.render_text([*start, *results])
+        """What the template adds after the end-of-turn token of an assistant turn.
+
+        That turn's own content is not tried: a template of the Qwen3 kind shows an empty thought in
+        the last turn only, and would append after some turns but not after others like them.
+        """
         ends = [str(self.tokenizer.convert_ids_to_tokens(i)) for i in sorted(self.eos_ids)]
-        at = max((before.rfind(e) + len(e) for e in ends if e in before), default=-1)
-        if at < 0 or after[:at] != before[:at]:
-            return None
-        return after[at:]
+        for said in _SAID:
+            start = [Message("user", "x"), Message("assistant", said, reply.tool_calls)]
+            before = self.render_text(start, open_turn=False)
+            after = self.render_text([*start, *results])
+            at = max((before.rfind(e) + len(e) for e in ends if e in before), default=-1)
+            if at >= 0 and after[:at] == before[:at]:
+                return after[at:]
+        return None
 
     def demonstration(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
@@ -204,6 +215,11 @@ def _template_form(message: Message) -> dict[str, Any]:
         if isinstance(arguments, dict):
             call["function"]["arguments"] = arguments
     return out
+
+
+def _fill(frame: tuple[str, ...], results: Sequence[Message]) -> str:
+    contents = [r.content or "" for r in results]
+    return "".join(f + c for f, c in zip(frame, [*contents, ""], strict=True))
 
 
 def _split_at_marks(text: str, count: int) -> tuple[str, ...] | None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tutelage.policy.network import Scores
+from tutelage.policy.network import Scores, pick
 from tutelage.policy.packing import TokenRow
 
 
@@ -39,7 +39,13 @@ class HFNetwork:
                 out[name] = tensor.detach().to("cpu").clone().contiguous()
         return out
 
-    def score(self, rows: Sequence[TokenRow], temperature: float, dtype: torch.dtype) -> Scores:
+    def score(
+        self,
+        rows: Sequence[TokenRow],
+        temperature: float,
+        dtype: torch.dtype,
+        entropy_gradient: bool,
+    ) -> Scores:
         """Log-probabilities of the trained tokens, right-padded, logits only where trained."""
         width = max(len(r.ids) for r in rows)
         ids_BT = torch.zeros(len(rows), width, dtype=torch.long)
@@ -58,8 +64,5 @@ class HFNetwork:
         z = logits_BTV[rows_K, columns_K - 1].float()
         if temperature != 1.0:
             z = z / temperature
-        lse = torch.logsumexp(z, -1)
-        logp = z.gather(1, ids_BT[rows_K, columns_K][:, None]).squeeze(1) - lse
-        with torch.no_grad():
-            entropy = lse - (z.softmax(-1) * z).sum(-1)
+        logp, entropy = pick(z, ids_BT[rows_K, columns_K], entropy_gradient)
         return Scores(logp, entropy, rows_K, columns_K)

@@ -73,7 +73,7 @@ class _OneDNNLinear(torch.autograd.Function):
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear` for [..., in] inputs, by the kernel this machine gets."""
     eligible = x.dtype == torch.float32 and x.device.type == "cpu" and matmul_kernel() == "onednn"
-    if not eligible:
+    if not eligible or not x.numel():  # oneDNN refuses empty operands
         return F.linear(x, weight, bias)
     flat = x.reshape(-1, x.shape[-1])
     if torch.is_grad_enabled():

@@ -29,8 +29,9 @@ from tutelage.policy.weights import Shape, from_hf
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-SIZES = {"xs": (128, 3, 4, 2, 384), "s": (192, 4, 6, 2, 512)}
-"""Embedded policies: hidden, layers, heads, kv heads, ffn. xs has 0.64 M parameters, s 1.65 M."""
+SIZES = {"xs": (128, 3, 4, 2, 384), "s": (192, 4, 6, 2, 512), "test": (32, 2, 4, 2, 64)}
+"""Embedded policies: hidden, layers, heads, kv heads, ffn. xs has 0.64 M parameters, s 1.65 M;
+test is for tests (see `tutelage.testing`) and learns nothing."""
 
 LAYOUTS = ("qwen2", "qwen3", "llama")
 
@@ -56,6 +57,17 @@ class Policy:
         """The longest sequence the model is made for."""
         return int(getattr(self.config, "max_position_embeddings", 0) or 1 << 20)
 
+    def to(self, device: torch.device) -> Policy:
+        """This policy on another device; the one it was should not be used any more."""
+        network = self.network
+        if isinstance(network, FusedNetwork):
+            moved: Network = FusedNetwork(network.weights, device)
+        elif isinstance(network, HFNetwork):
+            moved = HFNetwork(network.model, device)
+        else:
+            raise TypeError(f"cannot move a {type(network).__name__}")
+        return Policy(moved, self.config, self.codec, version=self.version)
+
     def named(self) -> list[tuple[str, Tensor]]:
         """Trainable tensors, in a fixed order."""
         return list(self.network.named())
@@ -74,9 +86,10 @@ class Policy:
         *,
         temperature: float = 1.0,
         dtype: torch.dtype = torch.float32,
+        entropy_gradient: bool = False,
     ) -> Scores:
         """Log-probabilities of the trained tokens of `rows`, with gradients."""
-        return self.network.score(rows, temperature, dtype)
+        return self.network.score(rows, temperature, dtype, entropy_gradient)
 
     @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -167,7 +180,8 @@ def load(path: str, *, device: torch.device | None = None) -> Policy:
     Raises `ModelError` when the folder is missing or broken, or has no chat template; the template
     is looked at before any weight is read.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from safetensors import SafetensorError
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     if Path(path).exists() and not (Path(path) / "config.json").is_file():
         raise ModelError(f"{path!r} is no Hugging Face model folder: it has no config.json")
@@ -175,21 +189,39 @@ def load(path: str, *, device: torch.device | None = None) -> Policy:
         raise ModelError(f"there is no folder {path!r}, and it is no hub name such as org/model")
     try:
         config = AutoConfig.from_pretrained(path)
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = _tokenizer(path)
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot load {path!r}: {error}") from error
     codec = Codec(tokenizer, source=repr(path))
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    except (OSError, ValueError, RuntimeError) as error:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, output_loading_info=True
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"cannot load the weights of {path!r}: {error}") from error
+    model, found = loaded
+    if found["missing_keys"]:
+        missing = sorted(found["missing_keys"])[:3]
+        raise ModelError(f"the weights of {path!r} lack {missing!r}: copy the folder again")
     return Policy(_network(model, device or torch.device("cpu")), config, codec)
+
+
+def _tokenizer(path: str) -> Any:
+    """The tokenizer of a folder. One that was saved as its own `tokenizer.json` alone is read so:
+    for some model types, `qwen2` among them, AutoTokenizer would split texts by other rules."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+    declared = get_tokenizer_config(path).get("tokenizer_class")
+    if declared in ("TokenizersBackend", "PreTrainedTokenizerFast"):
+        return PreTrainedTokenizerFast.from_pretrained(path)
+    return AutoTokenizer.from_pretrained(path)
 
 
 def _network(model: Any, device: torch.device) -> Network:
     """The fused decoder when it computes what the model computes, else the model's own forward."""
     model.eval()
-    if model.config.model_type in LAYOUTS and getattr(model.config, "hidden_act", "") == "silu":
+    if _plain(model.config):
         rotary = model.model.rotary_emb
         try:
             weights = from_hf(
@@ -206,13 +238,25 @@ def _network(model: Any, device: torch.device) -> Network:
     return HFNetwork(model, device)
 
 
+def _plain(config: Any) -> bool:
+    """Whether the config asks for nothing beyond the fused decoder that a short text cannot show:
+    attention windows, and rotary positions that change with the length."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    return (
+        config.model_type in LAYOUTS
+        and config.hidden_act == "silu"
+        and set(getattr(config, "layer_types", None) or ()) <= {"full_attention"}
+        and rope.get("rope_type", "default") in ("default", "linear", "llama3", "yarn")
+    )
+
+
 @torch.no_grad()
 def _agree(model: Any, fused: FusedNetwork, tolerance: float = 1e-3) -> bool:
     """Whether both forwards give the same log-probabilities on a few tokens."""
     vocab = fused.weights.shape.vocab
     ids = tuple((7 * i + 3) % vocab for i in range(12))
     row = TokenRow(ids, (0, *([1] * (len(ids) - 1))))
-    ours = fused.score([row], 1.0, torch.float32).logp_K.cpu()
+    ours = fused.score([row], 1.0, torch.float32, False).logp_K.cpu()
     theirs = model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
     theirs = theirs[:-1].gather(1, torch.tensor(ids[1:])[:, None]).squeeze(1)
     return bool((ours - theirs).abs().max() < tolerance)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tutelage.policy import decoder
@@ -48,7 +47,13 @@ class Network(Protocol):
         """Trainable tensors, in a fixed order."""
         ...
 
-    def score(self, rows: Sequence[TokenRow], temperature: float, dtype: torch.dtype) -> Scores:
+    def score(
+        self,
+        rows: Sequence[TokenRow],
+        temperature: float,
+        dtype: torch.dtype,
+        entropy_gradient: bool,
+    ) -> Scores:
         """Log-probabilities of the trained tokens of `rows`."""
         ...
 
@@ -74,32 +79,34 @@ class FusedNetwork:
         """The weights under their Hugging Face names."""
         return to_hf(self.weights)
 
-    def score(self, rows: Sequence[TokenRow], temperature: float, dtype: torch.dtype) -> Scores:
+    def score(
+        self,
+        rows: Sequence[TokenRow],
+        temperature: float,
+        dtype: torch.dtype,
+        entropy_gradient: bool,
+    ) -> Scores:
         """Log-probabilities of the trained tokens of `rows`, by the packed forward."""
         batch = pack(rows, self.device, dtype)
         hidden = decoder.hidden(self.weights, batch, dtype)
         logp, entropy = score_hidden(
-            hidden, self.weights.head, batch.targets_K, temperature, self.weights.shape.vocab
+            hidden, self.weights.head, batch.targets_K, temperature, entropy_gradient
         )
         return Scores(logp, entropy, batch.rows_K, batch.columns_K)
 
 
 def score_hidden(
-    hidden_KH: Tensor, head: Tensor, targets_K: Tensor, temperature: float, vocab: int
+    hidden_KH: Tensor, head: Tensor, targets_K: Tensor, temperature: float, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy [K] of targets, in chunks when the scores would be large."""
     count = hidden_KH.shape[0]
-    chunk = max(1, _LOGITS_LIMIT // vocab)
+    chunk = max(1, _LOGITS_LIMIT // head.shape[0])
 
     def one(h: Tensor, head: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         z = linear(h, head.to(h.dtype)).float()
         if temperature != 1.0:
             z = z / temperature
-        lse = torch.logsumexp(z, -1)
-        logp = z.gather(1, t[:, None]).squeeze(1) - lse
-        with torch.no_grad():
-            entropy = lse - (F.softmax(z, -1) * z).sum(-1)
-        return logp, entropy
+        return pick(z, t, entropy_gradient)
 
     if count <= chunk:
         return one(hidden_KH, head, targets_K)
@@ -112,3 +119,12 @@ def score_hidden(
         )
         parts.append(part)
     return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+
+
+def pick(z_KV: Tensor, targets_K: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
+    """Log-probability of the targets and entropy, [K] each, of tempered scores."""
+    logp_KV = torch.log_softmax(z_KV, -1)
+    logp_K = logp_KV.gather(1, targets_K[:, None]).squeeze(1)
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        entropy_K = -(logp_KV.exp() * logp_KV).sum(-1)
+    return logp_K, entropy_K

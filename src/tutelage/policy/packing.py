@@ -33,17 +33,12 @@ class TokenRow:
         return len(self.mask)
 
 
-def plan_micro_batches(
-    rows: Sequence[TokenRow], max_tokens: int, *, shards: int = 1
-) -> list[list[int]]:
+def plan_micro_batches(rows: Sequence[TokenRow], max_tokens: int) -> list[list[int]]:
     """Cut rows into micro-batches of about `max_tokens` tokens of attention work.
 
     Rows that share a prompt stay together where they fit, and neighbours have similar lengths, so
-    that little is padded. With `shards` > 1 there are at least that many micro-batches when there
-    are that many rows. Deterministic. Returns lists of row numbers.
+    that little is padded. Deterministic. Returns lists of row numbers.
     """
-    total = sum(len(r.ids) for r in rows)
-    limit = max(1, min(max_tokens, -(-total // shards)))
     by_prompt: dict[tuple[int, ...], list[int]] = {}
     for i, row in enumerate(rows):
         by_prompt.setdefault(row.ids[: row.prompt_length()], []).append(i)
@@ -54,7 +49,7 @@ def plan_micro_batches(
     for family in families:
         for i in sorted(family, key=lambda i: (len(rows[i].ids), i)):
             size = len(rows[i].ids)
-            if current and used + size > limit:
+            if current and used + size > max_tokens:
                 batches.append(current)
                 current, used = [], 0
             current.append(i)

@@ -21,7 +21,7 @@ from typing import Any
 from tutelage.errors import RewardError
 from tutelage.tools.expression import ExpressionError, parse
 
-QUESTION_SECONDS = 0.8
+QUESTION_SECONDS = 0.7
 START_SECONDS = 60.0
 """For importing sympy, once; not part of a question's time."""
 MEMORY_BYTES = 1 << 30

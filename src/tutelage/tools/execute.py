@@ -18,7 +18,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -137,7 +137,7 @@ async def call_in_thread(fn: Callable[[], T]) -> T:
         if future.done():
             return
         if error is None:
-            future.set_result(value)  # pyright: ignore[reportArgumentType]
+            future.set_result(cast("T", value))
         else:
             future.set_exception(error)
 

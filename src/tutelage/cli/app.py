@@ -1,0 +1,113 @@
+"""The `tutelage` command: which verbs there are, and how the process begins and ends.
+
+The app is built by a function, so that importing this package has no effect. Help and usage errors
+are typer's own, in plain text; a mistyped verb or option is answered with the nearest one. What a
+verb raises is worded in `failures.py`.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+from typer.main import get_command
+
+from tutelage.cli.ask import ask
+from tutelage.cli.config import config
+from tutelage.cli.doctor import doctor
+from tutelage.cli.eval import evaluate
+from tutelage.cli.export import export
+from tutelage.cli.failures import reported
+from tutelage.cli.resume import resume
+from tutelage.cli.runs import runs
+from tutelage.cli.show import show
+from tutelage.cli.train import train
+
+_HELP_WIDTH = 100
+
+
+class KeyedCommand(TyperCommand):
+    """A verb that takes KEY=VALUE: an option that is really a key is answered with its spelling."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; a usage error passes with the key named."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # Typer carries a copy of click whose classes are private, so the error is known by
+            # the field that only "no such option" has.
+            key = _as_key(getattr(error, "possibilities", ()), getattr(error, "option_name", None))
+            if key is not None:
+                vars(error)["possibilities"] = None
+                vars(error)["message"] = f"{vars(error)['message']}. As a key: {key}=VALUE"
+            raise
+
+
+def build_app() -> typer.Typer:
+    """The command with all its verbs."""
+    app = typer.Typer(
+        name="tutelage",
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        invoke_without_command=True,
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "max_content_width": _HELP_WIDTH,
+        },
+    )
+    app.callback()(_root)
+    app.command("train", cls=KeyedCommand)(reported(train))
+    app.command("resume")(reported(resume))
+    app.command("eval")(reported(evaluate))
+    app.command("ask")(reported(ask))
+    app.command("runs")(reported(runs))
+    app.command("show")(reported(show))
+    app.command("export")(reported(export))
+    app.command("config")(reported(config))
+    app.command("doctor")(reported(doctor))
+    return app
+
+
+def main() -> None:
+    """Run the command of this process; never returns. SIGTERM is treated like Ctrl-C."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _interrupt)
+    get_command(build_app())(prog_name="tutelage")
+
+
+def _root(
+    ctx: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """Train any LLM agent from the rewards it earns.
+
+    Start with: tutelage train math
+    """
+    if version:
+        from tutelage import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+        raise typer.Exit
+
+
+def _as_key(possible: Any, option: str | None) -> str | None:
+    """The key that someone meant who wrote `--lr`; None when an option is more likely."""
+    if option is None:
+        return None
+    from tutelage.config.aliases import all_spellings, nearest
+
+    name = option.lstrip("-").replace("-", "_")
+    if name in all_spellings():
+        return name
+    return None if possible else nearest(name)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,39 @@
+"""`tutelage ask RUN "question"`: the trained agent answers, and its turns are shown.
+
+The question is played as one rollout by `evaluate`; `rollout_view.py` shows it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def ask(
+    target: Annotated[
+        str, typer.Argument(metavar="RUN", help="Run, or a model folder or hub name.")
+    ],
+    question: Annotated[str, typer.Argument(help="What to ask, in quotes.")],
+    tools: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Tools by name or FILE.py:function; else the run's."),
+    ] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
+) -> None:
+    """Ask a trained agent a question and show its turns, tool calls and answer."""
+    from tutelage.cli.console import output, waiting
+    from tutelage.cli.options import names
+    from tutelage.cli.rollout_view import show_rollout
+    from tutelage.errors import DataError
+
+    if not question.strip():
+        raise DataError(f"the question is empty: {question!r}. Write it in quotes after the run.")
+    with waiting("loading the model ..."):
+        from tutelage.evaluate import ask as play
+
+        rollout = play(target, question, tools=names(tools), temperature=temperature, seed=seed)
+    show_rollout(output(), rollout)
+    if rollout.last.failure is not None:
+        raise typer.Exit(1)

@@ -1,0 +1,160 @@
+"""How text reaches the terminal: consoles, and the few formats that all verbs share.
+
+Results go to standard output, progress and errors to standard error, so that a pipe gets results
+only. Nothing is interpreted as markup: what models and datasets say is shown as it is, with control
+characters made visible. `NO_COLOR`, `TERM=dumb` and the width of the terminal are rich's business.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Collection, Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, TextIO
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+PIPE_WIDTH = 100
+"""Columns of a table that goes into a file or a pipe."""
+
+_WRAPPING: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+# A value that is one long word, such as a path, is left to the terminal: it can be copied whole.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
+
+
+class PlainConsole(Console):
+    """A console without markup that leaves closed pipes to `failures.py`.
+
+    Rich itself ends the process then, which must not happen to a training run.
+    """
+
+    def on_broken_pipe(self) -> None:
+        """Let the error out."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def output() -> Console:
+    """Where results go."""
+    return _console(sys.stdout)
+
+
+def messages() -> Console:
+    """Where progress goes."""
+    return _console(sys.stderr)
+
+
+def _console(stream: TextIO) -> Console:
+    width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    return PlainConsole(file=stream, width=width, markup=False, highlight=False, emoji=False)
+
+
+@contextmanager
+def waiting(text: str) -> Generator[None]:
+    """Say on a terminal what takes a moment; nothing is left of it after."""
+    console = messages()
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield
+        return
+    with console.status(text):
+        yield
+
+
+def say(console: Console, *parts: str | Text | tuple[str, str]) -> None:
+    """One line that the terminal wraps, not we: a path or a command in it can be copied whole."""
+    console.print(Text.assemble(*parts), soft_wrap=True)
+
+
+def prose(console: Console, text: str, style: str = "") -> None:
+    """A sentence: on a terminal it wraps between words, elsewhere its line stays whole."""
+    console.print(Text(visible(text), style=style), soft_wrap=not console.is_terminal)
+
+
+def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
+    """A table with a rule under its head and two spaces between columns, to fit 60 columns."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return table
+
+
+def facts(console: Console, pairs: Iterable[tuple[str, str]], indent: int = 0) -> None:
+    """Names and values, one pair a line, values aligned; on a terminal long values hang."""
+    listed = list(pairs)
+    width = max((len(name) for name, _ in listed), default=0) + 2
+    start = " " * (indent + width)
+    room = max(20, console.width - len(start)) if console.is_terminal else sys.maxsize
+    for name, value in listed:
+        lines = [
+            part
+            for line in visible(value).split("\n")
+            for part in textwrap.wrap(line, room, **_WRAPPING) or [""]
+        ]
+        say(console, " " * indent, (f"{name:<{width}}", "dim"), f"\n{start}".join(lines))
+
+
+def visible(text: str) -> str:
+    """`text` with control characters, lone surrogates and direction marks written as escapes."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def one_line(value: Any, width: int) -> str:
+    """The beginning of a value on one line of at most `width` characters."""
+    text = visible(" ".join(str(value).split()))
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def percent(share: float) -> str:
+    """0.945 as `94.5 %`."""
+    return f"{100 * share:.1f} %"
+
+
+def number(value: float) -> str:
+    """A metric in at most about eight characters; thousands are set apart by a space."""
+    if not math.isfinite(value):
+        return str(value)
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}".replace(",", " ")
+    if abs(value) >= 1000:
+        return f"{value:,.0f}".replace(",", " ")
+    return f"{value:.3g}" if abs(value) < 0.001 else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as `1:32` or `2:05:07`."""
+    whole = max(0, round(seconds))
+    hours, rest = divmod(whole, 3600)
+    minutes, rest = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def is_utf8(console: Console) -> bool:
+    """Whether block characters can be written there."""
+    return console.encoding.lower().startswith("utf")
+
+
+def shown_path(path: Path) -> str:
+    """A path as the user would type it: relative when it lies below the working directory."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except (OSError, ValueError):
+        return str(path)
+
+
+def leave_stream(stream: IO[str]) -> None:
+    """Send the rest of a stream nowhere, so that the interpreter's last flush is quiet too."""
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):
+        return  # not a real stream, as in tests: it has no last flush that could fail
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)

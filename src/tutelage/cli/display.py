@@ -1,0 +1,185 @@
+"""What is seen while a job runs: a live picture on a terminal, plain lines anywhere else.
+
+On a terminal the present phase is redrawn a few times a second below what has already ended, which
+stays in the scrollback. Into a file, a pipe or a log goes one line at the start and end of each
+phase, and one every few seconds between. A display never stops a job: when its stream is closed or
+its disk is full it falls silent, and the job's record is in the run folder all the same. The lines
+themselves are made in `frame.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console, ConsoleOptions
+from rich.live import Live
+from rich.text import Text
+
+from tutelage.cli.console import duration, facts, is_utf8, leave_stream, number, prose, say, visible
+from tutelage.cli.frame import (
+    REWARD,
+    Evaluation,
+    Phase,
+    flow,
+    frame,
+    metric_words,
+    steps_words,
+    time_left,
+)
+
+REDRAWS_PER_SECOND = 4.0
+LINE_SECONDS = 5.0
+"""Seconds between two plain lines of one phase."""
+
+
+class LiveDisplay:
+    """A `Progress` that draws on `console`. `finish` takes it down and may be called twice."""
+
+    def __init__(
+        self,
+        console: Console,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        every: float = LINE_SECONDS,
+    ) -> None:
+        self._console = console
+        self._clock = clock
+        self._every = every
+        self._utf8 = is_utf8(console)
+        self._lock = threading.Lock()  # the picture is drawn by a thread of its own
+        self._phase: Phase | None = None
+        self._evaluation: Evaluation | None = None
+        self._rewards: list[float] = []
+        self._began = clock()
+        self._line_at = 0.0
+        self._live: Live | None = None
+        if console.is_terminal and not console.is_dumb_terminal:
+            self._live = Live(
+                self,
+                console=console,
+                refresh_per_second=REDRAWS_PER_SECOND,
+                transient=True,
+                # What is piped elsewhere must not be drawn into the picture.
+                redirect_stdout=sys.stdout.isatty(),
+            )
+
+    def open(self) -> LiveDisplay:
+        """Begin to draw before the job has anything to say, since it takes a moment to load."""
+        if self._live is not None:
+            with self._quietly():
+                self._live.start()
+        return self
+
+    def start(self, title: str, lines: Mapping[str, str]) -> None:
+        """Show the title and the facts, and begin to draw."""
+        self._began = self._clock()
+        with self._quietly():
+            say(self._console, (visible(title), "bold"))
+            facts(self._console, lines.items(), indent=2)
+        self.open()
+
+    def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
+        """End the phase before and begin this one."""
+        self._close_phase()
+        now = self._clock()
+        with self._lock:
+            self._phase = Phase(visible(name), now, steps, seconds)
+            self._evaluation = None
+            self._rewards = []
+        self._line_at = now
+        if self._live is None:
+            bounds = [f"at most {number(steps)} steps"] if steps else []
+            bounds += [f"at most {duration(seconds)}"] if seconds else []
+            self._line(": ".join([self._phase.name, *[" and ".join(bounds)] * bool(bounds)]))
+
+    def step(self, done: int, values: Mapping[str, float]) -> None:
+        """Take note of a step."""
+        now = self._clock()
+        with self._lock:
+            before = self._phase or Phase("Steps", now)
+            self._phase = before.after(now, done, values)
+            self._evaluation = None
+            if REWARD in values:
+                self._rewards.append(values[REWARD])
+        if self._live is None and self._is_time(now):
+            self._line(_summary(self._phase, now, self._utf8))
+
+    def evaluation(self, label: str, done: int, total: int) -> None:
+        """Take note of held-out rollouts; the last one ends the line."""
+        ended = done >= total
+        with self._lock:
+            self._evaluation = None if ended else Evaluation(visible(label), done, total)
+        if self._live is None and (ended or self._is_time(self._clock())):
+            self._line(f"held-out {visible(label)}: {done} of {total}")
+
+    def note(self, text: str) -> None:
+        """Show a line that stays."""
+        if self._live is None:
+            self._line(visible(text))
+        else:
+            with self._quietly():
+                prose(self._console, f"Note: {text}", "yellow")
+
+    def finish(self) -> None:
+        """End the last phase and take the picture down."""
+        self._close_phase()
+        with self._lock:
+            self._phase = self._evaluation = None
+        if self._live is not None:
+            with self._quietly():
+                self._live.stop()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        with self._lock:
+            phase, evaluation, rewards = self._phase, self._evaluation, list(self._rewards)
+        if phase is None and evaluation is None:
+            yield Text("getting ready ...", style="dim")
+        now, width = self._clock(), options.max_width
+        yield from frame(phase, evaluation, rewards, now, width, utf8=self._utf8)
+
+    def _close_phase(self) -> None:
+        """The line of a phase that has ended."""
+        phase = self._phase
+        if phase is None:
+            return
+        taken = duration(self._clock() - phase.began)
+        words = metric_words(phase.values, utf8=self._utf8)
+        told = f"{phase.name}: {number(phase.done)} steps in {taken}"
+        if not steps_words(phase):
+            told = f"{phase.name}: {taken}"
+        if self._live is None:
+            self._line("   ".join([f"{told}, ended", *words]))
+            return
+        with self._quietly():
+            say(self._console, (told, "green"))
+            for line in flow(words, max(20, self._console.width - 2)):
+                say(self._console, "  ", (line, "dim"))
+
+    def _is_time(self, now: float) -> bool:
+        if now - self._line_at < self._every:
+            return False
+        self._line_at = now
+        return True
+
+    def _line(self, text: str) -> None:
+        with self._quietly():
+            say(self._console, f"{duration(self._clock() - self._began):>7}  {text}")
+
+    @contextmanager
+    def _quietly(self) -> Generator[None]:
+        """Draw; fall silent for good when the stream is gone."""
+        try:
+            yield
+        except OSError:
+            self._console.quiet = True
+            leave_stream(self._console.file)
+
+
+def _summary(phase: Phase, now: float, utf8: bool) -> str:
+    left = time_left(phase, now)
+    words = [", ".join([phase.name, *steps_words(phase)]), *metric_words(phase.values, utf8=utf8)]
+    return "   ".join(words if left is None else [*words, f"{duration(left)} left"])

@@ -1,0 +1,119 @@
+"""`tutelage export RUN --format jsonl|sft`: a run's rollouts as rows for other programs.
+
+The rows are made in `store/export.py`. A file is written aside and renamed, so that an interrupted
+export leaves the old file, or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from tutelage.train.folder import RunFolder
+    from tutelage.types import ToolSpec
+
+
+def export(
+    run: Annotated[str, typer.Argument(help="Run folder, or the beginning of its name in runs/.")],
+    fmt: Annotated[
+        str,
+        typer.Option(
+            "--format", metavar="jsonl|sft", help="Whole rollouts, or chat rows of the successes."
+        ),
+    ] = "jsonl",
+    successful: Annotated[
+        bool, typer.Option("--successful", help="Only rollouts of full reward; sft always is.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to; without it, standard output.")
+    ] = None,
+) -> None:
+    """Write a run's rollouts as JSON lines."""
+    from tutelage.cli.stores import open_run
+    from tutelage.errors import RunError
+    from tutelage.store import dump_json, export_rows
+    from tutelage.train.folder import find
+
+    folder = find(run)
+    with open_run(folder) as (store, run_id):
+        rows: Iterable[dict[str, Any]] = export_rows(store, run_id, fmt, tools=_tools(folder, fmt))
+        if successful and fmt == "jsonl":
+            rows = filter(_succeeded, rows)
+        lines = (dump_json(row, "exported row") for row in rows)
+        count = _write(lines, out)
+    if not count:
+        which = "that succeeded with full reward" if successful or fmt == "sft" else "at all"
+        raise RunError(
+            f"nothing to export: the run {folder.name!r} has no rollout {which}. "
+            f"See what it has with: tutelage show {folder.name}"
+        )
+    if out is not None:
+        typer.echo(f"{count} rows in {out}", err=True)
+
+
+def _succeeded(record: dict[str, Any]) -> bool:
+    from tutelage.store.export import SUCCESS
+
+    reward = record["reward"]
+    return record["status"] == "succeeded" and reward is not None and reward >= SUCCESS
+
+
+def _tools(folder: RunFolder, fmt: str) -> tuple[ToolSpec, ...]:
+    """The tools that the run's agent was told of; whole records need none."""
+    if fmt != "sft":
+        return ()
+    from tutelage.config import Resolved
+    from tutelage.train.setting import load_tools
+
+    config = Resolved.from_json(folder.config.read_text(encoding="utf-8")).config
+    return tuple(tool.spec for tool in load_tools(config).values())
+
+
+def _write(lines: Iterator[str], out: Path | None) -> int:
+    """Write the lines that there are; without any, no file is made."""
+    first = next(lines, None)
+    if first is None:
+        return 0
+    count = 0
+    with _stream(out) as write:
+        for line in itertools.chain([first], lines):
+            write(line + "\n")
+            count += 1
+    return count
+
+
+@contextlib.contextmanager
+def _stream(out: Path | None) -> Generator[Any]:
+    from tutelage.errors import RunError, TutelageError
+
+    if out is None:
+        yield sys.stdout.write
+        return
+    # A device or a pipe cannot be replaced by a file, so it is written straight.
+    aside = out.with_name(out.name + ".tmp") if out.is_file() or not out.exists() else out
+    try:
+        with aside.open("w", encoding="utf-8") as file:
+            yield file.write
+            file.flush()
+            if aside is not out:
+                os.fsync(file.fileno())
+        if aside is not out:
+            os.replace(aside, out)
+    except BaseException as error:
+        if aside is not out:
+            aside.unlink(missing_ok=True)
+        # A store that cannot be read is an OSError too, and says itself what is wrong.
+        if isinstance(error, OSError) and not isinstance(error, (TutelageError, BrokenPipeError)):
+            raise RunError(
+                f"cannot write {str(out)!r}: {error.strerror or error}. Name another --out, or "
+                "free some space."
+            ) from error
+        raise

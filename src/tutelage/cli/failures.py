@@ -1,0 +1,103 @@
+"""What the command line says when something fails, in one place: words, streams, exit codes.
+
+A user's mistake is one line on the error stream without a traceback; a bug is a traceback and says
+so. Exit codes: 2 for what the user can mend (`errors.py` may say otherwise), 130 for Ctrl-C, 141
+for a reader that went away, 1 for a bug. `app.py` wraps every verb in `reported`.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import sys
+import traceback
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import typer
+
+from tutelage.cli.console import leave_stream, visible
+from tutelage.errors import TutelageError
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C or SIGTERM, as shells report it."""
+PIPE_CLOSED = 141
+"""Exit code when whoever read the output has gone, as shells report it."""
+BUG = 1
+"""Exit code of an error that no user can mend."""
+
+_EXTRA_TRAIN = frozenset(
+    {"torch", "transformers", "tokenizers", "safetensors", "jinja2", "matplotlib", "hydra"}
+)
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def reported(verb: Callable[P, R]) -> Callable[P, R]:
+    """The verb with its failures told to the user and turned into exit codes."""
+
+    @functools.wraps(verb)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            done = verb(*args, **kwargs)
+            sys.stdout.flush()  # here, a closed pipe or a full disk can still be told
+            return done
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
+        except KeyboardInterrupt:
+            tell("Stopped.")
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            leave_stream(sys.stdout)
+            raise typer.Exit(PIPE_CLOSED) from None
+        except Exception as error:
+            told = explain(error)
+            if told is None:
+                told, code = _bug(error), BUG
+            else:
+                code = error.exit_code if isinstance(error, TutelageError) else 2
+            if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                leave_stream(sys.stdout)
+            tell(told)
+            raise typer.Exit(code) from error
+
+    return run
+
+
+def explain(error: Exception) -> str | None:
+    """The line for an error that a user can mend, None for a bug."""
+    if isinstance(error, TutelageError):
+        return _with_notes(f"Error: {error}", error)
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0]
+        if package in _EXTRA_TRAIN:
+            return (
+                f"Error: {package} is not installed, and this verb needs it. "
+                "Install it with: pip install 'tutelage[train]'"
+            )
+    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        where = "the output" if error.filename is None else repr(error.filename)
+        return _with_notes(
+            f"Error: cannot write {where}: {error.strerror}. Free some space and try again.", error
+        )
+    return None
+
+
+def tell(text: str) -> None:
+    """A message on the error stream; nothing when that is closed too."""
+    try:
+        typer.echo(visible(text), err=True)
+    except OSError:
+        leave_stream(sys.stderr)
+
+
+def _bug(error: Exception) -> str:
+    # The traceback carries the error's notes itself.
+    lines = "".join(traceback.format_exception(error))
+    return f"{lines}\nThis is a bug in Tutelage. Please report it with the lines above."
+
+
+def _with_notes(text: str, error: Exception) -> str:
+    return "\n".join([text, *getattr(error, "__notes__", ())])

@@ -1,0 +1,168 @@
+"""What the live display shows, as pure functions: a phase and a time in, lines out.
+
+Nothing here touches a terminal, so that each width and each state can be tested. Lines are never
+longer than the width that was asked for. `display.py` keeps the state and draws it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from rich.text import Text
+
+from tutelage.cli.console import duration, number, percent
+
+METRICS: Mapping[str, str] = {
+    "reward/mean": "reward",
+    "val/success_sampled": "sampled",
+    "val/success_greedy": "greedy",
+    "loss": "loss",
+    "max_dlogp": "max |Δlogp|",
+    "tokens_per_second": "tokens/s",
+}
+"""The metrics that are shown, in this order, and what they are called."""
+REWARD = "reward/mean"
+BAR_WIDTH = 60
+_PACE = 64
+_LEVELS = "▁▂▃▄▅▆▇█"
+_ASCII_LEVELS = "_.:-=+*#"
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase so far. Times are in seconds of one monotonic clock."""
+
+    name: str
+    began: float
+    steps: int | None = None
+    seconds: float | None = None
+    done: int = 0
+    values: Mapping[str, float] = field(default_factory=dict[str, float])
+    pace: tuple[tuple[float, int], ...] = ()
+    """The latest reports as (time, steps done): how fast it goes now."""
+
+    def after(self, now: float, done: int, values: Mapping[str, float]) -> Phase:
+        """The phase when one more report has come."""
+        pace = (*self.pace, (now, done))[-_PACE:]
+        return replace(self, done=done, values={**self.values, **values}, pace=pace)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A set of held-out rollouts that is being run."""
+
+    label: str
+    done: int
+    total: int
+
+
+def time_left(phase: Phase, now: float) -> float | None:
+    """Seconds until the phase ends, by its budget or its pace; None while nothing tells."""
+    found: list[float] = []
+    if phase.seconds is not None:
+        found.append(phase.seconds - (now - phase.began))
+    if phase.steps is not None and len(phase.pace) > 1:
+        (first, before), (last, done) = phase.pace[0], phase.pace[-1]
+        if done > before and last > first:
+            per_step = (last - first) / (done - before)
+            # What has passed since the last report is part of the step under way.
+            found.append((phase.steps - done) * per_step - min(now - last, per_step))
+    return max(0.0, min(found)) if found else None
+
+
+def share_done(phase: Phase, now: float) -> float | None:
+    """How much of the phase is behind, from 0 to 1; None when it has no bound."""
+    parts: list[float] = []
+    if phase.steps:
+        parts.append(phase.done / phase.steps)
+    if phase.seconds:
+        parts.append((now - phase.began) / phase.seconds)
+    return min(1.0, max(0.0, *parts)) if parts else None
+
+
+def metric_words(values: Mapping[str, float], *, utf8: bool = True) -> list[str]:
+    """`reward 0.84` and so on, for the metrics in `METRICS` that are there."""
+    words = [
+        f"{name} {percent(values[key]) if key.startswith('val/success') else number(values[key])}"
+        for key, name in METRICS.items()
+        if key in values
+    ]
+    return words if utf8 else [word.replace("Δ", "d") for word in words]
+
+
+def steps_words(phase: Phase) -> list[str]:
+    """`step 57/300`, or `step 57` without a bound; nothing for a phase that has no steps."""
+    if not (phase.done or phase.steps):
+        return []
+    return [f"step {number(phase.done)}" + (f"/{number(phase.steps)}" if phase.steps else "")]
+
+
+def sparkline(values: Sequence[float], width: int, *, utf8: bool = True) -> str:
+    """The course of a metric in at most `width` characters, each the mean of its stretch.
+
+    The scale holds 0 and 1 whatever the values are, so that a good curve looks good.
+    """
+    finite = [value for value in values if abs(value) < float("inf")]
+    if not finite or width < 1:
+        return ""
+    levels = _LEVELS if utf8 else _ASCII_LEVELS
+    low, high = min(0.0, *finite), max(1.0, *finite)
+    count = min(width, len(finite))
+    edges = [round(i * len(finite) / count) for i in range(count + 1)]
+    means = [sum(finite[a:b]) / (b - a) for a, b in pairwise(edges)]
+    top = len(levels) - 1
+    return "".join(levels[round((mean - low) / (high - low) * top)] for mean in means)
+
+
+def flow(words: Sequence[str], width: int, gap: str = "   ") -> Iterator[str]:
+    """Words on as few lines of `width` characters as they fit, none cut unless it is longer."""
+    line = ""
+    for word in words:
+        if line and len(line) + len(gap) + len(word) > width:
+            yield line
+            line = ""
+        line = (line + gap + word if line else word)[:width]
+    if line:
+        yield line
+
+
+def bar(share: float | None, width: int, *, utf8: bool = True) -> Text:
+    """A bar of `width` characters; without a share, only its ground."""
+    full, ground = ("━", "─") if utf8 else ("#", ".")
+    filled = round((share or 0.0) * width)
+    return Text.assemble((full * filled, "green"), (ground * (width - filled), "dim"))
+
+
+def frame(
+    phase: Phase | None,
+    evaluation: Evaluation | None,
+    rewards: Sequence[float],
+    now: float,
+    width: int,
+    *,
+    utf8: bool = True,
+) -> list[Text]:
+    """The live lines: phase, bar, metrics, course of the reward, evaluation."""
+    lines: list[Text] = []
+    if phase is not None:
+        lines.append(_headline(phase, now, width))
+        lines.append(bar(share_done(phase, now), min(width, BAR_WIDTH), utf8=utf8))
+        lines += [Text(line) for line in flow(metric_words(phase.values, utf8=utf8), width)]
+        if len(rewards) > 1 and REWARD in phase.values:
+            course = sparkline(rewards, min(width, BAR_WIDTH) - len(" reward"), utf8=utf8)
+            lines.append(Text.assemble((course, "cyan"), (" reward", "dim")))
+    if evaluation is not None:
+        told = f"held-out {evaluation.label}: {evaluation.done} of {evaluation.total}"
+        lines.append(Text(told[:width], style="dim"))
+    return lines
+
+
+def _headline(phase: Phase, now: float, width: int) -> Text:
+    left = time_left(phase, now)
+    words = [*steps_words(phase), f"{duration(now - phase.began)} gone"]
+    if left is not None:
+        words.append(f"{duration(left)} left")
+    rest = "   " + "   ".join(words)
+    return Text.assemble((phase.name[: max(8, width - len(rest))], "bold"), rest)[:width]

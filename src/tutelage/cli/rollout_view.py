@@ -1,0 +1,169 @@
+"""One rollout, turn by turn, as text: what the model was sent, said, called and was answered.
+
+`show`, `ask` and the dry run all show a rollout through this module. Arguments of a tool call and
+texts stand as they were written; the observations are those that the next call really held, so an
+edited or cut-off history shows as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from tutelage.cli.console import facts, number, say, visible
+from tutelage.types import Attempt, Call, Message, Reward, Rollout, ToolResult
+
+_INDENT = 2
+_TOKENS_SHOWN = 400
+
+
+def show_head(console: Console, rollout: Rollout) -> None:
+    """Which rollout it is and what came of it."""
+    last = rollout.last
+    place = f"step {rollout.step}, group {rollout.group}, number {rollout.index}"
+    pairs = [
+        ("run", rollout.run_id),
+        ("task", rollout.task.id),
+        ("mode", f"{rollout.mode.value} {rollout.label}".strip()),
+        ("place", place),
+        ("status", last.status.value + (f", {last.failure.cause.value}" if last.failure else "")),
+        ("reward", reward_words(rollout.reward)),
+    ]
+    say(console, ("Rollout ", "bold"), (visible(rollout.id), "bold"))
+    facts(console, pairs, indent=_INDENT)
+    answer = rollout.task.fields.get("answer")
+    if answer is not None:
+        facts(console, [("wanted", str(answer))], indent=_INDENT)
+
+
+def show_rollout(console: Console, rollout: Rollout, *, tokens: bool = False) -> None:
+    """All attempts; of those before the last one only how they failed."""
+    for attempt in rollout.attempts[:-1]:
+        say(console, (f"\nattempt {attempt.index}: {attempt.status.value}", "bold"))
+        _show_failure(console, attempt)
+    _show_attempt(console, rollout.last, tokens)
+
+
+def reward_words(reward: Reward | None) -> str:
+    """`1 (exact 1, format 0.1)`."""
+    if reward is None:
+        return "none"
+    parts = ", ".join(f"{name} {number(value)}" for name, value in reward.parts.items())
+    return number(reward.value) + (f" ({parts})" if parts else "")
+
+
+def _show_attempt(console: Console, attempt: Attempt, tokens: bool) -> None:
+    results = {result.call_id: result for result in attempt.tool_results}
+    told: set[str] = set()
+    known: dict[str, tuple[Message, ...]] = {}
+    for turn, call in enumerate(attempt.calls, 1):
+        before = known.get(call.agent, ())
+        goes_on = call.messages[: len(before)] == before
+        if before and not goes_on:
+            say(console, ("\nthe history was rewritten; the call was sent:", "yellow"))
+        new = call.messages[len(before) :] if goes_on else call.messages
+        _show_messages(console, new, results, told)
+        _show_call(console, turn, call, tokens)
+        known[call.agent] = (*call.messages, call.reply)
+    # What came after the last call was sent to nobody.
+    for result in attempt.tool_results:
+        if result.call_id not in told:
+            _show_result(console, result.text, result)
+    _show_end(console, attempt)
+
+
+def _show_messages(
+    console: Console,
+    messages: Sequence[Message],
+    results: Mapping[str, ToolResult],
+    told: set[str],
+) -> None:
+    for message in messages:
+        if message.role == "tool":
+            told.add(message.tool_call_id or "")
+            _show_result(console, message.content or "", results.get(message.tool_call_id or ""))
+            continue
+        say(console, (f"\n{visible(message.role)}", "bold"))
+        _block(console, message.content or "")
+        _show_calls(console, message)
+
+
+def _show_call(console: Console, turn: int, call: Call, tokens: bool) -> None:
+    sampled = call.sampled
+    agent = "" if call.agent == "main" else f", {visible(call.agent)}"
+    count = len(sampled.token_ids)
+    told = f"  {count} tokens, {sampled.stop_reason.value}{agent}"
+    say(console, (f"\nturn {turn}", "bold cyan"), (told, "dim"))
+    if call.reply.content:
+        _block(console, call.reply.content)
+    _show_calls(console, call.reply)
+    for reason in call.parse_errors:
+        _block(console, f"unreadable: {reason}", "red")
+    if not (call.reply.content or call.reply.tool_calls or call.parse_errors):
+        _block(console, "(nothing)", "dim")
+    if tokens:
+        _show_tokens(console, call)
+
+
+def _show_calls(console: Console, message: Message) -> None:
+    for made in message.tool_calls:
+        _block(console, f"calls {made.name} {made.arguments}", "cyan")
+
+
+def _show_result(console: Console, text: str, result: ToolResult | None) -> None:
+    name = "" if result is None else f"{result.name} "
+    error = None if result is None else result.error
+    told = f"-> {name}{'failed, ' + error + ': ' if error else 'gives '}{text}"
+    _block(console, told, "red" if error else "green")
+
+
+def _show_tokens(console: Console, call: Call) -> None:
+    """How sure the model was, and each sampled id with its log-probability."""
+    sampled = call.sampled
+    logprobs = sampled.logprobs
+    words = [f"{len(call.prompt_ids)} prompt tokens", f"policy version {sampled.policy_version}"]
+    words.append(f"temperature {number(call.sampling.temperature)}")
+    if logprobs:
+        mean = sum(logprobs) / len(logprobs)
+        words.append(
+            f"logprob mean {mean:.4f}, lowest {min(logprobs):.4f}, sum {sum(logprobs):.4f}"
+        )
+    _block(console, "; ".join(words), "dim")
+    pairs = zip(sampled.token_ids[:_TOKENS_SHOWN], logprobs, strict=False)
+    _block(console, " ".join(f"{token}:{logprob:.3f}" for token, logprob in pairs), "dim")
+    if len(sampled.token_ids) > _TOKENS_SHOWN:
+        more = len(sampled.token_ids) - _TOKENS_SHOWN
+        _block(console, f"and {more} more; all are in: tutelage export RUN --format jsonl", "dim")
+
+
+def _show_end(console: Console, attempt: Attempt) -> None:
+    say(console)
+    ends: Iterable[tuple[str, str]] = [
+        ("answer", "none" if attempt.answer is None else attempt.answer),
+        ("reward", reward_words(attempt.reward)),
+        ("end", f"{attempt.stop or attempt.status.value}, after {attempt.seconds:.2f} s"),
+    ]
+    facts(console, ends)
+    _show_failure(console, attempt)
+
+
+def _show_failure(console: Console, attempt: Attempt) -> None:
+    failure = attempt.failure
+    if failure is None:
+        return
+    say(console, (f"failed, {failure.cause.value}: ", "bold red"), visible(failure.message))
+    if failure.traceback:
+        _block(console, failure.traceback.rstrip(), "dim")
+
+
+def _block(console: Console, text: str, style: str = "") -> None:
+    """Indented text; on a terminal it wraps inside its indent, elsewhere its lines stay whole."""
+    shown = visible(text)
+    if console.is_terminal:
+        console.print(Padding(Text(shown, style=style), (0, 0, 0, _INDENT)))
+        return
+    for line in shown.split("\n"):
+        say(console, " " * _INDENT, (line, style))

@@ -1,0 +1,129 @@
+"""`tutelage runs`: the runs below a folder, the newest first, each on one line.
+
+Only the small files of a run folder are read, never its store, so that a hundred runs list at once.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from tutelage.train.folder import RunFolder
+
+_TAIL_BYTES = 1 << 16
+_WIDE = 70
+"""Columns from which on the seed is shown too."""
+
+
+class RunLine(NamedTuple):
+    """What one line says, as text."""
+
+    run: str
+    status: str
+    seed: str
+    steps: str
+    success: str
+    age: str
+
+
+def runs(
+    below: Annotated[Path, typer.Option(metavar="DIR", help="Folder that holds runs.")] = Path(
+        "runs"
+    ),
+) -> None:
+    """List the runs, the newest first."""
+    from tutelage.cli.console import output, plain_table, say, visible
+    from tutelage.train.folder import every
+
+    console = output()
+    folders = every(below)
+    if not folders:
+        say(console, f"No runs below {str(below)!r} yet. Start with: tutelage train math")
+        return
+    lines = [run_line(folder, time.time()) for folder in folders]
+    shown = [name for name in RunLine._fields if name != "seed" or console.width >= _WIDE]
+    table = plain_table(*shown, right=("seed", "steps"))
+    table.columns[0].no_wrap = True
+    for line in lines:
+        table.add_row(*(visible(getattr(line, name)) for name in shown))
+    console.print(table)
+
+
+def run_line(folder: RunFolder, now: float) -> RunLine:
+    """The line of one run; a file that cannot be read leaves its cell empty."""
+    config = _read(folder.config).get("config", {})
+    result = _read(folder.result)
+    steps = result.get("rl_steps", last_metrics(folder.metrics).get("step", ""))
+    return RunLine(
+        run=folder.name,
+        status=status_of(folder, result),
+        seed=str(config.get("seed", "")),
+        steps=str(steps),
+        success=_success(result),
+        age=_age(now - folder.config.stat().st_mtime),
+    )
+
+
+def status_of(folder: RunFolder, result: dict[str, Any]) -> str:
+    """The status in the result; without one, whether a process still holds the run."""
+    if "status" in result:
+        return str(result["status"])
+    return "running" if is_held(folder) else "stopped"
+
+
+def is_held(folder: RunFolder) -> bool:
+    """Whether a process works on the run now (see `train.folder.locked`)."""
+    import fcntl
+
+    try:
+        with (folder.path / ".lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def last_metrics(path: Path) -> dict[str, Any]:
+    """The last complete line of a metrics file, read from its end; empty when there is none."""
+    if not path.is_file():
+        return {}
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _TAIL_BYTES))
+        complete = file.read().rpartition(b"\n")[0]
+    with suppress(ValueError):
+        return dict(json.loads(complete.rpartition(b"\n")[2]))
+    return {}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    return {}
+
+
+def _success(result: dict[str, Any]) -> str:
+    """Sampled held-out success before and after, in whole percent."""
+    ends = [result.get(f"success_{when}_sampled") for when in ("before", "after")]
+    shares = " -> ".join(f"{100 * share:.0f}" for share in _numbers(ends))
+    return f"{shares} %" if shares else ""
+
+
+def _numbers(values: list[Any]) -> Iterator[float]:
+    return (float(value) for value in values if isinstance(value, (int, float)))
+
+
+def _age(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(0, int(seconds))} s"

@@ -1,0 +1,60 @@
+"""From a run folder to its store, and from the beginning of a rollout's id to the rollout.
+
+Rollout ids come from the seed, so two runs of one seed have the same; the newest run wins, and the
+others are named. `show.py` and `export.py` use this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tutelage.errors import RunError, StoreError
+
+if TYPE_CHECKING:
+    from tutelage.store import Store
+    from tutelage.train.folder import RunFolder
+    from tutelage.types import Rollout
+
+
+@contextmanager
+def open_run(folder: RunFolder) -> Generator[tuple[Store, str]]:
+    """The store of a run, and the run's id in it. Raises `RunError` when there is no store yet."""
+    from tutelage.store import open_store
+
+    if not folder.store.is_file():
+        raise RunError(
+            f"the run {folder.name!r} has no store, so it ended before its first rollout. "
+            f"Go on with it: tutelage resume {folder.path}"
+        )
+    with open_store(folder.store, create=False) as store:
+        ids = [run.id for run in store.runs()]
+        # A folder that was renamed still holds the one run that it was made for.
+        run_id = ids[0] if len(ids) == 1 else folder.name
+        yield store, run_id
+
+
+def find_rollout(
+    prefix: str, folders: list[RunFolder], where: Path
+) -> tuple[Rollout, list[RunFolder]]:
+    """The rollout whose id begins with `prefix`, and the folders that have it, the newest first.
+
+    Raises `StoreError` when several rollouts of one run do, `RunError` when none does.
+    """
+    found: list[tuple[Rollout, RunFolder]] = []
+    for folder in folders:
+        if not folder.store.is_file():
+            continue
+        with open_run(folder) as (store, run_id):
+            try:
+                found.append((store.find_rollout(prefix, run_id), folder))
+            except StoreError as error:
+                if len(folders) == 1 or "begins several" in str(error):
+                    raise
+    if not found:
+        looked = ", ".join(folder.name for folder in folders[:5]) or "no runs"
+        raise RunError(f"no rollout begins with {prefix!r} below {str(where)!r} ({looked}).")
+    first = found[0][0]
+    return first, [folder for rollout, folder in found if rollout.id == first.id]

@@ -1,0 +1,173 @@
+"""`tutelage train RECIPE`: resolve the configuration, make the run folder, run the job.
+
+Flags are spellings of keys, so the configuration checks them all together and names what is wrong
+before any model loads. `job.py` runs the job; `resume.py` goes on with one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tutelage.config import Resolved, RunConfig
+
+
+def train(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="math: the embedded job, which needs nothing; rl: your own model and tasks.",
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Any key; `tutelage config` lists them."),
+    ] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(metavar="rl|sft", help="Learn from rewards, or from demonstrations alone."),
+    ] = None,
+    level: Annotated[
+        str | None,
+        typer.Option(metavar="default|hard", help="Difficulty of the embedded tasks."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random draw.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after this many minutes.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Stop after this many steps.")] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Run folder; without it a new one below runs/."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="PATH_OR_ID", help="Hugging Face model; without it a tiny one."),
+    ] = None,
+    train: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Training tasks: JSON, JSONL, CSV or Parquet."),
+    ] = None,
+    val: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Held-out tasks.")] = None,
+    test: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="Tasks seen only after training.")
+    ] = None,
+    tools: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Tools by name or as FILE.py:function.")
+    ] = None,
+    reward: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Reward by name or as FILE.py:function."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keys from a JSON or TOML file.")
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show the configuration, play one task, train nothing."),
+    ] = False,
+) -> None:
+    """Train a policy.
+
+    `tutelage train math` needs no key, no download and no GPU.
+    """
+    from tutelage.cli.console import waiting
+    from tutelage.config import resolve
+
+    with waiting("loading torch ..."):
+        from tutelage.train.machine import facts
+
+    flags = {
+        "algorithm": algorithm,
+        "level": level,
+        "seed": seed,
+        "minutes": minutes,
+        "steps": steps,
+        "output": output,
+        "model": model,
+        "train": train or None,
+        "val": val or None,
+        "test": test or None,
+        "tools": tools,
+        "reward": reward,
+    }
+    resolved = resolve(recipe, overrides or (), machine=facts(), flags=flags, file=config)
+    if dry_run:
+        _dry_run(resolved)
+    else:
+        _train(resolved)
+
+
+def _train(resolved: Resolved) -> None:
+    from tutelage.cli.job import run_job
+    from tutelage.train import jobs
+    from tutelage.train.folder import create
+
+    live = "console" in resolved.config.trainer.logger
+    # The job itself notes the warnings where the progress is shown.
+    for line in _unused(resolved) if live else _remarks(resolved):
+        typer.echo(line, err=True)
+    folder = create(_place(resolved.config))
+    run_job(folder, lambda progress: jobs.train(resolved, folder, progress), live=live)
+
+
+def _dry_run(resolved: Resolved) -> None:
+    from tutelage.cli.console import output, say, waiting
+    from tutelage.cli.rollout_view import show_head, show_rollout
+    from tutelage.train import jobs
+
+    console = output()
+    show_table(console, resolved)
+    say(console)
+    with waiting("playing one task ..."):
+        rollout = jobs.dry_run(resolved)
+    show_head(console, rollout)
+    show_rollout(console, rollout)
+    say(console, "\nDry run: one task was played and nothing was trained or written.")
+
+
+def show_table(console: Console, resolved: Resolved) -> None:
+    """Every key with its value and who set it, then warnings and keys without effect."""
+    from tutelage.cli.console import prose, say, visible
+
+    section = ""
+    for row in resolved.to_table():
+        here = row.key.partition(".")[0] if "." in row.key else ""
+        if here != section:
+            section = here
+            say(console, (f"\n{section}", "bold"))
+        told = [] if row.origin == "default" else [row.origin]
+        told += [row.note] if row.note else []
+        style = "" if row.origin == "default" else "green"
+        remark = f"   # {'; '.join(told)}" if told else ""
+        say(console, (visible(f"{row.key}={_value(row.value)}"), style), (visible(remark), "dim"))
+    for line in _remarks(resolved):
+        prose(console, line, "yellow")
+
+
+def _value(value: object) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _remarks(resolved: Resolved) -> list[str]:
+    return [*(f"Warning: {text}" for text in resolved.warnings), *_unused(resolved)]
+
+
+def _unused(resolved: Resolved) -> list[str]:
+    return [f"Warning: {key} has no effect: {why}" for key, why in resolved.unused.items()]
+
+
+def _place(config: RunConfig) -> Path:
+    from tutelage.train.folder import fresh_name
+
+    if config.output is not None:
+        return Path(config.output)
+    # A name with a slash would make folders below `runs/` that no verb looks into.
+    name = (config.trainer.experiment_name or config.recipe).replace("/", "-")
+    return fresh_name(name)

@@ -1,0 +1,71 @@
+"""A very small policy and the engine over it: real code paths, in a moment, without a network.
+
+The weights are random but not timid: every tensor, biases and norms included, is drawn wide enough
+that the next token depends strongly on what came before. A freshly initialised model is almost
+uniform, and tests on it pass whatever the code computes. `policy/model.py` makes the real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tutelage.engine.native import NativeEngine
+    from tutelage.policy.model import Policy
+
+CORPUS = (
+    "What is 12 + 34? The answer is 46.",
+    "What is the sum of 1 to 9? It is 45.",
+    '<tool_call>{"name": "calculator", "arguments": {"expression": "12 + 34"}}</tool_call>',
+    "system user assistant tool Tools: calculator(expression) sum_1_to_n(n)",
+)
+"""What the tokenizer of `tiny_policy` is trained on unless it is given something else."""
+
+
+def tiny_policy(
+    layout: str = "qwen2",
+    seed: int = 0,
+    *,
+    corpus: Iterable[str] = CORPUS,
+    max_positions: int = 256,
+) -> Policy:
+    """A policy of 2 blocks and width 32 in a layout of `policy.model.LAYOUTS`.
+
+    Equal arguments give equal weights. Raises `ModelError` for an unknown layout.
+    """
+    import torch
+
+    from tutelage.policy.model import build
+
+    policy = build(
+        corpus, size="test", layout=layout, seed=seed, vocab_size=320, max_positions=max_positions
+    )
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for _, tensor in policy.named():
+            noise = torch.randn(tensor.shape, generator=generator)
+            if tensor.dim() > 1:
+                tensor.copy_(0.2 * noise)
+            else:
+                tensor.add_(0.1 * noise)
+    return policy
+
+
+def tiny_engine(
+    policy: Policy, *, slots: int = 8, max_length: int | None = None, invariant: bool = False
+) -> NativeEngine:
+    """A float32 native engine over `policy`; `max_length` in tokens, the model's own by default."""
+    import torch
+
+    from tutelage.engine.backends import make_backend
+    from tutelage.engine.native import NativeEngine
+
+    return NativeEngine(
+        lambda slots, width: make_backend(policy, slots, width, torch.float32),
+        slots=slots,
+        max_length=max_length or policy.max_positions,
+        eos_ids=sorted(policy.codec.eos_ids),
+        decode=policy.codec.decode,
+        invariant=invariant,
+    )

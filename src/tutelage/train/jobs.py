@@ -1,0 +1,267 @@
+"""Jobs: start a training run, resume one, or try one out.
+
+A job is a list of phases. It holds the run's lock, writes a checkpoint at every phase's end, and
+leaves a result, a policy folder and a report. Stopping it at any moment, also with SIGKILL, loses
+at most the steps since the last checkpoint, and resuming repeats those bit for bit. The command
+line is a thin caller of `train`, `resume` and `dry_run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tutelage.config import Resolved
+from tutelage.engine.driver import EngineDriver
+from tutelage.errors import RunError
+from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
+from tutelage.store import RunStatus, StoreWriter, open_store
+from tutelage.train import checkpoint, machine, phases
+from tutelage.train.context import Clock, Context, StopSignal, recorded_after
+from tutelage.train.folder import RunFolder, keep_lines, locked, write_json, write_text
+from tutelage.train.progress import Progress
+from tutelage.train.report import write_report
+from tutelage.train.setting import Setting, prepare
+from tutelage.types import Mode, Rollout
+
+Phase = tuple[str, Callable[[Context], None]]
+
+
+def train(resolved: Resolved, folder: RunFolder, progress: Progress) -> dict[str, Any]:
+    """Run a job from the beginning in an empty run folder; returns what is in result.json."""
+    with locked(folder):
+        write_text(folder.config, resolved.to_json())
+        setting = prepare(resolved.config)
+        write_json(folder.conditions, machine.conditions(setting.choice))
+        if resolved.config.model.path is None:
+            setting.policy.save(_initial(folder))
+        return _work(resolved, folder, progress, setting, checkpoint.State(), {})
+
+
+def resume(folder: RunFolder, progress: Progress) -> dict[str, Any]:
+    """Go on with a run from its last complete checkpoint."""
+    if not folder.config.is_file():
+        raise RunError(f"{str(folder.path)!r} is no run folder: it has no config.json")
+    with locked(folder):
+        resolved = Resolved.from_json(folder.config.read_text())
+        finished = folder.read_result()
+        if finished is not None and finished.get("status") == "finished":
+            progress.note("the run is finished; there is nothing to resume")
+            return finished
+        initial = _initial(folder)
+        setting = prepare(resolved.config, initial if initial.is_dir() else None)
+        found = checkpoint.complete(folder)
+        state, tensors = checkpoint.load(found[-1]) if found else (checkpoint.State(), {})
+        if folder.conditions.is_file():
+            before = json.loads(folder.conditions.read_text())
+            for change in machine.differences(before, machine.conditions(setting.choice)):
+                progress.note(f"not bit for bit from here: {change}")
+        elif resolved.config.model.path is None:
+            setting.policy.save(initial)
+        write_json(folder.conditions, machine.conditions(setting.choice))
+        keep_lines(folder.metrics, state.metrics_lines)
+        progress.note(f"resumed at step {state.phase_step} of {state.phase or 'the start'}")
+        return _work(resolved, folder, progress, setting, state, tensors)
+
+
+def dry_run(resolved: Resolved) -> Rollout:
+    """Play one task end to end with the untrained policy; nothing is written."""
+    setting = prepare(resolved.config)
+    engine = setting.engine(slots=1)
+    spec = Spec(setting.tasks.train[0], Mode.VAL, "dry-run", 0, setting.seeds.child("dry-run"))
+    settings = RunnerSettings("dry-run", timeout=resolved.config.agent.timeout)
+
+    async def play() -> list[Rollout]:
+        runner = Runner(EngineDriver(engine), setting.policy.codec, setting.reward, settings)
+        return await runner.run([spec], setting.agent(resolved.config.rollout.temperature))
+
+    return asyncio.run(play())[0]
+
+
+def _initial(folder: RunFolder) -> Path:
+    """Where the embedded policy's first weights and tokenizer are kept."""
+    return folder.checkpoints / "initial"
+
+
+def _phases(setting: Setting) -> list[Phase]:
+    """What a configuration asks for, in order."""
+    config = setting.config
+    out: list[Phase] = []
+    cold = setting.tasks.demonstrated and config.sft.max_steps > 0
+    if cold:
+        out.append((phases.COLD, phases.run_cold_start))
+    if config.algorithm.name == "sft":
+        return [
+            *out,
+            ("after", lambda c: phases.measure_before_or_after(c, "after", no_tools=True)),
+        ]
+    if config.trainer.val_before_train:
+        out.append(("before", lambda c: phases.measure_before_or_after(c, "before")))
+    out.append((phases.RL, phases.run_rl))
+    out.append(("after", lambda c: phases.measure_before_or_after(c, "after", no_tools=True)))
+    if config.trainer.control:
+        out.append((phases.CONTROL, phases.run_control))
+        out.append(("after_control", lambda c: phases.measure_before_or_after(c, "control")))
+    return out
+
+
+def _work(
+    resolved: Resolved,
+    folder: RunFolder,
+    progress: Progress,
+    setting: Setting,
+    state: checkpoint.State,
+    tensors: dict[str, Any],
+) -> dict[str, Any]:
+    """Run all phases that are left, then write the result and the report."""
+    config = setting.config
+    store = open_store(folder.store)
+    with store, StopSignal() as stop, StoreWriter(store) as writer:
+        store.put_run(
+            folder.name,
+            name=config.trainer.experiment_name or folder.name,
+            recipe=config.recipe,
+            algorithm=config.algorithm.name,
+            config=json.loads(resolved.to_json()),
+            seed=config.seed,
+            folder=str(folder.path),
+            status=RunStatus.RUNNING,
+        )
+        ctx = Context(
+            folder=folder,
+            setting=setting,
+            state=state,
+            store=store,
+            writer=writer,
+            progress=progress,
+            clock=Clock(state.seconds.get("total", 0.0)),
+            stop=stop,
+            events=_read_events(folder),
+            recorded=recorded_after(store, folder.name, state.tick),
+        )
+        _restore(ctx, tensors)
+        progress.start(config.recipe, _facts(ctx))
+        for warning in resolved.warnings:
+            progress.note(warning)
+        status = RunStatus.CANCELLED
+        try:
+            _run_phases(ctx)
+            result = _result(ctx, "finished")
+            status = RunStatus.SUCCEEDED
+        except KeyboardInterrupt:
+            result = _result(ctx, "stopped")
+            raise
+        except BaseException:
+            status = RunStatus.FAILED
+            raise
+        finally:
+            progress.finish()
+            store.set_run_status(folder.name, status)
+        write_json(folder.result, result)
+        writer.flush()
+        store.set_run_status(folder.name, status, result)
+    write_report(folder)
+    return result
+
+
+def _run_phases(ctx: Context) -> None:
+    state = ctx.state
+    if not checkpoint.complete(ctx.folder):
+        ctx.save()
+    done: list[str] = state.results.setdefault("done", [])
+    for name, run in _phases(ctx.setting):
+        if name in done:
+            continue
+        if state.phase != name:
+            state.phase, state.phase_step, state.phase_data = name, 0, {}
+        begun = ctx.clock.elapsed() - state.seconds.get(name, 0.0)
+        run(ctx)
+        state.seconds[name] = ctx.clock.elapsed() - begun
+        ctx.optimizer = None
+        _end_phase(ctx, name)
+        done.append(name)
+        ctx.save()
+
+
+def _end_phase(ctx: Context, name: str) -> None:
+    """Keep what later phases and the user need of a phase."""
+    state, policy = ctx.state, ctx.setting.policy
+    if name == phases.RL:
+        state.results["rl_steps"] = state.phase_step
+    if name == phases.COLD:
+        state.results["cold_start_steps"] = state.phase_step
+    if name == "after":
+        policy.save(ctx.folder.policy)
+
+
+def _restore(ctx: Context, tensors: dict[str, Any]) -> None:
+    """Put a checkpoint's tensors back where they were."""
+    if not tensors:
+        return
+    policy = ctx.setting.policy
+    policy.load_tensors(tensors["policy"])
+    policy.version = ctx.state.policy_version
+    ctx.kept = dict(tensors["kept"])
+    if "optimizer" in tensors:
+        ctx.kept["optimizer"] = tensors["optimizer"]
+
+
+def _read_events(folder: RunFolder) -> list[dict[str, Any]]:
+    if not folder.events.is_file():
+        return []
+    lines = folder.events.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _facts(ctx: Context) -> dict[str, str]:
+    setting = ctx.setting
+    source = setting.config.model.path or f"embedded {setting.config.model.size}"
+    return {
+        "device": setting.choice.reason,
+        "policy": f"{source}, {setting.policy.count() / 1e6:.2f} M parameters",
+        "tools": ", ".join(setting.tools) or "none",
+        "run": str(ctx.folder.path),
+    }
+
+
+def _result(ctx: Context, status: str) -> dict[str, Any]:
+    """The outcome in numbers, as in result.json."""
+    state, config = ctx.state, ctx.setting.config
+    out: dict[str, Any] = {
+        "status": status,
+        "recipe": config.recipe,
+        "algorithm": config.algorithm.name,
+        "level": config.data.level if not config.data.train_files else None,
+        "seed": config.seed,
+        "wall_seconds": round(ctx.clock.elapsed(), 3),
+        "rl_steps": state.results.get("rl_steps", 0),
+        "cold_start_steps": state.results.get("cold_start_steps", 0),
+        "rollouts": state.rollouts,
+        "tokens": state.tokens,
+        "policy": str(ctx.folder.policy),
+        "max_dlogp": state.max_dlogp,
+        "test_tasks": len(ctx.setting.tasks.test),
+        "guess_share": config.sft.guess_share,
+        "phases": {k: round(v, 3) for k, v in state.seconds.items() if k != "total"},
+    }
+    if "skill_greedy" in state.results:
+        out["skill_greedy"] = state.results["skill_greedy"]
+    names = {
+        "before/sampled": "before_sampled",
+        "before/greedy": "before_greedy",
+        "after/sampled": "after_sampled",
+        "after/greedy": "after_greedy",
+        "after/no_tools": "no_tools_greedy",
+        "control/sampled": "control_sampled",
+        "control/greedy": "control_greedy",
+    }
+    for label, name in names.items():
+        found = state.results.get(label)
+        out[f"success_{name}"] = found["success"] if found else None
+        if found:
+            out[f"success_{name}_interval"] = found["interval"]
+            out[f"reward_{name}"] = found["mean_reward"]
+    return out

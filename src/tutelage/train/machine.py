@@ -1,0 +1,167 @@
+"""The machine: what is there, what is chosen for a run and why, and what repetition depends on.
+
+Choices are made from what the machine is, never from how fast it happens to be, so that equal
+machines repeat a run bit for bit. `conditions` goes into the run folder; a difference on resume is
+a warning.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tutelage.config import Machine, RunConfig
+from tutelage.policy.kernels import cpu_vendor, matmul_kernel
+from tutelage.train.update import Numerics
+
+SMALL_MODEL = 20_000_000
+"""Parameters below which one operation gets one thread: more would wait more than they work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Device, number formats and threads of a run, and the reason in words."""
+
+    device: torch.device
+    numerics: Numerics
+    cold_start: Numerics
+    reason: str
+
+
+def facts() -> Machine:
+    """What configuration is checked against."""
+    return Machine(
+        cuda_devices=torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        cores=cores(),
+        vllm=importlib.util.find_spec("vllm") is not None,
+    )
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def bfloat16_pays() -> bool:
+    """Whether the processor multiplies bfloat16 natively."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def choose(config: RunConfig, parameters: int) -> Choice:
+    """Device, formats and threads for a policy of so many parameters."""
+    wanted = config.trainer.device
+    cuda = torch.cuda.is_available() and wanted != "cpu"
+    device = torch.device("cuda" if cuda else "cpu")
+    small = parameters < SMALL_MODEL
+    threads = config.trainer.threads or cores()
+    if config.model.dtype != "auto":
+        dtype = getattr(torch, config.model.dtype)
+        why = f"model.dtype={config.model.dtype}"
+    elif cuda:
+        dtype, why = torch.bfloat16, "bfloat16 on a GPU; the trainer recomputes and corrects"
+    else:
+        dtype, why = torch.float32, "float32 on a CPU: sampler and trainer agree to rounding"
+    fast = torch.bfloat16 if cuda or bfloat16_pays() else torch.float32
+    if config.model.dtype != "auto":
+        fast = dtype
+    found = "torch sees a GPU" if cuda else "no GPU" if wanted == "auto" else "as configured"
+    words = [
+        f"{device.type} ({found})",
+        f"{str(dtype).removeprefix('torch.')} ({why})",
+        f"{threads} thread{'s' if threads > 1 else ''}",
+    ]
+    if not cuda:
+        words.append(f"{matmul_kernel()} kernels")
+    # Gradient threads use one core each and change no result; a large model's operations are
+    # parallel in themselves.
+    gradient_threads = threads if small and not cuda else 1
+    return Choice(
+        device=device,
+        numerics=Numerics(dtype, gradient_threads),
+        cold_start=Numerics(fast, gradient_threads),
+        reason=", ".join(words),
+    )
+
+
+def set_threads(choice: Choice, config: RunConfig, parameters: int) -> None:
+    """Tell torch how many threads one operation may use."""
+    torch.set_num_threads(1 if parameters < SMALL_MODEL else config.trainer.threads or cores())
+
+
+def conditions(choice: Choice) -> dict[str, Any]:
+    """What bit-for-bit repetition depends on."""
+    import transformers
+
+    return {
+        "tutelage": _version("tutelage"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "platform": platform.platform(),
+        "cpu": cpu_vendor(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "matmul": matmul_kernel(),
+        "device": choice.device.type,
+        "dtype": str(choice.numerics.dtype),
+        "cold_start_dtype": str(choice.cold_start.dtype),
+        "operation_threads": torch.get_num_threads(),
+    }
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Conditions that changed, in words."""
+    return [
+        f"{key} was {before.get(key)!r} and is {now.get(key)!r}"
+        for key in sorted({*before, *now})
+        if before.get(key) != now.get(key)
+    ]
+
+
+def describe() -> list[tuple[str, str, str | None]]:
+    """Lines for `tutelage doctor`: name, what was found, and a remedy where something is off."""
+    old = sys.version_info < (3, 11)
+    disk = shutil.disk_usage(Path.cwd())
+    free = disk.free / 2**30
+    cuda = torch.cuda.is_available()
+    lines: list[tuple[str, str, str | None]] = [
+        ("python", platform.python_version(), "Tutelage needs Python 3.11+" if old else None),
+        ("torch", torch.__version__, None),
+        ("device", torch.cuda.get_device_name() if cuda else "cpu (torch sees no GPU)", None),
+        ("cores", str(cores()), None),
+        ("processor", f"{cpu_vendor()}, {torch.backends.cpu.get_cpu_capability()}", None),
+        ("matrix kernels", matmul_kernel(), None),
+        ("bfloat16", "native" if bfloat16_pays() or cuda else "not native: float32 is used", None),
+        (
+            "disk",
+            f"{free:.1f} GiB free here",
+            "a run writes some 100 MB; free some space" if free < 1 else None,
+        ),
+    ]
+    for package in ("transformers", "tokenizers", "safetensors", "hydra", "jinja2", "matplotlib"):
+        there = importlib.util.find_spec(package) is not None
+        remedy = None if there else "pip install 'tutelage[train]'"
+        lines.append((package, _version(package) if there else "missing", remedy))
+    return lines
+
+
+def _version(package: str) -> str:
+    from importlib import metadata
+
+    names = {"hydra": "hydra-core"}
+    try:
+        return metadata.version(names.get(package, package))
+    except metadata.PackageNotFoundError:
+        return "unknown"

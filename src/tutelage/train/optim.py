@@ -1,0 +1,84 @@
+"""Optimizers: AdamW for reinforcement learning, Muon with AdamW for the cold start.
+
+Both are torch's own. Muon (Jordan et al. 2024) orthogonalises the momentum of matrices; on the
+embedded policy it reaches the same skill in about half the steps of AdamW. It leaves embeddings,
+norms and biases to AdamW. `update.py` and `cold_start.py` step them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Optimizer:
+    """One or more torch optimizers over disjoint parameters, stepped together."""
+
+    def __init__(self, parts: Sequence[torch.optim.Optimizer], clip_grad: float) -> None:
+        self._parts = list(parts)
+        self._clip = clip_grad
+        self._rates = [[float(g["lr"]) for g in p.param_groups] for p in self._parts]
+        self.parameters: list[Tensor] = [
+            t for p in self._parts for g in p.param_groups for t in g["params"]
+        ]
+
+    def step(self, rate: float = 1.0) -> float:
+        """Clip, step with `rate` times the learning rates, clear; return the gradient's norm."""
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self._clip)
+        for part, rates in zip(self._parts, self._rates, strict=True):
+            for group, lr in zip(part.param_groups, rates, strict=True):
+                group["lr"] = lr * rate
+            part.step()
+            part.zero_grad(set_to_none=True)
+        return float(norm)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next step depends on."""
+        return {"parts": [p.state_dict() for p in self._parts]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a `state_dict`, bit for bit."""
+        for part, saved in zip(self._parts, state["parts"], strict=True):
+            part.load_state_dict(saved)
+
+
+def adamw(
+    named: Sequence[tuple[str, Tensor]],
+    *,
+    lr: float,
+    betas: tuple[float, float],
+    weight_decay: float,
+    clip_grad: float,
+) -> Optimizer:
+    """AdamW over all parameters, in torch's fused form."""
+    parameters = [t for _, t in named]
+    part = torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=weight_decay, fused=True)
+    return Optimizer([part], clip_grad)
+
+
+def muon(
+    named: Sequence[tuple[str, Tensor]], *, lr: float, weight_decay: float = 0.01
+) -> Optimizer:
+    """Muon over the blocks' matrices, AdamW over the rest, with one learning rate."""
+    matrices = [t for n, t in named if t.ndim == 2 and _in_block(n)]
+    chosen = {id(t) for t in matrices}
+    rest = [t for _, t in named if id(t) not in chosen]
+    parts: list[torch.optim.Optimizer] = []
+    if matrices:
+        parts.append(
+            torch.optim.Muon(
+                matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
+            )
+        )
+    parts.append(
+        torch.optim.AdamW(rest, lr=lr, betas=(0.9, 0.98), weight_decay=weight_decay, fused=True)
+    )
+    return Optimizer(parts, clip_grad=1.0)
+
+
+def _in_block(name: str) -> bool:
+    """Whether a parameter belongs to a transformer block, as opposed to embedding or head."""
+    return "layers." in name or ".h." in name or "blocks." in name

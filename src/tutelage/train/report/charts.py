@@ -1,0 +1,268 @@
+"""The charts of a report: which metrics are shown, over what, and in how many words explained.
+
+Each function reads curves off a `Source` and gives a `Chart`, or None where the run has no such
+metric. To add a diagnostic, add a line to `_DIAGNOSTICS`. How a curve looks is `svg.py`'s matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tutelage.train.report.source import Points, Source
+from tutelage.train.report.svg import Panel, Series, draw
+from tutelage.train.report.words import cut, exact_percent, listed, percent, short
+
+WIDE = (460, 280)
+SMALL = (300, 126)
+MAX_DLOGP = 1e-4
+"""The bar for max |Δ log p| between engine and trainer in fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One entry of a legend: a role's colour, how it is drawn, and its words."""
+
+    role: str
+    style: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A drawing with its title, what it says in words, and its legend; `value` is its last y."""
+
+    title: str
+    note: str
+    svg: str
+    legend: tuple[Key, ...] = ()
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Diagnostic:
+    title: str
+    note: str
+    metric: str
+    show: Callable[[float], str] = short
+    unit: str = ""
+    log: bool = False
+    bar: float | None = None
+
+
+_DIAGNOSTICS = (
+    _Diagnostic(
+        "Entropy",
+        "Uncertainty of the sampled tokens. At 0 the policy has stopped exploring.",
+        "entropy",
+        unit="nats",
+    ),
+    _Diagnostic(
+        "Clip fraction",
+        "Share of the tokens whose probability moved out of the trusted range.",
+        "ratio/clip_fraction",
+        percent,
+    ),
+    _Diagnostic(
+        "Max |Δ log p|",
+        "Largest gap between engine and trainer at a sampled token. Dashed: the bar of fp32.",
+        "max_dlogp",
+        log=True,
+        bar=MAX_DLOGP,
+    ),
+    _Diagnostic(
+        "Groups without variance",
+        "Share of the tasks whose rollouts all earned the same, which teaches nothing.",
+        "group/zero_variance",
+        percent,
+    ),
+    _Diagnostic("Turns", "Model calls in one rollout, on average.", "rollout/turns"),
+    _Diagnostic("Gradient norm", "Before clipping.", "grad_norm"),
+    _Diagnostic(
+        "Tokens per second", "Tokens handled in a second of wall time.", "tokens_per_second"
+    ),
+)
+
+
+def smoothed(points: Points, window: int) -> Points:
+    """The mean of each point and those before it, `window` points in all."""
+    ys = [y for _, y in points]
+    return tuple(
+        (x, sum(ys[max(0, i + 1 - window) : i + 1]) / min(window, i + 1))
+        for i, (x, _) in enumerate(points)
+    )
+
+
+def reward_chart(source: Source) -> Chart | None:
+    """Mean reward of each RL step, with held-out success where it was measured."""
+    reward = source.curve("rl", "reward/mean")
+    sampled = source.curve("rl", "val/success_sampled")
+    greedy = source.curve("rl", "val/success_greedy")
+    if not (reward or sampled or greedy):
+        return None
+    window = max(1, len(reward) // 20)
+    curves = [
+        (Series(reward, "train", "faint"), "") if window > 1 else None,
+        (Series(smoothed(reward, window), "train"), _reward_label(window)),
+        (Series(greedy, "before", "dashes"), "held-out success, greedy"),
+        (Series(sampled, "after", "marks"), "held-out success, sampled"),
+    ]
+    return _chart(
+        "Reward and held-out success",
+        "Reward is the mean over the rollouts of a step, on training tasks.",
+        [curve for curve in curves if curve is not None],
+        x_label="RL step",
+        percent_axis=all(0 <= y <= 1 for _, y in reward),
+    )
+
+
+def cold_start_chart(source: Source) -> Chart | None:
+    """Loss and greedy success of the cold start; the steps of mixed quality are shaded."""
+    loss = source.curve("cold_start", "loss/sft")
+    success = source.curve("cold_start", "val/success_greedy")
+    if not (loss or success):
+        return None
+    shaded = _mixed_steps(source)
+    panels: list[Panel] = []
+    legend: list[Key] = []
+    if success:
+        series = Series(success, "before", "marks")
+        panels.append(Panel([series], "percent", shaded=shaded, height=1.7))
+        legend.append(Key("before", "marks", "held-out success, greedy"))
+    if loss:
+        shade = None if shaded is None else (*shaded[:2], "" if success else shaded[2])
+        series = Series(loss, "train")
+        panels.append(Panel([series], shaded=shade))
+        legend.append(Key("train", "line", "loss"))
+    note = "Supervised steps on demonstrations, before the first reward."
+    if shaded is not None:
+        note += " Shaded: demonstrations of mixed quality."
+    svg = draw(panels, size=WIDE, x_label="cold-start step", salt="cold start")
+    return Chart("Cold start", note, svg, tuple(legend))
+
+
+def control_chart(source: Source) -> Chart | None:
+    """Held-out success of RL and of the control, over time where both have it."""
+    curves = {phase: source.curve(phase, "val/success_sampled") for phase in ("rl", "control")}
+    if any(len(points) < 2 for points in curves.values()):
+        return None
+    timed = {phase: _over_minutes(source, phase) for phase in curves}
+    have_time = all(len(timed[phase]) == len(curves[phase]) for phase in curves)
+    if not have_time:
+        timed = {p: _over_share(points) for p, points in curves.items()}
+    return _chart(
+        "Same minutes, two teachers",
+        "Sampled success on held-out tasks: rewards against the policy's own successful rollouts.",
+        [
+            (Series(timed["control"], "control", "dashes"), "control"),
+            (Series(timed["rl"], "after", "marks"), "RL"),
+        ],
+        x_label="minutes since the first step" if have_time else "% of the steps",
+    )
+
+
+def diagnostics(source: Source) -> list[Chart]:
+    """Small charts of the RL steps, those that the run has metrics for."""
+    charts = [_diagnostic_chart(source, d) for d in _DIAGNOSTICS]
+    charts.insert(5, _tool_errors_chart(source))
+    return [chart for chart in charts if chart is not None] + _part_charts(source)
+
+
+def _reward_label(window: int) -> str:
+    return f"reward, mean of {window} steps" if window > 1 else "reward"
+
+
+def _chart(
+    title: str,
+    note: str,
+    curves: Sequence[tuple[Series, str]],
+    *,
+    x_label: str,
+    percent_axis: bool = True,
+) -> Chart:
+    drawn = [(series, label) for series, label in curves if series.points]
+    panel = Panel([series for series, _ in drawn], "percent" if percent_axis else "plain")
+    legend = tuple(Key(s.role, s.style, label) for s, label in reversed(drawn) if label)
+    return Chart(title, note, draw([panel], size=WIDE, x_label=x_label, salt=title), legend)
+
+
+def _mixed_steps(source: Source) -> tuple[float, float, str] | None:
+    """The last steps of the cold start, once it is over and if they guessed."""
+    steps = [step for step, _ in source.curve("cold_start", "loss/sft")]
+    if source.config is None or not steps or not source.phase("rl"):
+        return None
+    sft = source.config.config.sft
+    if not 0 < sft.mixed_steps < len(steps) or sft.guess_share == 0:
+        return None
+    return (steps[-sft.mixed_steps], steps[-1], f"{exact_percent(sft.guess_share)} guess")
+
+
+def _over_minutes(source: Source, phase: str) -> Points:
+    times = dict(source.curve(phase, "time/elapsed"))
+    start = min(times.values(), default=0.0)
+    success = source.curve(phase, "val/success_sampled")
+    return tuple(((times[x] - start) / 60, y) for x, y in success if x in times)
+
+
+def _over_share(points: Points) -> Points:
+    first, last = points[0][0], points[-1][0]
+    return tuple((100 * (x - first) / ((last - first) or 1), y) for x, y in points)
+
+
+def _diagnostic_chart(source: Source, wanted: _Diagnostic) -> Chart | None:
+    points = source.curve("rl", wanted.metric)
+    if not points:
+        return None
+    window = max(1, len(points) // 20)
+    fine = Series(points, "train", "faint")
+    series = [fine, Series(smoothed(points, window), "train")] if window > 1 else []
+    panel = Panel(
+        series or [Series(points, "train")],
+        "log" if wanted.log and any(y > 0 for _, y in points) else "plain",
+        bar=wanted.bar,
+    )
+    last = wanted.show(points[-1][1]) + (f" {wanted.unit}" if wanted.unit else "")
+    return Chart(wanted.title, wanted.note, _small(panel, wanted.metric), value=last)
+
+
+def _tool_errors_chart(source: Source) -> Chart | None:
+    """Share of all tool calls of a step that failed."""
+    calls, errors = (_summed(source, kind) for kind in ("calls", "errors"))
+    points = tuple((x, errors.get(x, 0.0) / n) for x, n in sorted(calls.items()) if n > 0)
+    if not points:
+        return None
+    names = [name for name in source.metric_names("rl") if _is_tool(name, "calls")]
+    tools = [cut(name.removeprefix("tools/").removesuffix("/calls"), 40) for name in names]
+    panel = Panel([Series(points, "train")])
+    note = f"Share of the calls of {listed(tools)} that failed."
+    last = percent(points[-1][1])
+    return Chart("Tool errors", note, _small(panel, "tool errors"), value=last)
+
+
+def _part_charts(source: Source) -> list[Chart]:
+    charts: list[Chart] = []
+    totals = {f"reward/{name}" for name in ("mean", "std", "min", "max")}
+    for name in source.metric_names("rl"):
+        if name.startswith("reward/") and name not in totals:
+            title = f"Reward part {cut(name.removeprefix('reward/'), 40)}"
+            note = "One named part of the reward, mean over the step."
+            chart = _diagnostic_chart(source, _Diagnostic(title, note, name))
+            charts += [] if chart is None else [chart]
+    return charts
+
+
+def _is_tool(name: str, kind: str) -> bool:
+    return name.startswith("tools/") and name.endswith(f"/{kind}") and name.count("/") >= 2
+
+
+def _summed(source: Source, kind: str) -> dict[float, float]:
+    total: dict[float, float] = {}
+    for name in source.metric_names("rl"):
+        if _is_tool(name, kind):
+            for x, y in source.curve("rl", name):
+                total[x] = total.get(x, 0.0) + y
+    return total
+
+
+def _small(panel: Panel, salt: str) -> str:
+    return draw([panel], size=SMALL, x_label="RL step", salt=salt, font=10)

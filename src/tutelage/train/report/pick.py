@@ -1,0 +1,114 @@
+"""Which rollouts to show side by side, and success counted by family and by outcome.
+
+Pure functions over episodes. The choice is fixed by the order of the record, so that the same run
+always shows the same rollouts, and it is honest: beside tasks that were learned stand one that got
+worse and one that still fails, where there are any. `view.py` words the findings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tutelage.train.report.episodes import Episode
+
+LEARNED = 3
+"""Tasks shown that failed before and are solved after."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One task before and after."""
+
+    verdict: str
+    before: Episode
+    after: Episode
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Success on one family of tasks: rollouts and the shares solved (None: not evaluated)."""
+
+    name: str
+    rollouts: int
+    before: float | None
+    after: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How often rollouts ended in one way, for each evaluation in turn."""
+
+    name: str
+    good: bool
+    counts: tuple[int, ...]
+
+
+def choose(before: Sequence[Episode], after: Sequence[Episode]) -> list[Pair]:
+    """A few tasks in both: learned ones of different families, one worse, one that still fails.
+
+    When none of these exists, one task that was solved all along. The first rollout of each task
+    is taken.
+    """
+    first: dict[str, Episode] = {}
+    for episode in before:
+        first.setdefault(episode.task_id, episode)
+    sides: dict[str, tuple[Episode, Episode]] = {}
+    for episode in after:
+        if episode.task_id in first:
+            sides.setdefault(episode.task_id, (first[episode.task_id], episode))
+    kinds: dict[str, list[Pair]] = {"learned": [], "worse": [], "unsolved": [], "kept": []}
+    for old, new in sides.values():
+        kind = _verdict(old, new)
+        kinds[kind].append(Pair(kind, old, new))
+    chosen = _varied(kinds["learned"], LEARNED) + kinds["worse"][:1] + kinds["unsolved"][:1]
+    return chosen or kinds["kept"][:1]
+
+
+def families(before: Sequence[Episode], after: Sequence[Episode]) -> list[Family]:
+    """Success by the tasks' field `family`, sorted by name; empty when no task has one."""
+    names = sorted({e.family for e in (*before, *after) if e.family})
+    return [
+        Family(
+            name,
+            sum(e.family == name for e in (after or before)),
+            _share_solved(before, name),
+            _share_solved(after, name),
+        )
+        for name in names
+    ]
+
+
+def outcomes(evaluations: Mapping[str, Sequence[Episode]]) -> list[Outcome]:
+    """Every way in which a rollout ended: `solved` first, then the most frequent."""
+    tallies = [Counter(e.outcome for e in episodes) for episodes in evaluations.values()]
+    total = sum(tallies, Counter[str]())
+    ordered = sorted(total, key=lambda name: (name != "solved", -total[name], name))
+    return [
+        Outcome(name, name == "solved", tuple(tally[name] for tally in tallies)) for name in ordered
+    ]
+
+
+def _verdict(old: Episode, new: Episode) -> str:
+    if new.solved:
+        return "kept" if old.solved else "learned"
+    return "worse" if old.solved else "unsolved"
+
+
+def _varied(pairs: Sequence[Pair], number: int) -> list[Pair]:
+    """The first pairs, each from a family that has been shown least, those that use tools first."""
+    left = sorted(pairs, key=lambda pair: pair.after.tool_calls == 0)
+    shown: Counter[str] = Counter()
+    chosen: list[Pair] = []
+    while left and len(chosen) < number:
+        pair = min(left, key=lambda p: shown[p.after.family])
+        left.remove(pair)
+        shown[pair.after.family] += 1
+        chosen.append(pair)
+    return chosen
+
+
+def _share_solved(episodes: Sequence[Episode], family: str) -> float | None:
+    chosen = [e.solved for e in episodes if e.family == family]
+    return sum(chosen) / len(chosen) if chosen else None

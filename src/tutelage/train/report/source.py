@@ -1,0 +1,241 @@
+"""Read a run folder for its report, forgiving whatever is missing, cut off or damaged.
+
+A report must be possible for a run that was killed, so nothing here raises for the sake of the
+folder's content: a part that cannot be read is empty and leaves a remark. `number`, `interval` and
+their like read one value of JSON that may be anything. Next: `view.py`, which says what it means.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from tutelage.errors import TutelageError
+from tutelage.train.folder import RunFolder
+from tutelage.train.report.episodes import CAUSES, Episode, read_episode
+from tutelage.train.report.words import cut
+from tutelage.types import JSON, Mode, RolloutStatus
+
+if TYPE_CHECKING:
+    from tutelage.config import Resolved
+    from tutelage.store import Store
+
+LABELS = (
+    "before/sampled",
+    "before/greedy",
+    "after/sampled",
+    "after/greedy",
+    "after/no_tools",
+    "control/sampled",
+    "control/greedy",
+)
+"""The evaluations of a run, as its rollouts are labelled."""
+
+Points = tuple[tuple[float, float], ...]
+"""A curve: (step, value) in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """How many training rollouts failed for one cause, and what the first of them said."""
+
+    cause: str
+    number: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """All that a report is made from."""
+
+    path: Path
+    result: JSON = field(default_factory=dict[str, Any])
+    conditions: JSON = field(default_factory=dict[str, Any])
+    config: Resolved | None = None
+    metrics: tuple[JSON, ...] = ()
+    evaluations: Mapping[str, Sequence[Episode]] = field(
+        default_factory=dict[str, Sequence[Episode]]
+    )
+    trained_rollouts: int | None = None
+    failed: tuple[Failed, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def phase(self, name: str) -> list[JSON]:
+        """The metric lines of one phase (`cold_start`, `rl`, `control`)."""
+        return [line for line in self.metrics if line.get("phase") == name]
+
+    def curve(self, phase: str, metric: str) -> Points:
+        """The steps of a phase that have this metric as a finite number."""
+        pairs = ((number(x, "step"), number(x, metric)) for x in self.phase(phase))
+        return tuple((step, y) for step, y in pairs if step is not None and y is not None)
+
+    def metric_names(self, phase: str) -> list[str]:
+        """All metrics of a phase, sorted."""
+        return sorted({name for line in self.phase(phase) for name in line})
+
+
+@dataclass(slots=True)
+class _Rollouts:
+    evaluations: dict[str, list[Episode]] = field(default_factory=dict[str, list[Episode]])
+    total: int | None = None
+    failed: tuple[Failed, ...] = ()
+
+
+def number(values: Mapping[str, Any], key: str) -> float | None:
+    """A finite number, else None."""
+    value = values.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def share(values: Mapping[str, Any], key: str) -> float | None:
+    """A number from 0 to 1, else None."""
+    value = number(values, key)
+    return value if value is not None and 0 <= value <= 1 else None
+
+
+def text(values: Mapping[str, Any], key: str) -> str | None:
+    """A text that is not empty, cut to a line or two, else None."""
+    value = values.get(key)
+    return cut(value, 120) if isinstance(value, str) and value else None
+
+
+def interval(values: Mapping[str, Any], key: str) -> tuple[float, float] | None:
+    """Two shares in order, as `<key>_interval` has them, else None."""
+    value = values.get(f"{key}_interval")
+    if not isinstance(value, list) or len(cast("list[Any]", value)) != 2:
+        return None
+    low, high = (share({key: end}, key) for end in cast("list[Any]", value))
+    return (low, high) if low is not None and high is not None and low <= high else None
+
+
+def mapping(values: Mapping[str, Any], key: str) -> JSON:
+    """An object, else an empty one."""
+    value = values.get(key)
+    return cast("JSON", value) if isinstance(value, dict) else {}
+
+
+def texts(values: Mapping[str, Any], key: str) -> list[str]:
+    """A list of anything as texts of a few lines, else an empty list."""
+    value = values.get(key)
+    return [cut(str(v), 600) for v in cast("list[Any]", value)] if isinstance(value, list) else []
+
+
+def read_source(folder: RunFolder) -> Source:
+    """Everything in the folder that can be read, with a remark for each part that cannot."""
+    remarks: list[str] = []
+    if not folder.result.is_file():
+        remarks.append("The run has not ended: there is no result.json yet.")
+    result = _read_object(folder.result, remarks)
+    rollouts = _read_store(folder, remarks)
+    return Source(
+        path=folder.path,
+        result=result,
+        conditions=_read_object(folder.conditions, remarks),
+        config=_read_config(folder.config, remarks),
+        metrics=tuple(_read_lines(folder.metrics, remarks)),
+        evaluations=rollouts.evaluations,
+        trained_rollouts=rollouts.total,
+        failed=rollouts.failed,
+        remarks=tuple(remarks),
+    )
+
+
+def _read_object(path: Path, remarks: list[str]) -> JSON:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError) as error:
+        remarks.append(f"{path.name} cannot be read: {error}")
+        return {}
+    if not isinstance(value, dict):
+        remarks.append(f"{path.name} holds no JSON object")
+        return {}
+    return cast("JSON", value)
+
+
+def _read_config(path: Path, remarks: list[str]) -> Resolved | None:
+    from tutelage.config import Resolved
+
+    if not path.is_file():
+        remarks.append("There is no config.json.")
+        return None
+    try:
+        return Resolved.from_json(path.read_text(encoding="utf-8"))
+    except (TutelageError, ValueError, OSError, RecursionError) as error:
+        remarks.append(f"{path.name} cannot be read: {cut(str(error), 300)}")
+        return None
+
+
+def _read_lines(path: Path, remarks: list[str]) -> Iterator[JSON]:
+    if not path.is_file():
+        remarks.append("There is no metrics.jsonl.")
+        return
+    broken = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            continue  # cut off by a kill, which is no damage
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            yield cast("JSON", value)
+        else:
+            broken += 1
+    if broken:
+        remarks.append(f"{broken} broken lines of metrics.jsonl were left out.")
+
+
+def _read_store(folder: RunFolder, remarks: list[str]) -> _Rollouts:
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from tutelage.store import open_store
+
+    found = _Rollouts()
+    if not folder.store.is_file():
+        remarks.append("There is no store.db, so no rollouts can be shown.")
+        return found
+    try:
+        with open_store(folder.store, create=False) as store:
+            run_id = _run_id(store, folder.name)
+            if run_id is not None:
+                _read_rollouts(store, run_id, found)
+    except (TutelageError, SQLAlchemyError, ValueError, KeyError, TypeError) as error:
+        remarks.append(f"{folder.store.name} cannot be read: {cut(str(error), 300)}")
+    return found
+
+
+def _run_id(store: Store, name: str) -> str | None:
+    """The run of that name, else the newest one: a folder's store has one run, whatever its id."""
+    runs = store.runs()
+    named = [run.id for run in runs if name in (run.id, run.name)]
+    return (named or [run.id for run in runs] or [None])[-1]
+
+
+def _read_rollouts(store: Store, run_id: str, into: _Rollouts) -> None:
+    for label in LABELS:
+        episodes = [read_episode(r) for r in store.rollouts(run_id, label=label) if r.attempts]
+        if episodes:
+            into.evaluations[label] = episodes
+    into.total = store.count(run_id, mode=Mode.TRAIN, label="")
+    causes: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for status in (RolloutStatus.FAILED, RolloutStatus.CANCELLED):
+        for rollout in store.rollouts(run_id, mode=Mode.TRAIN, label="", status=status):
+            failure = rollout.last.failure
+            cause = "cancelled" if failure is None else CAUSES[failure.cause]
+            causes[cause] += 1
+            examples.setdefault(cause, "" if failure is None else cut(failure.message, 300))
+    ordered = sorted(causes, key=lambda cause: (-causes[cause], cause))
+    into.failed = tuple(Failed(cause, causes[cause], examples[cause]) for cause in ordered)

@@ -1,0 +1,145 @@
+"""What was done, in three plain sentences, and what the numbers let one conclude.
+
+Every sentence is made from what the run recorded; one that would need a missing fact is left out
+or says less. Conclusions are cautious on purpose: intervals that overlap are called so. `view.py`
+puts the sentences on the page.
+"""
+
+from __future__ import annotations
+
+from tutelage.train.report.source import Source, interval, number, share
+from tutelage.train.report.words import count, counted, exact_percent, percent, points
+
+
+def headline(source: Source) -> str:
+    """The result in one line."""
+    for kind in ("sampled", "greedy"):
+        before = share(source.result, f"success_before_{kind}")
+        after = share(source.result, f"success_after_{kind}")
+        if before is not None and after is not None:
+            return f"From {percent(before)} to {percent(after)} of held-out tasks solved"
+    return (
+        "A run without an outcome yet" if not source.result else "A run without a before and after"
+    )
+
+
+def story(source: Source) -> list[str]:
+    """What was done: the cold start, the learning, the measuring."""
+    sentences = (_cold_start(source), _learning(source), _measuring(source))
+    return [s for s in sentences if s]
+
+
+def conclusions(source: Source) -> list[str]:
+    """What the table of before and after says about tools and about the control."""
+    sentences = (_against_control(source), _without_tools(source))
+    return [s for s in sentences if s]
+
+
+def guess_share(source: Source) -> float | None:
+    """The share of the mixed demonstrations that guess: as measured, else as configured."""
+    measured = share(source.result, "guess_share")
+    if measured is not None or source.config is None:
+        return measured
+    return source.config.config.sft.guess_share
+
+
+def _cold_start(source: Source) -> str:
+    steps = len(source.curve("cold_start", "loss/sft"))
+    config = None if source.config is None else source.config.config
+    if config is None:
+        who = "The policy"
+    elif config.model.path is None:
+        who = f"A small language model (size {config.model.size}), built from scratch,"
+    else:
+        who = f"The model {config.model.path}"
+    if not steps:
+        return f"{who} went into training as it was, without a cold start." if config else ""
+    sentence = f"{who} was first trained on demonstrations, for {counted(steps, 'step')}"
+    guess = guess_share(source)
+    mixed = None if config is None else config.sft.mixed_steps
+    if guess is None or mixed == 0:
+        return f"{sentence}."
+    where = f"the last {counted(mixed, 'step')}" if mixed is not None else "the mixed part"
+    if mixed is not None and mixed >= steps:
+        where = "these steps" if mixed == steps else "the mixed steps, which come last"
+    return (
+        f"{sentence}; in {where}, {exact_percent(guess)} of the demonstrations guess an answer "
+        "instead of calling their tools."
+    )
+
+
+def _learning(source: Source) -> str:
+    steps = number(source.result, "rl_steps")
+    steps = len(source.phase("rl")) if steps is None else int(steps)
+    if not steps:
+        return ""
+    config = None if source.config is None else source.config.config
+    name = f" ({config.algorithm.adv_estimator.upper()})" if config else ""
+    rollouts = number(source.result, "rollouts")
+    if rollouts is None:
+        rollouts = source.trained_rollouts
+    played = f": {count(rollouts)} rollouts in {counted(steps, 'step')}" if rollouts else ""
+    again = f", {config.agent.num_chains} for each task," if config and played else ""
+    than = "than the others of its task" if config and config.agent.num_chains > 1 else ""
+    reinforced = f"what it sampled was reinforced where it earned more {than}".rstrip()
+    if not than:
+        reinforced = "what it sampled was reinforced by what it earned"
+    return (
+        f"Then it learned from rewards alone by reinforcement learning{name}{played}{again} "
+        f"played with real tools; {reinforced}."
+    )
+
+
+def _measuring(source: Source) -> str:
+    tasks = number(source.result, "val_tasks")
+    if tasks is None:
+        return ""
+    config = None if source.config is None else source.config.config
+    apart = ""
+    if config is not None and config.recipe == "math":
+        own = config.data.train_files or config.data.val_files
+        apart = "" if own else ", problems that training never shows"
+    sentence = f"Success is measured before and after on {counted(int(tasks), 'held-out task')}"
+    if _has(source, "success_control"):
+        return (
+            f"{sentence}{apart}; beside it stands a control that spent the same minutes on "
+            "supervised training with the policy's own successful rollouts."
+        )
+    return f"{sentence}{apart}."
+
+
+def _against_control(source: Source) -> str:
+    after = share(source.result, "success_after_sampled")
+    control = share(source.result, "success_control_sampled")
+    if after is None or control is None:
+        return ""
+    if abs(after - control) < 5e-4:
+        return "RL and the control end at the same sampled success."
+    sentence = f"RL against the control: {points(after - control)}, sampled"
+    ends = (
+        interval(source.result, "success_after_sampled"),
+        interval(source.result, "success_control_sampled"),
+    )
+    if ends[0] is None or ends[1] is None:
+        return f"{sentence}."
+    overlap = ends[0][0] <= ends[1][1] and ends[1][0] <= ends[0][1]
+    return f"{sentence}; their intervals {'overlap' if overlap else 'do not overlap'}."
+
+
+def _without_tools(source: Source) -> str:
+    bare = share(source.result, "success_no_tools_greedy")
+    if bare is None:
+        return ""
+    sentence = (
+        "With the tools taken out of the prompt and their results withheld, the trained policy "
+        f"solves {percent(bare)}, greedy"
+    )
+    after = share(source.result, "success_after_greedy")
+    if after is None:
+        return f"{sentence}."
+    against = f"{sentence}, against {percent(after)} with them"
+    return f"{against}: the difference is tool use." if bare < after else f"{against}."
+
+
+def _has(source: Source, prefix: str) -> bool:
+    return any(key.startswith(prefix) for key in source.result)

@@ -1,0 +1,368 @@
+"""What the page says, as plain records for the template: every number worded, every part optional.
+
+A part whose facts are missing is empty, and the template then leaves a short remark instead. The
+sentences come from `story.py`, the curves from `charts.py`; `page.py` renders.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from tutelage.train.report import charts, story
+from tutelage.train.report.charts import MAX_DLOGP, Chart
+from tutelage.train.report.episodes import Episode
+from tutelage.train.report.pick import Family, Outcome, Pair, choose, families, outcomes
+from tutelage.train.report.source import (
+    Failed,
+    Source,
+    interval,
+    mapping,
+    number,
+    share,
+    text,
+    texts,
+)
+from tutelage.train.report.words import count, cut, duration, percent, points, short
+
+FINISHED = ("succeeded", "finished", "completed", "done", "ok")
+"""Statuses after which there is nothing to resume."""
+VALUE_LIMIT = 400
+"""Characters of one configured value that the page shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One success rate: worded, and as CSS percentages for its bar."""
+
+    value: str
+    range: str
+    at: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One of the two headline cards."""
+
+    title: str
+    before: Measured
+    after: Measured
+    difference: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the table of before and after."""
+
+    role: str
+    name: str
+    note: str
+    cells: tuple[Measured | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One number worth a tile; `bad` marks one that is out of its bounds."""
+
+    name: str
+    value: str
+    note: str = ""
+    bad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """How long one phase took: worded, and its share of the whole in percent."""
+
+    name: str
+    time: str
+    share: float
+    shown: str
+    hue: int
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One line of the configuration."""
+
+    key: str
+    value: str
+    origin: str
+    note: str
+    is_set: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to type next, and why."""
+
+    why: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The whole page."""
+
+    name: str
+    status: str
+    finished: bool
+    headline: str
+    story: Sequence[str]
+    changes: Sequence[Change]
+    facts: Sequence[Fact]
+    warnings: Sequence[str]
+    remarks: Sequence[str]
+    rows: Sequence[Row]
+    unmeasured: Sequence[str]
+    conclusions: Sequence[str]
+    control_chart: Chart | None
+    curves: Sequence[Chart]
+    diagnostics: Sequence[Chart]
+    family_rows: Sequence[tuple[Family, Measured | None, Measured | None]]
+    family_kind: str
+    pairs: Sequence[Pair]
+    pair_kind: str
+    endings: Sequence[Outcome]
+    endings_of: Sequence[tuple[str, int]]
+    failed: Sequence[Failed]
+    trained_rollouts: int | None
+    phases: Sequence[Phase]
+    settings: Sequence[Setting]
+    conditions: Sequence[tuple[str, str]]
+    commands: Sequence[Command]
+
+
+def make_view(source: Source) -> View:
+    """Word everything. Pure; raises nothing for the sake of what the run recorded."""
+    rows = _rows(source)
+    kind = _kind(source)
+    before, after = _sides(source, kind)
+    pair_kind = _pair_kind(source)
+    status = text(source.result, "status") or "not ended"
+    endings = _endings(source)
+    return View(
+        name=source.path.name,
+        status=status,
+        finished=status in FINISHED,
+        headline=story.headline(source),
+        story=story.story(source),
+        changes=_changes(source),
+        facts=_facts(source),
+        warnings=texts(source.result, "warnings"),
+        remarks=source.remarks,
+        rows=[row for row in rows if any(row.cells)],
+        unmeasured=[row.name for row in rows if not any(row.cells)],
+        conclusions=story.conclusions(source),
+        control_chart=charts.control_chart(source),
+        curves=[c for c in (charts.cold_start_chart(source), charts.reward_chart(source)) if c],
+        diagnostics=charts.diagnostics(source),
+        family_rows=[
+            (family, _measured(family.before), _measured(family.after))
+            for family in families(before, after)
+        ],
+        family_kind=kind,
+        pairs=choose(*_sides(source, pair_kind)),
+        pair_kind=pair_kind,
+        endings=outcomes(endings),
+        endings_of=[(name, len(episodes)) for name, episodes in endings.items()],
+        failed=source.failed,
+        trained_rollouts=source.trained_rollouts,
+        phases=_phases(source),
+        settings=_settings(source),
+        conditions=list(_flat(source.conditions)),
+        commands=_commands(source, status),
+    )
+
+
+def _measured(value: float | None, ends: tuple[float, float] | None = None) -> Measured | None:
+    if value is None:
+        return None
+    low, high = ends or (value, value)
+    words = "" if ends is None else f"{percent(low)} to {percent(high)}"
+    return Measured(percent(value), words, 100 * value, 100 * low, 100 * high)
+
+
+def _success(source: Source, key: str) -> Measured | None:
+    return _measured(share(source.result, key), interval(source.result, key))
+
+
+def _changes(source: Source) -> list[Change]:
+    changes: list[Change] = []
+    for kind, title in (("sampled", "Sampled, as in training"), ("greedy", "Greedy")):
+        before = _success(source, f"success_before_{kind}")
+        after = _success(source, f"success_after_{kind}")
+        if before is not None and after is not None:
+            difference = points((after.at - before.at) / 100)
+            changes.append(Change(title, before, after, difference))
+    return changes
+
+
+def _rows(source: Source) -> list[Row]:
+    def row(role: str, name: str, note: str, *keys: str) -> Row:
+        return Row(role, name, note, tuple(_success(source, f"success_{k}") for k in keys))
+
+    algorithm = "training"
+    if source.config is not None:
+        algorithm = "RL" if source.config.config.algorithm.name == "rl" else "training"
+    return [
+        row("before", "Before", f"before {algorithm}", "before_sampled", "before_greedy"),
+        row("after", "After", f"after {algorithm}", "after_sampled", "after_greedy"),
+        row(
+            "control",
+            "Control",
+            "same minutes, supervised on its own successes",
+            "control_sampled",
+            "control_greedy",
+        ),
+        row(
+            "muted",
+            "After, without tools",
+            "out of the prompt, results withheld",
+            "no_tools_sampled",
+            "no_tools_greedy",
+        ),
+    ]
+
+
+def _facts(source: Source) -> list[Fact]:
+    result = source.result
+    wanted = (
+        ("rl_steps", "RL steps", count),
+        ("rollouts", "rollouts", count),
+        ("tokens", "tokens", count),
+        ("wall_seconds", "wall time", duration),
+        ("val_tasks", "held-out tasks", count),
+        ("seed", "seed", "{:.0f}".format),
+    )
+    facts = [
+        Fact(name, show(value))
+        for key, name, show in wanted
+        if (value := number(result, key)) is not None
+    ]
+    if (level := text(result, "level")) is not None:
+        facts.append(Fact("level", level))
+    if (gap := number(result, "max_dlogp")) is not None:
+        facts.append(Fact("max |Δ log p|", short(gap), "bar: 1e-4 in fp32", gap >= MAX_DLOGP))
+    return facts
+
+
+def _kind(source: Source) -> str:
+    """The kind of evaluation to count by: sampled where it was made both before and after."""
+    for kind in ("sampled", "greedy"):
+        if all(_sides(source, kind)):
+            return kind
+    return "sampled" if any(_sides(source, "sampled")) else "greedy"
+
+
+def _pair_kind(source: Source) -> str:
+    """The kind of evaluation to show rollouts of: greedy, where something was learned there."""
+    for kind in ("greedy", "sampled"):
+        if any(pair.verdict == "learned" for pair in choose(*_sides(source, kind))):
+            return kind
+    return "greedy" if all(_sides(source, "greedy")) else "sampled"
+
+
+def _sides(source: Source, kind: str) -> tuple[Sequence[Episode], Sequence[Episode]]:
+    found = source.evaluations
+    return found.get(f"before/{kind}", ()), found.get(f"after/{kind}", ())
+
+
+def _endings(source: Source) -> dict[str, Sequence[Episode]]:
+    kind = _kind(source)
+    names = {f"before/{kind}": "before", f"after/{kind}": "after", f"control/{kind}": "control"}
+    names |= {"after/no_tools": "no tools"}
+    found = source.evaluations
+    return {name: found[label] for label, name in names.items() if label in found}
+
+
+def _phases(source: Source) -> list[Phase]:
+    times = mapping(source.result, "phases")
+    pairs = [(name, number(times, name)) for name in times]
+    known = [(name, seconds) for name, seconds in pairs if seconds is not None and seconds >= 0]
+    total = sum(seconds for _, seconds in known) or 1.0
+    return [
+        Phase(
+            cut(name.replace("_", " ").replace("/", ", "), 60),
+            duration(seconds),
+            100 * seconds / total,
+            percent(seconds / total),
+            position % 6,
+        )
+        for position, (name, seconds) in enumerate(known)
+    ]
+
+
+def _settings(source: Source) -> list[Setting]:
+    if source.config is None:
+        return []
+    return [
+        Setting(
+            row.key,
+            cut(json.dumps(row.value, ensure_ascii=False), VALUE_LIMIT),
+            cut(row.origin, VALUE_LIMIT),
+            cut(row.note, VALUE_LIMIT),
+            not row.origin.startswith("default"),
+        )
+        for row in source.config.to_table()
+    ]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> list[tuple[str, str]]:
+    pairs: list[tuple[str, str]] = []
+    for key, value in values.items():
+        name = cut(f"{prefix}{key}", 120)
+        if isinstance(value, dict) and value and depth < 4:
+            pairs += _flat(cast("dict[str, Any]", value), f"{name}.", depth + 1)
+        else:
+            shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            pairs.append((name, cut(shown, VALUE_LIMIT)))
+    return pairs
+
+
+def _commands(source: Source, status: str) -> list[Command]:
+    path = source.path
+    run = shlex.quote(f"runs/{path.name}" if path.parent.name == "runs" else str(path))
+    commands: list[Command] = []
+    if status not in FINISHED:
+        commands.append(Command("Go on where it stopped", f"tutelage resume {run}"))
+    question = _question(source)
+    if question is not None:
+        commands.append(
+            Command("Ask the policy, and watch its turns", f"tutelage ask {run} {question}")
+        )
+    rollout = next((p.after.rollout_id for p in choose(*_sides(source, _pair_kind(source)))), None)
+    if rollout is not None:
+        commands.append(
+            Command("Read one rollout turn by turn", f"tutelage show {shlex.quote(rollout)}")
+        )
+    commands.append(Command("Measure it on your own tasks", f"tutelage eval {run} --test FILE"))
+    config = None if source.config is None else source.config.config
+    if config is not None and config.recipe == "math" and config.model.path is None:
+        harder = f"tutelage train math --level hard --seed {config.seed + 1}"
+        commands.append(Command("Give it harder tasks, and another seed", harder))
+    commands.append(
+        Command(
+            "Train on your own tasks, tools and reward",
+            "tutelage train math --model PATH_OR_HF_ID --train a.jsonl --val b.jsonl"
+            " --reward FILE.py:fn --tools FILE.py:fn",
+        )
+    )
+    if text(source.result, "policy") is not None or (path / "policy").is_dir():
+        line = f"AutoModelForCausalLM.from_pretrained({f'{run}/policy'!r})"
+        commands.append(Command("Load the policy in Python, an ordinary Hugging Face folder", line))
+    return commands
+
+
+def _question(source: Source) -> str | None:
+    """A short held-out question, quoted for a shell."""
+    for label in ("after/greedy", "after/sampled", "before/greedy"):
+        for episode in source.evaluations.get(label, ()):
+            if episode.question.isprintable() and len(episode.question) <= 120:
+                return shlex.quote(episode.question)
+    return None

@@ -1,0 +1,350 @@
+"""The codec: what is appended equals what the template would say, and no sampled byte is lost."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from chat_templates import make_codec
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tutelage.errors import ModelError
+from tutelage.policy.codec import Codec
+from tutelage.policy.template import SPECIAL_TOKENS
+from tutelage.types import Message, ToolCall, ToolSpec
+
+NAMES = ["embedded", "qwen2.5", "qwen3", "llama3.2"]
+CODECS: dict[str, Codec] = {name: make_codec(name) for name in NAMES}
+TOOLS = (
+    ToolSpec(
+        "calculator",
+        "Work out an expression.",
+        {"type": "object", "properties": {"expression": {"type": "string"}}},
+    ),
+    ToolSpec("lookup", "Look up a price.", {"type": "object", "properties": {"item": {}}}),
+)
+SYSTEM, ASK = Message("system", "Be brief."), Message("user", "What is 12 + 34?")
+THOUGHT = "<think>\nhm\n</think>\n\n"
+CALL = ToolCall("call_1", "calculator", '{"expression": "12 + 34"}')
+
+plain = st.text(st.characters(exclude_categories=["Cs"]), max_size=30).filter(
+    lambda t: not any(s in t for s in SPECIAL_TOKENS) and "<|" not in t
+)
+
+
+def new_id(i: int) -> str:
+    return f"call_{i}"
+
+
+def result(content: str, number: int = 1) -> Message:
+    return Message("tool", content, tool_call_id=f"call_{number}", name="calculator")
+
+
+def appended(codec: Codec, history: list[Message], reply: Message, more: list[Message]) -> str:
+    """What re-rendering a whole conversation says after the reply's end-of-turn token."""
+    end = codec.tokenizer.eos_token
+    before = codec.render_text([*history, reply], TOOLS, open_turn=False)
+    after = codec.render_text([*history, reply, *more], TOOLS)
+    known = before[: before.rindex(end) + len(end)]
+    assert after.startswith(known)
+    return after[len(known) :]
+
+
+# ---------------------------------------------------------------- rendering
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_prompt_is_the_templates_own_text_and_opens_the_turn(name: str) -> None:
+    codec = CODECS[name]
+    ids = codec.render([SYSTEM, ASK], TOOLS)
+    wanted = codec.tokenizer.apply_chat_template(
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ASK.content}],
+        tools=[t.to_dict() for t in TOOLS],
+        add_generation_prompt=True,
+        tokenize=False,
+    )
+    assert codec.decode(ids) == wanted
+    assert "calculator" in wanted
+    assert codec.render([SYSTEM, ASK], TOOLS) == ids
+
+
+def test_tools_of_one_name_but_another_schema_make_another_prompt() -> None:
+    other = ToolSpec("calculator", "As before.", {"type": "object", "properties": {"sum": {}}})
+    codec = CODECS["embedded"]
+    first, second = codec.render([ASK], TOOLS[:1]), codec.render([ASK], [other])
+    assert "calculator(expression)" in codec.decode(first)
+    assert "calculator(sum)" in codec.decode(second)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_codec_knows_its_tokenizer(name: str) -> None:
+    codec = CODECS[name]
+    assert codec.knows_tools
+    assert codec.tokenizer.eos_token_id in codec.eos_ids
+    assert codec.pad_id == codec.tokenizer.pad_token_id
+    vocabulary = codec.tokenizer.get_vocab()
+    if name == "llama3.2":
+        assert {vocabulary["<|eot_id|>"], vocabulary["<|eom_id|>"]} <= codec.eos_ids
+
+
+def test_a_tokenizer_without_template_or_end_is_refused() -> None:
+    tokenizer: Any = make_codec("embedded").tokenizer
+    tokenizer.chat_template = None
+    with pytest.raises(ModelError, match=r"'model-x' has no chat template"):
+        Codec(tokenizer, source="'model-x'")
+    tokenizer = make_codec("embedded").tokenizer
+    tokenizer.eos_token = None
+    with pytest.raises(ModelError, match="eos_token"):
+        Codec(tokenizer)
+
+
+def test_what_a_template_refuses_is_a_model_error() -> None:
+    two = Message("assistant", None, (CALL, CALL))
+    with pytest.raises(ModelError, match="single tool-calls"):
+        CODECS["llama3.2"].render([ASK, two], TOOLS)
+
+
+def test_the_embedded_template_only_ever_appends() -> None:
+    codec = CODECS["embedded"]
+    said = [SYSTEM, ASK, Message("assistant", None, (CALL,)), result("46"),
+            Message("assistant", "46"), Message("user", "and 1 + 1?"), Message("assistant", "2")]  # fmt: skip
+    texts = [codec.render_text(said[:n], TOOLS, open_turn=False) for n in range(1, len(said) + 1)]
+    assert all(b.startswith(a) for a, b in zip(texts, texts[1:], strict=False))
+
+
+# ---------------------------------------------------------------- observations
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(contents=st.lists(plain, min_size=1, max_size=3), tail=st.none() | plain)
+@example(contents=["46"], tail=None)
+@example(contents=['he said "no"\\\n', " padded ", "\u00a70\u00a7"], tail="thanks & <bye>")
+@settings(max_examples=25, deadline=None)
+def test_an_observation_is_what_rendering_afresh_would_append(
+    name: str, contents: list[str], tail: str | None
+) -> None:
+    codec = CODECS[name]
+    calls = tuple(
+        ToolCall(f"call_{i}", "calculator", json.dumps({"expression": str(i)}))
+        for i in range(1 if name == "llama3.2" else len(contents))
+    )
+    reply = Message("assistant", THOUGHT if name == "qwen3" else None, calls)
+    more = [result(c, i) for i, c in enumerate(contents)]
+    if tail is not None and name != "qwen3":  # which rewrites earlier turns then; see below
+        more.append(Message("user", tail))
+    ids = codec.observation(reply, more)
+    wanted = appended(codec, [SYSTEM, ASK], reply, more)
+    assert ids is not None
+    assert codec.decode(ids) == wanted
+    assert list(ids) == codec.encode(wanted)
+
+
+@pytest.mark.parametrize("name", ["embedded", "qwen2.5", "llama3.2"])
+@given(said=plain, answer=plain)
+@settings(max_examples=25, deadline=None)
+def test_a_users_next_turn_is_appended_too(name: str, said: str, answer: str) -> None:
+    codec = CODECS[name]
+    reply, more = Message("assistant", said), [Message("user", answer)]
+    ids = codec.observation(reply, more)
+    assert ids is not None
+    assert codec.decode(ids) == appended(codec, [ASK], reply, more)
+
+
+def test_a_template_that_rewrites_earlier_turns_has_no_observation() -> None:
+    codec = CODECS["qwen3"]
+    thinking = Message("assistant", THOUGHT + "46")
+    for reply in (Message("assistant", "46"), thinking, Message("assistant", "46")):
+        assert codec.observation(reply, [Message("user", "sure?")]) is None
+
+
+def test_whether_tool_results_are_appended_does_not_depend_on_what_was_said_before() -> None:
+    replies = [Message("assistant", said, (CALL,)) for said in (None, THOUGHT, "46", "</think>")]
+    orders = (replies, replies[::-1])
+    appended_ = [[make_codec("qwen3").observation(r, [result("46")]) for r in o] for o in orders]
+    first = appended_[0][0]
+    assert first is not None
+    assert all(ids == first for ids in [*appended_[0], *appended_[1]])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_appending_a_turn_gives_the_ids_of_the_whole_conversation(name: str) -> None:
+    codec = CODECS[name]
+    thought = THOUGHT if name == "qwen3" else None
+    demonstration = [SYSTEM, ASK, Message("assistant", thought, (CALL,))]
+    ids, mask = codec.demonstration(demonstration, TOOLS)
+    prompt = codec.render(demonstration[:2], TOOLS)
+    assert ids[: len(prompt)] == prompt
+    sampled = ids[len(prompt) :]
+    assert mask == (0,) * len(prompt) + (1,) * len(sampled)
+    read = codec.parse(sampled, new_id).message
+    more = codec.observation(read, [result("46")])
+    assert more is not None
+    whole = codec.render([*demonstration, result("46")], TOOLS)
+    assert prompt + sampled + more == whole
+
+
+# ---------------------------------------------------------------- demonstrations
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_demonstration_trains_what_the_assistant_wrote_and_nothing_else(name: str) -> None:
+    codec = CODECS[name]
+    turns = [ASK, Message("assistant", None, (CALL,)), result("46"), Message("assistant", "It is 46")]
+    if name == "qwen3":  # it keeps an empty thought only in the last turn
+        turns = turns[:2]
+    ids, mask = codec.demonstration([SYSTEM, *turns], TOOLS)
+    pieces = re.findall(r"1+", "".join(map(str, mask)))
+    starts = [m.start() for m in re.finditer(r"(?<!1)1", "".join(map(str, mask)))]
+    written = [
+        codec.decode(ids[at : at + len(piece)]) for at, piece in zip(starts, pieces, strict=True)
+    ]
+    assert len(written) == sum(t.role == "assistant" for t in turns)
+    assert all(ids[at + len(p) - 1] in codec.eos_ids for at, p in zip(starts, pieces, strict=True))
+    assert "calculator" in written[0]
+    assert "12 + 34" in written[0]
+    if len(written) > 1:
+        assert written[1] == "It is 46" + codec.tokenizer.eos_token
+    untrained = codec.decode([t for t, m in zip(ids, mask, strict=True) if not m])
+    assert "What is" in untrained
+    assert "It is 46" not in untrained
+
+
+def test_a_demonstration_that_cannot_be_masked_exactly_is_refused() -> None:
+    thinking = Message("assistant", THOUGHT + "46")
+    said = [ASK, thinking, Message("user", "sure?"), thinking]
+    with pytest.raises(ModelError, match="rewrites earlier turns"):
+        CODECS["qwen3"].demonstration(said)
+
+
+def test_a_conversation_without_an_assistant_has_no_tokens() -> None:
+    assert CODECS["embedded"].demonstration([ASK]) == ((), ())
+
+
+# ---------------------------------------------------------------- parsing
+
+
+def sampled(codec: Codec, text: str) -> list[int]:
+    return [*codec.encode(text), codec.tokenizer.eos_token_id]
+
+
+def test_calls_are_read_with_their_arguments_as_written() -> None:
+    codec = CODECS["embedded"]
+    text = (
+        'Let me see. <tool_call>{"name": "f", "arguments": {"a" : 1.50, "b":[ {} ]}}</tool_call>'
+        '\n<tool_call>\n{"arguments": {"x": "}"}, "name": "g"}\n</tool_call> Done.'
+    )
+    parsed = codec.parse(sampled(codec, text), new_id)
+    assert parsed.errors == ()
+    assert parsed.message.tool_calls == (
+        ToolCall("call_0", "f", '{"a" : 1.50, "b":[ {} ]}'),
+        ToolCall("call_1", "g", '{"x": "}"}'),
+    )
+    assert parsed.message.content == "Let me see. \n Done."
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ('<tool_call>{"name": "f", "arguments": {}}', "not closed"),
+        ('<tool_call>{"name": "f", "arguments": {}</tool_call>', "not valid JSON at position"),
+        ('<tool_call>{"arguments": {}}</tool_call>', '"name"'),
+        ('<tool_call>{"name": 3}</tool_call>', '"name"'),
+        ("<tool_call>[]</tool_call>", '"name"'),
+        ('<tool_call>{"name": "f", "arguments": [1]}</tool_call>', "must be an object, not list"),
+        ("<tool_call></tool_call>", "not valid JSON"),
+        ("46</tool_call>", "without <tool_call>"),
+        ("<tool_call>" + '{"a":' * 20_000 + "</tool_call>", "call"),
+    ],
+)
+def test_a_broken_call_stays_in_the_content_with_its_reason(call: str, reason: str) -> None:
+    codec = CODECS["embedded"]
+    parsed = codec.parse(sampled(codec, f"So: {call}"), new_id)
+    assert parsed.message.tool_calls == ()
+    assert parsed.message.content == f"So: {call}"
+    assert len(parsed.errors) == 1
+    assert reason in parsed.errors[0]
+
+
+def test_a_call_without_arguments_has_empty_ones() -> None:
+    codec = CODECS["embedded"]
+    parsed = codec.parse(sampled(codec, '<tool_call>{"name": "f"}</tool_call>'), new_id)
+    assert parsed.message.tool_calls == (ToolCall("call_0", "f", "{}"),)
+    assert parsed.message.content is None
+
+
+pieces = st.one_of(
+    plain,
+    st.sampled_from(
+        ["<tool_call>", "</tool_call>", "<|im_end|>", "{", "}", '"', "\\", '{"name": "f"',
+         ', "arguments": {"a": 1}}', ', "arguments": "{}"}', '{"name": "g", "arguments": {}}',
+         '<tool_call>{"name": "f", "arguments": {"a": [1, {"b": null}]}}</tool_call>', "NaN", "1e999",
+         '"name"', '"parameters"', "[" * 50]
+    ),
+)  # fmt: skip
+
+
+def readable(inner: str) -> bool:
+    """Whether the inside of a call's tags is a call, by the book."""
+    try:
+        data = json.loads(inner)
+    except (ValueError, RecursionError):
+        return False
+    return (
+        isinstance(data, dict)
+        and isinstance(data.get("name"), str)
+        and isinstance(data.get("arguments", {}), dict | str)
+    )
+
+
+@given(st.lists(pieces, max_size=8).map("".join))
+@settings(max_examples=300, deadline=None)
+def test_whatever_is_sampled_is_read_and_every_byte_is_accounted_for(text: str) -> None:
+    codec = CODECS["embedded"]
+    parsed = codec.parse(sampled(codec, text), new_id)
+    spans = [m for m in re.finditer(r"<tool_call>(.*?)</tool_call>", text, re.DOTALL)]
+    calls = [m for m in spans if readable(m.group(1))]
+    rest, at = "", 0
+    for match in calls:
+        rest += text[at : match.start()]
+        at = match.end()
+    rest += text[at:]
+    assert parsed.message.content == (rest.strip() or None)
+    assert [c.name for c in parsed.message.tool_calls] == [
+        json.loads(m.group(1))["name"] for m in calls
+    ]
+    for call, match in zip(parsed.message.tool_calls, calls, strict=True):
+        given_ = json.loads(match.group(1)).get("arguments", {})
+        read = call.arguments if isinstance(given_, str) else json.loads(call.arguments)
+        # Compared as text: NaN, which json reads, is not equal to itself.
+        assert repr(read) == repr(given_)
+    assert bool(parsed.errors) == ("<tool_call>" in rest or "</tool_call>" in rest)
+    assert [c.id for c in parsed.message.tool_calls] == [f"call_{i}" for i in range(len(calls))]
+
+
+@given(st.lists(pieces, max_size=8).map("".join))
+@example('{"name": "f", "parameters": {"a": 1}}')
+@example('<|python_tag|>{"name": "f", "parameters": {"a": 1}}')
+@example('{"name": "f", "parameters": [1]}')
+@settings(max_examples=100, deadline=None)
+def test_llama_calls_are_read_or_kept_whole(text: str) -> None:
+    codec = CODECS["llama3.2"]
+    parsed = codec.parse(sampled(codec, text), new_id)
+    if parsed.message.tool_calls:
+        data = json.loads(text.removeprefix("<|python_tag|>"))
+        assert parsed.message.content is None
+        assert parsed.message.tool_calls[0].name == data["name"]
+        assert not parsed.errors
+    else:
+        assert parsed.message.content == (text.strip() or None)
+
+
+@given(st.binary(max_size=30))
+@settings(max_examples=50, deadline=None)
+def test_any_token_ids_at_all_can_be_read(noise: bytes) -> None:
+    codec = CODECS["embedded"]
+    parsed = codec.parse(list(noise), new_id)
+    assert parsed.message.role == "assistant"
+    assert codec.parse([], new_id).message == Message("assistant")

@@ -1,0 +1,553 @@
+"""The report: complete and partial folders, hostile content, the same bytes, nothing from outside.
+
+`make_folder` writes the run folder of a run that never happened, of the size of a small real one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tutelage.config import Machine, resolve
+from tutelage.seeds import SeedTree
+from tutelage.store import open_store
+from tutelage.tasks.arithmetic import demonstrations, make_tasks
+from tutelage.train.folder import RunFolder, write_json, write_text
+from tutelage.train.report import write_report
+from tutelage.train.report.charts import smoothed
+from tutelage.train.report.episodes import read_episode
+from tutelage.train.report.pick import choose, families, outcomes
+from tutelage.train.report.words import cut, duration, percent, points, short, visible
+from tutelage.types import (
+    Attempt,
+    Call,
+    Failure,
+    FailureCause,
+    Message,
+    Mode,
+    Reward,
+    Rollout,
+    RolloutStatus,
+    Sampled,
+    Sampling,
+    StopReason,
+    Task,
+    ToolCall,
+    ToolResult,
+)
+
+RUN_ID = "run-7"
+RESULT: dict[str, Any] = {
+    "status": "succeeded",
+    "seed": 7,
+    "level": "default",
+    "wall_seconds": 281.4,
+    "success_before_sampled": 0.31,
+    "success_before_sampled_interval": [0.25, 0.377],
+    "success_before_greedy": 0.285,
+    "success_before_greedy_interval": [0.227, 0.351],
+    "success_after_sampled": 0.945,
+    "success_after_sampled_interval": [0.904, 0.969],
+    "success_after_greedy": 0.985,
+    "success_after_greedy_interval": [0.957, 0.995],
+    "success_no_tools_greedy": 0.02,
+    "success_no_tools_greedy_interval": [0.008, 0.05],
+    "success_control_sampled": 0.79,
+    "success_control_sampled_interval": [0.728, 0.841],
+    "success_control_greedy": 0.915,
+    "success_control_greedy_interval": [0.868, 0.946],
+    "val_tasks": 200,
+    "rl_steps": 84,
+    "rollouts": 10752,
+    "tokens": 412_903,
+    "policy": "policy",
+    "phases": {"cold_start": 71.2, "evaluate_before": 4.1, "rl": 148.0, "control": 48.3},
+    "max_dlogp": 3.2e-6,
+    "guess_share": 0.7,
+    "warnings": ["rollout.name=vllm is not here: the native engine samples"],
+}
+
+
+def make_call(index: int, messages: list[Message], reply: Message) -> Call:
+    sampled = Sampled((1, 2, 3), (-0.1,) * 3, (-0.1,) * 3, StopReason.STOP, index)
+    return Call(f"chat{index}", "main", index, tuple(messages), (5,), sampled, reply, Sampling())
+
+
+def play(
+    task: Task,
+    said: list[Message],
+    *,
+    label: str = "",
+    step: int = 0,
+    index: int = 0,
+    failure: Failure | None = None,
+) -> Rollout:
+    """The rollout in which an agent says the assistant messages of `said`."""
+    messages, calls, results = list(task.messages()), list[Call](), list[ToolResult]()
+    for message in said:
+        if message.role == "assistant":
+            calls.append(make_call(len(calls), messages, message))
+        else:
+            wrong = "invalid_arguments" if (message.content or "").startswith("Error") else None
+            text = message.content or ""
+            results.append(ToolResult(message.tool_call_id or "", "t", "{}", text, wrong))
+        messages.append(message)
+    ended = bool(said) and said[-1].role == "assistant" and not said[-1].tool_calls
+    answer = said[-1].content if ended else None
+    value = float(answer == task.fields.get("answer"))
+    rollout_id = SeedTree(3).child(label, step, task.id, index).id("roll")
+    attempt = Attempt(
+        id=f"{rollout_id}-0",
+        index=0,
+        status=RolloutStatus.SUCCEEDED if failure is None else RolloutStatus.FAILED,
+        calls=tuple(calls),
+        tool_results=tuple(results),
+        answer=answer,
+        reward=Reward(value if failure is None else 0.0),
+        failure=failure,
+        stop=None if failure else "max_turns" if answer is None else "answer",
+    )
+    mode = Mode.TEST if label else Mode.TRAIN
+    return Rollout(rollout_id, RUN_ID, task, mode, step, task.id, index, (attempt,), label)
+
+
+def broken_call(task: Task) -> list[Message]:
+    """A turn that misspells an argument, its error, and a turn that gives up."""
+    call = ToolCall("call_0", "calculator", '{"expresion":"1+1"}')
+    error = "Error: calculator: unknown argument 'expresion'; did you mean 'expression'?"
+    return [
+        Message("assistant", tool_calls=(call,)),
+        Message("tool", error, tool_call_id="call_0", name="calculator"),
+        Message("assistant", "9" + str(task.fields["answer"])),
+    ]
+
+
+def evaluate(label: str, solved: float, tasks: list[Task]) -> list[Rollout]:
+    rng = random.Random(label)
+    rollouts: list[Rollout] = []
+    for task in tasks:
+        good = rng.random() < solved
+        said = demonstrations(task, not good, rng)
+        if not good and rng.random() < 0.3:
+            said = broken_call(task)
+        if not good and rng.random() < 0.15:
+            said = said[:1]
+        rollouts.append(play(task, said, label=label))
+    return rollouts
+
+
+def metric_lines() -> list[dict[str, Any]]:
+    rng = random.Random(1)
+    lines: list[dict[str, Any]] = []
+    for step in range(1, 361):
+        line: dict[str, Any] = {"phase": "cold_start", "step": step, "lr": 2e-3}
+        clean = 2.6 * math.exp(-step / 45) + 0.05
+        line["loss/sft"] = (clean if step <= 300 else 0.62) * (1 + 0.1 * rng.gauss(0, 1))
+        if step % 50 == 0 or step == 360:
+            done = 1 / (1 + math.exp(-(step - 170) / 28))
+            line["val/success_greedy"] = done if step <= 300 else 0.285
+        lines.append(line)
+    for step in range(1, 85):
+        p = 0.3 + 0.66 / (1 + math.exp(-(step - 26) / 7))
+        line = {
+            "phase": "rl",
+            "step": step,
+            "reward/mean": min(1.0, max(0.0, p + rng.gauss(0, 0.035))),
+            "reward/std": 0.4,
+            "entropy": 0.34 * math.exp(-step / 24) + 0.02 + abs(rng.gauss(0, 0.006)),
+            "grad_norm": 0.7 * math.exp(-step / 40) + abs(rng.gauss(0, 0.07)),
+            "ratio/clip_fraction": abs(rng.gauss(0.004, 0.002)),
+            "max_dlogp": 10 ** rng.gauss(-6, 0.2),
+            "group/zero_variance": min(1.0, 0.06 + 0.8 * step / 84 + rng.gauss(0, 0.05)),
+            "rollout/turns": 1.4 + 0.9 * p + rng.gauss(0, 0.03),
+            "tools/calculator/calls": 80 + step,
+            "tools/calculator/errors": max(0, 9 - step // 8),
+            "tools/lookup/calls": 30,
+            "tools/lookup/errors": 1,
+            "tokens_per_second": 2700 + rng.gauss(0, 90),
+            "time/elapsed": 76.0 + 1.75 * step,
+        }
+        if step % 10 == 0 or step == 1:
+            line["val/success_sampled"] = min(1.0, p + rng.gauss(0, 0.01))
+            line["val/success_greedy"] = min(1.0, p + 0.04)
+        lines.append(line)
+    for step in range(1, 41):
+        line = {"phase": "control", "step": step, "loss/sft": 0.2, "time/elapsed": 230 + 3.6 * step}
+        if step % 8 == 0 or step == 1:
+            line["val/success_sampled"] = 0.31 + 0.48 * (step / 40) ** 0.7
+        lines.append(line)
+    return lines
+
+
+def make_folder(path: Path, tasks: int = 40, result: dict[str, Any] = RESULT) -> RunFolder:
+    """A complete run folder."""
+    path.mkdir(parents=True)
+    folder = RunFolder(path)
+    config = resolve("math", machine=Machine(0, 2), flags={"seed": 7})
+    write_text(folder.config, config.to_json())
+    cpu = {"model": "Xeon", "flags": ["avx2", "avx512f"], "cores": 2}
+    write_json(folder.conditions, {"torch": "2.9.0", "threads": 2, "dtype": "float32", "cpu": cpu})
+    write_text(folder.metrics, "".join(json.dumps(line) + "\n" for line in metric_lines()))
+    write_json(folder.result, result)
+    held_out = make_tasks("default", "val", tasks, 7)
+    timeout = Failure(FailureCause.TIMEOUT, "it was stopped after 60 seconds")
+    with open_store(folder.store) as store:
+        put_run(store)
+        for key, solved in (
+            ("before/sampled", 0.31), ("before/greedy", 0.28), ("after/sampled", 0.94),
+            ("after/greedy", 0.97), ("after/no_tools", 0.02), ("control/sampled", 0.79),
+        ):  # fmt: skip
+            store.put_rollouts(evaluate(key, solved, held_out))
+        train = make_tasks("default", "train", 30, 7)
+        store.put_rollouts([play(t, demonstrations(t, False, random.Random(0))) for t in train])
+        store.put_rollouts([play(t, [], step=1, failure=timeout) for t in train[:3]])
+    return folder
+
+
+def put_run(store: Any) -> None:
+    store.put_run(
+        RUN_ID, name="x", recipe="math", algorithm="rl", config={}, seed=7, folder="x",
+        status="running",
+    )  # fmt: skip
+
+
+def report(folder: RunFolder) -> str:
+    assert write_report(folder) == folder.report
+    return folder.report.read_text(encoding="utf-8")
+
+
+def plain(page: str) -> str:
+    """The words of a page, without tags, with single spaces."""
+    body = re.sub(r"<(style|svg)\b.*?</\1>", " ", page, flags=re.S)
+    return " ".join(re.sub(r"<[^>]*>", " ", body).replace("\u202f", " ").split())
+
+
+class Tags(HTMLParser):
+    """Tags of a page with their attributes, and proof that they nest."""
+
+    VOID = frozenset(("meta", "br", "hr", "img", "link", "input"))
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.stack: list[str] = []
+        self.feed(page)
+        assert not self.stack
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.stack.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    return make_folder(tmp_path_factory.mktemp("runs") / "math-20260102-030405")
+
+
+@pytest.fixture(scope="module")
+def page(complete: RunFolder) -> str:
+    return report(complete)
+
+
+def test_the_result_stands_at_the_top(page: str) -> None:
+    words = plain(page)
+    assert "From 31 % to 94.5 % of held-out tasks solved" in words
+    assert "interval 25 % to 37.7 %" in words
+    assert "+63.5 points" in words
+    assert "in the last 60 steps, 70 % of the demonstrations guess an answer" in words
+    assert "10 752 rollouts in 84 steps, 8 for each task" in words
+    assert "on 200 held-out tasks, problems that training never shows" in words
+
+
+def test_control_and_missing_tools_are_compared(page: str) -> None:
+    words = plain(page)
+    assert "RL against the control: +15.5 points, sampled; their intervals do not overlap." in words
+    assert "solves 2 %, greedy, against 98.5 % with them" in words
+
+
+def test_all_parts_are_there(page: str) -> None:
+    words = plain(page)
+    for part in (
+        "Reward and held-out success", "Cold start", "Same minutes, two teachers", "Entropy",
+        "Clip fraction", "Max |Δ log p|", "Groups without variance", "Turns", "Tool errors",
+        "shopping", "expected", "3 stopped at the time limit it was stopped after 60 seconds",
+        "Of 33 training rollouts", "evaluate before 4.1 s", "cpu.flags", "avx512f",
+        "algorithm.adv_estimator", "preset math/default", "tutelage ask", "tutelage eval",
+        "Warning. rollout.name=vllm is not here",
+    ):  # fmt: skip
+        assert part in words, part
+    assert "tutelage resume" not in words
+    assert page.count("<svg") == 11
+
+
+def test_the_page_is_well_formed_and_loads_nothing(page: str) -> None:
+    tags = Tags(page)
+    names = {name for name, _ in tags.found}
+    assert not names & {"script", "link", "img", "iframe", "object", "image", "base", "form"}
+    assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", page)
+    assert all(
+        (value or "").startswith("#")
+        for _, attributes in tags.found
+        for key, value in attributes.items()
+        if key in ("href", "src", "xlink:href")
+    )
+    assert "default-src 'none'" in page
+    ids = [attributes["id"] for _, attributes in tags.found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    used = {a["href"] for name, a in tags.found if name == "use"}
+    assert used <= {f"#{i}" for i in ids}
+
+
+def test_drawings_take_their_colours_from_the_page(page: str) -> None:
+    drawings = "".join(re.findall(r"<svg.*?</svg>", page, flags=re.S))
+    assert "var(--after)" in drawings
+    assert not re.search(r"#[0-9a-f]{6}\b", drawings)
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_same_folder_same_bytes(complete: RunFolder, page: str) -> None:
+    first = complete.report.read_bytes()
+    assert write_report(complete).read_bytes() == first
+
+
+def test_process_settings_do_not_change_the_bytes(complete: RunFolder, page: str) -> None:
+    import matplotlib
+
+    with matplotlib.rc_context({"lines.linewidth": 9, "axes.facecolor": "red", "font.size": 30}):
+        assert report(complete) == page
+        assert matplotlib.rcParams["font.size"] == 30
+
+
+@pytest.mark.parametrize("lost", ["config", "conditions", "metrics", "result", "store"])
+def test_one_missing_file_leaves_the_rest(tmp_path: Path, lost: str) -> None:
+    folder = make_folder(tmp_path / "run", tasks=6)
+    getattr(folder, lost).unlink()
+    words = plain(report(folder))
+    remark = {
+        "config": "There is no config.json.",
+        "conditions": "The conditions of this run were not recorded.",
+        "metrics": "There is no metrics.jsonl.",
+        "result": "The run has not ended",
+        "store": "There is no store.db",
+    }[lost]
+    assert remark in words
+    assert ("Reward and held-out success" in words) == (lost != "metrics")
+    assert ("From 31 % to" in words) == (lost != "result")
+    assert ("tutelage resume" in words) == (lost == "result")
+    assert ("expected" in words) == (lost != "store")
+
+
+def test_an_empty_folder_has_a_report(tmp_path: Path) -> None:
+    words = plain(report(RunFolder(tmp_path)))
+    assert "A run without an outcome yet" in words
+    assert "This run has recorded no steps." in words
+    assert "tutelage resume" in words
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\xfe\x00nonsense", b"[1, 2]\n", b'{"a":\n', b"[" * 9999]
+)
+def test_damaged_files_leave_remarks(tmp_path: Path, content: bytes) -> None:
+    folder = RunFolder(tmp_path)
+    for file in (folder.config, folder.conditions, folder.metrics, folder.result):
+        file.write_bytes(content)
+    folder.store.write_bytes(content * 50)
+    words = plain(report(folder))
+    assert "config.json cannot be read" in words
+    assert "result.json" in words
+    assert "How to go on" in words
+
+
+@pytest.mark.parametrize("key", [k for k in RESULT if not k.endswith("_interval")])
+@pytest.mark.parametrize("value", [None, "many", [1], {"a": None}, True, 10**400, -3])
+def test_any_value_of_a_result_is_survived(tmp_path: Path, key: str, value: Any) -> None:
+    folder = RunFolder(tmp_path)
+    result = RESULT | {key: value, f"{key}_interval": value}
+    folder.result.write_text(json.dumps(result), encoding="utf-8")
+    assert "How to go on" in report(folder)
+
+
+def test_a_missing_control_is_said(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    result = {k: v for k, v in RESULT.items() if "control" not in k and "no_tools" not in k}
+    write_json(folder.result, result)
+    words = plain(report(folder))
+    assert "Not measured in this run: control, after, without tools." in words
+    assert "RL against the control" not in words
+
+
+def test_metrics_that_are_cut_off_or_strange_are_left_out(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    lines = [
+        '{"phase": "rl", "step": 1, "reward/mean": -2.5, "entropy": "high", "max_dlogp": 0.0}',
+        '{"phase": "rl", "step": 2, "reward/mean": 7, "max_dlogp": NaN, "tools/$x$/y/calls": 0}',
+        '{"phase": "rl", "step": null, "reward/mean": 0.1, "reward/<b>": 1}',
+        "what?",
+        '{"phase": "rl", "step": 3, "reward/me',
+    ]
+    folder.metrics.write_text("\n".join(lines), encoding="utf-8")
+    page = report(folder)
+    words = plain(page)
+    assert "1 broken lines of metrics.jsonl were left out." in words
+    assert "Reward and held-out success" in words
+    assert "Entropy" not in words
+    assert page.count("<svg") == 2
+
+
+HOSTILE = (
+    "</script></code><script>alert(1)</script><img src=x onerror=alert(2)> ]]> {{ 7*7 }} & \"'"
+)
+
+
+def hostile_rollouts(text: str) -> list[Rollout]:
+    task = Task(f"t{text}", {"question": text, "answer": "1", "family": text})
+    call = ToolCall("call_0", text, text)
+    said = [
+        Message("assistant", text, (call,)),
+        Message("tool", text, tool_call_id="call_0", name=text),
+        Message("assistant", text),
+    ]
+    bad = Failure(FailureCause.AGENT_ERROR, text, text)
+    right = [*said[:2], Message("assistant", "1")]
+    return [
+        play(task, said, label="before/greedy", failure=bad),
+        play(task, right, label="after/greedy"),
+        play(task, said, failure=bad),
+    ]
+
+
+def hostile_folder(path: Path, text: str) -> RunFolder:
+    path.mkdir()
+    folder = RunFolder(path)
+    keys = ("status", "level", "policy")
+    result = RESULT | dict.fromkeys(keys, text) | {"phases": {text: 1.0}, "warnings": [text]}
+    write_json(folder.result, result)
+    write_json(folder.conditions, {text: {text: [text]}})
+    line = {"phase": "rl", "step": 1, f"reward/{text}": 1.0, f"tools/{text}/calls": 2}
+    write_text(folder.metrics, json.dumps(line) + "\n")
+    with open_store(folder.store) as store:
+        put_run(store)
+        store.put_rollouts(hostile_rollouts(text))
+    return folder
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    folder = hostile_folder(tmp_path / HOSTILE.replace("/", "_"), HOSTILE)
+    page = report(folder)
+    names = {name for name, _ in Tags(page).found}
+    assert not names & {"script", "img"}
+    assert not any(key.startswith("on") for _, attrs in Tags(page).found for key in attrs)
+    assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 10
+    assert "{{ 7*7 }}" in page
+
+
+@pytest.mark.parametrize(
+    "text", ["\ud83d lone", "nul\x00 esc\x1b[31m cr\r", "\u202emirror\u2066", "é 漢字 😀 ẓ̴̓", " "]
+)
+def test_strange_unicode_is_shown_and_encodes(tmp_path: Path, text: str) -> None:
+    page = report(hostile_folder(tmp_path / "run", text))
+    Tags(page)
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", page)
+    assert visible(text.strip()) in page or not text.strip()
+
+
+def test_huge_texts_and_long_episodes_are_cut_with_a_marker(tmp_path: Path) -> None:
+    folder = hostile_folder(tmp_path / "run", "x" * 300_000)
+    assert len(report(folder)) < 300_000
+    assert "characters left out" in report(folder)
+    task = make_tasks("default", "val", 1, 0)[0]
+    said = [
+        m for i in range(50) for m in (Message("assistant", f"turn {i}"), Message("user", "go"))
+    ]
+    steps = read_episode(play(task, said[:-1])).steps
+    texts = [s.text for s in steps]
+    assert "turn 0" in texts
+    assert texts[-1] == "turn 49"
+    assert "38 turns left out" in texts
+    assert len(texts) < 30
+
+
+def test_an_episode_tells_what_the_model_saw() -> None:
+    task = make_tasks("default", "val", 1, 0)[0]
+    episode = read_episode(play(task, broken_call(task)))
+    assert [s.kind for s in episode.steps] == ["call", "error", "text"]
+    assert "did you mean" in episode.steps[1].text
+    assert episode.outcome == "wrong answer"
+    last_turn_calls = read_episode(play(task, broken_call(task)[:2]))
+    assert [s.kind for s in last_turn_calls.steps] == ["call", "error"]
+    assert last_turn_calls.outcome == "no answer: turn limit"
+
+
+def test_shown_tasks_are_varied_and_honest() -> None:
+    tasks = make_tasks("default", "val", 40, 0)
+    rng = random.Random(0)
+    wrong = [read_episode(play(t, broken_call(t))) for t in tasks]
+    right = [read_episode(play(t, demonstrations(t, False, rng))) for t in tasks]
+    before = [right[0], *wrong[1:]]
+    after = [wrong[0], wrong[1], *right[2:]]
+    pairs = choose(before, after)
+    assert [p.verdict for p in pairs] == ["learned"] * 3 + ["worse", "unsolved"]
+    assert {p.after.family for p in pairs[:3]} == {"arithmetic", "sum", "shopping"}
+    assert all(p.before.task_id == p.after.task_id for p in pairs)
+    assert [p.verdict for p in choose(right, right)] == ["kept"]
+    assert choose(wrong, []) == []
+
+
+def test_families_and_endings_count_every_rollout() -> None:
+    tasks = make_tasks("default", "val", 30, 0)
+    wrong = [read_episode(play(t, broken_call(t))) for t in tasks]
+    good = [read_episode(play(t, demonstrations(t, False, random.Random(0)))) for t in tasks]
+    rows = families(wrong, good)
+    assert sum(row.rollouts for row in rows) == 30
+    assert {(row.before, row.after) for row in rows} == {(0.0, 1.0)}
+    assert families([], good)[0].before is None
+    mixed = {"before": [*wrong[:20], *good[20:]], "after": good}
+    assert [(o.name, o.counts) for o in outcomes(mixed)] == [
+        ("solved", (10, 30)),
+        ("wrong answer", (20, 0)),
+    ]
+    assert families([replace(good[0], family="")], []) == []
+
+
+@given(st.text(st.characters(), max_size=400), st.integers(10, 100))
+def test_any_text_can_be_cut_shown_and_encoded(text: str, limit: int) -> None:
+    visible(cut(text, limit)).encode()
+    assert len(cut(text, limit)) <= limit + 60
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.floats(0, 1e9))
+def test_any_number_can_be_worded(number: float, seconds: float) -> None:
+    assert short(number)
+    assert duration(seconds)
+
+
+def test_numbers_read_as_people_write_them() -> None:
+    words = [percent(0.945), percent(0.31), percent(1), points(-0.01), points(0.635)]
+    words += [duration(9.96), duration(59.96), duration(281), duration(7261)]
+    words += [short(3.2e-6), short(0.0419), short(12345), short(0)]
+    assert [w.replace("\u202f", " ") for w in words] == [
+        "94.5 %", "31 %", "100 %", "−1 point", "+63.5 points",
+        "10 s", "1 min 0 s", "4 min 41 s", "2 h 1 min",
+        "3.2e−6", "0.0419", "12 345", "0",
+    ]  # fmt: skip
+
+
+def test_smoothing_is_a_mean_of_the_last_points() -> None:
+    assert smoothed(((1, 1.0), (2, 3.0), (3, 8.0)), 2) == ((1, 1.0), (2, 2.0), (3, 5.5))
