@@ -37,8 +37,10 @@ def measure(
     temperature: float,
     mode: Mode,
     with_tools: bool = True,
+    invariant: bool = True,
 ) -> Evaluation:
-    """Play held-out tasks once each; a task's samples do not depend on the other tasks."""
+    """Play held-out tasks once each. With `invariant` a task's samples do not depend on the other
+    tasks, bit for bit, at some cost."""
     state = ctx.state
     seeds = ctx.setting.seeds.child("evaluation", label, state.tick)
     specs = [
@@ -53,7 +55,12 @@ def measure(
         ctx.progress.evaluation(label, done, len(specs))
 
     agent = ctx.setting.agent(temperature, with_tools=with_tools)
-    return summarise(ctx.play(specs, agent, invariant=True, on_done=count))
+    return summarise(ctx.play(specs, agent, invariant=invariant, on_done=count))
+
+
+def _glance(ctx: Context, tasks: Sequence[Task], label: str, temperature: float) -> Evaluation:
+    """A quick measurement on validation tasks, within a phase."""
+    return measure(ctx, tasks, label, temperature=temperature, mode=Mode.VAL, invariant=False)
 
 
 def measure_before_or_after(ctx: Context, name: str, *, no_tools: bool = False) -> None:
@@ -115,7 +122,7 @@ def run_cold_start(ctx: Context) -> None:
             "time/step": seconds,
         }
         if not mixed and (step + 1) % sft.eval_every == 0:
-            found = measure(ctx, tasks, COLD, temperature=0.0, mode=Mode.VAL)
+            found = _glance(ctx, tasks, COLD, 0.0)
             values["val/success_greedy"] = found.success
             state.results["skill_greedy"] = found.success
             if found.success >= sft.skill_target:
@@ -247,8 +254,8 @@ def _validate(ctx: Context, values: dict[str, float]) -> None:
     start = time.perf_counter()
     tasks = ctx.setting.tasks.val
     warm = ctx.setting.config.rollout.temperature
-    sampled = measure(ctx, tasks, f"{RL}/sampled", temperature=warm, mode=Mode.VAL).success
-    greedy = measure(ctx, tasks, f"{RL}/greedy", temperature=0.0, mode=Mode.VAL).success
+    sampled = _glance(ctx, tasks, f"{RL}/sampled", warm).success
+    greedy = _glance(ctx, tasks, f"{RL}/greedy", 0.0).success
     values |= {"val/success_sampled": sampled, "val/success_greedy": greedy}
     values["time/validate"] = time.perf_counter() - start
     if trainer.stop_at_success is not None and sampled >= trainer.stop_at_success:

@@ -6,8 +6,9 @@ metric. To add a diagnostic, add a line to `_DIAGNOSTICS`. How a curve looks is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from tutelage.train.report.source import Points, Source
 from tutelage.train.report.svg import Panel, Series, draw
@@ -44,9 +45,8 @@ class _Diagnostic:
     title: str
     note: str
     metric: str
-    show: Callable[[float], str] = short
     unit: str = ""
-    log: bool = False
+    scale: Literal["plain", "share", "log"] = "plain"
     bar: float | None = None
 
 
@@ -61,20 +61,20 @@ _DIAGNOSTICS = (
         "Clip fraction",
         "Share of the tokens whose probability moved out of the trusted range.",
         "ratio/clip_fraction",
-        percent,
+        scale="share",
     ),
     _Diagnostic(
         "Max |Δ log p|",
         "Largest gap between engine and trainer at a sampled token. Dashed: the bar of fp32.",
         "max_dlogp",
-        log=True,
+        scale="log",
         bar=MAX_DLOGP,
     ),
     _Diagnostic(
         "Groups without variance",
         "Share of the tasks whose rollouts all earned the same, which teaches nothing.",
         "group/zero_variance",
-        percent,
+        scale="share",
     ),
     _Diagnostic("Turns", "Model calls in one rollout, on average.", "rollout/turns"),
     _Diagnostic("Gradient norm", "Before clipping.", "grad_norm"),
@@ -104,7 +104,7 @@ def reward_chart(source: Source) -> Chart | None:
     curves = [
         (Series(reward, "train", "faint"), "") if window > 1 else None,
         (Series(smoothed(reward, window), "train"), _reward_label(window)),
-        (Series(greedy, "before", "dashes"), "held-out success, greedy"),
+        (Series(greedy, "after", "dashes"), "held-out success, greedy"),
         (Series(sampled, "after", "marks"), "held-out success, sampled"),
     ]
     return _chart(
@@ -126,9 +126,9 @@ def cold_start_chart(source: Source) -> Chart | None:
     panels: list[Panel] = []
     legend: list[Key] = []
     if success:
-        series = Series(success, "before", "marks")
+        series = Series(success, "before", "dashes")
         panels.append(Panel([series], "percent", shaded=shaded, height=1.7))
-        legend.append(Key("before", "marks", "held-out success, greedy"))
+        legend.append(Key("before", "dashes", "held-out success, greedy"))
     if loss:
         shade = None if shaded is None else (*shaded[:2], "" if success else shaded[2])
         series = Series(loss, "train")
@@ -218,10 +218,11 @@ def _diagnostic_chart(source: Source, wanted: _Diagnostic) -> Chart | None:
     series = [fine, Series(smoothed(points, window), "train")] if window > 1 else []
     panel = Panel(
         series or [Series(points, "train")],
-        "log" if wanted.log and any(y > 0 for _, y in points) else "plain",
+        "plain" if wanted.scale == "log" and not any(y > 0 for _, y in points) else wanted.scale,
         bar=wanted.bar,
     )
-    last = wanted.show(points[-1][1]) + (f" {wanted.unit}" if wanted.unit else "")
+    show = percent if wanted.scale == "share" else short
+    last = show(points[-1][1]) + (f" {wanted.unit}" if wanted.unit else "")
     return Chart(wanted.title, wanted.note, _small(panel, wanted.metric), value=last)
 
 
@@ -233,7 +234,7 @@ def _tool_errors_chart(source: Source) -> Chart | None:
         return None
     names = [name for name in source.metric_names("rl") if _is_tool(name, "calls")]
     tools = [cut(name.removeprefix("tools/").removesuffix("/calls"), 40) for name in names]
-    panel = Panel([Series(points, "train")])
+    panel = Panel([Series(points, "train")], "share")
     note = f"Share of the calls of {listed(tools)} that failed."
     last = percent(points[-1][1])
     return Chart("Tool errors", note, _small(panel, "tool errors"), value=last)

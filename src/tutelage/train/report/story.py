@@ -23,10 +23,14 @@ def headline(source: Source) -> str:
     )
 
 
-def story(source: Source) -> list[str]:
-    """What was done: the cold start, the learning, the measuring."""
-    sentences = (_cold_start(source), _learning(source), _measuring(source))
-    return [s for s in sentences if s]
+def story(source: Source) -> list[tuple[str, str]]:
+    """What was done, as titles and sentences: the cold start, the learning, the measuring."""
+    chapters = (
+        ("Cold start", _cold_start(source)),
+        ("Learning", _learning(source)),
+        ("Measuring", _measuring(source)),
+    )
+    return [(title, sentence) for title, sentence in chapters if sentence]
 
 
 def conclusions(source: Source) -> list[str]:

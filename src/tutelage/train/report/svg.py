@@ -47,13 +47,13 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes. `unit` words the ticks of y; `bar` is a line drawn across at that height.
+    """One pair of axes. `unit` scales y and words its ticks; `bar` is a line across at that height.
 
     `shaded` marks a range of x with a label; `height` is the panel's share of the drawing.
     """
 
     series: Sequence[Series]
-    unit: Literal["plain", "percent", "log"] = "plain"
+    unit: Literal["plain", "share", "percent", "log"] = "plain"
     title: str = ""
     bar: float | None = None
     shaded: tuple[float, float, str] | None = None
@@ -61,7 +61,7 @@ class Panel:
 
 
 def draw(
-    panels: Sequence[Panel], *, size: tuple[int, int], x_label: str, salt: str, font: float = 11
+    panels: Sequence[Panel], *, size: tuple[int, int], x_label: str, salt: str, font: float = 12
 ) -> str:
     """Panels one above the other over the same x, as one SVG element.
 
@@ -137,7 +137,7 @@ def _draw_panel(axes: Axes, panel: Panel, font: float) -> None:
         room = 0.06 * (high - low) or 1.0
         axes.set_ylim(low - (room if low < 0 else room / 3), high + room)
         axes.yaxis.set_major_locator(MaxNLocator(3, min_n_ticks=2))
-        axes.yaxis.set_major_formatter(_worded(short))
+        axes.yaxis.set_major_formatter(_worded(percent if panel.unit == "share" else short))
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(_worded(short))
     axes.margins(x=0.02)

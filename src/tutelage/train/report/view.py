@@ -83,7 +83,7 @@ class Phase:
     time: str
     share: float
     shown: str
-    hue: int
+    hue: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class View:
     status: str
     finished: bool
     headline: str
-    story: Sequence[str]
+    story: Sequence[tuple[str, str]]
     changes: Sequence[Change]
     facts: Sequence[Fact]
     warnings: Sequence[str]
@@ -207,12 +207,11 @@ def _rows(source: Source) -> list[Row]:
     def row(role: str, name: str, note: str, *keys: str) -> Row:
         return Row(role, name, note, tuple(_success(source, f"success_{k}") for k in keys))
 
-    algorithm = "training"
-    if source.config is not None:
-        algorithm = "RL" if source.config.config.algorithm.name == "rl" else "training"
+    cold = "after the cold start" if source.phase("cold_start") else "as it came"
+    trained = "after RL" if source.phase("rl") else "after training"
     return [
-        row("before", "Before", f"before {algorithm}", "before_sampled", "before_greedy"),
-        row("after", "After", f"after {algorithm}", "after_sampled", "after_greedy"),
+        row("before", "Before", cold, "before_sampled", "before_greedy"),
+        row("after", "After", trained, "after_sampled", "after_greedy"),
         row(
             "control",
             "Control",
@@ -248,7 +247,7 @@ def _facts(source: Source) -> list[Fact]:
     if (level := text(result, "level")) is not None:
         facts.append(Fact("level", level))
     if (gap := number(result, "max_dlogp")) is not None:
-        facts.append(Fact("max |Δ log p|", short(gap), "bar: 1e-4 in fp32", gap >= MAX_DLOGP))
+        facts.append(Fact("max |Δ log p|", short(gap), "bar: 1e−4 in fp32", gap >= MAX_DLOGP))
     return facts
 
 
@@ -276,7 +275,7 @@ def _sides(source: Source, kind: str) -> tuple[Sequence[Episode], Sequence[Episo
 def _endings(source: Source) -> dict[str, Sequence[Episode]]:
     kind = _kind(source)
     names = {f"before/{kind}": "before", f"after/{kind}": "after", f"control/{kind}": "control"}
-    names |= {"after/no_tools": "no tools"}
+    names |= {"after/no_tools": "no tools, greedy"}
     found = source.evaluations
     return {name: found[label] for label, name in names.items() if label in found}
 
@@ -288,14 +287,27 @@ def _phases(source: Source) -> list[Phase]:
     total = sum(seconds for _, seconds in known) or 1.0
     return [
         Phase(
-            cut(name.replace("_", " ").replace("/", ", "), 60),
+            _phase_name(name),
             duration(seconds),
             100 * seconds / total,
             percent(seconds / total),
-            position % 6,
+            _hue(name, position),
         )
         for position, (name, seconds) in enumerate(known)
     ]
+
+
+def _phase_name(name: str) -> str:
+    words = cut(name.replace("_", " ").replace("/", ", "), 60)
+    return "RL" if words == "rl" else words
+
+
+def _hue(phase: str, position: int) -> str:
+    """The colour that stands for a phase elsewhere on the page; other phases alternate in grey."""
+    for word, role in (("cold", "before"), ("control", "control"), ("rl", "after")):
+        if phase.split("_")[0].split("/")[0] == word:
+            return role
+    return ("muted", "faint")[position % 2]
 
 
 def _settings(source: Source) -> list[Setting]:

@@ -13,7 +13,9 @@ THIN = "\u202f"
 
 
 def percent(share: float) -> str:
-    """A share of one as a percentage with at most one digit after the point."""
+    """A share of one as a percentage with at most one digit after the point, more when tiny."""
+    if 0 < abs(share) < 5e-4:
+        return f"{100 * share:.1g}{THIN}%"
     return f"{100 * share:.1f}".removesuffix(".0") + f"{THIN}%"
 
 
@@ -37,7 +39,12 @@ def short(number: float) -> str:
     """A number in three significant digits."""
     if number == 0 or 1e-3 <= abs(number) < 1e5:
         return f"{number:.3g}" if abs(number) < 1000 else count(number)
-    return f"{number:.1e}".replace("e-0", "e-").replace("e+0", "e+").replace("-", "−")
+    return (
+        f"{number:.1e}".replace(".0e", "e")
+        .replace("e-0", "e-")
+        .replace("e+0", "e+")
+        .replace("-", "−")
+    )
 
 
 def duration(seconds: float) -> str:
