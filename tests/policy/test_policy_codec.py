@@ -192,7 +192,12 @@ def test_appending_a_turn_gives_the_ids_of_the_whole_conversation(name: str) -> 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_demonstration_trains_what_the_assistant_wrote_and_nothing_else(name: str) -> None:
     codec = CODECS[name]
-    turns = [ASK, Message("assistant", None, (CALL,)), result("46"), Message("assistant", "It is 46")]
+    turns = [
+        ASK,
+        Message("assistant", None, (CALL,)),
+        result("46"),
+        Message("assistant", "It is 46"),
+    ]
     if name == "qwen3":  # it keeps an empty thought only in the last turn
         turns = turns[:2]
     ids, mask = codec.demonstration([SYSTEM, *turns], TOOLS)

@@ -152,7 +152,9 @@ def test_what_the_fused_decoder_would_compute_wrongly_runs_on_its_own_forward(
 
 
 def test_gpt2_runs_on_its_own_forward(tmp_path: Path, one_thread: None) -> None:
-    config = transformers.GPT2Config(vocab_size=320, n_positions=128, n_embd=32, n_layer=2, n_head=4)
+    config = transformers.GPT2Config(
+        vocab_size=320, n_positions=128, n_embd=32, n_layer=2, n_head=4
+    )
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
     policy = load(saved(tmp_path, model))
@@ -194,7 +196,9 @@ def test_a_saved_policy_is_an_ordinary_model_folder(layout: str, tmp_path: Path,
     assert generation["pad_token_id"] == policy.codec.tokenizer.pad_token_id
 
 
-def test_saving_replaces_an_older_folder_and_leaves_nothing_aside(tmp_path: Path, tiny: Any) -> None:
+def test_saving_replaces_an_older_folder_and_leaves_nothing_aside(
+    tmp_path: Path, tiny: Any
+) -> None:
     (tmp_path / "policy").mkdir()
     (tmp_path / "policy" / "old.bin").write_text("x")
     tiny("qwen2").save(tmp_path / "policy")
@@ -204,7 +208,9 @@ def test_saving_replaces_an_older_folder_and_leaves_nothing_aside(tmp_path: Path
 
 def test_building_is_a_function_of_the_seed() -> None:
     first, same, other = (build(["a b c"], size="test", seed=seed) for seed in (1, 1, 2))
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), same.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(first.parameters(), same.parameters(), strict=True)
+    )
     assert not torch.equal(first.parameters()[0], other.parameters()[0])
 
 

@@ -140,9 +140,7 @@ def test_rows_without_trained_tokens_add_nothing(kind: str, tiny: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
-def test_scores_are_of_the_tempered_distribution(
-    kind: str, temperature: float, tiny: Any
-) -> None:
+def test_scores_are_of_the_tempered_distribution(kind: str, temperature: float, tiny: Any) -> None:
     row = fixed_rows()[2]
     policy = tiny(kind)
     every = [TokenRow((*row.ids[:30], token), (0,) * 30 + (1,)) for token in range(320)]

@@ -1,14 +1,15 @@
 """The report: complete and partial folders, hostile content, the same bytes, nothing from outside.
 
-`make_folder` writes the run folder of a run that never happened, of the size of a small real one.
+`report_folder.py` makes the folders.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import random
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,7 +20,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tutelage.config import Machine, resolve
-from tutelage.seeds import SeedTree
 from tutelage.store import open_store
 from tutelage.tasks.arithmetic import demonstrations, make_tasks
 from tutelage.train.folder import RunFolder, write_json, write_text
@@ -27,198 +27,12 @@ from tutelage.train.report import write_report
 from tutelage.train.report.charts import smoothed
 from tutelage.train.report.episodes import read_episode
 from tutelage.train.report.pick import choose, families, outcomes
+from tutelage.train.report.source import Source
+from tutelage.train.report.view import make_view
 from tutelage.train.report.words import cut, duration, percent, points, short, visible
-from tutelage.types import (
-    Attempt,
-    Call,
-    Failure,
-    FailureCause,
-    Message,
-    Mode,
-    Reward,
-    Rollout,
-    RolloutStatus,
-    Sampled,
-    Sampling,
-    StopReason,
-    Task,
-    ToolCall,
-    ToolResult,
-)
+from tutelage.types import Failure, FailureCause, Message, Rollout, Task, ToolCall
 
-RUN_ID = "run-7"
-RESULT: dict[str, Any] = {
-    "status": "succeeded",
-    "seed": 7,
-    "level": "default",
-    "wall_seconds": 281.4,
-    "success_before_sampled": 0.31,
-    "success_before_sampled_interval": [0.25, 0.377],
-    "success_before_greedy": 0.285,
-    "success_before_greedy_interval": [0.227, 0.351],
-    "success_after_sampled": 0.945,
-    "success_after_sampled_interval": [0.904, 0.969],
-    "success_after_greedy": 0.985,
-    "success_after_greedy_interval": [0.957, 0.995],
-    "success_no_tools_greedy": 0.02,
-    "success_no_tools_greedy_interval": [0.008, 0.05],
-    "success_control_sampled": 0.79,
-    "success_control_sampled_interval": [0.728, 0.841],
-    "success_control_greedy": 0.915,
-    "success_control_greedy_interval": [0.868, 0.946],
-    "val_tasks": 200,
-    "rl_steps": 84,
-    "rollouts": 10752,
-    "tokens": 412_903,
-    "policy": "policy",
-    "phases": {"cold_start": 71.2, "evaluate_before": 4.1, "rl": 148.0, "control": 48.3},
-    "max_dlogp": 3.2e-6,
-    "guess_share": 0.7,
-    "warnings": ["rollout.name=vllm is not here: the native engine samples"],
-}
-
-
-def make_call(index: int, messages: list[Message], reply: Message) -> Call:
-    sampled = Sampled((1, 2, 3), (-0.1,) * 3, (-0.1,) * 3, StopReason.STOP, index)
-    return Call(f"chat{index}", "main", index, tuple(messages), (5,), sampled, reply, Sampling())
-
-
-def play(
-    task: Task,
-    said: list[Message],
-    *,
-    label: str = "",
-    step: int = 0,
-    index: int = 0,
-    failure: Failure | None = None,
-) -> Rollout:
-    """The rollout in which an agent says the assistant messages of `said`."""
-    messages, calls, results = list(task.messages()), list[Call](), list[ToolResult]()
-    for message in said:
-        if message.role == "assistant":
-            calls.append(make_call(len(calls), messages, message))
-        else:
-            wrong = "invalid_arguments" if (message.content or "").startswith("Error") else None
-            text = message.content or ""
-            results.append(ToolResult(message.tool_call_id or "", "t", "{}", text, wrong))
-        messages.append(message)
-    ended = bool(said) and said[-1].role == "assistant" and not said[-1].tool_calls
-    answer = said[-1].content if ended else None
-    value = float(answer == task.fields.get("answer"))
-    rollout_id = SeedTree(3).child(label, step, task.id, index).id("roll")
-    attempt = Attempt(
-        id=f"{rollout_id}-0",
-        index=0,
-        status=RolloutStatus.SUCCEEDED if failure is None else RolloutStatus.FAILED,
-        calls=tuple(calls),
-        tool_results=tuple(results),
-        answer=answer,
-        reward=Reward(value if failure is None else 0.0),
-        failure=failure,
-        stop=None if failure else "max_turns" if answer is None else "answer",
-    )
-    mode = Mode.TEST if label else Mode.TRAIN
-    return Rollout(rollout_id, RUN_ID, task, mode, step, task.id, index, (attempt,), label)
-
-
-def broken_call(task: Task) -> list[Message]:
-    """A turn that misspells an argument, its error, and a turn that gives up."""
-    call = ToolCall("call_0", "calculator", '{"expresion":"1+1"}')
-    error = "Error: calculator: unknown argument 'expresion'; did you mean 'expression'?"
-    return [
-        Message("assistant", tool_calls=(call,)),
-        Message("tool", error, tool_call_id="call_0", name="calculator"),
-        Message("assistant", "9" + str(task.fields["answer"])),
-    ]
-
-
-def evaluate(label: str, solved: float, tasks: list[Task]) -> list[Rollout]:
-    rng = random.Random(label)
-    rollouts: list[Rollout] = []
-    for task in tasks:
-        good = rng.random() < solved
-        said = demonstrations(task, not good, rng)
-        if not good and rng.random() < 0.3:
-            said = broken_call(task)
-        if not good and rng.random() < 0.15:
-            said = said[:1]
-        rollouts.append(play(task, said, label=label))
-    return rollouts
-
-
-def metric_lines() -> list[dict[str, Any]]:
-    rng = random.Random(1)
-    lines: list[dict[str, Any]] = []
-    for step in range(1, 361):
-        line: dict[str, Any] = {"phase": "cold_start", "step": step, "lr": 2e-3}
-        clean = 2.6 * math.exp(-step / 45) + 0.05
-        line["loss/sft"] = (clean if step <= 300 else 0.62) * (1 + 0.1 * rng.gauss(0, 1))
-        if step % 50 == 0 or step == 360:
-            done = 1 / (1 + math.exp(-(step - 170) / 28))
-            line["val/success_greedy"] = done if step <= 300 else 0.285
-        lines.append(line)
-    for step in range(1, 85):
-        p = 0.3 + 0.66 / (1 + math.exp(-(step - 26) / 7))
-        line = {
-            "phase": "rl",
-            "step": step,
-            "reward/mean": min(1.0, max(0.0, p + rng.gauss(0, 0.035))),
-            "reward/std": 0.4,
-            "entropy": 0.34 * math.exp(-step / 24) + 0.02 + abs(rng.gauss(0, 0.006)),
-            "grad_norm": 0.7 * math.exp(-step / 40) + abs(rng.gauss(0, 0.07)),
-            "ratio/clip_fraction": abs(rng.gauss(0.004, 0.002)),
-            "max_dlogp": 10 ** rng.gauss(-6, 0.2),
-            "group/zero_variance": min(1.0, 0.06 + 0.8 * step / 84 + rng.gauss(0, 0.05)),
-            "rollout/turns": 1.4 + 0.9 * p + rng.gauss(0, 0.03),
-            "tools/calculator/calls": 80 + step,
-            "tools/calculator/errors": max(0, 9 - step // 8),
-            "tools/lookup/calls": 30,
-            "tools/lookup/errors": 1,
-            "tokens_per_second": 2700 + rng.gauss(0, 90),
-            "time/elapsed": 76.0 + 1.75 * step,
-        }
-        if step % 10 == 0 or step == 1:
-            line["val/success_sampled"] = min(1.0, p + rng.gauss(0, 0.01))
-            line["val/success_greedy"] = min(1.0, p + 0.04)
-        lines.append(line)
-    for step in range(1, 41):
-        line = {"phase": "control", "step": step, "loss/sft": 0.2, "time/elapsed": 230 + 3.6 * step}
-        if step % 8 == 0 or step == 1:
-            line["val/success_sampled"] = 0.31 + 0.48 * (step / 40) ** 0.7
-        lines.append(line)
-    return lines
-
-
-def make_folder(path: Path, tasks: int = 40, result: dict[str, Any] = RESULT) -> RunFolder:
-    """A complete run folder."""
-    path.mkdir(parents=True)
-    folder = RunFolder(path)
-    config = resolve("math", machine=Machine(0, 2), flags={"seed": 7})
-    write_text(folder.config, config.to_json())
-    cpu = {"model": "Xeon", "flags": ["avx2", "avx512f"], "cores": 2}
-    write_json(folder.conditions, {"torch": "2.9.0", "threads": 2, "dtype": "float32", "cpu": cpu})
-    write_text(folder.metrics, "".join(json.dumps(line) + "\n" for line in metric_lines()))
-    write_json(folder.result, result)
-    held_out = make_tasks("default", "val", tasks, 7)
-    timeout = Failure(FailureCause.TIMEOUT, "it was stopped after 60 seconds")
-    with open_store(folder.store) as store:
-        put_run(store)
-        for key, solved in (
-            ("before/sampled", 0.31), ("before/greedy", 0.28), ("after/sampled", 0.94),
-            ("after/greedy", 0.97), ("after/no_tools", 0.02), ("control/sampled", 0.79),
-        ):  # fmt: skip
-            store.put_rollouts(evaluate(key, solved, held_out))
-        train = make_tasks("default", "train", 30, 7)
-        store.put_rollouts([play(t, demonstrations(t, False, random.Random(0))) for t in train])
-        store.put_rollouts([play(t, [], step=1, failure=timeout) for t in train[:3]])
-    return folder
-
-
-def put_run(store: Any) -> None:
-    store.put_run(
-        RUN_ID, name="x", recipe="math", algorithm="rl", config={}, seed=7, folder="x",
-        status="running",
-    )  # fmt: skip
+from .report_folder import RESULT, broken_call, make_folder, metric_lines, play, put_run
 
 
 def report(folder: RunFolder) -> str:
@@ -271,24 +85,29 @@ def test_the_result_stands_at_the_top(page: str) -> None:
     assert "From 31 % to 94.5 % of held-out tasks solved" in words
     assert "interval 25 % to 37.7 %" in words
     assert "+63.5 points" in words
-    assert "in the last 60 steps, 70 % of the demonstrations guess an answer" in words
-    assert "10 752 rollouts in 84 steps, 8 for each task" in words
+    assert (
+        "in the last 60 steps, 70 % of the demonstrations, drawn at random, guess an answer"
+        in words
+    )
+    assert "33 rollouts in 84 steps, 8 for each task" in words
     assert "on 200 held-out tasks, problems that training never shows" in words
 
 
 def test_control_and_missing_tools_are_compared(page: str) -> None:
     words = plain(page)
-    assert "RL against the control: +15.5 points, sampled; their intervals do not overlap." in words
+    assert (
+        "RL ends 15.5 points above the control, sampled; their intervals do not overlap." in words
+    )
     assert "solves 2 %, greedy, against 98.5 % with them" in words
 
 
 def test_all_parts_are_there(page: str) -> None:
     words = plain(page)
     for part in (
-        "Reward and held-out success", "Cold start", "Same minutes, two teachers", "Entropy",
+        "Reward and held-out success", "Cold start", "The same start, two ways to learn", "Entropy",
         "Clip fraction", "Max |Δ log p|", "Groups without variance", "Turns", "Tool errors",
         "shopping", "expected", "3 stopped at the time limit it was stopped after 60 seconds",
-        "Of 33 training rollouts", "evaluate before 4.1 s", "cpu.flags", "avx512f",
+        "Of 33 training rollouts", "measuring before 4.1 s", "cpu.flags", "avx512f",
         "algorithm.adv_estimator", "preset math/default", "tutelage ask", "tutelage eval",
         "Warning. rollout.name=vllm is not here",
     ):  # fmt: skip
@@ -331,8 +150,9 @@ def test_process_settings_do_not_change_the_bytes(complete: RunFolder, page: str
     import matplotlib
 
     with matplotlib.rc_context({"lines.linewidth": 9, "axes.facecolor": "red", "font.size": 30}):
+        before = dict.copy(matplotlib.rcParams)
         assert report(complete) == page
-        assert matplotlib.rcParams["font.size"] == 30
+        assert dict.copy(matplotlib.rcParams) == before
 
 
 @pytest.mark.parametrize("lost", ["config", "conditions", "metrics", "result", "store"])
@@ -375,12 +195,13 @@ def test_damaged_files_leave_remarks(tmp_path: Path, content: bytes) -> None:
     assert "How to go on" in words
 
 
-@pytest.mark.parametrize("key", [k for k in RESULT if not k.endswith("_interval")])
-@pytest.mark.parametrize("value", [None, "many", [1], {"a": None}, True, 10**400, -3])
-def test_any_value_of_a_result_is_survived(tmp_path: Path, key: str, value: Any) -> None:
+@pytest.mark.parametrize("value", [None, "many", [1], {"a": None}, True, 10**400, -3, 0.5])
+def test_any_value_of_a_result_is_survived(tmp_path: Path, value: Any) -> None:
+    for key in RESULT:
+        view = make_view(Source(tmp_path, result=RESULT | {key: value, f"{key}_interval": value}))
+        assert view.commands
     folder = RunFolder(tmp_path)
-    result = RESULT | {key: value, f"{key}_interval": value}
-    folder.result.write_text(json.dumps(result), encoding="utf-8")
+    folder.result.write_text(json.dumps(dict.fromkeys(RESULT, value)), encoding="utf-8")
     assert "How to go on" in report(folder)
 
 
@@ -390,7 +211,41 @@ def test_a_missing_control_is_said(tmp_path: Path) -> None:
     write_json(folder.result, result)
     words = plain(report(folder))
     assert "Not measured in this run: control, after, without tools." in words
-    assert "RL against the control" not in words
+    assert "the control, sampled" not in words
+
+
+def test_a_run_killed_in_its_cold_start_is_told_as_far_as_it_went(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "run", tasks=2)
+    folder.result.unlink()
+    lines = [json.dumps(line) for line in metric_lines() if line["phase"] == "cold_start"]
+    folder.metrics.write_text("\n".join(lines[:120]) + "\n", encoding="utf-8")
+    words = plain(report(folder))
+    assert "is being trained on demonstrations: 120 steps so far." in words
+    assert "guess an answer" not in words
+    assert "This run has recorded no RL steps." in words
+
+
+def test_a_run_without_a_cold_start_says_so(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    flags = {"model.path": "some/model", "data.train_files": ["a.jsonl"]}
+    config = resolve("math", machine=Machine(0, 2), flags=flags)
+    write_text(folder.config, config.to_json())
+    write_json(folder.result, RESULT)
+    words = plain(report(folder))
+    assert "The model some/model went into training as it was, without a cold start." in words
+    assert "on 200 held-out tasks; beside it" in words
+
+
+def test_drawing_needs_no_window_system(complete: RunFolder) -> None:
+    code = (
+        "import sys, tutelage.train.report as r; loaded = set(sys.modules);"
+        "from pathlib import Path; from tutelage.train.folder import RunFolder;"
+        "r.write_report(RunFolder(Path(sys.argv[1])));"
+        "print({'matplotlib', 'jinja2', 'sqlalchemy'} & loaded, 'matplotlib.pyplot' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(complete.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "set() False\n"
 
 
 def test_metrics_that_are_cut_off_or_strange_are_left_out(tmp_path: Path) -> None:
@@ -541,10 +396,12 @@ def test_any_number_can_be_worded(number: float, seconds: float) -> None:
 def test_numbers_read_as_people_write_them() -> None:
     words = [percent(0.945), percent(0.31), percent(1), points(-0.01), points(0.635)]
     words += [duration(9.96), duration(59.96), duration(281), duration(7261)]
+    words += [percent(1.7e-18), percent(2e-4), points(0.05, signed=False)]
     words += [short(3.2e-6), short(0.0419), short(12345), short(0)]
     assert [w.replace("\u202f", " ") for w in words] == [
         "94.5 %", "31 %", "100 %", "−1 point", "+63.5 points",
         "10 s", "1 min 0 s", "4 min 41 s", "2 h 1 min",
+        "0 %", "0.02 %", "5 points",
         "3.2e−6", "0.0419", "12 345", "0",
     ]  # fmt: skip
 

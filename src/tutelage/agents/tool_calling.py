@@ -58,12 +58,19 @@ class ToolCallingAgent:
             if not call.reply.tool_calls and not call.parse_errors:
                 outcome.answer, outcome.stop = call.reply.content or "", "answer"
                 return
-            if turn == self.max_turns - 1 or left <= 0:
-                outcome.stop = "max_turns" if left > 0 else "token_budget"
-                return
-            messages += await self._observe(call, outcome)
+            last = turn == self.max_turns - 1 or left <= 0
+            if not last or self._answers(call):
+                messages += await self._observe(call, outcome)
             if outcome.stop == "answer":
                 return
+            if last:
+                outcome.stop = "max_turns" if left > 0 else "token_budget"
+                return
+
+    def _answers(self, call: Call) -> bool:
+        """Whether the turn calls a terminal tool: worth running although no turn may follow."""
+        found = (self.tools.get(c.name) for c in call.reply.tool_calls)
+        return any(tool is not None and tool.terminal for tool in found)
 
     async def _observe(self, call: Call, outcome: Outcome) -> list[Message]:
         """Run the turn's calls; one observation for each, and one for each that was unreadable."""

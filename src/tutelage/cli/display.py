@@ -127,11 +127,11 @@ class LiveDisplay:
     def finish(self) -> None:
         """End the last phase and take the picture down."""
         self._close_phase()
-        with self._lock:
-            self._phase = self._evaluation = None
         if self._live is not None:
             with self._quietly():
                 self._live.stop()
+        with self._lock:
+            self._phase = self._evaluation = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         with self._lock:

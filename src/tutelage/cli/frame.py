@@ -18,7 +18,8 @@ METRICS: Mapping[str, str] = {
     "reward/mean": "reward",
     "val/success_sampled": "sampled",
     "val/success_greedy": "greedy",
-    "loss": "loss",
+    "loss/policy": "loss",
+    "loss/sft": "loss",
     "max_dlogp": "max |Δlogp|",
     "tokens_per_second": "tokens/s",
 }
@@ -26,6 +27,7 @@ METRICS: Mapping[str, str] = {
 REWARD = "reward/mean"
 BAR_WIDTH = 60
 _PACE = 64
+_HUGE = 1e100
 _LEVELS = "▁▂▃▄▅▆▇█"
 _ASCII_LEVELS = "_.:-=+*#"
 
@@ -104,7 +106,8 @@ def sparkline(values: Sequence[float], width: int, *, utf8: bool = True) -> str:
 
     The scale holds 0 and 1 whatever the values are, so that a good curve looks good.
     """
-    finite = [value for value in values if abs(value) < float("inf")]
+    # Clipped, so that means and the height stay finite.
+    finite = [max(-_HUGE, min(_HUGE, v)) for v in values if abs(v) < float("inf")]
     if not finite or width < 1:
         return ""
     levels = _LEVELS if utf8 else _ASCII_LEVELS

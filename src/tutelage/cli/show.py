@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 ROLLOUT_PREFIX = "roll"
 _LABELS = ("before/sampled", "before/greedy", "after/sampled", "after/greedy")
 _EACH = 2
-_METRICS = ("reward/mean", "loss", "max_dlogp")
+_METRICS: dict[str, tuple[str, ...]] = {
+    "reward": ("reward/mean",),
+    "loss": ("loss/policy", "loss/sft"),
+    "max |Δlogp|": ("max_dlogp",),
+}
+"""The columns of the phases, each with the metrics that may fill it."""
 
 
 def show(
@@ -124,7 +129,7 @@ def _show_run(console: Console, folder: RunFolder) -> None:
     if folder.store.is_file():
         with open_run(folder) as (store, run_id):
             _show_causes(console, store, run_id)
-            _show_samples(console, store, run_id, _last_tick(folder))
+            _show_samples(console, folder, list(_samples(store, run_id, _last_tick(folder))))
 
 
 def _show_config(console: Console, folder: RunFolder) -> None:
@@ -139,36 +144,36 @@ def _show_config(console: Console, folder: RunFolder) -> None:
         return
     config = resolved.config
     rule = config.algorithm.adv_estimator if config.algorithm.name == "rl" else "sft"
-    facts(console, [("recipe", f"{config.recipe}, {rule}, seed {config.seed}")], indent=2)
     own = ("default", "preset", "train ", "derived")
     given = [row for row in resolved.to_table() if not row.origin.startswith(own)]
-    facts(console, [("set", f"{row.key}={row.value}") for row in given], indent=2)
+    pairs = [("recipe", f"{config.recipe}, {rule}, seed {config.seed}")]
+    facts(console, [*pairs, *(("set", f"{row.key}={row.value}") for row in given)], indent=2)
 
 
 def _show_phases(console: Console, lines: list[dict[str, Any]]) -> None:
     """One row a phase: its steps, and where its metrics began and ended."""
     from tutelage.cli.console import plain_table
-    from tutelage.cli.frame import METRICS
 
     if not lines:
         return
-    names = ["steps", *(METRICS[key] for key in _METRICS)]
+    names = ("steps", *_METRICS)
     table = plain_table("phase", *names, right=names)
     for phase, group in itertools.groupby(lines, key=lambda line: str(line.get("phase", ""))):
         rows = list(group)
-        table.add_row(phase, str(len(rows)), *(_course(rows, key) for key in _METRICS))
+        table.add_row(phase, str(len(rows)), *(_course(rows, keys) for keys in _METRICS.values()))
     console.print()
     console.print(table)
 
 
-def _course(rows: list[dict[str, Any]], key: str) -> str:
+def _course(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> str:
     """`0.31 -> 0.94`, or the largest value of a metric that should be small."""
     from tutelage.cli.console import number
 
-    values = [float(row[key]) for row in rows if isinstance(row.get(key), (int, float))]
+    found = (row[key] for row in rows for key in keys if key in row)
+    values = [float(value) for value in found if isinstance(value, (int, float))]
     if not values:
         return ""
-    if key.startswith("max_"):
+    if keys[0].startswith("max_"):
         return number(max(values))
     return f"{number(values[0])} -> {number(values[-1])}"
 
@@ -190,16 +195,16 @@ def _last_tick(folder: RunFolder) -> int | None:
     return ticks[-1] if ticks else None
 
 
-def _show_samples(console: Console, store: Store, run_id: str, last: int | None) -> None:
-    from tutelage.cli.console import say
+def _show_samples(console: Console, folder: RunFolder, found: list[Rollout]) -> None:
+    from tutelage.cli.console import say, shown_path
 
-    found = list(_samples(store, run_id, last))
     if not found:
         return
+    path = shown_path(folder.path)
     say(console, ("\nA few rollouts", "bold"))
     _rollout_lines(console, found)
-    say(console, (f"One of them: tutelage show {found[-1].id} --run {run_id}", "dim"))
-    say(console, (f"More: tutelage show {run_id} --rollouts 50 [--step N] [--failed]", "dim"))
+    say(console, ("\nOne turn by turn:", "bold"), f" tutelage show {found[-1].id} --run {path}")
+    say(console, ("More:", "bold"), f" tutelage show {path} --rollouts 50 [--step N] [--failed]")
 
 
 def _samples(store: Store, run_id: str, last: int | None) -> Iterator[Rollout]:
@@ -217,11 +222,8 @@ def _samples(store: Store, run_id: str, last: int | None) -> Iterator[Rollout]:
 
 
 def _rollout_lines(console: Console, rollouts: Iterator[Rollout] | list[Rollout]) -> None:
-    from tutelage.cli.console import number, one_line, plain_table
+    from tutelage.cli.console import number, one_line, say, visible
 
-    names = ("rollout", "step", "set", "reward", "end", "question", "answer")
-    table = plain_table(*names, right=("step", "reward"))
-    table.columns[0].no_wrap = True
     seen: set[str] = set()
     for rollout in rollouts:
         if rollout.id in seen:
@@ -229,18 +231,14 @@ def _rollout_lines(console: Console, rollouts: Iterator[Rollout] | list[Rollout]
         seen.add(rollout.id)
         last, reward = rollout.last, rollout.reward
         end = last.failure.cause.value if last.failure is not None else last.stop or ""
-        question = one_line(_question(rollout), 48)
-        answer = one_line("nothing" if last.answer is None else last.answer, 24)
-        table.add_row(
-            _short(rollout.id),
-            str(rollout.step),
-            rollout.label or rollout.mode.value,
-            "" if reward is None else number(reward.value),
-            end,
-            question,
-            answer,
-        )
-    console.print(table)
+        grade = "" if reward is None else f"reward {number(reward.value)}"
+        name = rollout.label or rollout.mode.value
+        told = f"  {grade:<9} {visible(end):<12} step {rollout.step} {visible(name)}"
+        say(console, (_short(rollout.id), "bold"), told.rstrip())
+        room = max(20, console.width - 4)
+        answer = one_line("nothing" if last.answer is None else last.answer, room // 3)
+        question = one_line(_question(rollout), room - len(answer) - 4)
+        say(console, (f"    {question} -> {answer}", "dim"))
 
 
 def _question(rollout: Rollout) -> str:

@@ -1,7 +1,8 @@
 """`tutelage train RECIPE`: resolve the configuration, make the run folder, run the job.
 
-Flags are spellings of keys, so the configuration checks them all together and names what is wrong
-before any model loads. `job.py` runs the job; `resume.py` goes on with one.
+Flags are spellings of keys and are handed on as they were typed, so the configuration checks them
+all together and names what is wrong before any model loads. `job.py` runs the
+job; `resume.py` goes on with one.
 """
 
 from __future__ import annotations
@@ -37,9 +38,15 @@ def train(
         str | None,
         typer.Option(metavar="default|hard", help="Difficulty of the embedded tasks."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of every random draw.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Stop after this many minutes.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Stop after this many steps.")] = None,
+    seed: Annotated[
+        str | None, typer.Option(metavar="N", help="Seed of every random draw.")
+    ] = None,
+    minutes: Annotated[
+        str | None, typer.Option(metavar="M", help="Stop after this many minutes.")
+    ] = None,
+    steps: Annotated[
+        str | None, typer.Option(metavar="N", help="Stop after this many steps.")
+    ] = None,
     output: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Run folder; without it a new one below runs/."),

@@ -90,9 +90,10 @@ class HFBackend:
             start, length = int(starts_B[b]), int(lengths_B[b])
             cache = self._caches[slot]
             if cache is None or start == 0:
-                cache = DynamicCache(config=self._model.config)
-            elif cache.get_seq_length() > start:
-                cache.crop(start)
+                # Without the config every layer keeps all keys, windowed ones too (their masks
+                # still apply), so that any cache can be cut back.
+                cache = DynamicCache()
+            _crop(cache, start)
             result = self._model(
                 input_ids=ids_BT[b : b + 1, :length], past_key_values=cache, use_cache=True
             )
@@ -104,11 +105,18 @@ class HFBackend:
         """Copy whole caches and cut them to `length`."""
         for s, t in zip(source.tolist(), target.tolist(), strict=True):
             self._caches[t] = copy.deepcopy(self._caches[s])
-            if self._caches[t] is not None and self._caches[t].get_seq_length() > length:
-                self._caches[t].crop(length)
+            if self._caches[t] is not None:
+                _crop(self._caches[t], length)
 
     def refresh(self) -> None:
         """The model's own parameters are the master weights: nothing to do."""
+
+
+def _crop(cache: Any, length: int) -> None:
+    """Cut a cache back to its first `length` tokens; a shorter one stays as it is."""
+    beyond = int(cache.get_seq_length()) - length
+    if beyond > 0:
+        cache.crop(-beyond)
 
 
 def make_backend(policy: Policy, slots: int, width: int, dtype: torch.dtype) -> Backend:

@@ -37,6 +37,9 @@ class ChatSession:
         self.calls: list[Call] = []
         self._engine, self._codec, self._seeds = engine, codec, seeds
         self._name, self._order = name, order
+        self._started = 0
+        self._agents: dict[str, None] = {}
+        """Whose conversations the engine may keep, in order of appearance."""
         self._threads: dict[str, _Thread] = {}
 
     async def chat(
@@ -52,7 +55,9 @@ class ChatSession:
         prompt = self._continue(agent, given, names)
         if prompt is None:
             prompt = self._codec.render(given, tools)
-        index = len(self.calls)
+        # Taken before anything is awaited: agents of one attempt may call at the same time.
+        index, self._started = self._started, self._started + 1
+        self._agents[agent] = None
         seeds = self._seeds.child("call", index)
         sampled = await self._engine.sample(
             Request(prompt, sampling, seeds.value(), self._order, f"{self._name}/{agent}")
@@ -82,7 +87,7 @@ class ChatSession:
 
     def close(self) -> None:
         """Give the engine's slots back."""
-        for agent in self._threads:
+        for agent in self._agents:
             self._engine.release(f"{self._name}/{agent}")
 
     def _continue(

@@ -82,6 +82,11 @@ class EngineDriver:
         try:
             ended = self.engine.step()
             while not ended and self.engine.busy and self.schedule == "deterministic":
+                if self.engine.stuck:
+                    raise EngineError(
+                        f"idle conversations keep all {self.engine.slots} slots, and everybody "
+                        "waits for one; give the engine more slots"
+                    )
                 ended = self.engine.step()
         except Exception as error:
             self._fail(error)

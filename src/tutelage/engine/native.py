@@ -44,6 +44,8 @@ class _Slot:
     session: str | None = None
     handle: int | None = None
     request: Request | None = None
+    version: int = 0
+    """Of the weights with which its running request began."""
     used: int = 0
     """When it was last used, for eviction."""
 
@@ -102,6 +104,11 @@ class NativeEngine:
     def busy(self) -> bool:
         """Whether a `step` would do anything."""
         return bool(self._pending) or any(s.handle is not None for s in self._rows)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether requests wait while none runs: idle conversations keep every slot."""
+        return bool(self._pending) and all(s.handle is None for s in self._rows)
 
     def submit(self, request: Request) -> int:
         """Queue a request and return its handle. Raises `ContextOverflowError` if it cannot fit."""
@@ -190,7 +197,7 @@ class NativeEngine:
         slot, sampling = self._rows[row], request.sampling
         cached = len(slot.ids)
         slot.handle, slot.request, slot.used = handle, request, self._clock
-        slot.session = request.session
+        slot.session, slot.version = request.session, self.version
         if request.session is not None:
             self._by_session[request.session] = row
         room = self.max_length - len(request.prompt_ids)
@@ -381,12 +388,12 @@ class NativeEngine:
             logprobs=tuple(self._logp[row, :count].tolist()),
             raw_logprobs=tuple(self._raw[row, :count].tolist()),
             stop_reason=reason,
-            policy_version=self.version,
+            policy_version=slot.version,
         )
         # The last token was drawn but never fed, so it is not in the cache.
         slot.ids = self._prompt(row) + result.token_ids[:-1]
         slot.handle, slot.used = None, self._clock
-        if slot.session is None:
+        if slot.session is None or slot.version != self.version:
             self._clear(slot)
         return handle, result
 

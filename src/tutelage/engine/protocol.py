@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,4 +47,12 @@ class AsyncEngine(Protocol):
     @property
     def max_length(self) -> int:
         """The most tokens that prompt and answer can have together."""
+        ...
+
+
+class RolloutEngine(AsyncEngine, Protocol):
+    """An engine whose schedule knows which rollouts there are; what the runner needs."""
+
+    def participant(self) -> AbstractAsyncContextManager[None]:
+        """Around a rollout, reward included; see `driver.py` for what it is good for."""
         ...

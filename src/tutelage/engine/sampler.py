@@ -13,8 +13,12 @@ from torch import Tensor
 
 
 def uniforms(seed: int, count: int) -> np.ndarray:
-    """`count` numbers in [0, 1), a pure function of `seed` (Philox, counter-based)."""
-    return np.random.Generator(np.random.Philox(key=seed)).random(count)
+    """`count` float32 numbers in [0, 1), a pure function of `seed` (Philox, counter-based).
+
+    In single precision, as `draw` uses them: a longer number could round up to 1 there, and point
+    beyond the last token that may be drawn.
+    """
+    return np.random.Generator(np.random.Philox(key=seed)).random(count, dtype=np.float32)
 
 
 def draw(

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from tutelage.agents.tool_calling import Outcome
 from tutelage.engine.chat import ChatSession
-from tutelage.engine.driver import EngineDriver
+from tutelage.engine.protocol import RolloutEngine
 from tutelage.errors import ContextOverflowError, EngineError, RewardError
 from tutelage.policy.codec import Codec
 from tutelage.rewards import RewardFunction, compute_reward
@@ -73,7 +73,7 @@ class Runner:
 
     def __init__(
         self,
-        driver: EngineDriver,
+        driver: RolloutEngine,
         codec: Codec,
         reward: RewardFunction,
         settings: RunnerSettings,
@@ -91,8 +91,15 @@ class Runner:
         gate = asyncio.Semaphore(self._settings.concurrency)
 
         async def one(order: int, spec: Spec) -> Rollout:
-            async with gate, self._driver.participant():
-                rollout = await self._rollout(order, spec, agent)
+            await gate.acquire()
+            async with self._driver.participant():
+                try:
+                    rollout = await self._rollout(order, spec, agent)
+                finally:
+                    gate.release()
+                # Who waits at the gate begins before this rollout leaves the schedule: else what
+                # the engine does next would depend on which of two tools came back first.
+                await asyncio.sleep(0)
             if on_done is not None:
                 on_done(rollout)
             return rollout
@@ -130,8 +137,10 @@ class Runner:
         attempt_id = seeds.id("att")
         session = ChatSession(self._driver, self._codec, seeds=seeds, name=attempt_id, order=order)
         outcome, start = Outcome(), perf_counter()
-        failure = await self._play(spec, agent, session, outcome)
-        session.close()
+        try:
+            failure = await self._play(spec, agent, session, outcome)
+        finally:
+            session.close()
         attempt = Attempt(
             id=attempt_id,
             index=number,
@@ -148,20 +157,24 @@ class Runner:
     async def _play(
         self, spec: Spec, agent: Agent, client: ChatSession, outcome: Outcome
     ) -> Failure | None:
-        limit = self._settings.timeout
+        limit, failure = self._settings.timeout, None
+        deadline = asyncio.timeout(limit)
         try:
-            async with asyncio.timeout(limit):
+            async with deadline:
                 await agent.run(spec.task, client, outcome)
-        except TimeoutError:
-            return Failure(FailureCause.TIMEOUT, f"it was stopped after {limit:g} seconds")
         except ContextOverflowError as error:
-            return Failure(FailureCause.CONTEXT_OVERFLOW, str(error))
+            failure = Failure(FailureCause.CONTEXT_OVERFLOW, str(error))
         except EngineError as error:
-            return Failure(FailureCause.ENGINE_ERROR, str(error), traceback.format_exc())
-        except Exception as error:
+            failure = Failure(FailureCause.ENGINE_ERROR, str(error), traceback.format_exc())
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # the run is being stopped, not this agent by itself
             message = f"{type(error).__name__}: {error}"
-            return Failure(FailureCause.AGENT_ERROR, message, traceback.format_exc())
-        return None
+            failure = Failure(FailureCause.AGENT_ERROR, message, traceback.format_exc())
+        if deadline.expired():  # however the agent took it, and also when it went on regardless
+            return Failure(FailureCause.TIMEOUT, f"it was stopped after {limit:g} seconds")
+        return failure
 
     async def _grade(self, task: Task, attempt: Attempt) -> Attempt:
         """The attempt with its reward; a reward that fails makes the attempt fail."""

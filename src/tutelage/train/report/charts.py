@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tutelage.train.report.source import Points, Source
-from tutelage.train.report.svg import Panel, Series, draw
+from tutelage.train.report.svg import Panel, Series, Style, draw
 from tutelage.train.report.words import cut, exact_percent, listed, percent, short
 
 WIDE = (460, 280)
@@ -79,7 +79,9 @@ _DIAGNOSTICS = (
     _Diagnostic("Turns", "Model calls in one rollout, on average.", "rollout/turns"),
     _Diagnostic("Gradient norm", "Before clipping.", "grad_norm"),
     _Diagnostic(
-        "Tokens per second", "Tokens handled in a second of wall time.", "tokens_per_second"
+        "Tokens per second",
+        "Sampled tokens per second of sampling and training.",
+        "tokens_per_second",
     ),
 )
 
@@ -142,22 +144,34 @@ def cold_start_chart(source: Source) -> Chart | None:
 
 
 def control_chart(source: Source) -> Chart | None:
-    """Held-out success of RL and of the control, over time where both have it."""
-    curves = {phase: source.curve(phase, "val/success_sampled") for phase in ("rl", "control")}
+    """RL and the control side by side, over time where both have it: held-out success where both
+    measured it, else the mean reward of the steps."""
+    phases, metric = ("rl", "control"), "val/success_sampled"
+    curves = {phase: source.curve(phase, metric) for phase in phases}
+    held_out = all(len(points) > 1 for points in curves.values())
+    if not held_out:
+        metric = "reward/mean"
+        curves = {phase: source.curve(phase, metric) for phase in phases}
     if any(len(points) < 2 for points in curves.values()):
         return None
-    timed = {phase: _over_minutes(source, phase) for phase in curves}
+    timed = {phase: _over_minutes(source, phase, metric) for phase in phases}
     have_time = all(len(timed[phase]) == len(curves[phase]) for phase in curves)
     if not have_time:
         timed = {p: _over_share(points) for p, points in curves.items()}
+    window = 1 if held_out else max(1, max(map(len, curves.values())) // 20)
+    what = "Sampled success on held-out tasks" if held_out else "Mean reward on training tasks"
+    if window > 1:
+        what += f", mean of {window} steps"
+    styles: tuple[Style, Style] = ("dashes", "marks") if held_out else ("line", "line")
     return _chart(
-        "Same minutes, two teachers",
-        "Sampled success on held-out tasks: rewards against the policy's own successful rollouts.",
+        "The same start, two ways to learn",
+        f"{what}: from rewards, and from the policy's own successes.",
         [
-            (Series(timed["control"], "control", "dashes"), "control"),
-            (Series(timed["rl"], "after", "marks"), "RL"),
+            (Series(smoothed(timed["control"], window), "control", styles[0]), "control"),
+            (Series(smoothed(timed["rl"], window), "after", styles[1]), "RL"),
         ],
         x_label="minutes since the first step" if have_time else "% of the steps",
+        percent_axis=all(0 <= y <= 1 for points in curves.values() for _, y in points),
     )
 
 
@@ -197,11 +211,11 @@ def _mixed_steps(source: Source) -> tuple[float, float, str] | None:
     return (steps[-sft.mixed_steps], steps[-1], f"{exact_percent(sft.guess_share)} guess")
 
 
-def _over_minutes(source: Source, phase: str) -> Points:
+def _over_minutes(source: Source, phase: str, metric: str) -> Points:
     times = dict(source.curve(phase, "time/elapsed"))
     start = min(times.values(), default=0.0)
-    success = source.curve(phase, "val/success_sampled")
-    return tuple(((times[x] - start) / 60, y) for x, y in success if x in times)
+    points = source.curve(phase, metric)
+    return tuple(((times[x] - start) / 60, y) for x, y in points if x in times)
 
 
 def _over_share(points: Points) -> Points:
@@ -213,29 +227,38 @@ def _diagnostic_chart(source: Source, wanted: _Diagnostic) -> Chart | None:
     points = source.curve("rl", wanted.metric)
     if not points:
         return None
+    last = points[-1][1]
+    above = tuple((x, y) for x, y in points if y > 0)
+    log = wanted.scale == "log" and bool(above)
+    points = above if log else points
     window = max(1, len(points) // 20)
     fine = Series(points, "train", "faint")
     series = [fine, Series(smoothed(points, window), "train")] if window > 1 else []
     panel = Panel(
         series or [Series(points, "train")],
-        "plain" if wanted.scale == "log" and not any(y > 0 for _, y in points) else wanted.scale,
+        "log" if log else "share" if wanted.scale == "share" else "plain",
         bar=wanted.bar,
     )
     show = percent if wanted.scale == "share" else short
-    last = show(points[-1][1]) + (f" {wanted.unit}" if wanted.unit else "")
-    return Chart(wanted.title, wanted.note, _small(panel, wanted.metric), value=last)
+    words = show(last) + (f" {wanted.unit}" if wanted.unit else "")
+    return Chart(wanted.title, wanted.note, _small(panel, wanted.metric), value=words)
 
 
 def _tool_errors_chart(source: Source) -> Chart | None:
     """Share of all tool calls of a step that failed."""
-    calls, errors = (_summed(source, kind) for kind in ("calls", "errors"))
-    points = tuple((x, errors.get(x, 0.0) / n) for x, n in sorted(calls.items()) if n > 0)
+    tools = _tools(source)
+    calls: dict[float, float] = {}
+    failed: dict[float, float] = {}
+    for tool in tools:
+        share = dict(source.curve("rl", f"tools/{tool}/errors"))
+        for x, number in source.curve("rl", f"tools/{tool}/calls"):
+            calls[x] = calls.get(x, 0.0) + number
+            failed[x] = failed.get(x, 0.0) + number * share.get(x, 0.0)
+    points = tuple((x, failed[x] / number) for x, number in sorted(calls.items()) if number > 0)
     if not points:
         return None
-    names = [name for name in source.metric_names("rl") if _is_tool(name, "calls")]
-    tools = [cut(name.removeprefix("tools/").removesuffix("/calls"), 40) for name in names]
     panel = Panel([Series(points, "train")], "share")
-    note = f"Share of the calls of {listed(tools)} that failed."
+    note = f"Share of the calls of {listed([cut(tool, 40) for tool in tools])} that failed."
     last = percent(points[-1][1])
     return Chart("Tool errors", note, _small(panel, "tool errors"), value=last)
 
@@ -252,17 +275,11 @@ def _part_charts(source: Source) -> list[Chart]:
     return charts
 
 
-def _is_tool(name: str, kind: str) -> bool:
-    return name.startswith("tools/") and name.endswith(f"/{kind}") and name.count("/") >= 2
-
-
-def _summed(source: Source, kind: str) -> dict[float, float]:
-    total: dict[float, float] = {}
-    for name in source.metric_names("rl"):
-        if _is_tool(name, kind):
-            for x, y in source.curve("rl", name):
-                total[x] = total.get(x, 0.0) + y
-    return total
+def _tools(source: Source) -> list[str]:
+    """The tools of `tools/<name>/calls` (per rollout) and `tools/<name>/errors` (share of them)."""
+    named = [name for name in source.metric_names("rl") if name.startswith("tools/")]
+    calls = [name for name in named if name.endswith("/calls") and name.count("/") > 1]
+    return [name.removeprefix("tools/").removesuffix("/calls") for name in calls]
 
 
 def _small(panel: Panel, salt: str) -> str:

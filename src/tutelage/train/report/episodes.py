@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tutelage.evaluate.outcome import succeeded
 from tutelage.train.report.words import cut
 from tutelage.types import Attempt, Call, FailureCause, Message, Rollout, RolloutStatus, ToolResult
 
-SOLVED = 1.0
-"""The reward from which on a task counts as solved."""
 TEXT_LIMIT = 1200
 """Characters of one text that an episode keeps."""
 TURN_LIMIT = 12
@@ -69,16 +68,15 @@ def read_episode(rollout: Rollout) -> Episode:
     """The readable part of a rollout's last attempt."""
     last, fields = rollout.last, rollout.task.fields
     reward = None if last.reward is None else last.reward.value
-    solved = last.failure is None and reward is not None and reward >= SOLVED
     return Episode(
         rollout_id=rollout.id,
         task_id=rollout.task.id,
         question=cut(_question(rollout), TEXT_LIMIT),
         expected=cut(str(fields["answer"]), TEXT_LIMIT // 4) if "answer" in fields else "",
         family=cut(str(fields["family"]), 40) if "family" in fields else "",
-        solved=solved,
+        solved=succeeded(rollout),
         reward=reward,
-        outcome=outcome_of(last),
+        outcome=outcome_of(rollout),
         detail="" if last.failure is None else cut(last.failure.message, TEXT_LIMIT // 4),
         steps=_steps(last),
         turns=len(last.calls),
@@ -87,15 +85,16 @@ def read_episode(rollout: Rollout) -> Episode:
     )
 
 
-def outcome_of(attempt: Attempt) -> str:
-    """How an attempt ended, in a few words; `solved` is the only good one."""
+def outcome_of(rollout: Rollout) -> str:
+    """How a rollout ended, in a few words; `solved` is the only good one."""
+    attempt = rollout.last
     if attempt.failure is not None:
         return f"failed: {CAUSES[attempt.failure.cause]}"
     if attempt.status is not RolloutStatus.SUCCEEDED:
         return f"not ended: {attempt.status}"
     if attempt.reward is None:
         return "no reward"
-    if attempt.reward.value >= SOLVED:
+    if succeeded(rollout):
         return "solved"
     if (stopped := _STOPS.get(attempt.stop or "")) is not None:
         return stopped

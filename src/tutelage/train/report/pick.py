@@ -110,5 +110,6 @@ def _varied(pairs: Sequence[Pair], number: int) -> list[Pair]:
 
 
 def _share_solved(episodes: Sequence[Episode], family: str) -> float | None:
-    chosen = [e.solved for e in episodes if e.family == family]
+    # What infrastructure lost has no reward and is no evidence, as in the run's own results.
+    chosen = [e.solved for e in episodes if e.family == family and e.reward is not None]
     return sum(chosen) / len(chosen) if chosen else None

@@ -8,7 +8,7 @@ puts the sentences on the page.
 from __future__ import annotations
 
 from tutelage.train.report.source import Source, interval, number, share
-from tutelage.train.report.words import count, counted, exact_percent, percent, points
+from tutelage.train.report.words import counted, cut, exact_percent, percent, points
 
 
 def headline(source: Source) -> str:
@@ -18,6 +18,8 @@ def headline(source: Source) -> str:
         after = share(source.result, f"success_after_{kind}")
         if before is not None and after is not None:
             return f"From {percent(before)} to {percent(after)} of held-out tasks solved"
+        if after is not None:
+            return f"{percent(after)} of held-out tasks solved"
     return (
         "A run without an outcome yet" if not source.result else "A run without a before and after"
     )
@@ -39,6 +41,13 @@ def conclusions(source: Source) -> list[str]:
     return [s for s in sentences if s]
 
 
+def effort(source: Source) -> str:
+    """What the control has in common with RL: minutes, or steps where the run was bounded so."""
+    trainer = None if source.config is None else source.config.config.trainer
+    bounded = trainer is not None and (trainer.total_training_steps or trainer.total_epochs)
+    return "steps" if bounded else "minutes"
+
+
 def guess_share(source: Source) -> float | None:
     """The share of the mixed demonstrations that guess: as measured, else as configured."""
     measured = share(source.result, "guess_share")
@@ -55,9 +64,11 @@ def _cold_start(source: Source) -> str:
     elif config.model.path is None:
         who = f"A small language model (size {config.model.size}), built from scratch,"
     else:
-        who = f"The model {config.model.path}"
+        who = f"The model {cut(config.model.path, 120)}"
     if not steps:
         return f"{who} went into training as it was, without a cold start." if config else ""
+    if not source.result and not source.phase("rl"):
+        return f"{who} is being trained on demonstrations: {counted(steps, 'step')} so far."
     sentence = f"{who} was first trained on demonstrations, for {counted(steps, 'step')}"
     guess = guess_share(source)
     mixed = None if config is None else config.sft.mixed_steps
@@ -67,8 +78,8 @@ def _cold_start(source: Source) -> str:
     if mixed is not None and mixed >= steps:
         where = "these steps" if mixed == steps else "the mixed steps, which come last"
     return (
-        f"{sentence}; in {where}, {exact_percent(guess)} of the demonstrations guess an answer "
-        "instead of calling their tools."
+        f"{sentence}; in {where}, {exact_percent(guess)} of the demonstrations, drawn at random, "
+        "guess an answer instead of calling their tools."
     )
 
 
@@ -79,23 +90,23 @@ def _learning(source: Source) -> str:
         return ""
     config = None if source.config is None else source.config.config
     name = f" ({config.algorithm.adv_estimator.upper()})" if config else ""
-    rollouts = number(source.result, "rollouts")
-    if rollouts is None:
-        rollouts = source.trained_rollouts
-    played = f": {count(rollouts)} rollouts in {counted(steps, 'step')}" if rollouts else ""
-    again = f", {config.agent.num_chains} for each task," if config and played else ""
+    rollouts = source.trained_rollouts  # those of the result are of all phases
+    played = f": {counted(steps, 'step')}"
+    if rollouts:
+        played = f": {counted(rollouts, 'rollout')} in {counted(steps, 'step')}"
+    again = f", {config.agent.num_chains} for each task," if config and rollouts else ""
     than = "than the others of its task" if config and config.agent.num_chains > 1 else ""
     reinforced = f"what it sampled was reinforced where it earned more {than}".rstrip()
     if not than:
         reinforced = "what it sampled was reinforced by what it earned"
     return (
         f"Then it learned from rewards alone by reinforcement learning{name}{played}{again} "
-        f"played with real tools; {reinforced}."
+        f"played with its tools; {reinforced}."
     )
 
 
 def _measuring(source: Source) -> str:
-    tasks = number(source.result, "val_tasks")
+    tasks = number(source.result, "test_tasks") or number(source.result, "val_tasks")
     if tasks is None:
         return ""
     config = None if source.config is None else source.config.config
@@ -106,8 +117,8 @@ def _measuring(source: Source) -> str:
     sentence = f"Success is measured before and after on {counted(int(tasks), 'held-out task')}"
     if _has(source, "success_control"):
         return (
-            f"{sentence}{apart}; beside it stands a control that spent the same minutes on "
-            "supervised training with the policy's own successful rollouts."
+            f"{sentence}{apart}; beside it stands a control that spent the same {effort(source)} "
+            "on supervised training with the policy's own successful rollouts."
         )
     return f"{sentence}{apart}."
 
@@ -119,7 +130,8 @@ def _against_control(source: Source) -> str:
         return ""
     if abs(after - control) < 5e-4:
         return "RL and the control end at the same sampled success."
-    sentence = f"RL against the control: {points(after - control)}, sampled"
+    side = "above" if after > control else "below"
+    sentence = f"RL ends {points(abs(after - control), signed=False)} {side} the control, sampled"
     ends = (
         interval(source.result, "success_after_sampled"),
         interval(source.result, "success_control_sampled"),

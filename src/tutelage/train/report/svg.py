@@ -77,6 +77,7 @@ def draw(
             "the report needs matplotlib: pip install 'tutelage[train]'"
         ) from error
     settings: dict[Any, Any] = dict(matplotlib.rcParamsDefault)
+    del settings["backend"]  # the one setting that the context would not put back
     settings |= {
         "svg.hashsalt": ascii(salt),  # a tool's name may hold what has no encoding
         "svg.fonttype": "none",
@@ -134,13 +135,15 @@ def _draw_panel(axes: Axes, panel: Panel, font: float) -> None:
         axes.yaxis.set_major_formatter(_worded(percent))
     else:
         low, high = min(0.0, *ys), max(0.0, *ys)
-        room = 0.06 * (high - low) or 1.0
+        room = 0.06 * (high - low) or (0.01 if panel.unit == "share" else 1.0)
         axes.set_ylim(low - (room if low < 0 else room / 3), high + room)
         axes.yaxis.set_major_locator(MaxNLocator(3, min_n_ticks=2))
         axes.yaxis.set_major_formatter(_worded(percent if panel.unit == "share" else short))
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
     axes.xaxis.set_major_formatter(_worded(short))
     axes.margins(x=0.02)
+    if len(xs := {x for s in panel.series for x, _ in s.points}) == 1:
+        axes.set_xlim(min(xs) - 1, max(xs) + 1)
 
 
 def _worded(words: Callable[[float], str]) -> Any:

@@ -30,6 +30,13 @@ from tutelage.train.report.words import count, cut, duration, percent, points, s
 
 FINISHED = ("succeeded", "finished", "completed", "done", "ok")
 """Statuses after which there is nothing to resume."""
+PHASE_NAMES: Mapping[str, str] = {
+    "rl": "RL",
+    "before": "measuring before",
+    "after": "measuring after",
+    "after_control": "measuring the control",
+}
+"""Phases whose names need more words; the others speak for themselves."""
 VALUE_LIMIT = 400
 """Characters of one configured value that the page shows."""
 
@@ -215,7 +222,7 @@ def _rows(source: Source) -> list[Row]:
         row(
             "control",
             "Control",
-            "same minutes, supervised on its own successes",
+            f"same {story.effort(source)}, supervised on its own successes",
             "control_sampled",
             "control_greedy",
         ),
@@ -234,18 +241,18 @@ def _facts(source: Source) -> list[Fact]:
     wanted = (
         ("rl_steps", "RL steps", count),
         ("rollouts", "rollouts", count),
-        ("tokens", "tokens", count),
+        ("tokens", "sampled tokens", count),
         ("wall_seconds", "wall time", duration),
-        ("val_tasks", "held-out tasks", count),
+        ("test_tasks" if "test_tasks" in result else "val_tasks", "held-out tasks", count),
         ("seed", "seed", "{:.0f}".format),
     )
     facts = [
-        Fact(name, show(value))
+        Fact(name, show(value), "in all phases" if key in ("rollouts", "tokens") else "")
         for key, name, show in wanted
         if (value := number(result, key)) is not None
     ]
     if (level := text(result, "level")) is not None:
-        facts.append(Fact("level", level))
+        facts.append(Fact("level", cut(level, 16)))
     if (gap := number(result, "max_dlogp")) is not None:
         facts.append(Fact("max |Δ log p|", short(gap), "bar: 1e−4 in fp32", gap >= MAX_DLOGP))
     return facts
@@ -260,11 +267,12 @@ def _kind(source: Source) -> str:
 
 
 def _pair_kind(source: Source) -> str:
-    """The kind of evaluation to show rollouts of: greedy, where something was learned there."""
-    for kind in ("greedy", "sampled"):
-        if any(pair.verdict == "learned" for pair in choose(*_sides(source, kind))):
-            return kind
-    return "greedy" if all(_sides(source, "greedy")) else "sampled"
+    """The kind of evaluation to show rollouts of: the one with more to see, greedy when equal."""
+
+    def variety(kind: str) -> int:
+        return len({(p.verdict, p.after.family) for p in choose(*_sides(source, kind))})
+
+    return max(("greedy", "sampled"), key=variety)
 
 
 def _sides(source: Source, kind: str) -> tuple[Sequence[Episode], Sequence[Episode]]:
@@ -298,8 +306,7 @@ def _phases(source: Source) -> list[Phase]:
 
 
 def _phase_name(name: str) -> str:
-    words = cut(name.replace("_", " ").replace("/", ", "), 60)
-    return "RL" if words == "rl" else words
+    return PHASE_NAMES.get(name) or cut(name.replace("_", " ").replace("/", ", "), 60)
 
 
 def _hue(phase: str, position: int) -> str:

@@ -14,7 +14,7 @@ THIN = "\u202f"
 
 def percent(share: float) -> str:
     """A share of one as a percentage with at most one digit after the point, more when tiny."""
-    if 0 < abs(share) < 5e-4:
+    if 5e-6 < abs(share) < 5e-4:
         return f"{100 * share:.1g}{THIN}%"
     return f"{100 * share:.1f}".removesuffix(".0") + f"{THIN}%"
 
@@ -24,10 +24,10 @@ def exact_percent(share: float) -> str:
     return f"{100 * share:.6g}{THIN}%"
 
 
-def points(difference: float) -> str:
-    """A difference of two shares, with its sign, in percentage points."""
-    value = f"{100 * difference:+.1f}".removesuffix(".0").replace("-", "−")
-    return f"{value} {'point' if abs(100 * difference) == 1 else 'points'}"
+def points(difference: float, *, signed: bool = True) -> str:
+    """A difference of two shares in percentage points."""
+    value = f"{100 * difference:{'+' if signed else ''}.1f}".removesuffix(".0").replace("-", "−")
+    return f"{value} {'point' if value.strip('+−') == '1' else 'points'}"
 
 
 def count(number: float) -> str:

@@ -1,0 +1,72 @@
+"""The command itself: help, versions, verbs and options that do not exist, what it loads."""
+
+import subprocess
+import sys
+
+import pytest
+
+from .conftest import Tutelage
+
+VERBS = ("train", "resume", "eval", "ask", "runs", "show", "export", "config", "doctor")
+
+
+@pytest.mark.parametrize("args", [(), ("--help",), ("-h",)])
+def test_help_lists_every_verb(tutelage: Tutelage, args: tuple[str, ...]) -> None:
+    result = tutelage(*args)
+    assert result.exit_code == 0
+    listed = [line.split()[0] for line in result.stdout.partition("Commands:")[2].splitlines()[1:]]
+    assert tuple(listed) == VERBS
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_its_options(tutelage: Tutelage, verb: str) -> None:
+    result = tutelage(verb, "--help")
+    assert result.exit_code == 0
+    options = result.stdout.partition("Options:")[2].splitlines()[1:]
+    assert options
+    # A long option puts its help on the next line, so the section as a whole is looked at.
+    assert all("  " in line.strip() or not line.lstrip().startswith("-") for line in options)
+    assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_version(tutelage: Tutelage) -> None:
+    from tutelage import __version__
+
+    assert tutelage("--version").stdout == f"{__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("trian",), "Did you mean 'train'?"),
+        (("train", "math", "--setps", "3"), "--steps"),
+        (("train", "math", "--lr", "1"), "As a key: lr=VALUE"),
+        (("train", "math", "--lerning-rate", "1"), "As a key: learning_rate=VALUE"),
+        (("train",), "Missing argument 'RECIPE'"),
+        (("eval", "x"), "Missing option '--test'"),
+        (("ask", "x", "y", "--seed", "many"), "'--seed'"),
+    ],
+)
+def test_a_wrong_command_is_answered_with_the_nearest(
+    tutelage: Tutelage, args: tuple[str, ...], told: str
+) -> None:
+    result = tutelage(*args)
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from tutelage.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as end:\n    assert end.code == 0, end.code\n"
+        "heavy = {'torch', 'transformers', 'sqlalchemy', 'hydra', 'sympy', 'pydantic'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True
+    )
+    assert "doctor" in done.stdout
+    assert done.stderr.strip() == "[]"

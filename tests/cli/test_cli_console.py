@@ -1,0 +1,80 @@
+"""Formats and line wrapping."""
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tutelage.cli.console import PlainConsole, duration, facts, number, one_line, percent, visible
+
+
+@given(st.text(st.characters()))
+def test_what_is_shown_can_be_written_and_moves_no_cursor(text: str) -> None:
+    shown = visible(text)
+    shown.encode("utf-8")
+    assert not any(c < " " and c not in "\n\t" for c in shown)
+    assert "\x7f" not in shown
+    assert visible(shown) == shown
+
+
+def test_ordinary_text_stays_as_it_is() -> None:
+    assert visible("Größe\t5 × 3\n日本語 😀 [bold]") == "Größe\t5 × 3\n日本語 😀 [bold]"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.84, "0.84"),
+        (2.1e-6, "2.1e-06"),
+        (-0.0123, "-0.0123"),
+        (12345.6, "12 346"),
+        (2345678, "2 345 678"),
+        (0.0, "0"),
+        (float("nan"), "nan"),
+        (float("-inf"), "-inf"),
+    ],
+)
+def test_number(value: float, shown: str) -> None:
+    assert number(value) == shown
+
+
+def test_duration_and_percent() -> None:
+    assert [duration(s) for s in (0, 59.6, 92, 7507)] == ["0:00", "1:00", "1:32", "2:05:07"]
+    assert percent(0.945) == "94.5 %"
+
+
+@given(st.text(st.characters()), st.integers(2, 40))
+def test_one_line_is_one_line_of_that_width(text: str, width: int) -> None:
+    shown = one_line(text, width)
+    assert len(shown) <= width
+    assert "\n" not in shown
+
+
+def console(*, terminal: bool, width: int = 40) -> PlainConsole:
+    return PlainConsole(file=io.StringIO(), force_terminal=terminal, width=width, no_color=True)
+
+
+def written(to: PlainConsole) -> str:
+    assert isinstance(to.file, io.StringIO)
+    return to.file.getvalue()
+
+
+def test_facts_hang_on_a_terminal_and_stay_whole_in_a_pipe() -> None:
+    pairs = [("device", "cpu, because torch sees no GPU on this machine"), ("run", "r/" + "x" * 50)]
+    narrow, pipe = console(terminal=True), console(terminal=False)
+    for to in (narrow, pipe):
+        facts(to, pairs)
+    lines = written(pipe).splitlines()
+    assert lines == [
+        "device  cpu, because torch sees no GPU on this machine",
+        "run     r/" + "x" * 50,
+    ]
+    assert "\n        on this machine\n" in written(narrow)
+    assert "r/" + "x" * 50 in written(narrow), "a path must stay in one piece"
+
+
+def test_markup_in_a_value_is_text() -> None:
+    to = console(terminal=False)
+    facts(to, [("tools", "[bold]x[/bold] [/nope] :smile:")])
+    assert written(to) == "tools  [bold]x[/bold] [/nope] :smile:\n"

@@ -1,0 +1,197 @@
+"""`eval`, `ask`, `config` and `doctor`, with fakes below them."""
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tutelage.errors import DataError
+from tutelage.train.progress import Progress
+from tutelage.types import Reward, Rollout
+
+from .conftest import Fake, Tutelage
+from .sample_run import failure, rollout, success
+
+
+@dataclass
+class FakeEvaluation:
+    """The fields of `evaluate.Evaluation`."""
+
+    rollouts: list[Rollout] = field(default_factory=list[Rollout])
+    tasks: int = 3
+    success: float = 0.5
+    interval: tuple[float, float] = (0.2, 0.8)
+    mean_reward: float = 0.625
+    by_family: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
+
+
+@pytest.fixture
+def seen(fake: Fake) -> dict[str, Any]:
+    """A fake `evaluate` that keeps what it was given."""
+    kept: dict[str, Any] = {}
+    half = replace(success(), answer="39\x1b[2J", reward=Reward(0.25, {"digits": 0.25}))
+    played = [rollout("a", success()), rollout("b", half), rollout("c", failure())]
+
+    def evaluate(target: str, *, progress: Progress, **given: Any) -> FakeEvaluation:
+        kept.update(target=target, **given)
+        progress.start(target, {"device": "cpu"})
+        progress.evaluation("test", 3, 3)
+        return FakeEvaluation(played, by_family={"sum": (2, 1.0), "shopping": (1, 0.0)})
+
+    def ask(target: str, question: str, **given: Any) -> Rollout:
+        kept.update(target=target, question=question, **given)
+        return played[2] if target == "broken" else played[0]
+
+    fake("tutelage.evaluate", evaluate=evaluate, ask=ask)
+    return kept
+
+
+def test_eval_passes_its_options_on(tutelage: Tutelage, seen: dict[str, Any]) -> None:
+    args = "eval runs/x --test a.jsonl --test b.jsonl --samples 4 --temperature 0.5 --limit 9"
+    more = "--tools calculator,lookup --reward math --seed 5"
+    assert tutelage(*args.split(), *more.split()).exit_code == 0
+    assert seen == {
+        "target": "runs/x",
+        "tests": [Path("a.jsonl"), Path("b.jsonl")],
+        "samples": 4,
+        "temperature": 0.5,
+        "limit": 9,
+        "tools": ["calculator", "lookup"],
+        "reward": "math",
+        "seed": 5,
+    }
+
+
+@pytest.mark.parametrize(("samples", "temperature"), [("1", 0.0), ("2", 1.0)])
+def test_one_sample_is_greedy_and_several_are_not(
+    tutelage: Tutelage, seen: dict[str, Any], samples: str, temperature: float
+) -> None:
+    tutelage("eval", "x", "--test", "a.jsonl", "--samples", samples)
+    assert seen["temperature"] == temperature
+    assert seen["tools"] is None
+    assert seen["limit"] is None
+
+
+def test_eval_shows_success_and_what_was_wrong(tutelage: Tutelage, seen: dict[str, Any]) -> None:
+    result = tutelage("eval", "x", "--test", "a.jsonl")
+    shown = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert "success 50.0 % (95 % interval 20.0 % to 80.0 %)" in shown
+    assert "reward 0.625 in the mean" in shown
+    assert "sum 2 100.0 %" in shown
+    assert "shopping 1 0.0 %" in shown
+    assert "failed 1 agent_error" in shown
+    assert "answered 39\\x1b[2J, wanted 396 reward 0.25 (digits 0.25)" in shown
+    assert "answered nothing, wanted 396 reward 0" in shown
+    assert "\x1b" not in result.stdout
+
+
+def test_eval_as_json_is_nothing_but_json(tutelage: Tutelage, seen: dict[str, Any]) -> None:
+    result = tutelage("eval", "x", "--test", "a.jsonl", "--json")
+    assert json.loads(result.stdout) == {
+        "target": "x",
+        "samples": 1,
+        "temperature": 0.0,
+        "seed": 0,
+        "tasks": 3,
+        "rollouts": 3,
+        "success": 0.5,
+        "interval": [0.2, 0.8],
+        "mean_reward": 0.625,
+        "by_family": {
+            "sum": {"rollouts": 2, "success": 1.0},
+            "shopping": {"rollouts": 1, "success": 0.0},
+        },
+        "failures": {"agent_error": 1},
+    }
+    assert "held-out test: 3 of 3" in result.stderr
+
+
+def test_a_broken_task_file_is_told(tutelage: Tutelage, fake: Fake) -> None:
+    def evaluate(target: str, **given: Any) -> None:
+        raise DataError("a.jsonl line 3 is no JSON: '{'. Mend or remove the line.")
+
+    fake("tutelage.evaluate", evaluate=evaluate)
+    result = tutelage("eval", "x", "--test", "a.jsonl")
+    assert result.exit_code == 2
+    assert result.stderr == "Error: a.jsonl line 3 is no JSON: '{'. Mend or remove the line.\n"
+
+
+@pytest.mark.parametrize("option", [("--samples", "0"), ("--limit", "0"), ("--temperature", "-1")])
+def test_numbers_out_of_range_are_refused(
+    tutelage: Tutelage, seen: dict[str, Any], option: tuple[str, str]
+) -> None:
+    result = tutelage("eval", "x", "--test", "a.jsonl", *option)
+    assert result.exit_code == 2
+    assert option[0] in result.stderr
+    assert seen == {}
+
+
+def test_ask_shows_the_turns(tutelage: Tutelage, seen: dict[str, Any]) -> None:
+    result = tutelage("ask", "runs/x", "What is 17 * 23 + 5?", "--tools", "", "--seed", "4")
+    assert result.exit_code == 0
+    assert seen == {
+        "target": "runs/x",
+        "question": "What is 17 * 23 + 5?",
+        "tools": [],
+        "temperature": 0.0,
+        "seed": 4,
+    }
+    for part in ("calls calculator", "-> calculator gives 396", "answer  396"):
+        assert part in result.stdout
+
+
+def test_an_answer_that_failed_has_an_exit_code(tutelage: Tutelage, seen: dict[str, Any]) -> None:
+    result = tutelage("ask", "broken", "What?")
+    assert result.exit_code == 1
+    assert "failed, agent_error: ValueError" in result.stdout
+
+
+def test_an_empty_question_is_refused(tutelage: Tutelage, seen: dict[str, Any]) -> None:
+    result = tutelage("ask", "runs/x", " ")
+    assert result.exit_code == 2
+    assert "the question is empty: ' '" in result.stderr
+    assert seen == {}
+
+
+def test_config_lists_every_key(tutelage: Tutelage) -> None:
+    from tutelage.config import reference_rows
+
+    shown = tutelage("config").stdout
+    for row in reference_rows():
+        assert f"{row.key}={row.default}   {row.type}" in shown
+
+
+def test_config_of_a_word(tutelage: Tutelage) -> None:
+    shown = tutelage("config", "--", "--learning-rate").stdout
+    assert shown.startswith("actor.optim.lr=1e-06   a number, above 0\n    Learning rate")
+    assert shown.count("=") == 1
+    result = tutelage("config", "lerning_rate")
+    assert result.exit_code == 2
+    assert "Did you mean 'learning_rate'?" in result.stderr
+
+
+def test_config_as_markdown_is_the_reference_page(tutelage: Tutelage) -> None:
+    from tutelage.config import reference_markdown
+
+    assert tutelage("config", "--markdown").stdout == reference_markdown()
+
+
+def test_doctor_shows_what_is_missing_and_how_to_get_it(tutelage: Tutelage, fake: Fake) -> None:
+    lines = [("python", "3.11.9", None), ("matplotlib", "missing", "pip install 'tutelage[train]'")]
+    fake("tutelage.train.machine", describe=lambda: lines)
+    result = tutelage("doctor")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "ok  python      3.11.9",
+        "!   matplotlib  missing",
+        "                pip install 'tutelage[train]'",
+        "",
+        "1 to look at, marked with '!'. Start with: tutelage train math",
+    ]
+
+
+def test_doctor_where_nothing_is_missing(tutelage: Tutelage, fake: Fake) -> None:
+    fake("tutelage.train.machine", describe=lambda: [("python", "3.11.9", None)])
+    assert "Nothing is missing." in tutelage("doctor").stdout

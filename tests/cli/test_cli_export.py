@@ -1,0 +1,126 @@
+"""`export`: rows for other programs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tutelage.store import open_store
+from tutelage.tools.registry import BUILTIN_TOOLS
+
+from .conftest import Fake, Tutelage
+from .sample_run import failure, make_run, rollout
+
+
+@pytest.fixture
+def runs(tmp_path: Path, fake: Fake) -> Path:
+    """A folder of one run, named `sums`, whose tools load without torch."""
+    fake("tutelage.train.setting", load_tools=lambda config: dict(BUILTIN_TOOLS))
+    make_run(tmp_path / "runs" / "sums")
+    return tmp_path / "runs"
+
+
+def test_whole_rollouts(tutelage: Tutelage, runs: Path) -> None:
+    result = tutelage("export", "sums")
+    assert result.exit_code == 0, result.output
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    assert len(rows) == 4
+    assert rows[0]["attempts"][0]["calls"][0]["prompt_ids"] == [0, 1, 2, 3]
+
+
+def test_only_successful_ones(tutelage: Tutelage, runs: Path) -> None:
+    rows = tutelage("export", "sums", "--successful").stdout.splitlines()
+    assert [json.loads(row)["reward"] for row in rows] == [1.0, 1.0, 1.0]
+
+
+def test_chat_rows_carry_the_tools(tutelage: Tutelage, runs: Path, tmp_path: Path) -> None:
+    result = tutelage("export", "sums", "--format", "sft", "--out", "rows.jsonl")
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert "2 rows in rows.jsonl" in result.stderr
+    rows = [json.loads(line) for line in tmp_path.joinpath("rows.jsonl").read_text().splitlines()]
+    assert [m["role"] for m in rows[0]["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert [t["function"]["name"] for t in rows[0]["tools"]] == list(BUILTIN_TOOLS)
+    assert not tmp_path.joinpath("rows.jsonl.tmp").exists()
+
+
+def test_nothing_to_export_is_an_error_and_makes_no_file(
+    tutelage: Tutelage, runs: Path, tmp_path: Path
+) -> None:
+    folder = make_run(runs / "none", store=False)
+    with open_store(folder.store) as store:
+        store.put_run(
+            "none",
+            name="none",
+            recipe="math",
+            algorithm="rl",
+            config={},
+            seed=3,
+            folder="x",
+            status="running",
+        )
+        store.put_rollouts([rollout("roll_a", failure(), run_id="none")])
+    result = tutelage("export", "none", "--successful", "--out", "rows.jsonl")
+    assert result.exit_code == 2
+    assert "no rollout that succeeded with full reward" in result.stderr
+    assert not tmp_path.joinpath("rows.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("sums", "--format", "csv"), "'csv' is no export format: use one of jsonl, sft"),
+        (("other",), "there is no run 'other'"),
+        (("bare",), "has no store"),
+        (("sums", "--out", "nowhere/rows.jsonl"), "cannot write 'nowhere/rows.jsonl'"),
+        (("sums", "--out", "runs"), "cannot write 'runs'"),
+    ],
+)
+def test_mistakes(tutelage: Tutelage, runs: Path, args: tuple[str, ...], told: str) -> None:
+    make_run(runs / "bare", store=False)
+    result = tutelage("export", *args)
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_full_disk_keeps_the_old_file(tutelage: Tutelage, runs: Path) -> None:
+    result = tutelage("export", "sums", "--out", "/dev/full")
+    assert result.exit_code == 2
+    assert "cannot write '/dev/full': No space left on device" in result.stderr
+    assert os.path.exists("/dev/full")
+
+
+COMMAND = [sys.executable, "-c", "from tutelage.cli import main; main()"]
+
+
+def test_standard_output_that_is_full_is_told(runs: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, "export", "sums"],
+            cwd=runs.parent,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: cannot write the output: No space left on device")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error(runs: Path) -> None:
+    child = subprocess.Popen(
+        [*COMMAND, "export", "sums"],
+        cwd=runs.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.close()
+    assert child.stderr.read() == b""
+    assert child.wait(60) == 141

@@ -1,0 +1,99 @@
+"""How failures are worded, and the exit codes."""
+
+import errno
+import os
+from collections.abc import Callable
+
+import pytest
+import typer
+
+from tutelage.cli.failures import explain, reported
+from tutelage.errors import ConfigError, FailureBudgetError, RunError, TutelageError
+
+
+def run(error: BaseException) -> int:
+    """The exit code of a verb that raises `error`."""
+
+    @reported
+    def verb() -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as caught:
+        verb()
+    return caught.value.exit_code
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("seed='x': expected an integer"), 2),
+        (RunError("there is no run 'x'"), 2),
+        (FailureBudgetError("too many rollouts failed"), 1),
+    ],
+)
+def test_a_users_mistake_is_told_without_traceback(
+    error: TutelageError, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(error) == code
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"Error: {error}\n")
+
+
+def test_a_note_follows_the_message(capsys: pytest.CaptureFixture[str]) -> None:
+    error = RunError("cannot write")
+    error.add_note("What was done is saved.")
+    run(error)
+    assert capsys.readouterr().err == "Error: cannot write\nWhat was done is saved.\n"
+
+
+def test_a_bug_prints_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(ZeroDivisionError("oops")) == 1
+    told = capsys.readouterr().err
+    assert "Traceback" in told
+    assert "ZeroDivisionError: oops" in told
+    assert "This is a bug" in told
+
+
+def test_a_missing_extra_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("Error: torch is not installed")
+    assert "pip install 'tutelage[train]'" in told
+    assert "Traceback" not in told
+
+
+def test_another_missing_module_is_a_bug() -> None:
+    assert explain(ModuleNotFoundError("No module named 'nope'", name="nope")) is None
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG])
+def test_a_full_disk_is_no_bug(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(OSError(number, os.strerror(number), "rows.jsonl")) == 2
+    told = capsys.readouterr().err
+    assert "cannot write 'rows.jsonl'" in told
+    assert "Traceback" not in told
+
+
+def test_interruptions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(KeyboardInterrupt()) == 130
+    assert capsys.readouterr().err == "Stopped.\n"
+    assert run(BrokenPipeError()) == 141
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("end", [typer.Exit(3), typer.BadParameter("no")])
+def test_typers_own_ends_pass(end: Exception) -> None:
+    def verb() -> None:
+        raise end
+
+    wrapped: Callable[[], None] = reported(verb)
+    with pytest.raises(type(end)) as caught:
+        wrapped()
+    assert caught.value is end
+
+
+def test_control_characters_of_a_message_do_not_reach_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run(ConfigError("bad name \x1b[2J\ud800"))
+    assert capsys.readouterr().err == "Error: bad name \\x1b[2J\\ud800\n"

@@ -1,0 +1,132 @@
+"""The lines of the live display, at any width and in any state."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tutelage.cli.frame import (
+    Evaluation,
+    Phase,
+    bar,
+    flow,
+    frame,
+    metric_words,
+    share_done,
+    sparkline,
+    time_left,
+)
+
+VALUES = {
+    "reward/mean": 0.84,
+    "val/success_sampled": 0.875,
+    "val/success_greedy": 0.91,
+    "loss/policy": -0.0123,
+    "max_dlogp": 2.1e-6,
+    "tokens_per_second": 12345.6,
+    "time/step": 1.0,
+}
+
+
+def text(lines: list[object]) -> str:
+    return "\n".join(map(str, lines))
+
+
+def test_a_frame_shows_what_matters() -> None:
+    phase = Phase("reinforcement learning", began=0.0, steps=300, seconds=600.0)
+    phase = phase.after(60.0, 57, VALUES)
+    shown = text([*frame(phase, Evaluation("rl/greedy", 3, 9), [0.0, 1.0], 92.0, 80)])
+    for part in (
+        "reinforcement learning",
+        "step 57/300",
+        "1:32 gone",
+        "8:28 left",
+        "reward 0.84",
+        "sampled 87.5 %",
+        "greedy 91.0 %",
+        "loss -0.0123",
+        "max |Δlogp| 2.1e-06",
+        "tokens/s 12 346",
+        "▁█ reward",
+        "held-out rl/greedy: 3 of 9",
+    ):
+        assert part in shown
+    assert "time/step" not in shown
+
+
+@given(
+    name=st.text(st.characters(codec="utf-8", categories=["L", "N"]), min_size=1, max_size=60),
+    width=st.integers(20, 200),
+    done=st.integers(0, 10**7),
+    steps=st.none() | st.integers(1, 10**7),
+    seconds=st.none() | st.floats(0, 1e6),
+    value=st.floats(),
+    now=st.floats(0, 1e7),
+    utf8=st.booleans(),
+)
+def test_no_line_is_longer_than_the_terminal(
+    name: str,
+    width: int,
+    done: int,
+    steps: int | None,
+    seconds: float | None,
+    value: float,
+    now: float,
+    utf8: bool,
+) -> None:
+    phase = Phase(name, 0.0, steps, seconds).after(now / 2, done, dict.fromkeys(VALUES, value))
+    lines = frame(phase, Evaluation(name, 1, 2), [value] * 300, now, width, utf8=utf8)
+    assert lines
+    assert all(len(line.plain) <= width for line in lines)
+    if not utf8:
+        assert all(line.plain.replace(name[:width], "").isascii() for line in lines[1:-1])
+
+
+def test_time_left_follows_the_budget_or_the_latest_pace() -> None:
+    assert time_left(Phase("a", 10.0, seconds=60.0), 30.0) == 40.0
+    assert time_left(Phase("a", 0.0, steps=100), 5.0) is None
+    assert time_left(Phase("a", 0.0), 5.0) is None
+    phase = Phase("a", 0.0, steps=100)
+    # A run that was resumed at step 50: the 50 steps before it took no time here.
+    for now, done in ((10.0, 50), (11.0, 51), (12.0, 52)):
+        phase = phase.after(now, done, {})
+    left = time_left(phase, 12.0)
+    assert left is not None
+    assert math.isclose(left, 48.0)
+    assert time_left(Phase("a", 0.0, seconds=5.0), 9.0) == 0.0
+
+
+def test_share_done_is_the_bound_that_is_nearer() -> None:
+    phase = Phase("a", 0.0, steps=100, seconds=100.0, done=10)
+    assert share_done(phase, 50.0) == 0.5
+    assert share_done(phase, 500.0) == 1.0
+    assert share_done(Phase("a", 0.0), 5.0) is None
+
+
+def test_sparkline_keeps_the_course() -> None:
+    assert sparkline([0.0, 0.5, 1.0], 10) == "▁▅█"
+    assert sparkline([i / 99 for i in range(100)], 8) == "▁▂▃▄▅▆▇█"
+    assert sparkline([0.2, 0.2], 10) == "▂▂", "a flat low curve must not look like a top"
+    assert sparkline([0.0, 50.0, 100.0], 3) == "▁▅█"
+    assert sparkline([], 10) == sparkline([1.0], 0) == sparkline([math.nan], 5) == ""
+
+
+@given(st.lists(st.floats(), max_size=50), st.integers(0, 20), st.booleans())
+def test_sparkline_fits(values: list[float], width: int, utf8: bool) -> None:
+    assert len(sparkline(values, width, utf8=utf8)) <= width
+
+
+@given(st.lists(st.text("abc ", min_size=1, max_size=12)), st.integers(12, 40))
+def test_flow_keeps_every_word_whole(words: list[str], width: int) -> None:
+    lines = list(flow(words, width))
+    assert all(len(line) <= width for line in lines)
+    assert "".join(lines).replace(" ", "") == "".join(words).replace(" ", "")
+
+
+def test_bar_without_a_bound_is_empty() -> None:
+    assert bar(None, 4).plain == "────"
+    assert bar(0.5, 4, utf8=False).plain == "##.."
+
+
+def test_metrics_that_are_not_there_are_not_shown() -> None:
+    assert metric_words({"loss/sft": 1.0}) == ["loss 1"]

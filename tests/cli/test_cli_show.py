@@ -1,0 +1,212 @@
+"""`show` of a run and of a rollout, and `runs`."""
+
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from tutelage.cli.runs import is_held, last_metrics
+from tutelage.store import open_store
+
+from .conftest import Tutelage
+from .sample_run import failure, make_run, rollout, success
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """A folder of one run, named `sums`."""
+    make_run(tmp_path / "runs" / "sums")
+    return tmp_path / "runs"
+
+
+def test_a_run(tutelage: Tutelage, runs: Path) -> None:
+    result = tutelage("show", "sums")
+    assert result.exit_code == 0, result.output
+    shown = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert "Run sums" in shown
+    assert "recipe math, grpo, seed 3" in shown
+    for key in ("seed=3", "data.level=hard", "actor.optim.lr=0.001"):
+        assert f"set {key}" in shown
+    assert not any("preset" in line for line in shown)
+    assert "rl 2 0.25 -> 0.75 -0.5 -> -0.5 2e-06" in shown
+    assert "cold_start 1 2.5 -> 2.5" in shown
+    assert "sampled 31.0 % 94.5 % +63.5" in shown
+    assert "stored 4 rollouts" in shown
+    assert "failed 1 agent_error" in shown
+    assert "roll_ddddddddd reward 1 answer step 9 after/greedy" in shown
+    assert "roll_aaaaaabbb reward 0 agent_error step 1 train" in shown
+    assert "What is 17 * 23 + 5? -> 396" in shown
+
+
+def test_a_run_at_60_columns(
+    tutelage: Tutelage, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    result = tutelage("show", "sums")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    # Commands and sentences are left to the terminal to wrap.
+    whole = ("no tools", "done")
+    drawn = [line for line in lines if "tutelage" not in line and not line.startswith(whole)]
+    assert len(drawn) > 20
+    assert max(map(len, drawn)) <= 60
+
+
+def test_rollouts_of_a_run_can_be_listed(tutelage: Tutelage, runs: Path) -> None:
+    every = tutelage("show", "sums", "--rollouts", "3").stdout
+    assert every.count("roll_") == 3
+    assert "4 rollouts match" in every
+    failed = tutelage("show", "sums", "--failed").stdout
+    assert failed.count("roll_") == 1
+    assert "roll_aaaaaabbb" in failed
+    second = tutelage("show", "sums", "--step", "2").stdout
+    assert second.count("roll_") == 1
+    assert "roll_ccccccccc" in second
+
+
+def test_a_run_that_was_stopped(tutelage: Tutelage, tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "cut", result=False, store=False)
+    result = tutelage("show", "cut")
+    assert result.exit_code == 0
+    assert "tutelage resume" in result.stdout
+
+
+def test_a_rollout_turn_by_turn(tutelage: Tutelage, runs: Path) -> None:
+    result = tutelage("show", "roll_aaaaaaaaaa")
+    assert result.exit_code == 0, result.output
+    order = [
+        "Rollout roll_aaaaaaaaaaaaaaaaaaaaaaaa",
+        "task    t-17",
+        "mode    train",
+        "reward  1 (exact 1)",
+        "wanted  396",
+        "user",
+        "What is 17 * 23 + 5?",
+        "turn 1  2 tokens, stop",
+        "Let me see.",
+        'calls calculator {"expression": "17 * 23 + 5"}',
+        "-> calculator gives 396",
+        "turn 2  2 tokens, stop",
+        "answer  396",
+        "end     answer, after 0.50 s",
+    ]
+    at = -1
+    for part in order:
+        found = result.stdout.find(part, at + 1)
+        assert found > at, f"{part!r} is missing or out of order in:\n{result.stdout}"
+        at = found
+    assert "logprob" not in result.stdout
+    assert result.stdout.count("gives 396") == 1
+
+
+def test_tokens_of_a_rollout(tutelage: Tutelage, runs: Path) -> None:
+    shown = tutelage("show", "roll_aaaaaaaaaa", "--tokens").stdout
+    assert "7:-0.250 8:-0.750" in shown
+    assert "4 prompt tokens; policy version 5; temperature 1" in shown
+    assert "logprob mean -0.5000, lowest -0.7500, sum -1.0000" in shown
+
+
+def test_a_failed_rollout_says_why(tutelage: Tutelage, runs: Path) -> None:
+    shown = tutelage("show", "roll_aaaaaabbb").stdout
+    assert "status  failed, agent_error" in shown
+    assert "unreadable: half a call" in shown
+    assert "-> calculator failed, raised: Error: division by zero" in shown
+    assert "failed, agent_error: ValueError: no\\x1b[31m" in shown
+    assert "  Traceback (most ..." in shown
+    assert "\x1b" not in shown
+
+
+def test_earlier_attempts_are_shown_by_how_they_failed(tutelage: Tutelage, runs: Path) -> None:
+    from dataclasses import replace
+
+    tried = rollout("roll_eeee", failure(), run_id="sums", index=7)
+    tried = replace(tried, attempts=(*tried.attempts, replace(success(), id="att_2", index=1)))
+    with open_store(runs / "sums" / "store.db") as store:
+        store.put_rollouts([tried])
+    shown = tutelage("show", "roll_eeee").stdout
+    assert "attempt 0: failed" in shown
+    assert shown.index("agent_error: ValueError") < shown.index("turn 1")
+    assert shown.count("turn 1") == 1
+
+
+def test_a_prefix_of_several_rollouts_lists_them(tutelage: Tutelage, runs: Path) -> None:
+    result = tutelage("show", "roll_aaaa")
+    assert result.exit_code == 2
+    assert "begins several rollouts" in result.stderr
+    assert "roll_aaaaaabbbbbbbbbbbbbbbbbb" in result.stderr
+
+
+def test_runs_of_one_seed_share_ids_and_the_newest_is_shown(tutelage: Tutelage, runs: Path) -> None:
+    make_run(runs / "again")
+    result = tutelage("show", "roll_cccc")
+    assert result.exit_code == 0
+    assert "run     again" in result.stdout
+    assert "have it too: sums" in result.stdout
+    chosen = tutelage("show", "roll_cccc", "--run", "sums").stdout
+    assert "run     sums" in chosen
+    assert "too" not in chosen
+
+
+def test_a_run_can_be_shown_after_its_folder_was_renamed(tutelage: Tutelage, runs: Path) -> None:
+    runs.joinpath("sums").rename(runs / "other")
+    assert "stored  4 rollouts" in tutelage("show", "other").stdout
+    assert tutelage("show", "roll_cccc").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("nothing", "there is no run 'nothing'"),
+        ("roll_zzz", "no rollout begins with 'roll_zzz'"),
+    ],
+)
+def test_a_name_that_nothing_has(tutelage: Tutelage, runs: Path, name: str, told: str) -> None:
+    make_run(runs / "again")
+    result = tutelage("show", name)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: ")
+    assert told in result.stderr
+
+
+def test_a_damaged_store_is_no_bug(tutelage: Tutelage, runs: Path) -> None:
+    runs.joinpath("sums", "store.db").write_bytes(b"no database" * 100)
+    result = tutelage("show", "sums")
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+
+
+def test_runs_lists_each_run_on_a_line(tutelage: Tutelage, runs: Path) -> None:
+    make_run(runs / "cut", result=False, store=False)
+    make_run(runs / "bad", store=False).result.write_text("{")
+    lines = [line.split() for line in tutelage("runs").stdout.splitlines()]
+    assert lines[0] == ["run", "status", "seed", "steps", "success", "age"]
+    by_name = {line[0]: line[1:] for line in lines[2:]}
+    assert by_name["sums"][:7] == ["finished", "3", "2", "31", "->", "94", "%"]
+    assert by_name["cut"][:3] == ["stopped", "3", "2"]
+    assert by_name["bad"][:3] == ["stopped", "3", "2"]
+
+
+def test_runs_elsewhere_or_nowhere(tutelage: Tutelage, runs: Path) -> None:
+    runs.rename(runs.parent / "kept")
+    assert "No runs below 'runs' yet. Start with: tutelage train math" in tutelage("runs").stdout
+    assert "sums" in tutelage("runs", "--below", "kept").stdout
+
+
+def test_a_run_that_a_process_holds_is_running(tutelage: Tutelage, runs: Path) -> None:
+    folder = make_run(runs / "now", result=False, store=False)
+    assert not is_held(folder)
+    with (folder.path / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert is_held(folder)
+        assert "running" in tutelage("runs").stdout
+        assert "It is running now." in tutelage("show", "now").stdout
+    assert not is_held(folder)
+
+
+def test_last_metrics_ignores_a_line_that_was_cut(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert last_metrics(path) == {}
+    path.write_text('{"step": 1}\n{"step": 2}\n{"ste')
+    assert last_metrics(path) == {"step": 2}
+    path.write_text('{"step": 1, "x": "' + "x" * 200_000 + '"}\n')
+    assert last_metrics(path) == {}

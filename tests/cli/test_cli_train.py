@@ -1,0 +1,285 @@
+"""`train` and `resume`: what reaches the job, and every way a job can end."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tutelage.config import Resolved
+from tutelage.errors import ModelError
+from tutelage.train.folder import RunFolder
+from tutelage.train.progress import Progress
+
+from .conftest import Fake, Tutelage
+from .sample_run import RESULT, make_run, rollout, success
+
+
+@pytest.fixture
+def seen(fake: Fake, laptop: None) -> dict[str, Any]:
+    """Fake jobs that keep what they were given."""
+    kept: dict[str, Any] = {}
+
+    def train(resolved: Resolved, folder: RunFolder, progress: Progress) -> dict[str, Any]:
+        kept.update(resolved=resolved, folder=folder)
+        folder.config.write_text(resolved.to_json())
+        progress.start("math", {"device": "cpu"})
+        progress.phase("rewarded", steps=1)
+        progress.step(1, {"reward/mean": 0.5})
+        folder.policy.mkdir()
+        folder.report.write_text("<html>")
+        return RESULT
+
+    def resume(folder: RunFolder, progress: Progress) -> dict[str, Any]:
+        kept.update(folder=folder)
+        progress.note("resumed at step 40")
+        return RESULT
+
+    def dry_run(resolved: Resolved) -> Any:
+        return rollout("roll_dry", success())
+
+    fake("tutelage.train.jobs", train=train, resume=resume, dry_run=dry_run)
+    return kept
+
+
+def test_flags_files_and_overrides_reach_the_job(
+    tutelage: Tutelage, seen: dict[str, Any], tmp_path: Path
+) -> None:
+    tmp_path.joinpath("keys.json").write_text('{"agent": {"num_chains": 4}}')
+    for name in ("a.jsonl", "b.jsonl", "c.jsonl"):
+        tmp_path.joinpath(name).write_text('{"question": "?", "answer": "1"}\n')
+    args = "train math --level hard --seed 5 --steps 7 --output out --config keys.json lr=0.002"
+    files = "--train a.jsonl --train b.jsonl --val c.jsonl --tools calculator,lookup --reward math"
+    result = tutelage(*args.split(), *files.split())
+    assert result.exit_code == 0, result.output
+    config = seen["resolved"].config
+    assert seen["folder"].path == Path("out")
+    assert (config.seed, config.data.level, config.trainer.total_training_steps) == (5, "hard", 7)
+    assert config.agent.num_chains == 4
+    assert config.actor.optim.lr == 0.002
+    assert config.data.train_files == ("a.jsonl", "b.jsonl")
+    assert config.data.val_files == ("c.jsonl",)
+    assert config.agent.tools == ("calculator", "lookup")
+    assert config.agent.reward_name == "math"
+
+
+def test_the_end_of_a_training(tutelage: Tutelage, seen: dict[str, Any]) -> None:
+    result = tutelage("train", "math", "--output", "out")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    table = [line.split() for line in lines]
+    assert "held-out success, 200 tasks  before   after  change" in result.stdout
+    assert ["sampled", "31.0", "%", "94.5", "%", "+63.5"] in table
+    assert ["greedy", "42.0", "%", "98.5", "%", "+56.5"] in table
+    assert ["greedy,", "no", "tools", "2.0", "%"] in table
+    assert "control" not in result.stdout, "what was not measured has no column"
+    for part in ("policy  out/policy", "report  out/report.html", "12 345 tokens", "4:44 wall"):
+        assert part in result.stdout
+    for verb in ("ask", "show", "eval"):
+        assert any(line.startswith(f"  tutelage {verb} out") for line in lines)
+    assert "  tutelage runs" in lines
+    assert "rewarded: 1 steps" in result.stderr
+    assert "rewarded" not in result.stdout, "a pipe gets results, not progress"
+
+
+def test_runs_are_named_after_the_experiment_or_the_recipe(
+    tutelage: Tutelage, seen: dict[str, Any]
+) -> None:
+    tutelage("train", "math")
+    assert seen["folder"].path.parent == Path("runs")
+    assert seen["folder"].name.startswith("math-")
+    tutelage("train", "math", "trainer.experiment_name=a/b")
+    assert seen["folder"].name.startswith("a-b-")
+
+
+def test_the_console_logger_is_the_display(tutelage: Tutelage, seen: dict[str, Any]) -> None:
+    result = tutelage("train", "math", "trainer.logger=[jsonl]")
+    assert result.stderr == ""
+    assert "held-out success" in result.stdout
+
+
+def test_keys_without_effect_are_named(tutelage: Tutelage, seen: dict[str, Any]) -> None:
+    result = tutelage("train", "math", "rollout.gpu_memory_utilization=0.3")
+    assert result.exit_code == 0
+    assert "Warning: rollout.gpu_memory_utilization has no effect" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("math", "lerning_rate=1"), "Did you mean 'learning_rate'?"),
+        (("maths",), "Did you mean 'math'?"),
+        (("math", "--algorithm", "rll"), "Did you mean 'rl'?"),
+        (("math", "--steps", "many"), "flag --steps"),
+        (("math", "--minutes", "nan"), "flag --minutes"),
+        (("math", "--output", "file"), "is a file; choose another --output"),
+        (("math", "--output", "full"), "tutelage resume full"),
+        (("math", "--config", "nope.json"), "cannot read the configuration file 'nope.json'"),
+    ],
+)
+def test_mistakes_stop_before_the_job(
+    tutelage: Tutelage, seen: dict[str, Any], tmp_path: Path, args: tuple[str, ...], told: str
+) -> None:
+    tmp_path.joinpath("file").touch()
+    tmp_path.joinpath("full").mkdir()
+    tmp_path.joinpath("full", "x").touch()
+    before = sorted(tmp_path.rglob("*"))
+    result = tutelage("train", *args)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: ")
+    assert told in result.stderr
+    assert "Traceback" not in result.output
+    assert seen == {}
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_dry_run_shows_every_key_and_one_task(
+    tutelage: Tutelage, seen: dict[str, Any], tmp_path: Path
+) -> None:
+    result = tutelage("train", "math", "--dry-run", "--seed", "5", "lr=0.002")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert "seed=5   # flag --seed" in lines
+    assert any(line.startswith("actor.optim.lr=0.002   # override lr") for line in lines)
+    assert "critic.optim.lr=1e-05" in lines
+    assert any("preset math/default" in line for line in lines)
+    assert "17 * 23 + 5" in result.stdout
+    assert seen == {}
+    assert list(tmp_path.iterdir()) == [], "a dry run writes nothing"
+
+
+def failing(fake: Fake, error: BaseException, *, saves: bool) -> None:
+    def train(resolved: Resolved, folder: RunFolder, progress: Progress) -> dict[str, Any]:
+        progress.start("math", {})
+        if saves:
+            folder.config.write_text(resolved.to_json())
+        raise error
+
+    fake("tutelage.train.jobs", train=train)
+
+
+def test_an_error_after_the_start_says_how_to_go_on(
+    tutelage: Tutelage, fake: Fake, laptop: None
+) -> None:
+    failing(fake, ModelError("the tokenizer of 'm' has no chat template"), saves=True)
+    result = tutelage("train", "math", "--output", "out")
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-2:] == [
+        "Error: the tokenizer of 'm' has no chat template",
+        "What was done is saved. Go on with: tutelage resume out",
+    ]
+
+
+def test_a_job_that_never_began_leaves_no_folder(
+    tutelage: Tutelage, fake: Fake, laptop: None, tmp_path: Path
+) -> None:
+    failing(fake, ModelError("no model folder 'm'"), saves=False)
+    result = tutelage("train", "math", "--output", "out")
+    assert result.exit_code == 2
+    assert "resume" not in result.stderr
+    assert not tmp_path.joinpath("out").exists()
+
+
+def test_a_bug_in_a_job_prints_its_traceback_and_how_to_go_on(
+    tutelage: Tutelage, fake: Fake, laptop: None
+) -> None:
+    failing(fake, ZeroDivisionError("oops"), saves=True)
+    result = tutelage("train", "math", "--output", "out")
+    assert result.exit_code == 1
+    for part in ("Traceback", "ZeroDivisionError: oops", "tutelage resume out", "This is a bug"):
+        assert part in result.stderr
+
+
+def test_resume_goes_on_with_the_run(
+    tutelage: Tutelage, seen: dict[str, Any], tmp_path: Path
+) -> None:
+    make_run(tmp_path / "runs" / "sums", store=False)
+    result = tutelage("resume", "su")
+    assert result.exit_code == 0, result.output
+    assert seen["folder"].name == "sums"
+    assert "resumed at step 40" in result.stderr
+    assert "held-out success" in result.stdout
+
+
+def test_resume_of_nothing_names_the_runs(
+    tutelage: Tutelage, seen: dict[str, Any], tmp_path: Path
+) -> None:
+    make_run(tmp_path / "runs" / "sums", store=False)
+    result = tutelage("resume", "other")
+    assert result.exit_code == 2
+    assert "there is no run 'other'" in result.stderr
+    assert "sums" in result.stderr
+    assert seen == {}
+
+
+def test_resume_of_a_damaged_config_is_no_bug(
+    tutelage: Tutelage, seen: dict[str, Any], tmp_path: Path
+) -> None:
+    make_run(tmp_path / "runs" / "sums", store=False).config.write_text("{")
+    result = tutelage("resume", "sums")
+    assert result.exit_code == 2
+    assert "is not JSON" in result.stderr
+
+
+CHILD = """
+import signal, sys, time, types
+from tutelage.config import Machine
+from tutelage.cli import main
+
+def train(resolved, folder, progress):
+    if {saves}:
+        folder.config.write_text(resolved.to_json())
+    progress.start("math", {{}})
+    progress.phase("rewarded", steps=9)
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        progress.note("saving")
+        raise
+
+for name, members in {{
+    "machine": {{"facts": lambda: Machine(cuda_devices=0, cores=2)}},
+    "jobs": {{"train": train}},
+}}.items():
+    module = types.ModuleType("tutelage.train." + name)
+    vars(module).update(members)
+    sys.modules[module.__name__] = module
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+main()
+"""
+
+
+@pytest.mark.parametrize("saves", [True, False])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_job_and_says_how_to_go_on(
+    tmp_path: Path, number: signal.Signals, saves: bool
+) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD.format(saves=saves), "train", "math", "--output", "out"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stderr is not None
+    for line in child.stderr:
+        if "rewarded" in line:
+            break
+    time.sleep(0.2)  # into the sleep of the job
+    child.send_signal(number)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert out == ""
+    assert "Traceback" not in err
+    assert "saving" in err
+    if saves:
+        told = "Stopped. What was done is saved. Go on with: tutelage resume out"
+        assert err.splitlines()[-1] == told
+        assert json.loads((tmp_path / "out" / "config.json").read_text())
+    else:
+        assert err.splitlines()[-1] == "Stopped before there was anything to save."
+        assert not (tmp_path / "out").exists()

@@ -1,0 +1,457 @@
+"""The native engine: every request gets what it would get alone, whatever else goes on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from playback import finish, one, prompt, request, slowly
+
+from tutelage.engine.protocol import Request
+from tutelage.errors import ContextOverflowError
+from tutelage.policy.model import Policy
+from tutelage.policy.packing import TokenRow
+from tutelage.testing import tiny_engine
+from tutelage.types import Sampled, Sampling, StopReason
+
+KINDS = ["qwen2", "qwen3", "llama", "gpt2", "sliding"]
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def same(got: Sampled, wanted: Sampled) -> None:
+    assert got.token_ids == wanted.token_ids
+    assert got.stop_reason is wanted.stop_reason
+    assert got.logprobs == pytest.approx(wanted.logprobs, abs=1e-4)
+    assert got.raw_logprobs == pytest.approx(wanted.raw_logprobs, abs=1e-4)
+
+
+# ---------------------------------------------------------------- what is sampled
+
+
+@kinds
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0, 1.5])
+def test_a_request_gets_what_a_plain_forward_would_sample(
+    kind: str, temperature: float, tiny: Any
+) -> None:
+    engine = tiny_engine(tiny(kind), slots=3)
+    for seed in (0, 1):
+        wanted = request(seed, temperature=temperature, max_tokens=12)
+        same(one(engine, wanted), slowly(tiny(kind), wanted))
+
+
+@kinds
+def test_a_request_does_not_notice_its_neighbours(kind: str, tiny: Any) -> None:
+    """More requests than slots, of all lengths, in random order: each as if it were alone."""
+    count = 14 if kind in ("gpt2", "sliding") else 40
+    alone = tiny_engine(tiny(kind), slots=1)
+    requests = [
+        request(s, temperature=(1.0, 0.8, 0.0)[s % 3], max_tokens=1 + 5 * (s % 5))
+        for s in range(count)
+    ]
+    wanted = [one(alone, r) for r in requests]
+    order = list(range(count))
+    random.Random(0).shuffle(order)
+    got = finish(tiny_engine(tiny(kind), slots=5), [requests[i] for i in order])
+    for place, i in enumerate(order):
+        same(got[place], wanted[i])
+
+
+def test_late_requests_join_while_others_run(tiny: Any) -> None:
+    engine = tiny_engine(tiny("qwen2"), slots=4)
+    requests = [request(s, max_tokens=15) for s in range(10)]
+    results: dict[int, Sampled] = {}
+    handles: dict[int, int] = {}
+    for i, r in enumerate(requests):
+        handles[engine.submit(r)] = i
+        for _ in range(i % 4):
+            results |= {handles[h]: s for h, s in engine.step()}
+    while engine.busy:
+        results |= {handles[h]: s for h, s in engine.step()}
+    for i, r in enumerate(requests):
+        same(results[i], one(tiny_engine(tiny("qwen2"), slots=1), r))
+
+
+def test_equal_submissions_repeat_bit_for_bit(tiny: Any) -> None:
+    requests = [request(s, session=f"s{s % 7}" if s % 2 else None) for s in range(25)]
+    first = finish(tiny_engine(tiny("qwen3"), slots=6), requests)
+    assert finish(tiny_engine(tiny("qwen3"), slots=6), requests) == first
+
+
+def test_the_seed_decides(tiny: Any) -> None:
+    engine = tiny_engine(tiny("qwen2"))
+    ids = prompt(0)
+    requests = [Request(ids, Sampling(max_tokens=12), seed) for seed in (1, 2, 1)]
+    first, other, again = finish(engine, requests)
+    assert first == again
+    assert first.token_ids != other.token_ids
+
+
+def test_greedy_does_not_depend_on_the_seed(tiny: Any) -> None:
+    engine, ids = tiny_engine(tiny("llama")), prompt(4)
+    greedy = Sampling(temperature=0.0, max_tokens=15)
+    first, second = finish(engine, [Request(ids, greedy, seed) for seed in (1, 2)])
+    assert first.token_ids == second.token_ids
+    assert first.logprobs == first.raw_logprobs
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(1, 1.0), (3, 1.0), (0, 0.3), (5, 0.6)])
+def test_top_k_and_top_p_draw_from_their_support_only(top_k: int, top_p: float, tiny: Any) -> None:
+    policy: Policy = tiny("qwen2")
+    engine = tiny_engine(policy)
+    requests = [request(s, top_k=top_k, top_p=top_p, max_tokens=8) for s in range(6)]
+    plain = [request(s, max_tokens=8) for s in range(6)]
+    results = finish(engine, [*requests, *plain])
+    for r, got in zip(requests, results[:6], strict=True):
+        same(got, slowly(policy, r))
+    seen = 0
+    for r, got in zip(requests, results, strict=False):
+        ids = r.prompt_ids
+        for token, logp in zip(got.token_ids, got.logprobs, strict=True):
+            every = [TokenRow((*ids, t), (0,) * len(ids) + (1,)) for t in range(320)]
+            with torch.no_grad():
+                probs = policy.score(every).logp_K.exp()
+            better = probs[probs > probs[token] + 1e-7]
+            assert not top_k or len(better) < top_k
+            assert float(better.sum()) < top_p + 1e-4 or top_k
+            assert logp == pytest.approx(float(probs[token].log()), abs=1e-4)
+            ids += (token,)
+            seen += 1
+        if seen > 12:
+            break
+
+
+@kinds
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
+def test_log_probabilities_are_the_trainers(kind: str, temperature: float, tiny: Any) -> None:
+    """Several conversations of several turns at once; the trainer sees each as one row."""
+    policy: Policy = tiny(kind)
+    engine = tiny_engine(policy, slots=3)
+    talks = [prompt(s, 9 + s) for s in range(5)]
+    masks = [[0] * len(t) for t in talks]
+    sampled: list[list[float]] = [[] for _ in talks]
+    plain: list[list[float]] = [[] for _ in talks]
+    for turn in range(3):
+        results = finish(
+            engine,
+            [
+                Request(t, Sampling(temperature, max_tokens=9), 10 * i + turn, i, f"talk{i}")
+                for i, t in enumerate(talks)
+            ],
+        )
+        for i, got in enumerate(results):
+            seen = prompt(100 * turn + i, 3 + i)
+            talks[i] = talks[i] + got.token_ids + seen
+            masks[i] += [1] * len(got.token_ids) + [0] * len(seen)
+            sampled[i] += got.logprobs
+            plain[i] += got.raw_logprobs
+    rows = [TokenRow(t, tuple(m)) for t, m in zip(talks, masks, strict=True)]
+    for wanted, at in ((sampled, temperature), (plain, 1.0)):
+        with torch.no_grad():
+            trained = policy.score(rows, temperature=at).logp_K
+        flat = torch.tensor([x for row in wanted for x in row])
+        assert float((trained - flat).abs().max()) < 1e-4
+
+
+# ---------------------------------------------------------------- where it ends
+
+
+def test_it_ends_with_the_end_of_turn_token(tiny: Any) -> None:
+    policy: Policy = tiny("qwen2")
+    engine = tiny_engine(policy, slots=8)
+    results = finish(engine, [request(s, temperature=2.5, max_tokens=240) for s in range(24)])
+    ended = [r for r in results if r.stop_reason is StopReason.STOP]
+    assert ended
+    for r in results:
+        inner, last = r.token_ids[:-1], r.token_ids[-1]
+        assert not set(inner) & policy.codec.eos_ids
+        assert (last in policy.codec.eos_ids) == (r.stop_reason is StopReason.STOP)
+        assert len(r.token_ids) == len(r.logprobs) == len(r.raw_logprobs)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7])
+def test_max_tokens_is_kept(limit: int, tiny: Any) -> None:
+    got = one(tiny_engine(tiny("qwen2")), request(1, max_tokens=limit))
+    assert len(got.token_ids) == limit
+    assert got.stop_reason is StopReason.LENGTH
+
+
+def test_a_shorter_limit_gives_a_prefix(tiny: Any) -> None:
+    engine = tiny_engine(tiny("qwen2"))
+    short, long = finish(engine, [request(3, max_tokens=n) for n in (5, 20)])
+    assert long.token_ids[:5] == short.token_ids
+
+
+@kinds
+def test_the_context_is_a_limit(kind: str, tiny: Any) -> None:
+    engine = tiny_engine(tiny(kind), slots=2, max_length=32)
+    for length in (20, 31):
+        wanted = request(5, ids=prompt(5, length), max_tokens=100)
+        got = one(engine, wanted)
+        same(got, slowly(tiny(kind), wanted, max_length=32))
+        assert len(got.token_ids) <= 32 - length
+    for ids in (prompt(5, 32), prompt(5, 50)):
+        with pytest.raises(ContextOverflowError, match=str(len(ids))):
+            engine.submit(request(5, ids=ids))
+    with pytest.raises(ContextOverflowError, match="empty"):
+        engine.submit(Request((), Sampling(), 0))
+    assert not engine.busy
+
+
+def test_stop_strings_end_the_turn_that_says_them(tiny: Any) -> None:
+    policy: Policy = tiny("qwen2")
+    engine = tiny_engine(policy)
+    free = one(engine, request(2, max_tokens=20))
+    text = policy.codec.decode(free.token_ids[:8])
+    stop = text[-3:]
+    wanted = request(2, max_tokens=20, stop=("never said", stop))
+    got, neighbour = finish(engine, [wanted, request(2, max_tokens=20)])
+    same(got, slowly(policy, wanted))
+    said = policy.codec.decode(got.token_ids)
+    assert stop in said
+    assert stop not in policy.codec.decode(got.token_ids[:-1])
+    assert got.stop_reason is StopReason.STOP
+    same(neighbour, free)
+
+
+# ---------------------------------------------------------------- cache
+
+
+def turns(
+    engine: Any, count: int, session: str | None, seen: Sequence[tuple[int, ...]]
+) -> list[Sampled]:
+    """A conversation of `count` turns with `seen` as observations."""
+    talk, said = prompt(77, 14), []
+    for turn in range(count):
+        said.append(one(engine, Request(talk, Sampling(max_tokens=8), turn, 0, session)))
+        talk += said[-1].token_ids + seen[turn]
+    return said
+
+
+@kinds
+def test_continuing_a_conversation_equals_starting_afresh(kind: str, tiny: Any) -> None:
+    seen = [prompt(s, 1 + 11 * s) for s in range(4)]
+    kept = turns(tiny_engine(tiny(kind), slots=2), 4, "talk", seen)
+    for got, wanted in zip(kept, turns(tiny_engine(tiny(kind)), 4, None, seen), strict=True):
+        same(got, wanted)
+
+
+def test_a_new_turn_prefills_only_what_is_new(tiny: Any) -> None:
+    engine = tiny_engine(tiny("qwen2"), slots=2)
+    talk = prompt(1, 30)
+    first = one(engine, Request(talk, Sampling(max_tokens=6), 1, 0, "talk"))
+    assert engine.prefilled_tokens == 30
+    longer = talk + first.token_ids + prompt(2, 5)
+    one(engine, Request(longer, Sampling(max_tokens=6), 2, 0, "talk"))
+    # The last sampled token was drawn but never read, so it comes with the five observed ones.
+    assert engine.prefilled_tokens == 30 + 6
+    one(engine, Request(longer, Sampling(max_tokens=6), 2, 0, "another"))
+    assert engine.prefilled_tokens == 30 + 6 + len(longer)
+
+
+def test_a_history_that_was_edited_is_read_again(tiny: Any) -> None:
+    engine = tiny_engine(tiny("qwen2"), slots=2)
+    talk = prompt(1, 20)
+    one(engine, Request(talk, Sampling(max_tokens=6), 1, 0, "talk"))
+    for edited in ((9, *talk[1:], 10, 11), talk[:10], talk):
+        wanted = Request(edited, Sampling(max_tokens=6), 2)
+        before = engine.prefilled_tokens
+        got = one(engine, Request(edited, Sampling(max_tokens=6), 2, 0, "talk"))
+        assert engine.prefilled_tokens - before == len(edited)
+        same(got, one(tiny_engine(tiny("qwen2")), wanted))
+
+
+@kinds
+def test_a_groups_prompt_is_read_once(kind: str, tiny: Any) -> None:
+    engine = tiny_engine(tiny(kind), slots=8)
+    ids = prompt(3, 25)
+    group = [Request(ids, Sampling(max_tokens=9), s, s, f"s{s}") for s in range(6)]
+    other = [Request(prompt(4, 11), Sampling(max_tokens=9), 50, 7, "other")]
+    results = finish(engine, [*group, *other])
+    assert engine.prefilled_tokens == 25 + 11
+    for r, got in zip([*group, *other], results, strict=True):
+        same(got, one(tiny_engine(tiny(kind), slots=1), r))
+    assert len({r.token_ids for r in results[:6]}) > 1
+
+
+@kinds
+def test_more_conversations_than_slots_lose_time_but_not_correctness(kind: str, tiny: Any) -> None:
+    engine = tiny_engine(tiny(kind), slots=3)
+    talks = [prompt(s, 8 + s) for s in range(8)]
+    for turn in range(3):
+        requests = [
+            Request(t, Sampling(max_tokens=5), 10 * i + turn, i, f"s{i}")
+            for i, t in enumerate(talks)
+        ]
+        random.Random(turn).shuffle(requests)
+        for r, got in zip(requests, finish(engine, requests), strict=True):
+            alone = Request(r.prompt_ids, r.sampling, r.seed)
+            same(got, one(tiny_engine(tiny(kind), slots=1), alone))
+            talks[r.order] = r.prompt_ids + got.token_ids + prompt(turn, 3)
+
+
+def test_a_released_conversation_leaves_its_slot(tiny: Any) -> None:
+    engine = tiny_engine(tiny("qwen2"), slots=1, invariant=True)
+    first = one(engine, request(1, session="a"))
+    engine.submit(request(2, session="b"))
+    for _ in range(3):
+        assert engine.step() == []
+    engine.release("a")
+    engine.release("never heard of")
+    finish(engine)
+    again = request(1, ids=request(1).prompt_ids + first.token_ids + (7,), session="a")
+    engine.release("b")
+    before = engine.prefilled_tokens
+    one(engine, again)
+    assert engine.prefilled_tokens - before == len(again.prompt_ids)
+
+
+def test_slots_are_refilled_at_once(tiny: Any) -> None:
+    """Eight short requests and a long one through two slots take no longer than the long one."""
+    engine = tiny_engine(tiny("qwen2"), slots=2)
+    for s in range(9):
+        engine.submit(request(s, max_tokens=33 if s == 0 else 4, temperature=0.0, order=s))
+    steps = 0
+    while engine.busy:
+        engine.step()
+        steps += 1
+    assert steps <= 40
+
+
+def test_requests_are_admitted_by_their_order(tiny: Any) -> None:
+    engine = tiny_engine(tiny("qwen2"), slots=1)
+    handles = {engine.submit(request(s, max_tokens=2, order=9 - s)): s for s in range(5)}
+    ended: list[int] = []
+    while engine.busy:
+        ended += [handles[h] for h, _ in engine.step()]
+    assert ended == [4, 3, 2, 1, 0]
+
+
+# ---------------------------------------------------------------- cancel
+
+
+def test_a_cancelled_request_reports_nothing_and_frees_its_slot(tiny: Any) -> None:
+    engine = tiny_engine(tiny("qwen2"), slots=1)
+    running = engine.submit(request(1, max_tokens=100, session="a"))
+    waiting = engine.submit(request(2, order=1))
+    kept = engine.submit(request(3, order=2))
+    ended = engine.step()
+    engine.cancel(running)
+    engine.cancel(waiting)
+    engine.cancel(12345)
+    while engine.busy:
+        ended += engine.step()
+    assert [h for h, _ in ended] == [kept]
+    same(ended[0][1], one(tiny_engine(tiny("qwen2")), request(3)))
+    before = engine.prefilled_tokens
+    one(engine, request(1, session="a"))
+    assert engine.prefilled_tokens - before == len(request(1).prompt_ids)
+
+
+# ---------------------------------------------------------------- new weights
+
+
+def test_new_weights_drop_what_was_cached_under_the_old_ones(fresh: Any) -> None:
+    policy: Policy = fresh("qwen2")
+    engine = tiny_engine(policy, slots=3)
+    talk = prompt(1, 16)
+    first = one(engine, Request(talk, Sampling(max_tokens=6), 1, 0, "talk"))
+    assert first.policy_version == 0
+    change(policy)
+    engine.set_version(4)
+    longer = talk + first.token_ids + prompt(2, 4)
+    wanted = Request(longer, Sampling(max_tokens=6), 2)
+    got = one(engine, Request(longer, Sampling(max_tokens=6), 2, 0, "talk"))
+    assert got.policy_version == 4
+    same(got, slowly(policy, wanted))
+
+
+def test_weights_that_change_under_a_running_request_are_not_mixed_into_later_turns(
+    fresh: Any,
+) -> None:
+    """Its tokens carry the older version, and its cache, which is of two minds, is not kept."""
+    policy: Policy = fresh("qwen2")
+    engine = tiny_engine(policy, slots=3)
+    talk = prompt(1, 16)
+    handle = engine.submit(Request(talk, Sampling(max_tokens=6), 1, 0, "talk"))
+    results = dict(engine.step())
+    change(policy)
+    engine.set_version(1)
+    while engine.busy:
+        results |= dict(engine.step())
+    first = results[handle]
+    assert first.policy_version == 0
+    longer = talk + first.token_ids + prompt(2, 4)
+    got = one(engine, Request(longer, Sampling(max_tokens=6), 2, 0, "talk"))
+    assert got.policy_version == 1
+    same(got, slowly(policy, Request(longer, Sampling(max_tokens=6), 2)))
+
+
+def change(policy: Policy) -> None:
+    with torch.no_grad():
+        for tensor in policy.parameters():
+            tensor.add_(0.05 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(9)))
+
+
+# ---------------------------------------------------------------- occupancy-invariant mode
+
+
+def invariant_runs(policy: Policy, seed: int) -> dict[int, list[Sampled]]:
+    """Ten conversations of two turns among random others, in random order, at random moments."""
+    chance = random.Random(seed)
+    engine = tiny_engine(policy, slots=6, invariant=True)
+    said: dict[int, list[Sampled]] = {i: [] for i in range(10)}
+    handles: dict[int, int] = {}
+    waiting = [(i, talk_request(i, [])) for i in range(10)]
+    noise = 100 * (1 + seed)
+    while waiting or engine.busy:
+        chance.shuffle(waiting)
+        for _ in range(chance.randint(0, 3)):
+            if waiting:
+                i, wanted = waiting.pop()
+                handles[engine.submit(wanted)] = i
+        if chance.random() < 0.3 and noise % 100 < 30:
+            noise += 1
+            engine.submit(request(noise, order=chance.randint(0, 99), max_tokens=noise % 23 + 1))
+        for handle, got in engine.step():
+            i = handles.get(handle, -1)
+            if i < 0:
+                continue
+            said[i].append(got)
+            if len(said[i]) < 2:
+                waiting.append((i, talk_request(i, said[i])))
+            else:
+                engine.release(f"talk{i}")
+    return said
+
+
+def talk_request(i: int, said: Sequence[Sampled]) -> Request:
+    ids = prompt(i % 4, 10 + 9 * (i % 4))
+    for turn, got in enumerate(said):
+        ids += got.token_ids + prompt(50 + i + turn, 4 + i)
+    sampling = Sampling(temperature=(1.0, 0.7, 0.0)[i % 3], max_tokens=6 + i)
+    return Request(ids, sampling, 7 * i + len(said), i, f"talk{i}")
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "llama", "gpt2"])
+def test_in_invariant_mode_a_request_is_the_same_bit_for_bit_in_any_company(
+    kind: str, tiny: Any
+) -> None:
+    policy = tiny(kind)
+    alone: dict[int, list[Sampled]] = {}
+    for i in range(10):
+        engine = tiny_engine(policy, slots=6, invariant=True)
+        alone[i] = []
+        for _ in range(2):
+            alone[i].append(one(engine, talk_request(i, alone[i])))
+    for seed in range(2 if kind == "gpt2" else 4):
+        assert invariant_runs(policy, seed) == alone
+
+
+def test_invariant_mode_samples_the_same_function(tiny: Any) -> None:
+    wanted = [request(s) for s in range(6)]
+    got = finish(tiny_engine(tiny("qwen2"), slots=4, invariant=True), wanted)
+    for a, b in zip(got, finish(tiny_engine(tiny("qwen2"), slots=4), wanted), strict=True):
+        same(a, b)

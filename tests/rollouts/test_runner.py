@@ -1,0 +1,431 @@
+"""The runner: one rollout for each spec, in order, whatever happens inside; nothing is fatal."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tutelage.agents.tool_calling import Outcome, ToolCallingAgent
+from tutelage.engine.driver import EngineDriver
+from tutelage.engine.protocol import Request
+from tutelage.errors import EngineError
+from tutelage.policy.codec import Codec
+from tutelage.rewards import reward
+from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
+from tutelage.seeds import SeedTree
+from tutelage.testing import ScriptedEngine, tiny_engine
+from tutelage.tools import tool
+from tutelage.types import (
+    ChatClient,
+    FailureCause,
+    Mode,
+    Rollout,
+    RolloutStatus,
+    Sampling,
+    Task,
+)
+
+SAMPLING = Sampling(max_tokens=12)
+
+
+@reward(inline=True)
+def exact(prediction: str, answer: str) -> float:
+    return float(prediction == answer)
+
+
+def specs(count: int, root: int = 0, **fields: Any) -> list[Spec]:
+    return [
+        Spec(
+            task=Task(f"t{i}", {"question": f"q{i}", "answer": f"a{i}", **fields}),
+            mode=Mode.TRAIN,
+            group=f"g{i // 2}",
+            index=i % 2,
+            seeds=SeedTree(root).child("rollout", i),
+            step=4,
+        )
+        for i in range(count)
+    ]
+
+
+class Says:
+    """An agent that asks the model once, or does what `act` says."""
+
+    def __init__(self, act: Callable[[Task, ChatClient, Outcome], Any] | None = None) -> None:
+        self._act = act
+        self.running = self.most = 0
+
+    async def run(self, task: Task, client: ChatClient, outcome: Outcome) -> None:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            if self._act is not None:
+                await self._act(task, client, outcome)
+            call = await client.chat(task.messages(), sampling=SAMPLING)
+            outcome.answer, outcome.stop = call.reply.content, "answer"
+        finally:
+            self.running -= 1
+
+
+@pytest.fixture
+def codec(tiny: Any) -> Codec:
+    return tiny("qwen2").codec
+
+
+async def run(
+    engine: Any,
+    codec: Codec,
+    agent: Any,
+    count: int = 4,
+    *,
+    grade: Any = exact,
+    **settings: Any,
+) -> list[Rollout]:
+    limits = RunnerSettings("run", **{"backoff": 0.0, **settings})
+    return await Runner(engine, codec, grade, limits).run(specs(count), agent)
+
+
+def echo(codec: Codec) -> ScriptedEngine:
+    """Answers `a3` to question `q3`."""
+
+    def answer(request: Request) -> str:
+        text = codec.decode(request.prompt_ids)
+        return "a" + text[text.rindex("q") + 1 :].split("<")[0]
+
+    return ScriptedEngine(codec, answer)
+
+
+# ---------------------------------------------------------------- what comes back
+
+
+async def test_rollouts_come_back_in_the_order_of_their_specs(codec: Codec) -> None:
+    async def late_first(task: Task, client: ChatClient, outcome: Outcome) -> None:
+        await asyncio.sleep(0.02 - 0.003 * int(task.id[1:]))
+
+    done: list[str] = []
+    runner = Runner(echo(codec), codec, exact, RunnerSettings("run"))
+    rollouts = await runner.run(specs(6), Says(late_first), lambda r: done.append(r.task.id))
+    assert [r.task.id for r in rollouts] == [f"t{i}" for i in range(6)]
+    assert sorted(done) == [f"t{i}" for i in range(6)]
+    for i, rollout in enumerate(rollouts):
+        assert (rollout.group, rollout.index, rollout.step) == (f"g{i // 2}", i % 2, 4)
+        assert (rollout.run_id, rollout.mode) == ("run", Mode.TRAIN)
+        assert rollout.last.status is RolloutStatus.SUCCEEDED
+        assert rollout.last.answer == f"a{i}"
+        assert rollout.last.stop == "answer"
+        assert rollout.reward is not None
+        assert rollout.reward.value == 1.0
+        assert len(rollout.last.calls) == 1
+
+
+async def test_identifiers_come_from_the_seed_tree(codec: Codec) -> None:
+    def identifiers(rollouts: list[Rollout]) -> list[str]:
+        calls = [c.id for r in rollouts for c in r.last.calls]
+        return [r.id for r in rollouts] + [r.last.id for r in rollouts] + calls
+
+    first = identifiers(await run(echo(codec), codec, Says()))
+    assert identifiers(await run(echo(codec), codec, Says())) == first
+    assert len(set(first)) == 12
+    runner = Runner(echo(codec), codec, exact, RunnerSettings("run"))
+    assert not set(identifiers(await runner.run(specs(4, root=1), Says()))) & set(first)
+
+
+async def test_no_specs_are_no_rollouts(codec: Codec) -> None:
+    assert await run(echo(codec), codec, Says(), 0) == []
+
+
+async def test_no_more_run_at_once_than_allowed(codec: Codec) -> None:
+    async def linger(task: Task, client: ChatClient, outcome: Outcome) -> None:
+        await asyncio.sleep(0.001)
+
+    agent = Says(linger)
+    rollouts = await run(echo(codec), codec, agent, 12, concurrency=3)
+    assert agent.most == 3
+    assert all(r.last.answer for r in rollouts)
+
+
+async def test_sessions_are_closed_whatever_happened(codec: Codec) -> None:
+    async def fail_after_a_call(task: Task, client: ChatClient, outcome: Outcome) -> None:
+        await client.chat(task.messages(), sampling=SAMPLING)
+        raise ValueError("no")
+
+    engine = echo(codec)
+    rollouts = await run(engine, codec, Says(fail_after_a_call), 3)
+    assert sorted(engine.released) == sorted(f"{r.last.id}/main" for r in rollouts)
+
+
+# ---------------------------------------------------------------- failures
+
+
+async def test_an_agents_exception_is_recorded_with_its_traceback(codec: Codec) -> None:
+    async def boom(task: Task, client: ChatClient, outcome: Outcome) -> None:
+        if task.id == "t1":
+            await client.chat(task.messages(), sampling=SAMPLING)
+            raise KeyError("which key")
+
+    rollouts = await run(echo(codec), codec, Says(boom), failure_reward=-0.5)
+    attempt = rollouts[1].last
+    assert attempt.status is RolloutStatus.FAILED
+    assert attempt.failure is not None
+    assert attempt.failure.cause is FailureCause.AGENT_ERROR
+    assert attempt.failure.message == "KeyError: 'which key'"
+    assert "in boom" in (attempt.failure.traceback or "")
+    assert attempt.stop is None
+    assert len(attempt.calls) == 1
+    assert len(rollouts[1].attempts) == 1
+    assert attempt.reward is not None
+    assert attempt.reward.value == -0.5
+    assert [r.last.failure is None for r in rollouts] == [True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), asyncio.CancelledError("by hand"), TimeoutError("its own")]
+)
+async def test_an_agent_that_ends_itself_oddly_takes_nobody_with_it(
+    error: BaseException, codec: Codec
+) -> None:
+    async def leave(task: Task, client: ChatClient, outcome: Outcome) -> None:
+        if task.id == "t0":
+            raise error
+
+    rollouts = await run(echo(codec), codec, Says(leave))
+    failure = rollouts[0].last.failure
+    assert failure is not None
+    assert failure.cause is FailureCause.AGENT_ERROR
+    assert type(error).__name__ in failure.message
+    assert all(r.last.failure is None for r in rollouts[1:])
+
+
+async def test_a_timeout_cancels_and_is_recorded_with_what_was_done_so_far(codec: Codec) -> None:
+    cleaned: list[str] = []
+
+    async def hang(task: Task, client: ChatClient, outcome: Outcome) -> None:
+        if task.id != "t2":
+            return
+        await client.chat(task.messages(), sampling=SAMPLING)
+        outcome.answer = "half"
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            cleaned.append(task.id)
+
+    rollouts = await run(echo(codec), codec, Says(hang), timeout=0.2, failure_reward=-1.0)
+    attempt = rollouts[2].last
+    assert cleaned == ["t2"]
+    assert attempt.failure is not None
+    assert attempt.failure.cause is FailureCause.TIMEOUT
+    assert "0.2 seconds" in attempt.failure.message
+    assert (len(attempt.calls), attempt.answer, attempt.stop) == (1, "half", None)
+    assert attempt.reward is not None
+    assert attempt.reward.value == -1.0
+    assert [r.last.failure is None for r in rollouts] == [True, True, False, True]
+
+
+async def test_an_agent_that_ignores_its_timeout_has_timed_out_all_the_same(codec: Codec) -> None:
+    async def stubborn(task: Task, client: ChatClient, outcome: Outcome) -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            return
+
+    rollouts = await run(echo(codec), codec, Says(stubborn), 1, timeout=0.05)
+    assert rollouts[0].last.failure is not None
+    assert rollouts[0].last.failure.cause is FailureCause.TIMEOUT
+
+
+async def test_engine_failures_are_retried_in_new_attempts(codec: Codec) -> None:
+    failed: dict[str, int] = {}
+
+    def shaky(request: Request) -> Any:
+        rollout = codec.decode(request.prompt_ids)
+        failed[rollout] = failed.get(rollout, 0) + 1
+        return EngineError("lost it") if failed[rollout] < 3 else "fine"
+
+    engine = ScriptedEngine(codec, shaky)
+    rollouts = await run(engine, codec, Says(), 2, attempts=3)
+    for rollout in rollouts:
+        assert [a.index for a in rollout.attempts] == [0, 1, 2]
+        causes = [a.failure.cause if a.failure else None for a in rollout.attempts]
+        assert causes == [FailureCause.ENGINE_ERROR, FailureCause.ENGINE_ERROR, None]
+        assert all(a.reward is None for a in rollout.attempts[:2])
+        assert rollout.last.answer == "fine"
+        assert len({a.id for a in rollout.attempts}) == 3
+    assert len({r.seed for r in engine.requests}) == len(engine.requests) == 6
+
+
+async def test_attempts_are_limited_and_a_lost_rollout_earns_nothing(codec: Codec) -> None:
+    engine = ScriptedEngine(codec, lambda _: EngineError("gone"))
+    (rollout,) = await run(engine, codec, Says(), 1, attempts=2, failure_reward=-1.0)
+    assert len(rollout.attempts) == 2
+    assert rollout.reward is None
+    assert rollout.last.failure is not None
+    assert rollout.last.failure.cause.infrastructure
+    assert "gone" in rollout.last.failure.message
+
+
+async def test_a_context_overflow_is_the_agents_failure_and_not_retried(codec: Codec) -> None:
+    engine = ScriptedEngine(codec, ["x"], max_length=3)
+    (rollout,) = await run(engine, codec, Says(), 1, failure_reward=0.25)
+    assert len(rollout.attempts) == 1
+    assert rollout.last.failure is not None
+    assert rollout.last.failure.cause is FailureCause.CONTEXT_OVERFLOW
+    assert rollout.reward is not None
+    assert rollout.reward.value == 0.25
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "1", ZeroDivisionError()])
+async def test_a_reward_that_is_no_number_is_a_reward_error(value: Any, codec: Codec) -> None:
+    @reward("odd", inline=True)
+    def odd(task: Task) -> Any:
+        if task.id != "t1":
+            return 0.5
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    rollouts = await run(echo(codec), codec, Says(), grade=odd)
+    attempt = rollouts[1].last
+    assert attempt.status is RolloutStatus.FAILED
+    assert attempt.reward is None
+    assert attempt.failure is not None
+    assert attempt.failure.cause is FailureCause.REWARD_ERROR
+    assert "'t1'" in attempt.failure.message
+    assert [r.reward.value if r.reward else None for r in rollouts] == [0.5, None, 0.5, 0.5]
+
+
+# ---------------------------------------------------------------- over the real engine
+
+
+@tool
+async def wait(n: int) -> str:
+    """Wait a random moment.
+
+    Args:
+        n: Anything.
+    """
+    await asyncio.sleep(random.choice([0, 0.0005, 0.002]))
+    return str(n)
+
+
+class Turns:
+    """Three calls with a tool of random duration in between."""
+
+    async def run(self, task: Task, client: ChatClient, outcome: Outcome) -> None:
+        messages = list(task.messages())
+        for _ in range(3):
+            call = await client.chat(messages, sampling=SAMPLING)
+            await asyncio.sleep(random.choice([0, 0.0005, 0.002]))
+            messages += [call.reply, *task.messages()]
+        outcome.answer, outcome.stop = "done", "answer"
+
+
+def without_clock(rollouts: list[Rollout]) -> list[Any]:
+    return [(r.id, a.calls, a.answer, a.reward) for r in rollouts for a in r.attempts]
+
+
+@pytest.mark.parametrize("concurrency", [3, 512])
+async def test_the_deterministic_schedule_repeats_a_run_call_for_call(
+    concurrency: int, tiny: Any
+) -> None:
+    policy = tiny("qwen2")
+    logs: list[Any] = []
+    for _ in range(3):
+        engine = tiny_engine(policy, slots=4)
+        steps: list[Any] = []
+        work = engine.step
+
+        def step(work: Any = work, steps: list[Any] = steps, engine: Any = engine) -> Any:
+            ended = work()
+            steps.append((engine.prefilled_tokens, [s.token_ids for _, s in ended]))
+            return ended
+
+        engine.step = step
+        rollouts = await run(
+            EngineDriver(engine), policy.codec, Turns(), 9, concurrency=concurrency
+        )
+        logs.append((without_clock(rollouts), steps))
+    assert logs[0] == logs[1] == logs[2]
+
+
+async def test_the_free_schedule_completes_with_the_same_tokens(tiny: Any) -> None:
+    policy = tiny("qwen2")
+    said = []
+    for schedule in ("deterministic", "free"):
+        driver = EngineDriver(tiny_engine(policy, slots=3), schedule)
+        rollouts = await run(driver, policy.codec, Turns(), 7)
+        said.append([c.sampled.token_ids for r in rollouts for c in r.last.calls])
+    assert said[0] == said[1]
+
+
+async def test_a_timeout_over_the_real_engine_frees_the_slot(tiny: Any) -> None:
+    policy = tiny("qwen2")
+    engine = tiny_engine(policy, slots=2, invariant=True)
+
+    async def hang(task: Task, client: ChatClient, outcome: Outcome) -> None:
+        if task.id in ("t0", "t1", "t2"):
+            await client.chat(task.messages(), sampling=SAMPLING)
+            await asyncio.sleep(3600)
+
+    driver = EngineDriver(engine, "free")
+    rollouts = await asyncio.wait_for(
+        run(driver, policy.codec, Says(hang), 6, timeout=0.3, concurrency=2), 60
+    )
+    causes = [r.last.failure.cause if r.last.failure else None for r in rollouts]
+    assert causes == [FailureCause.TIMEOUT] * 3 + [None] * 3
+
+
+async def test_cancelling_the_run_cancels_everything_and_frees_every_slot(tiny: Any) -> None:
+    policy = tiny("qwen2")
+    engine = tiny_engine(policy, slots=2, invariant=True)
+    driver = EngineDriver(engine, "free")
+    thinking = asyncio.Event()
+
+    async def hang(task: Task, client: ChatClient, outcome: Outcome) -> None:
+        await client.chat(task.messages(), sampling=SAMPLING)
+        thinking.set()
+        await asyncio.sleep(3600)
+
+    task = asyncio.create_task(run(driver, policy.codec, Says(hang), 5))
+    await thinking.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not engine.busy
+    rollouts = await asyncio.wait_for(run(driver, policy.codec, Says(), 5), 60)
+    assert all(r.last.failure is None for r in rollouts)
+
+
+async def test_a_failing_engine_is_retried_and_the_run_goes_on(
+    tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = tiny("qwen2")
+    engine = tiny_engine(policy, slots=2)
+    work, calls = engine.step, 0
+
+    def step() -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise RuntimeError("a glitch")
+        return work()
+
+    monkeypatch.setattr(engine, "step", step)
+    rollouts = await run(EngineDriver(engine), policy.codec, Says(), 4)
+    assert all(r.last.failure is None for r in rollouts)
+    assert {len(r.attempts) for r in rollouts} == {2}
+    assert "a glitch" in str(rollouts[0].attempts[0].failure)
+
+
+async def test_the_tool_calling_agent_plays_through_the_runner(tiny: Any) -> None:
+    """Whatever a random policy says, every rollout ends in one of the ways that there are."""
+    policy = tiny("qwen2")
+    agent = ToolCallingAgent({"wait": wait}, Sampling(max_tokens=20), max_turns=3, token_budget=50)
+    rollouts = await run(EngineDriver(tiny_engine(policy, slots=4)), policy.codec, agent, 10)
+    for rollout in rollouts:
+        assert rollout.last.failure is None
+        assert rollout.last.stop in ("answer", "max_turns", "token_budget", "context")
+        assert sum(len(c.sampled.token_ids) for c in rollout.last.calls) <= 50
