@@ -44,7 +44,7 @@ def seen(fake: Fake) -> dict[str, Any]:
         kept.update(target=target, question=question, **given)
         return played[2] if target == "broken" else played[0]
 
-    fake("tutelage.evaluate", evaluate=evaluate, ask=ask)
+    fake("tutelage.train.targets", evaluate=evaluate, ask=ask)
     return kept
 
 
@@ -112,7 +112,7 @@ def test_a_broken_task_file_is_told(tutelage: Tutelage, fake: Fake) -> None:
     def evaluate(target: str, **given: Any) -> None:
         raise DataError("a.jsonl line 3 is no JSON: '{'. Mend or remove the line.")
 
-    fake("tutelage.evaluate", evaluate=evaluate)
+    fake("tutelage.train.targets", evaluate=evaluate)
     result = tutelage("eval", "x", "--test", "a.jsonl")
     assert result.exit_code == 2
     assert result.stderr == "Error: a.jsonl line 3 is no JSON: '{'. Mend or remove the line.\n"

@@ -1,4 +1,4 @@
-"""The driver: a schedule that repeats, waits for nobody it should not, and fails nobody silently."""
+"""The driver: a schedule that repeats, waits for nobody it should not, and loses no failure."""
 
 from __future__ import annotations
 

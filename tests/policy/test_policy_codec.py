@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from typing import Any
@@ -109,10 +110,17 @@ def test_what_a_template_refuses_is_a_model_error() -> None:
 
 def test_the_embedded_template_only_ever_appends() -> None:
     codec = CODECS["embedded"]
-    said = [SYSTEM, ASK, Message("assistant", None, (CALL,)), result("46"),
-            Message("assistant", "46"), Message("user", "and 1 + 1?"), Message("assistant", "2")]  # fmt: skip
+    said = [
+        SYSTEM,
+        ASK,
+        Message("assistant", None, (CALL,)),
+        result("46"),
+        Message("assistant", "46"),
+        Message("user", "and 1 + 1?"),
+        Message("assistant", "2"),
+    ]
     texts = [codec.render_text(said[:n], TOOLS, open_turn=False) for n in range(1, len(said) + 1)]
-    assert all(b.startswith(a) for a, b in zip(texts, texts[1:], strict=False))
+    assert all(b.startswith(a) for a, b in itertools.pairwise(texts))
 
 
 # ---------------------------------------------------------------- observations
@@ -285,8 +293,8 @@ pieces = st.one_of(
     st.sampled_from(
         ["<tool_call>", "</tool_call>", "<|im_end|>", "{", "}", '"', "\\", '{"name": "f"',
          ', "arguments": {"a": 1}}', ', "arguments": "{}"}', '{"name": "g", "arguments": {}}',
-         '<tool_call>{"name": "f", "arguments": {"a": [1, {"b": null}]}}</tool_call>', "NaN", "1e999",
-         '"name"', '"parameters"', "[" * 50]
+         '<tool_call>{"name": "f", "arguments": {"a": [1, {"b": null}]}}</tool_call>', "NaN",
+         "1e999", '"name"', '"parameters"', "[" * 50]
     ),
 )  # fmt: skip
 
@@ -309,7 +317,7 @@ def readable(inner: str) -> bool:
 def test_whatever_is_sampled_is_read_and_every_byte_is_accounted_for(text: str) -> None:
     codec = CODECS["embedded"]
     parsed = codec.parse(sampled(codec, text), new_id)
-    spans = [m for m in re.finditer(r"<tool_call>(.*?)</tool_call>", text, re.DOTALL)]
+    spans = re.finditer(r"<tool_call>(.*?)</tool_call>", text, re.DOTALL)
     calls = [m for m in spans if readable(m.group(1))]
     rest, at = "", 0
     for match in calls:

@@ -74,9 +74,7 @@ ids = st.lists(st.integers(0, 3), min_size=1, max_size=5).map(tuple)
 
 
 @given(
-    st.lists(
-        st.tuples(st.sampled_from(["extend", "same", "edit", "fresh"]), ids, ids), max_size=8
-    )
+    st.lists(st.tuples(st.sampled_from(["extend", "same", "edit", "fresh"]), ids, ids), max_size=8)
 )
 @settings(max_examples=150, deadline=None)
 def test_every_sampled_token_is_trained_once_in_its_own_context(
@@ -100,7 +98,7 @@ def test_every_sampled_token_is_trained_once_in_its_own_context(
         for at, (token, mask, logp) in enumerate(zip(row.ids, row.mask, row.logprobs, strict=True)):
             assert mask or logp == 0.0
             if mask:
-                key = (row.ids[:at] + (token,), logp)
+                key = ((*row.ids[:at], token), logp)
                 trained[key] = trained.get(key, 0) + 1
     wanted: dict[tuple[tuple[int, ...], float], int] = {}
     for made in calls:

@@ -31,7 +31,7 @@ def ask(
     if not question.strip():
         raise DataError(f"the question is empty: {question!r}. Write it in quotes after the run.")
     with waiting("loading the model ..."):
-        from tutelage.evaluate import ask as play
+        from tutelage.train.targets import ask as play
 
         rollout = play(target, question, tools=names(tools), temperature=temperature, seed=seed)
     show_rollout(output(), rollout)

@@ -54,7 +54,7 @@ def evaluate(
     if temperature is None:
         temperature = 0.0 if samples == 1 else 1.0
     with waiting("loading torch ..."):
-        from tutelage import evaluate as evaluation
+        from tutelage.train import targets as evaluation
     display = LiveDisplay(messages()).open()
     try:
         found = evaluation.evaluate(

@@ -89,15 +89,17 @@ class SftConfig(Section):
     """The cold start: supervised steps on demonstrations before the first rollout is rewarded."""
 
     lr: Positive = 3e-3
-    """Learning rate of the cold start, which falls to a tenth of it over `max_steps`."""
+    """Learning rate of the cold start."""
     batch_size: Count = 32
     """Demonstrations in one step."""
     max_steps: CountOrZero = 500
-    """Steps on clean demonstrations at most; 0 leaves the cold start out."""
+    """Steps on clean demonstrations at most before the cool-down; 0 leaves the cold start out."""
     skill_target: PositiveShare = 0.97
-    """Greedy success, measured on held-out tasks, at which the clean steps end."""
+    """Greedy success, measured on held-out tasks, at which the cool-down begins."""
     eval_every: Count = 50
     """Steps between two measurements of that success."""
+    cooldown_steps: CountOrZero = 80
+    """Further clean steps over which the learning rate falls to a twentieth."""
     mixed_steps: CountOrZero = 60
     """Steps on demonstrations of mixed quality that follow the clean ones."""
     guess_share: Share = 0.7

@@ -1,10 +1,11 @@
 """The cold start: supervised steps on demonstrations, before the first rollout is rewarded.
 
 Two parts. Clean demonstrations, until measured greedy success shows that the skills are there
-(calling a tool, copying numbers into it, reading its result). Then demonstrations of mixed quality,
-as real logs are: a stated share of them guesses an answer instead of calling its tools, so the
-policy that reinforcement learning receives mostly guesses, and has to find out what pays. Each step
-is a function of seed and step number. `jobs.py` drives it.
+(calling a tool, copying numbers into it, reading its result), and a cool-down that makes them
+sharp. Then demonstrations of mixed quality, as real logs are: a stated share of them guesses an
+answer instead of calling its tools, so the policy that reinforcement learning receives mostly
+guesses, and has to find out what pays. Each step is a function of seed and step number. `phases.py`
+drives it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from tutelage.types import Task
 WARMUP = 20
 """Steps over which the learning rate rises."""
 
-MIXED_RATE = 0.25
-"""Share of the learning rate that the mixed part uses."""
+FLOOR = 0.05
+"""Share of the learning rate at the end of the cool-down, and in the mixed part."""
 
 
 def demonstration_rows(setting: Setting, seeds: SeedTree, guess_share: float) -> list[TokenRow]:
@@ -42,9 +43,14 @@ def _row(setting: Setting, task: Task, rng: random.Random, guess_share: float) -
     return TokenRow(*setting.policy.codec.demonstration(messages, setting.specs()))
 
 
-def rate(step: int, total: int) -> float:
-    """Share of the learning rate at a step of the clean part: warm-up, then linear to a tenth."""
-    return min(1.0, (step + 1) / WARMUP) * max(0.1, 1.0 - step / max(1, total))
+def rate(step: int, cooldown_from: int | None, cooldown_steps: int) -> float:
+    """Share of the learning rate at a step: warm-up, constant until the skill is measured, then
+    linear to `FLOOR` over the cool-down, and constant again."""
+    rise = min(1.0, (step + 1) / WARMUP)
+    if cooldown_from is None or step < cooldown_from:
+        return rise
+    done = min(1.0, (step - cooldown_from + 1) / max(1, cooldown_steps))
+    return rise * (1.0 - (1.0 - FLOOR) * done)
 
 
 def supervised_step(

@@ -9,6 +9,7 @@ line is a thin caller of `train`, `resume` and `dry_run`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from tutelage.config import Resolved
 from tutelage.engine.driver import EngineDriver
-from tutelage.errors import RunError
+from tutelage.errors import RunError, TutelageError
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.store import RunStatus, StoreWriter, open_store
 from tutelage.train import checkpoint, machine, phases
@@ -146,24 +147,29 @@ def _work(
         progress.start(config.recipe, _facts(ctx))
         for warning in resolved.warnings:
             progress.note(warning)
-        status = RunStatus.CANCELLED
         try:
             _run_phases(ctx)
-            result = _result(ctx, "finished")
-            status = RunStatus.SUCCEEDED
         except KeyboardInterrupt:
-            result = _result(ctx, "stopped")
+            _end(ctx, RunStatus.CANCELLED, "stopped")
             raise
         except BaseException:
-            status = RunStatus.FAILED
+            # The disk may be what failed: whatever cannot be written now must not hide the reason.
+            with contextlib.suppress(TutelageError):
+                _end(ctx, RunStatus.FAILED, "failed")
             raise
         finally:
             progress.finish()
-            store.set_run_status(folder.name, status)
-        write_json(folder.result, result)
-        writer.flush()
-        store.set_run_status(folder.name, status, result)
+        result = _end(ctx, RunStatus.SUCCEEDED, "finished")
     write_report(folder)
+    return result
+
+
+def _end(ctx: Context, status: RunStatus, word: str) -> dict[str, Any]:
+    """Write the result, in the folder and in the store."""
+    result = _result(ctx, word)
+    ctx.writer.flush()
+    write_json(ctx.folder.result, result)
+    ctx.store.set_run_status(ctx.folder.name, status, result)
     return result
 
 

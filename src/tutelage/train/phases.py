@@ -96,20 +96,23 @@ def measure_before_or_after(ctx: Context, name: str, *, no_tools: bool = False) 
 
 
 def run_cold_start(ctx: Context) -> None:
-    """Clean demonstrations until the skill is measured, then mixed ones."""
+    """Clean demonstrations until the skill is measured, a cool-down, then mixed ones."""
     setting, state = ctx.setting, ctx.state
     sft = setting.config.sft
     ctx.optimizer = _restore(ctx, muon(setting.policy.named(), lr=sft.lr))
-    ctx.progress.phase("cold start", steps=sft.max_steps + sft.mixed_steps)
+    after = sft.cooldown_steps + sft.mixed_steps
+    ctx.progress.phase("cold start", steps=sft.max_steps + after)
     tasks = setting.tasks.val[: min(100, len(setting.tasks.val))]
-    while state.phase_step < state.phase_data.get("steps", sft.max_steps + sft.mixed_steps):
+    while (
+        "skilled" not in state.phase_data or state.phase_step < state.phase_data["skilled"] + after
+    ):
         start = time.perf_counter()
-        step, clean = state.phase_step, state.phase_data.get("clean", sft.max_steps)
-        mixed = step >= clean
+        step, skilled = state.phase_step, state.phase_data.get("skilled")
+        mixed = skilled is not None and step >= skilled + sft.cooldown_steps
         rows = cold_start.demonstration_rows(
             setting, setting.seeds.child(COLD, step), sft.guess_share if mixed else 0.0
         )
-        share = cold_start.MIXED_RATE if mixed else cold_start.rate(step, sft.max_steps)
+        share = cold_start.rate(step, skilled, sft.cooldown_steps)
         values = cold_start.supervised_step(
             setting, ctx.optimizer, rows, setting.choice.cold_start, share
         )
@@ -121,15 +124,15 @@ def run_cold_start(ctx: Context) -> None:
             "tokens_per_second": tokens / seconds,
             "time/step": seconds,
         }
-        if not mixed and (step + 1) % sft.eval_every == 0:
+        last_clean = skilled is not None and step + 1 == skilled + sft.cooldown_steps
+        if last_clean or (skilled is None and (step + 1) % sft.eval_every == 0):
             found = _glance(ctx, tasks, COLD, 0.0)
             values["val/success_greedy"] = found.success
             state.results["skill_greedy"] = found.success
-            if found.success >= sft.skill_target:
-                state.phase_data["clean"] = step + 1
-        if "clean" in state.phase_data or step + 1 >= sft.max_steps:
-            state.phase_data.setdefault("clean", step + 1)
-            state.phase_data["steps"] = state.phase_data["clean"] + sft.mixed_steps
+            if skilled is None and found.success >= sft.skill_target:
+                state.phase_data["skilled"] = step + 1
+        if skilled is None and step + 1 >= sft.max_steps:
+            state.phase_data.setdefault("skilled", step + 1)
         _end_step(ctx, COLD, values)
 
 

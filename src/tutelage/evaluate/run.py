@@ -1,0 +1,109 @@
+"""Evaluate a policy on a file of tasks, or ask it one question.
+
+The target is a run (its final policy, tools and reward) or any Hugging Face model folder. Tasks are
+played on the engine's invariant mode, so a task's result does not depend on the other tasks or on
+their order. `outcome.py` adds the rollouts up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tutelage.agents.tool_calling import ToolCallingAgent
+from tutelage.engine.backends import make_backend
+from tutelage.engine.driver import EngineDriver
+from tutelage.engine.native import NativeEngine
+from tutelage.evaluate.outcome import Evaluation, summarise
+from tutelage.policy.model import Policy
+from tutelage.rewards import RewardFunction, check, reward
+from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
+from tutelage.seeds import SeedTree
+from tutelage.tasks.dataset import Dataset
+from tutelage.tools.tool import Tool
+from tutelage.types import Mode, Rollout, Sampling, Task
+
+SLOTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is evaluated: a policy, its tools, and the limits of its agent."""
+
+    policy: Policy
+    tools: Mapping[str, Tool]
+    max_turns: int = 4
+    max_tokens_per_turn: int = 256
+    token_budget: int = 1 << 20
+    max_length: int = 1024
+    timeout: float = 60.0
+
+
+def play(
+    subject: Subject,
+    specs: Sequence[Spec],
+    grader: RewardFunction,
+    *,
+    temperature: float,
+    on_done: Callable[[Rollout], None] | None = None,
+) -> list[Rollout]:
+    """Run rollouts of a subject in the invariant mode."""
+    policy = subject.policy
+    engine = NativeEngine(
+        lambda slots, width: make_backend(policy, slots, width, torch.float32),
+        slots=min(SLOTS, max(1, len(specs))),
+        max_length=min(subject.max_length, policy.max_positions),
+        eos_ids=sorted(policy.codec.eos_ids),
+        decode=policy.codec.decode,
+        invariant=True,
+    )
+    agent = ToolCallingAgent(
+        tools=subject.tools,
+        sampling=Sampling(temperature=temperature, max_tokens=subject.max_tokens_per_turn),
+        max_turns=subject.max_turns,
+        token_budget=subject.token_budget,
+    )
+    settings = RunnerSettings("evaluation", timeout=subject.timeout)
+
+    async def run() -> list[Rollout]:
+        runner = Runner(EngineDriver(engine), policy.codec, grader, settings)
+        return await runner.run(specs, agent, on_done)
+
+    return asyncio.run(run())
+
+
+def evaluate_tasks(
+    subject: Subject,
+    tasks: Dataset[Any],
+    grader: RewardFunction,
+    *,
+    samples: int = 1,
+    temperature: float = 0.0,
+    seed: int = 0,
+    on_done: Callable[[Rollout], None] | None = None,
+) -> Evaluation:
+    """Play every task `samples` times. The grader is checked against the tasks first."""
+    check(grader, tasks)
+    seeds = SeedTree(seed).child("eval")
+    specs = [
+        Spec(task, Mode.TEST, task.id, i, seeds.child(task.id, i), label="eval")
+        for task in tasks
+        for i in range(samples)
+    ]
+    return summarise(play(subject, specs, grader, temperature=temperature, on_done=on_done))
+
+
+@reward(name="ungraded")
+def _ungraded(task: Task) -> float:
+    return 0.0
+
+
+def ask_question(subject: Subject, question: str, *, temperature: float, seed: int) -> Rollout:
+    """Play one question, without a grade."""
+    task = Task("question", {"question": question})
+    spec = Spec(task, Mode.TEST, task.id, 0, SeedTree(seed).child("ask"), label="ask")
+    return play(subject, [spec], _ungraded, temperature=temperature)[0]

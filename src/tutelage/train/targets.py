@@ -1,0 +1,105 @@
+"""What a user names to evaluate or ask: a run by its name, or a model by its folder or hub name.
+
+A run brings its final policy, tools, reward and limits; a bare model brings only itself, so tools
+and reward must be named. `evaluate/run.py` does the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tutelage.config import Resolved, RunConfig
+from tutelage.errors import ConfigError, RunError
+from tutelage.evaluate.outcome import Evaluation
+from tutelage.evaluate.run import Subject, ask_question, evaluate_tasks
+from tutelage.policy.model import load
+from tutelage.rewards import resolve_reward
+from tutelage.tasks.dataset import Dataset
+from tutelage.tools.registry import resolve_tools
+from tutelage.train.folder import RunFolder, find
+from tutelage.train.progress import Progress
+from tutelage.train.setting import EMBEDDED_REWARD, load_tools
+from tutelage.types import Rollout, Task
+
+
+def evaluate(
+    target: str,
+    *,
+    tests: Sequence[Path],
+    tools: Sequence[str] | None,
+    reward: str | None,
+    samples: int,
+    temperature: float,
+    limit: int | None,
+    seed: int,
+    progress: Progress,
+) -> Evaluation:
+    """Play the tasks of `tests` with a run's or a model's policy."""
+    rows: list[Task] = [task for path in tests for task in Dataset.load(path)]
+    tasks = Dataset(rows[:limit] if limit else rows)
+    run = _run_of(target)
+    name = reward or (run[1].agent.reward_name or EMBEDDED_REWARD if run else None)
+    if name is None:
+        raise ConfigError(
+            f"{target!r} is a model, not a run, so it has no reward of its own: name one with "
+            "--reward NAME or --reward FILE.py:function"
+        )
+    grader = resolve_reward(name)
+    subject = _subject(target, run, tools)
+    total, done = len(tasks) * samples, 0
+
+    def count(_: Rollout) -> None:
+        nonlocal done
+        done += 1
+        progress.evaluation("eval", done, total)
+
+    return evaluate_tasks(
+        subject,
+        tasks,
+        grader,
+        samples=samples,
+        temperature=temperature,
+        seed=seed,
+        on_done=count,
+    )
+
+
+def ask(
+    target: str, question: str, *, tools: Sequence[str] | None, temperature: float, seed: int
+) -> Rollout:
+    """Play one question with a run's or a model's policy."""
+    subject = _subject(target, _run_of(target), tools)
+    return ask_question(subject, question, temperature=temperature, seed=seed)
+
+
+def _run_of(target: str) -> tuple[RunFolder, RunConfig] | None:
+    """The run that `target` names, None when it is a model folder or hub name."""
+    path = Path(target)
+    if (path / "tokenizer_config.json").is_file() or (not path.exists() and target.count("/") == 1):
+        return None
+    folder = find(target)
+    return folder, Resolved.from_json(folder.config.read_text()).config
+
+
+def _subject(
+    target: str, run: tuple[RunFolder, RunConfig] | None, tools: Sequence[str] | None
+) -> Subject:
+    chosen = resolve_tools(tools) if tools is not None else None
+    if run is None:
+        return Subject(load(target), chosen or {})
+    folder, config = run
+    if not folder.policy.is_dir():
+        raise RunError(
+            f"the run {folder.name!r} has no final policy yet; finish it first: "
+            f"tutelage resume {folder.path}"
+        )
+    return Subject(
+        policy=load(str(folder.policy)),
+        tools=load_tools(config) if chosen is None else chosen,
+        max_turns=config.agent.max_turns if config.agent.use_agent else 1,
+        max_tokens_per_turn=config.agent.max_tokens_per_turn,
+        token_budget=config.response_tokens,
+        max_length=config.rollout.max_len,
+        timeout=config.agent.timeout,
+    )

@@ -1,0 +1,49 @@
+"""The modules of the package, read from the source without importing anything."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import tutelage
+
+ROOT = Path(tutelage.__file__).parent
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Dotted names to files, packages under their own name."""
+    found: dict[str, Path] = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def tree(name: str) -> ast.Module:
+    """The syntax tree of a module."""
+    return ast.parse(modules()[name].read_text(encoding="utf-8"))
+
+
+def imported(name: str) -> Iterator[str]:
+    """Full names that a module imports from this package, wherever the import stands."""
+    for node in ast.walk(tree(name)):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.split(".")[0] == "tutelage")
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(name, node)
+            if base.split(".")[0] == "tutelage":
+                yield from (f"{base}.{a.name}" for a in node.names)
+
+
+def _base(name: str, node: ast.ImportFrom) -> str:
+    """The module that `from ... import` names, relative ones resolved."""
+    if not node.level:
+        return node.module or ""
+    is_package = modules()[name].name == "__init__.py"
+    parts = name.split(".")
+    parts = parts[: len(parts) - node.level + is_package]
+    return ".".join([*parts, node.module] if node.module else parts)
