@@ -20,10 +20,9 @@ datasets`), because TRL pins what the project does not need:
 from __future__ import annotations
 
 import argparse
-import ast
 import ctypes
+import functools
 import json
-import operator
 import os
 import platform
 import resource
@@ -33,109 +32,47 @@ import tempfile
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 JSON = dict[str, Any]
 
-# --- tools -------------------------------------------------------------------------------------
-
-PRICES: dict[str, str] = {}
-"""What `lookup` knows: item to price; filled once from `--prices`."""
-
-_OPERATORS: dict[type[ast.AST], Callable[..., float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-}
+# --- tools and reward: the project's own --------------------------------------------------------
 
 
-def _value(node: ast.AST) -> float:
-    """The value of an arithmetic syntax tree; ValueError for anything that is not arithmetic."""
-    if isinstance(node, ast.Expression):
-        return _value(node.body)
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return node.value
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return _OPERATORS[type(node.op)](_value(node.left), _value(node.right))
-    if isinstance(node, ast.UnaryOp) and type(node.op) in _OPERATORS:
-        return _OPERATORS[type(node.op)](_value(node.operand))
-    raise ValueError("only numbers, + - * / and parentheses are allowed")
+def plain_tools(names: Sequence[str]) -> list[Callable[..., Any]]:
+    """The project's tools as TRL takes them: functions that return text and never raise.
 
-
-def _number(value: float) -> str:
-    """A number as the tools write it: integers without a point, others with 3 decimals at most."""
-    if isinstance(value, float):
-        value = int(value) if value.is_integer() and abs(value) < 1e15 else round(value, 3)
-    return str(value)
-
-
-def calculator(expression: str) -> str:
-    """Evaluate an arithmetic expression.
-
-    Args:
-        expression: The expression, with numbers, + - * / and parentheses.
+    TRL reads name, type hints and Google-style docstring, which `wraps` keeps. A failure gives the
+    same kind of observation that the project's runner gives.
     """
-    if len(str(expression)) > 200:
-        return "error"
-    try:
-        return _number(_value(ast.parse(str(expression), mode="eval")))
-    except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
-        return "error"
+    from tutelage.tools import ToolError, resolve_tools
 
+    def plain(tool: Any) -> Callable[..., Any]:
+        @functools.wraps(tool.fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return tool.fn(*args, **kwargs)
+            except ToolError as error:
+                return f"Error: {error}"
+            except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+                return f"Error: {tool.name}: {error}"
 
-def sum_1_to_n(n: int) -> str:
-    """Add up the integers from 1 to n.
+        return call
 
-    Args:
-        n: The last integer.
-    """
-    try:
-        return str(int(n) * (int(n) + 1) // 2)
-    except (TypeError, ValueError, OverflowError):
-        return "error"
-
-
-def lookup(item: str) -> str:
-    """Look up the price of an item.
-
-    Args:
-        item: The name of the item.
-    """
-    return PRICES.get(str(item), "error")
-
-
-TOOLS: dict[str, Callable[..., str]] = {
-    "calculator": calculator,
-    "sum_1_to_n": sum_1_to_n,
-    "lookup": lookup,
-}
-
-# --- reward ------------------------------------------------------------------------------------
-
-
-def same_answer(text: str, answer: str) -> bool:
-    """Whether `text` is the answer: equal as text, or as numbers."""
-    text, answer = text.strip(), answer.strip()
-    if text == answer:
-        return True
-    try:
-        return abs(float(text.replace(",", "")) - float(answer.replace(",", ""))) < 1e-6
-    except ValueError:
-        return False
+    return [plain(tool) for tool in resolve_tools(names).values()]
 
 
 def score(completion: list[JSON], answer: str) -> float:
     """1.0 when the last assistant message answers rightly and asks for no further tool."""
+    from tutelage.rewards.builtin import exact_number
+
     last = completion[-1]
     if last.get("role") != "assistant" or last.get("tool_calls"):
         return 0.0
-    return float(same_answer(last.get("content") or "", answer))
+    return float(exact_number(last.get("content") or "", answer))
 
 
 # --- measuring ---------------------------------------------------------------------------------
@@ -326,10 +263,22 @@ def config(args: argparse.Namespace, output: str) -> Any:
     )
 
 
+def load_tokenizer(folder: str) -> Any:
+    """The tokenizer exactly as saved: for `qwen2`, AutoTokenizer would split texts by other rules
+    than the folder's own `tokenizer.json`."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+    own = ("TokenizersBackend", "PreTrainedTokenizerFast")
+    declared = get_tokenizer_config(folder).get("tokenizer_class")
+    kind = PreTrainedTokenizerFast if declared in own else AutoTokenizer
+    return kind.from_pretrained(folder, padding_side="left")
+
+
 def build(args: argparse.Namespace, record: Record, output: str) -> Any:
     """The trainer, its phases timed; the model and tokenizer come from `--model`."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
     from trl import GRPOTrainer
     from trl.chat_template_utils import qwen3_template
 
@@ -364,7 +313,7 @@ def build(args: argparse.Namespace, record: Record, output: str) -> Any:
         dtype=torch.bfloat16 if pure else torch.float32,
         attn_implementation=args.attn,
     )
-    tokenizer = AutoTokenizer.from_pretrained(args.model, padding_side="left")
+    tokenizer = load_tokenizer(args.model)
     if getattr(tokenizer, "response_template", None) is None:
         tokenizer.response_template = qwen3_template
     trainer = TimedTrainer(
@@ -374,7 +323,7 @@ def build(args: argparse.Namespace, record: Record, output: str) -> Any:
         train_dataset=read_tasks(args.tasks, args.system),
         eval_dataset=read_tasks(args.eval_tasks, args.system) if args.eval_tasks else None,
         processing_class=tokenizer,
-        tools=[TOOLS[name] for name in args.tools.split(",")],
+        tools=plain_tools(args.tools.split(",")),
     )
     backward = trainer.accelerator.backward
 
@@ -471,7 +420,7 @@ def parse_args() -> argparse.Namespace:
     p.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
     p.add_argument("--prompts", type=int, default=16)
     p.add_argument("--group", type=int, default=8)
-    p.add_argument("--max-tokens", type=int, default=48, help="new tokens of one turn")
+    p.add_argument("--max-tokens", type=int, default=40, help="new tokens of one turn")
     p.add_argument("--max-completion", type=int, default=192, help="tokens after the prompt")
     p.add_argument("--max-turns", type=int, default=4)
     p.add_argument("--lr", type=float, default=2e-4)
@@ -480,7 +429,6 @@ def parse_args() -> argparse.Namespace:
     p.add_argument("--loss", default="dapo")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--tools", default="calculator,sum_1_to_n,lookup")
-    p.add_argument("--prices", default="", help="JSON file, item to price, for lookup")
     p.add_argument("--system", default="", help="system message of the agent")
     p.add_argument("--until-success", type=float, default=0.0)
     p.add_argument("--eval-tasks", default="")
@@ -529,9 +477,6 @@ def main() -> None:
     if args.until_success and not args.eval_tasks:
         sys.exit("--until-success needs --eval-tasks FILE")
     prepare(args)
-    if args.prices:
-        table = json.loads(Path(args.prices).read_text())
-        PRICES.update({str(k): str(v) for k, v in table.items()})
 
     import torch
     import transformers

@@ -35,7 +35,6 @@ def accepted(*overrides: str, **options: Any) -> Resolved:
         ("trainer.logger=[console,wandb]", "trainer.logger=['console', 'wandb']"),
         ("actor.use_kl_loss=true", "actor.use_kl_loss=True"),
         ("algorithm.use_kl_in_reward=true", "algorithm.use_kl_in_reward=True"),
-        ("rollout.correction=icepop", "rollout.correction='icepop'"),
         ("rollout.top_p=0.9", "rollout.top_p=0.9"),
         ("rollout.top_k=5", "rollout.top_k=5"),
     ],

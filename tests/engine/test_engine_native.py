@@ -416,7 +416,9 @@ def invariant_runs(policy: Policy, seed: int) -> dict[int, list[Sampled]]:
                 handles[engine.submit(wanted)] = i
         if chance.random() < 0.3 and noise % 100 < 30:
             noise += 1
-            engine.submit(request(noise, order=chance.randint(0, 99), max_tokens=noise % 23 + 1))
+            ids = prompt(noise, chance.randint(5, 200))
+            limit = chance.randint(1, 30)
+            engine.submit(request(noise, ids=ids, order=chance.randint(0, 99), max_tokens=limit))
         for handle, got in engine.step():
             i = handles.get(handle, -1)
             if i < 0:

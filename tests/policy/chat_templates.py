@@ -166,7 +166,7 @@ LLAMA32 = r"""
     {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}
 {%- endif %}"""
 
-_LLAMA_TOKENS = (
+LLAMA_TOKENS = (
     "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|eom_id|>",
     "<|python_tag|>",
 )  # fmt: skip
@@ -176,7 +176,7 @@ def make_codec(name: str) -> Codec:
     """A codec over the tiny tokenizer: `embedded`, `qwen2.5`, `qwen3` or `llama3.2`."""
     tokenizer: Any = train_tokenizer(CORPUS, vocab_size=320)
     if name == "llama3.2":
-        tokenizer.add_special_tokens({"additional_special_tokens": list(_LLAMA_TOKENS)})
+        tokenizer.add_special_tokens({"additional_special_tokens": list(LLAMA_TOKENS)})
         tokenizer.eos_token = "<|eot_id|>"
     templates = {"qwen2.5": QWEN25, "qwen3": QWEN3, "llama3.2": LLAMA32}
     if name in templates:

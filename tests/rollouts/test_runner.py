@@ -395,7 +395,8 @@ async def test_cancelling_the_run_cancels_everything_and_frees_every_slot(tiny: 
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not engine.busy
-    rollouts = await asyncio.wait_for(run(driver, policy.codec, Says(), 5), 60)
+    runner = Runner(driver, policy.codec, exact, RunnerSettings("another run"))
+    rollouts = await asyncio.wait_for(runner.run(specs(5, root=1), Says()), 60)
     assert all(r.last.failure is None for r in rollouts)
 
 

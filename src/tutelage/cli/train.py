@@ -112,13 +112,14 @@ def train(
 def _train(resolved: Resolved) -> None:
     from tutelage.cli.job import run_job
     from tutelage.train import jobs
-    from tutelage.train.folder import create
+    from tutelage.train.folder import RunFolder, create
 
     live = "console" in resolved.config.trainer.logger
     # The job itself notes the warnings where the progress is shown.
     for line in _unused(resolved) if live else _remarks(resolved):
         typer.echo(line, err=True)
-    folder = create(_place(resolved.config))
+    place = _place(resolved.config)
+    folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
     run_job(folder, lambda progress: jobs.train(resolved, folder, progress), live=live)
 
 

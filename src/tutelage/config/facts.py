@@ -32,7 +32,7 @@ class Built:
     estimators: tuple[str, ...] = ("grpo",)
     loss_modes: tuple[str, ...] = ("vanilla",)
     aggregations: tuple[str, ...] = get_args(Aggregation)
-    corrections: tuple[str, ...] = ("none",)
+    corrections: tuple[str, ...] = get_args(Correction)
     agent_types: tuple[str, ...] = ("hf",)
     templates: tuple[str, ...] = ()
     backends: tuple[str, ...] = ("native",)

@@ -18,6 +18,7 @@ MATH: dict[str, Any] = {
     "data.train_batch_size": 16,
     "agent.num_chains": 8,
     "actor.optim.lr": 2e-4,
+    "actor.optim.lr_scheduler_type": "linear",
     "actor.clip_ratio_low": 0.2,
     "actor.clip_ratio_high": 0.28,
     "actor.use_kl_loss": False,
@@ -25,14 +26,13 @@ MATH: dict[str, Any] = {
     "actor.loss_agg_mode": "token-mean",
     "agent.max_tokens_per_turn": 40,
     "rollout.max_len": 256,
-    "trainer.minutes": 5.0,
+    "trainer.total_training_steps": 40,
     "trainer.save_freq": 20,
     "trainer.test_freq": 5,
-    "trainer.stop_at_success": 0.97,
 }
 MATH_LEVELS: dict[str, dict[str, Any]] = {
     "default": {},
-    "hard": {"trainer.minutes": 10.0},
+    "hard": {"trainer.total_training_steps": 200},
 }
 MATH_ALGORITHMS: dict[str, dict[str, Any]] = {
     "rl": {},

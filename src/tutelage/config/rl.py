@@ -85,7 +85,7 @@ class AlgorithmConfig(Section):
 
 
 class OptimizerConfig(Section):
-    """AdamW of the policy, with a linear warm-up and a constant rate after it."""
+    """AdamW of the policy, with a linear warm-up."""
 
     lr: Positive = 1e-6
     """Learning rate of the policy."""
@@ -95,6 +95,8 @@ class OptimizerConfig(Section):
     """Decay rates of AdamW's two moments."""
     warmup_steps: CountOrZero = 0
     """Optimizer steps over which the learning rate rises from zero."""
+    lr_scheduler_type: Literal["constant", "linear"] = "constant"
+    """After the warm-up: `constant`, or `linear` to zero at the last step (of a bounded number)."""
     clip_grad: Positive = 1.0
     """Largest norm of the gradient; a longer one is scaled down to it."""
 

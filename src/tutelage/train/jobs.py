@@ -32,14 +32,27 @@ Phase = tuple[str, Callable[[Context], None]]
 
 
 def train(resolved: Resolved, folder: RunFolder, progress: Progress) -> dict[str, Any]:
-    """Run a job from the beginning in an empty run folder; returns what is in result.json."""
+    """Run a job in a run folder; returns what is in result.json.
+
+    The folder is empty, or holds the same run and `trainer.resume_mode` is `auto`: then the job
+    goes on from its latest checkpoint. With `resume_path` it goes on from a checkpoint of another
+    run, which stays as it is.
+    """
+    trainer = resolved.config.trainer
+    if folder.config.is_file():
+        _same_run(resolved, folder)
+        return resume(folder, progress)
+    state, tensors = checkpoint.State(), dict[str, Any]()
+    if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
+        state, tensors = checkpoint.load(Path(trainer.resume_from_path))
+        state.metrics_lines = 0
     with locked(folder):
         write_text(folder.config, resolved.to_json())
         setting = prepare(resolved.config)
         write_json(folder.conditions, machine.conditions(setting.choice))
         if resolved.config.model.path is None:
             setting.policy.save(_initial(folder))
-        return _work(resolved, folder, progress, setting, checkpoint.State(), {})
+        return _work(resolved, folder, progress, setting, state, tensors)
 
 
 def resume(folder: RunFolder, progress: Progress) -> dict[str, Any]:
@@ -80,6 +93,19 @@ def dry_run(resolved: Resolved) -> Rollout:
         return await runner.run([spec], setting.agent(resolved.config.rollout.temperature))
 
     return asyncio.run(play())[0]
+
+
+def _same_run(resolved: Resolved, folder: RunFolder) -> None:
+    """Refuse to go on in the folder of a run with another configuration."""
+    before = Resolved.from_json(folder.config.read_text()).config.model_dump(mode="json")
+    now = resolved.config.model_dump(mode="json")
+    changed = [key for key in now if now[key] != before[key] and key != "output"]
+    if changed or resolved.config.trainer.resume_mode != "auto":
+        what = f"differs in {', '.join(changed)}" if changed else "exists already"
+        raise RunError(
+            f"the run in {str(folder.path)!r} {what}; choose another --output, or go on with it "
+            f"as it is: tutelage resume {folder.path}"
+        )
 
 
 def _initial(folder: RunFolder) -> Path:

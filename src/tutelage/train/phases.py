@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from tutelage.config.rl import OptimizerConfig
 from tutelage.evaluate.outcome import Evaluation, succeeded, summarise
 from tutelage.policy.packing import TokenRow
 from tutelage.rollouts.rows import build_rows
@@ -155,7 +156,7 @@ def run_rl(ctx: Context) -> None:
         rollouts = _sample(ctx, RL, step)
         sampled = time.perf_counter()
         batch = make_batch(rollouts, setting.config)
-        rate = min(1.0, (step + 1) / optim.warmup_steps) if optim.warmup_steps else 1.0
+        rate = learning_rate_share(step, limit, optim)
         values = update_policy(
             setting.policy,
             ctx.optimizer,
@@ -177,6 +178,14 @@ def run_rl(ctx: Context) -> None:
         }
         _validate(ctx, values)
         _end_step(ctx, RL, values)
+
+
+def learning_rate_share(step: int, limit: int | None, optim: OptimizerConfig) -> float:
+    """Share of the learning rate at a step: warm-up, then constant or linear to zero at `limit`."""
+    rate = min(1.0, (step + 1) / optim.warmup_steps) if optim.warmup_steps else 1.0
+    if optim.lr_scheduler_type == "linear" and limit is not None:
+        rate *= 1.0 - step / limit
+    return rate
 
 
 def _sample(ctx: Context, phase: str, step: int) -> list[Rollout]:
@@ -330,8 +339,9 @@ def run_control(ctx: Context) -> None:
         ]
         values: dict[str, float] = {"reward/mean": rollout_metrics(rollouts)["reward/mean"]}
         if rows:
+            rate = learning_rate_share(step, limit, setting.config.actor.optim)
             values |= cold_start.supervised_step(
-                setting, ctx.optimizer, rows, setting.choice.numerics, 1.0
+                setting, ctx.optimizer, rows, setting.choice.numerics, rate
             )
             values.pop("tokens")
         state.phase_step = step + 1

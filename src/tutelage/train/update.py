@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tutelage.algorithms.rl import (
+    aggregate,
     aggregation_denominator,
     merge_metrics,
     policy_loss,
@@ -192,7 +193,15 @@ def _loss(
         **options,
     )
     if actor.entropy_coeff > 0:
-        value = value - actor.entropy_coeff * scores.entropy_K.sum() / max(denominator, 1.0)
+        entropy = torch.zeros_like(old).index_put(where, scores.entropy_K)
+        bonus = aggregate(
+            entropy,
+            mask,
+            actor.loss_agg_mode,
+            rollouts_B=[batch.rollouts_B[b] for b in numbers],
+            denominator=denominator,
+        )
+        value = value - actor.entropy_coeff * bonus
     gap = (scores.logp_K - cut(batch.old_logp_BT)[where]).detach()
     return value, _Report(
         metrics=metrics,

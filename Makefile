@@ -1,0 +1,73 @@
+# What a person types here. `make` alone prints the targets with the words after their `##`.
+#
+# Everything is installed into .venv; only python3 (3.11 or newer), make and git must be there
+# before. The stamp file in .venv makes the installation happen once, and again when pyproject.toml
+# changes. .ci/run calls `make test` and `make check`.
+
+PYTHON ?= python3
+# Pinned, and installed first: with a range, pip takes the newest build, and on Linux that brings
+# gigabytes of CUDA libraries. TORCH_ARGS takes pip options, such as the index of the CPU wheels.
+TORCH ?= torch==2.13.0
+TORCH_ARGS ?=
+# Further words for the target's command: make train ARGS="--seed 1", make test ARGS="-k engine".
+ARGS ?=
+# Rounds of the property tests in `make test-full`, each with other random examples.
+ROUNDS ?= 5
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+UNIT := $(sort $(filter-out tests/system tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))))
+SYSTEM := $(wildcard tests/system)
+BENCHMARKS := $(sort $(wildcard benchmarks/*/run.py))
+
+.DEFAULT_GOAL := help
+.PHONY: help venv train test test-full check format bench clean
+
+help: ## print this
+	@echo "Tutelage: trains LLM agents from the rewards they earn. Start with: make train"
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## set up .venv with all that training and tests need
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Tutelage needs Python 3.11 or newer: make venv PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null \
+		|| { echo "this Python has no venv module; on Debian: apt install python3-venv"; exit 1; }
+	@echo "setting up $(VENV): some minutes, once, and about 1.5 GB of packages"
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet $(TORCH_ARGS) '$(TORCH)'
+	$(BIN)/python -m pip install --quiet -e '.[train,dev]'
+	@touch $@
+
+train: venv ## run the main job (5 minutes); further words in ARGS="--seed 1"
+	$(BIN)/tutelage train math $(ARGS)
+
+test: venv ## all tests but the long ones, the quick ones first
+	$(BIN)/python -m pytest -q $(UNIT) $(SYSTEM) $(ARGS)
+
+test-full: venv ## all tests, then more rounds of the property tests (ROUNDS=5)
+	TUTELAGE_TEST_FULL=1 $(BIN)/python -m pytest -q $(UNIT) $(SYSTEM) $(ARGS)
+	for round in $$(seq $(ROUNDS)); do \
+		$(BIN)/python -m pytest -q -m hypothesis --hypothesis-seed=$$round $(ARGS) || exit 1; \
+	done
+
+check: venv ## format, lint, types, layering
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/python -m pytest -q tests/contract/test_layering.py
+
+format: venv ## rewrite the code as `make check` wants it
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: venv ## run the benchmarks that need no peer; benchmarks/README.md has the others
+	@for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
+
+clean: ## remove .venv and all caches; runs/ stays
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,150 @@
+"""A real model that uses tools after seconds of training, in the folder layout of any family.
+
+It is made with `transformers` alone (config, weights, tokenizer, chat template), taught by heart to
+answer a handful of questions, half of the time by calling the calculator and half of the time by
+guessing. That gives tests what an untrained model cannot: tool calls, rewards that differ within a
+group, and a skill that reinforcement learning can only find by sampling.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from policy.chat_templates import LLAMA32, LLAMA_TOKENS, QWEN3, QWEN25
+
+from tutelage.policy.codec import Codec
+from tutelage.policy.template import CHAT_TEMPLATE
+from tutelage.policy.tokenizer import train_tokenizer
+from tutelage.tools import Tool
+from tutelage.tools.builtin import calculator
+from tutelage.types import Message, ToolCall
+
+SUMS = [(a, b) for a in (2, 3, 5) for b in (4, 6, 7)]
+"""What it is taught: `What is A + B?` for these."""
+
+FAMILIES = {
+    "embedded": ("Qwen2Config", CHAT_TEMPLATE),
+    "qwen2": ("Qwen2Config", QWEN25),
+    "qwen3": ("Qwen3Config", QWEN3),
+    "llama": ("LlamaConfig", LLAMA32),
+}
+
+
+def rows(start: int = 0, count: int = len(SUMS)) -> list[dict[str, Any]]:
+    """Tasks as rows of a dataset file."""
+    return [
+        {"id": f"sum-{a}-{b}", "question": f"What is {a} + {b}?", "answer": a + b}
+        for a, b in SUMS[start : start + count]
+    ]
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """A JSONL file of rows."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def conversation(a: int, b: int, guess: bool, rng: random.Random) -> list[Message]:
+    """What it learns to say about one sum."""
+    asked = Message("user", f"What is {a} + {b}?")
+    if guess:
+        return [asked, Message("assistant", str(rng.choice([1, 20, 30])))]
+    call = ToolCall("c", "calculator", json.dumps({"expression": f"{a} + {b}"}))
+    return [
+        asked,
+        Message("assistant", None, (call,)),
+        Message("tool", str(a + b), tool_call_id="c", name="calculator"),
+        Message("assistant", str(a + b)),
+    ]
+
+
+def make_parrot(
+    folder: Path,
+    family: str = "embedded",
+    *,
+    tool: Tool = calculator,
+    guesses: float = 0.5,
+    steps: int = 120,
+    seed: int = 0,
+) -> Path:
+    """Write the model to `folder` as `save_pretrained` does; equal arguments, equal weights."""
+    import transformers
+
+    config_name, template = FAMILIES[family]
+    tokenizer = _tokenizer(family, template, tool)
+    config = getattr(transformers, config_name)(
+        vocab_size=-(-len(tokenizer) // 64) * 64,
+        hidden_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=12 if family != "qwen3" else 16,
+        intermediate_size=96,
+        max_position_embeddings=1024,
+        tie_word_embeddings=family != "qwen3",
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    _teach(model, Codec(tokenizer), tool, guesses, steps, seed)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def _tokenizer(family: str, template: str, tool: Tool) -> Any:
+    corpus = [f"{m.content}" for a, b in SUMS for m in conversation(a, b, False, random.Random(0))]
+    corpus += [json.dumps(tool.spec.to_dict()), "system user assistant tool Tools: name arguments"]
+    tokenizer = train_tokenizer(corpus, vocab_size=448, max_length=1024)
+    if family == "llama":
+        tokenizer.add_special_tokens({"additional_special_tokens": list(LLAMA_TOKENS)})
+        tokenizer.eos_token = "<|eot_id|>"
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def _teach(
+    model: Any, codec: Codec, tool: Tool, guesses: float, steps: int, seed: int
+) -> None:
+    """Plain supervised training with the model's own forward pass."""
+    batches = _batches(codec, tool, guesses, seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=steps)
+    model.train()
+    for _ in range(steps):
+        ids, labels, attention = next(batches)
+        loss = model(input_ids=ids, attention_mask=attention, labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    model.eval()
+
+
+def _batches(
+    codec: Codec, tool: Tool, guesses: float, seed: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Every sum once, padded on the right."""
+    rng = random.Random(seed)
+    while True:
+        shown = [conversation(a, b, rng.random() < guesses, rng) for a, b in SUMS]
+        pairs = [codec.demonstration(m, [tool.spec]) for m in shown]
+        width = max(len(ids) for ids, _ in pairs)
+        ids = torch.full((len(pairs), width), codec.pad_id)
+        labels = torch.full((len(pairs), width), -100)
+        attention = torch.zeros(len(pairs), width, dtype=torch.long)
+        for i, (tokens, mask) in enumerate(pairs):
+            row, trained = torch.tensor(tokens), torch.tensor(mask, dtype=torch.bool)
+            ids[i, : len(tokens)] = row
+            labels[i, : len(tokens)] = torch.where(trained, row, -100)
+            attention[i, : len(tokens)] = 1
+        yield ids, labels, attention
