@@ -140,8 +140,8 @@ def test_kl_without_gradient_is_warned_of(kind: str, warned: int) -> None:
 
 
 def test_a_run_must_end() -> None:
-    assert "never end" in refusal("trainer.minutes=null")
-    accepted("trainer.minutes=null", "algorithm=sft")
+    assert "never end" in refusal("trainer.total_training_steps=null")
+    accepted("trainer.total_training_steps=null", "algorithm=sft")
 
 
 def test_recipe_rl_brings_nothing_of_its_own() -> None:
