@@ -13,14 +13,34 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _EXPORTS: dict[str, str] = {
+    "RL": "tutelage.train.algorithm",
+    "VERL": "tutelage.train.algorithm",
+    "Dataset": "tutelage.tasks.dataset",
+    "Message": "tutelage.types",
+    "Reward": "tutelage.types",
+    "Rollout": "tutelage.types",
     "Task": "tutelage.types",
+    "Tool": "tutelage.tools.tool",
+    "ToolError": "tutelage.tools.tool",
     "TutelageError": "tutelage.errors",
+    "reward": "tutelage.rewards.function",
+    "tool": "tutelage.tools.tool",
 }
 
 __all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
     from tutelage.errors import TutelageError as TutelageError
+    from tutelage.rewards.function import reward as reward
+    from tutelage.tasks.dataset import Dataset as Dataset
+    from tutelage.tools.tool import Tool as Tool
+    from tutelage.tools.tool import ToolError as ToolError
+    from tutelage.tools.tool import tool as tool
+    from tutelage.train.algorithm import RL as RL
+    from tutelage.train.algorithm import VERL as VERL
+    from tutelage.types import Message as Message
+    from tutelage.types import Reward as Reward
+    from tutelage.types import Rollout as Rollout
     from tutelage.types import Task as Task
 
 

@@ -135,7 +135,6 @@ def test_every_key_can_be_given_another_value(key: str) -> None:
         "data.val_batch_size",
         "model.enable_gradient_checkpointing",
         "ref.fsdp_config.param_offload",
-        "rollout.correction",
         "rollout.gpu_memory_utilization",
         "rollout.log_prob_micro_batch_size_per_gpu",
         "rollout.name",

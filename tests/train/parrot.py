@@ -1,8 +1,7 @@
 """A real model that uses tools after seconds of training, in the folder layout of any family.
 
 It is made with `transformers` alone (config, weights, tokenizer, chat template), taught by heart to
-answer a handful of questions, half of the time by calling the calculator and half of the time by
-guessing. That gives tests what an untrained model cannot: tool calls, rewards that differ within a
+answer one question, part of the time by calling the calculator and else by guessing. That gives tests what an untrained model cannot: tool calls, rewards that differ within a
 group, and a skill that reinforcement learning can only find by sampling.
 """
 
@@ -24,8 +23,8 @@ from tutelage.tools import Tool
 from tutelage.tools.builtin import calculator
 from tutelage.types import Message, ToolCall
 
-SUMS = [(a, b) for a in (2, 3, 5) for b in (4, 6, 7)]
-"""What it is taught: `What is A + B?` for these."""
+ANSWER = 42
+GUESSES = (40, 41, 43)
 
 FAMILIES = {
     "embedded": ("Qwen2Config", CHAT_TEMPLATE),
@@ -35,11 +34,11 @@ FAMILIES = {
 }
 
 
-def rows(start: int = 0, count: int = len(SUMS)) -> list[dict[str, Any]]:
+def rows(start: int = 0, count: int = 8) -> list[dict[str, Any]]:
     """Tasks as rows of a dataset file."""
     return [
-        {"id": f"sum-{a}-{b}", "question": f"What is {a} + {b}?", "answer": a + b}
-        for a, b in SUMS[start : start + count]
+        {"id": f"q{i}", "question": f"{i}: what is 6 * 7?", "answer": ANSWER}
+        for i in range(start, start + count)
     ]
 
 
@@ -49,18 +48,9 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
-def conversation(a: int, b: int, guess: bool, rng: random.Random) -> list[Message]:
-    """What it learns to say about one sum."""
-    asked = Message("user", f"What is {a} + {b}?")
-    if guess:
-        return [asked, Message("assistant", str(rng.choice([1, 20, 30])))]
-    call = ToolCall("c", "calculator", json.dumps({"expression": f"{a} + {b}"}))
-    return [
-        asked,
-        Message("assistant", None, (call,)),
-        Message("tool", str(a + b), tool_call_id="c", name="calculator"),
-        Message("assistant", str(a + b)),
-    ]
+def called(tool: Tool) -> Message:
+    """The turn that calls the tool."""
+    return Message("assistant", None, (ToolCall("c", tool.name, '{"expression": "6 * 7"}'),))
 
 
 def make_parrot(
@@ -101,8 +91,8 @@ def make_parrot(
 
 
 def _tokenizer(family: str, template: str, tool: Tool) -> Any:
-    corpus = [f"{m.content}" for a, b in SUMS for m in conversation(a, b, False, random.Random(0))]
-    corpus += [json.dumps(tool.spec.to_dict()), "system user assistant tool Tools: name arguments"]
+    corpus = [json.dumps(tool.spec.to_dict()), "system user assistant tool Tools: name arguments"]
+    corpus += [f"{row['question']} {row['answer']}" for row in rows()]
     tokenizer = train_tokenizer(corpus, vocab_size=448, max_length=1024)
     if family == "llama":
         tokenizer.add_special_tokens({"additional_special_tokens": list(LLAMA_TOKENS)})
@@ -116,8 +106,8 @@ def _teach(
 ) -> None:
     """Plain supervised training with the model's own forward pass."""
     batches = _batches(codec, tool, guesses, seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=steps)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3, betas=(0.9, 0.95), weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=steps)
     model.train()
     for _ in range(steps):
         ids, labels, attention = next(batches)
@@ -130,14 +120,38 @@ def _teach(
     model.eval()
 
 
+def lesson(
+    codec: Codec, tool: Tool, question: str, guess: int | None
+) -> tuple[list[int], list[int]]:
+    """Ids and mask of one conversation, observed as an engine would show it."""
+    asked = Message("user", question)
+    reply = called(tool) if guess is None else Message("assistant", str(guess))
+    ids, mask = (list(part) for part in codec.demonstration([asked, reply], [tool.spec]))
+    if guess is None:
+        result = Message("tool", str(ANSWER), tool_call_id="c", name=tool.name)
+        observed = codec.observation(reply, [result])
+        assert observed is not None
+        answer = [*codec.encode(str(ANSWER)), int(codec.tokenizer.eos_token_id)]
+        ids += [*observed, *answer]
+        mask += [0] * len(observed) + [1] * len(answer)
+    return ids, mask
+
+
 def _batches(
     codec: Codec, tool: Tool, guesses: float, seed: int
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Every sum once, padded on the right."""
+    """Eight lessons at a time, padded on the right."""
     rng = random.Random(seed)
     while True:
-        shown = [conversation(a, b, rng.random() < guesses, rng) for a, b in SUMS]
-        pairs = [codec.demonstration(m, [tool.spec]) for m in shown]
+        pairs = [
+            lesson(
+                codec,
+                tool,
+                rows(rng.randrange(32), 1)[0]["question"],
+                rng.choice(GUESSES) if rng.random() < guesses else None,
+            )
+            for _ in range(8)
+        ]
         width = max(len(ids) for ids, _ in pairs)
         ids = torch.full((len(pairs), width), codec.pad_id)
         labels = torch.full((len(pairs), width), -100)

@@ -1,0 +1,76 @@
+"""`RL`: reinforcement learning of weights as an object, for Python code.
+
+It holds what the command line's `KEY=VALUE` arguments hold, in the same keys and aliases, checked
+the same way, and runs the same job. `VERL` is its other name, the one that agent code written for
+verl uses. GRPO is its default estimator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from tutelage.config import Resolved, resolve
+from tutelage.train.folder import create, fresh_name
+from tutelage.train.progress import Progress, Silent
+
+
+class RL:
+    """Keys of an RL run: `RL(num_chains=8, lr=1e-6)`, or `RL({"actor": {"optim": {"lr": 1e-6}}})`.
+
+    Raises `ConfigError` when the run starts, and names the nearest key, as the command line does.
+    """
+
+    def __init__(self, config: Mapping[str, Any] | None = None, /, **keys: Any) -> None:
+        self.keys: dict[str, Any] = {**_flat(config or {}), **_flat(keys)}
+
+    def resolve(self, recipe: str = "rl", **flags: Any) -> Resolved:
+        """The full configuration of a run; `flags` are the command line's, such as `train`."""
+        from tutelage.train.machine import facts
+
+        keys = {"algorithm.adv_estimator": "grpo", **self.keys}
+        overrides = [f"{key}={_literal(value)}" for key, value in keys.items()]
+        return resolve(recipe, overrides, machine=facts(), flags=flags)
+
+    def train(
+        self,
+        *,
+        recipe: str = "rl",
+        output: str | Path | None = None,
+        progress: Progress | None = None,
+        **flags: Any,
+    ) -> dict[str, Any]:
+        """Run a job and return what is in its result.json.
+
+        `flags` are those of `tutelage train`: `model`, `train`, `val`, `test`, `tools`, `reward`,
+        `steps`, `minutes`, `seed`, `level`.
+        """
+        from tutelage.train import jobs
+
+        resolved = self.resolve(recipe, **flags)
+        folder = create(Path(output) if output is not None else fresh_name(recipe))
+        return jobs.train(resolved, folder, progress or Silent())
+
+    def __repr__(self) -> str:
+        return f"RL({self.keys!r})"
+
+
+VERL = RL
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted keys."""
+    out: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            out |= _flat(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
+        else:
+            out[f"{prefix}{key}"] = value
+    return out
+
+
+def _literal(value: Any) -> str:
+    """A value in the override grammar."""
+    return json.dumps(list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value)
