@@ -9,6 +9,7 @@ micro-batch the whole batch's denominator.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -44,10 +45,15 @@ def accumulate(
         return torch.autograd.grad(value, parameters, allow_unused=True), report
 
     reports = []
-    with ThreadPoolExecutor(threads, thread_name_prefix="tutelage-gradient") as pool:
-        for grads, report in pool.map(work, items):
-            for parameter, grad in zip(parameters, grads, strict=True):
-                if grad is not None:
-                    parameter.grad = grad if parameter.grad is None else parameter.grad + grad
-            reports.append(report)
+    for grads, report in _pool(threads).map(work, items):
+        for parameter, grad in zip(parameters, grads, strict=True):
+            if grad is not None:
+                parameter.grad = grad if parameter.grad is None else parameter.grad + grad
+        reports.append(report)
     return reports
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """One pool for the process: every new thread would get a memory arena of its own."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="tutelage-gradient")
