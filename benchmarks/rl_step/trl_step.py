@@ -1,4 +1,4 @@
-"""TRL's `GRPOTrainer(tools=[...])` on one checkpoint and one task file: the baseline of this folder.
+"""TRL's `GRPOTrainer(tools=[...])` on one checkpoint and task file: the baseline of this folder.
 
 It owns the measurement of TRL, at the settings at which TRL is fastest here; which settings were
 tried, and what each cost, is in `TRL_SETTINGS.md`. It loads any Hugging Face folder whose tokenizer
@@ -9,8 +9,10 @@ the process (all its threads), wall seconds, sampled tokens, reward and turns.
 A step is everything between the ends of two optimizer steps, evaluations left out. The reward is 1
 when the last assistant message, free of tool calls, is the answer.
 
-It runs in an environment of its own (`pip install torch==2.13.0`, then `pip install 'trl==1.16.*'
-datasets`), because TRL pins what the project does not need:
+Tools and reward are the project's own. It runs in an environment apart from the project's:
+
+    python -m venv venv-trl && . venv-trl/bin/activate
+    pip install torch==2.13.0 && pip install 'trl==1.16.*' datasets jmespath && pip install -e .
 
     python benchmarks/rl_step/trl_step.py --model DIR --tasks train.jsonl --steps 20 --out trl.json
     python benchmarks/rl_step/trl_step.py --model DIR --tasks train.jsonl --steps 300 \\
@@ -38,6 +40,8 @@ from pathlib import Path
 from typing import Any
 
 JSON = dict[str, Any]
+PATHS = ("model", "tasks", "eval_tasks", "out")
+"""Arguments of which the record keeps the last part only."""
 
 # --- tools and reward: the project's own --------------------------------------------------------
 
@@ -162,6 +166,7 @@ def summary(rows: list[JSON], skip: int) -> JSON:
     warm = rows[skip:] or rows
     sampled = sum(r["sampled_tokens"] or 0 for r in warm)
     names = sorted({n for r in warm for n in r["phases_cpu_s"]})
+    rewards = [r["reward"] for r in warm if r["reward"] is not None]
     cpu = statistics.median(r["cpu_s"] for r in warm)
     return {
         "steps_measured": len(warm),
@@ -171,7 +176,7 @@ def summary(rows: list[JSON], skip: int) -> JSON:
         "wall_s_per_step": round(statistics.median(r["wall_s"] for r in warm), 4),
         "sampled_tokens_per_step": round(sampled / len(warm)),
         "sampled_tokens_per_cpu_s": round(sampled / sum(r["cpu_s"] for r in warm)),
-        "reward": round(statistics.fmean(r["reward"] or 0.0 for r in warm), 4),
+        "reward": round(statistics.fmean(rewards), 4) if rewards else None,
         "phases_cpu_s": {
             n: round(statistics.median(r["phases_cpu_s"].get(n, 0.0) for r in warm), 4)
             for n in names
@@ -421,7 +426,7 @@ def parse_args() -> argparse.Namespace:
     p.add_argument("--prompts", type=int, default=16)
     p.add_argument("--group", type=int, default=8)
     p.add_argument("--max-tokens", type=int, default=40, help="new tokens of one turn")
-    p.add_argument("--max-completion", type=int, default=192, help="tokens after the prompt")
+    p.add_argument("--max-completion", type=int, default=208, help="tokens after the prompt")
     p.add_argument("--max-turns", type=int, default=4)
     p.add_argument("--lr", type=float, default=2e-4)
     p.add_argument("--warmup", type=int, default=0)
@@ -432,7 +437,7 @@ def parse_args() -> argparse.Namespace:
     p.add_argument("--system", default="", help="system message of the agent")
     p.add_argument("--until-success", type=float, default=0.0)
     p.add_argument("--eval-tasks", default="")
-    p.add_argument("--eval-every", type=int, default=2)
+    p.add_argument("--eval-every", type=int, default=1, help="steps")
     p.add_argument("--eval-batch", type=int, default=128)
     p.add_argument("--skip", type=int, default=2, help="warm-up steps left out of the medians")
     p.add_argument("--out", default="")
@@ -499,7 +504,7 @@ def main() -> None:
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
         "machine": machine(),
         "date": time.strftime("%Y-%m-%d"),
-        "args": vars(args),
+        "args": {k: Path(v).name if k in PATHS and v else v for k, v in vars(args).items()},
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         "summary": summary(record.steps, args.skip),

@@ -198,7 +198,7 @@ def _draw_question(
 def _draw_problem(level: str, family: Family, rng: random.Random) -> Problem:
     hard = level == "hard"
     if family == "sum":
-        return sum_problem(rng.randint(2, 999) if hard else rng.randint(10, 300))
+        return sum_problem(rng.randint(2 if hard else 10, 999))
     if family == "shopping":
         return shopping_problem(
             rng.choice(SHORT_ITEMS + LONG_ITEMS if hard else SHORT_ITEMS), rng.randint(2, 99)
