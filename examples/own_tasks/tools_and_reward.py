@@ -1,18 +1,16 @@
-"""A shop of your own: one tool that reads its price list, and one reward with partial credit."""
+"""A shop of your own: its price list as a tool, and a reward with partial credit."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
-from tutelage.rewards import reward
-from tutelage.tools import ToolError, tool
+from tutelage import ToolError, reward, tool
 from tutelage.types import Attempt
 
-PRICES: dict[str, int] = json.loads(Path(__file__).with_name("prices.json").read_text())
+PRICES = {
+    "pen": 53, "cup": 36, "hat": 81, "bag": 14, "map": 62, "key": 27, "box": 93, "jar": 48,
+}  # fmt: skip
 
 
-@tool(timeout=2.0)
+@tool
 def lookup(item: str) -> int:
     """Look up the price of one item in our shop.
 
@@ -25,8 +23,8 @@ def lookup(item: str) -> int:
 
 
 @reward
-def right_price(prediction: str, trajectory: Attempt, total: int) -> dict[str, float]:
-    """1 for the right total; a tenth for a wrong one that at least asked for the price."""
+def right_total(prediction: str, trajectory: Attempt, total: int) -> dict[str, float]:
+    """1 for the right total; a tenth for a wrong one, if the price list was asked."""
+    asked = any(call.name == "lookup" and not call.error for call in trajectory.tool_results)
     right = prediction.strip() == str(total)
-    asked = any(r.name == "lookup" and r.error is None for r in trajectory.tool_results)
-    return {"reward": 1.0 if right else 0.1 * asked, "right": float(right), "asked": float(asked)}
+    return {"reward": 1.0 if right else 0.1 * asked, "right": right, "asked": asked}

@@ -64,6 +64,7 @@ def _drop_if_empty(folder: RunFolder) -> None:
     """Take away the folder of a run that ended before it began."""
     if folder.config.is_file():
         return
+    (folder.path / ".lock").unlink(missing_ok=True)
     # rmdir refuses a folder that holds anything, so nothing can be lost here.
     for path in (folder.checkpoints, folder.path):
         with suppress(OSError):

@@ -94,11 +94,11 @@ class SftConfig(Section):
     """Demonstrations in one step."""
     max_steps: CountOrZero = 500
     """Steps on clean demonstrations at most before the cool-down; 0 leaves the cold start out."""
-    skill_target: PositiveShare = 0.97
+    skill_target: PositiveShare = 0.9
     """Greedy success, measured on held-out tasks, at which the cool-down begins."""
     eval_every: Count = 50
     """Steps between two measurements of that success."""
-    cooldown_steps: CountOrZero = 80
+    cooldown_steps: CountOrZero = 100
     """Further clean steps over which the learning rate falls to a twentieth."""
     mixed_steps: CountOrZero = 60
     """Steps on demonstrations of mixed quality that follow the clean ones."""

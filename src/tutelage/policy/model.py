@@ -195,9 +195,10 @@ def load(path: str, *, device: torch.device | None = None) -> Policy:
         raise ModelError(f"cannot load {path!r}: {error}") from error
     codec = Codec(tokenizer, source=repr(path))
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, output_loading_info=True
-        )
+        with _no_progress_bars():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                path, dtype=torch.float32, output_loading_info=True
+            )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"cannot load the weights of {path!r}: {error}") from error
     model, found = loaded

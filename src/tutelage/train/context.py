@@ -45,8 +45,9 @@ class Clock:
 class StopSignal:
     """The first Ctrl-C (or SIGTERM) asks the job to stop after its step; the second one insists."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_ask: Callable[[], None]) -> None:
         self.asked = False
+        self._on_ask = on_ask
         self._old: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignal:
@@ -65,6 +66,7 @@ class StopSignal:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+        self._on_ask()
 
 
 @dataclass(slots=True)
@@ -147,12 +149,16 @@ class Context:
         known = self.recorded.pop(key, {})
         ids = [s.seeds.id("roll") for s in specs]
         if len(known) == len(ids) and all(i in known for i in ids):
-            return [known[i] for i in ids]
+            return self._counted([known[i] for i in ids])
         if self.recorded or known:
             self._forget_from(first.step, key)
         engine = self._engine(invariant)
         rollouts = asyncio.run(self._run(engine, specs, agent, on_done))
         self.writer.submit(rollouts)
+        return self._counted(rollouts)
+
+    def _counted(self, rollouts: list[Rollout]) -> list[Rollout]:
+        """These rollouts, added to the totals, whether they were played or recorded."""
         self.state.rollouts += len(rollouts)
         self.state.tokens += sum(
             len(c.sampled.token_ids) for r in rollouts for a in r.attempts for c in a.calls

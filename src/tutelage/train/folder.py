@@ -200,10 +200,15 @@ def locked(folder: RunFolder) -> Generator[None]:
     import fcntl
 
     with (folder.path / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RunError(f"another process is working on the run {folder.name!r}") from error
+        for last in (False, True):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if last:
+                    message = f"another process is working on the run {folder.name!r}"
+                    raise RunError(message) from error
+                time.sleep(0.1)  # `tutelage runs` looks at the lock for a moment
         yield
 
 

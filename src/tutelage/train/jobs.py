@@ -30,6 +30,8 @@ from tutelage.types import Mode, Rollout
 
 Phase = tuple[str, Callable[[Context], None]]
 
+STOPPING = "stopping after this step; Ctrl-C again stops at once"
+
 
 def train(resolved: Resolved, folder: RunFolder, progress: Progress) -> dict[str, Any]:
     """Run a job in a run folder; returns what is in result.json.
@@ -47,8 +49,9 @@ def train(resolved: Resolved, folder: RunFolder, progress: Progress) -> dict[str
         state, tensors = checkpoint.load(Path(trainer.resume_from_path))
         state.metrics_lines = 0
     with locked(folder):
-        write_text(folder.config, resolved.to_json())
+        # What is wrong with the input is found before anything is written.
         setting = prepare(resolved.config)
+        write_text(folder.config, resolved.to_json())
         write_json(folder.conditions, machine.conditions(setting.choice))
         if resolved.config.model.path is None:
             setting.policy.save(_initial(folder))
@@ -64,6 +67,8 @@ def resume(folder: RunFolder, progress: Progress) -> dict[str, Any]:
         finished = folder.read_result()
         if finished is not None and finished.get("status") == "finished":
             progress.note("the run is finished; there is nothing to resume")
+            if not folder.report.is_file():
+                write_report(folder)  # it was killed between the two
             return finished
         initial = _initial(folder)
         setting = prepare(resolved.config, initial if initial.is_dir() else None)
@@ -117,7 +122,8 @@ def _phases(setting: Setting) -> list[Phase]:
     """What a configuration asks for, in order."""
     config = setting.config
     out: list[Phase] = []
-    cold = setting.tasks.demonstrated and config.sft.max_steps > 0
+    own = config.model.path is None or config.algorithm.name == "sft"
+    cold = own and setting.tasks.demonstrated and config.sft.max_steps > 0
     if cold:
         out.append((phases.COLD, phases.run_cold_start))
     if config.algorithm.name == "sft":
@@ -146,7 +152,7 @@ def _work(
     """Run all phases that are left, then write the result and the report."""
     config = setting.config
     store = open_store(folder.store)
-    with store, StopSignal() as stop, StoreWriter(store) as writer:
+    with store, StopSignal(lambda: progress.note(STOPPING)) as stop, StoreWriter(store) as writer:
         store.put_run(
             folder.name,
             name=config.trainer.experiment_name or folder.name,
