@@ -25,6 +25,7 @@ import argparse
 import ctypes
 import functools
 import json
+import math
 import os
 import platform
 import resource
@@ -210,7 +211,7 @@ def config(args: argparse.Namespace, output: str) -> Any:
     from trl import GRPOConfig
 
     batch = args.prompts * args.group
-    micro = args.micro_batch or batch
+    micro = args.micro_batch or math.gcd(batch, 64 if args.dtype == "fp32" else 32)
     if batch % micro:
         sys.exit(f"--micro-batch {micro} does not divide {args.prompts} x {args.group} = {batch}")
     # A generation covers `--generate-batches` optimizer steps. `max_completion_length` bounds the
@@ -445,7 +446,7 @@ def parse_args() -> argparse.Namespace:
     best = p.add_argument_group("TRL settings (TRL_SETTINGS.md)")
     best.add_argument("--attn", default="eager")
     best.add_argument("--sdpa", choices=["flash", "math"], default="flash", help="kernel of sdpa")
-    best.add_argument("--micro-batch", type=int, default=0, help="0: the whole batch")
+    best.add_argument("--micro-batch", type=int, default=0, help="0: 64 in fp32, 32 in bf16")
     best.add_argument("--generate-batches", type=int, default=1, help="steps fed by one generation")
     best.add_argument("--num-iterations", type=int, default=1)
     best.add_argument("--optim", default="adamw_torch_fused")

@@ -35,7 +35,7 @@ class ModelConfig(Section):
     """Folder or hub name of a Hugging Face model; null makes the embedded tiny policy."""
     size: Literal["xs", "s"] = "xs"
     """Size of the embedded policy: `xs` has 0.6 million parameters, `s` 1.7 million."""
-    layout: Literal["qwen2", "qwen3", "llama"] = "qwen2"
+    layout: Literal["qwen2", "qwen3", "llama"] = "qwen3"
     """Architecture in which the embedded policy is built and saved."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of the forward pass; `auto` takes bfloat16 on a GPU, float32 on a CPU."""

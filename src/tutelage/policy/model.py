@@ -123,7 +123,7 @@ def build(
     corpus: Iterable[str],
     *,
     size: str = "xs",
-    layout: str = "qwen2",
+    layout: str = "qwen3",
     seed: int = 0,
     vocab_size: int = 512,
     max_positions: int = 512,
@@ -215,9 +215,12 @@ def _tokenizer(path: str) -> Any:
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
     declared = get_tokenizer_config(path).get("tokenizer_class")
-    if declared in ("TokenizersBackend", "PreTrainedTokenizerFast"):
-        return PreTrainedTokenizerFast.from_pretrained(path)
-    return AutoTokenizer.from_pretrained(path)
+    own = declared in ("TokenizersBackend", "PreTrainedTokenizerFast")
+    tokenizer: Any = (PreTrainedTokenizerFast if own else AutoTokenizer).from_pretrained(path)
+    for how_it_was_loaded in ("is_local", "local_files_only"):
+        # Else it would be saved with the tokenizer, and a policy would tell whether it was resumed.
+        tokenizer.init_kwargs.pop(how_it_was_loaded, None)
+    return tokenizer
 
 
 @contextmanager

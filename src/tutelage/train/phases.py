@@ -20,6 +20,7 @@ from tutelage.seeds import SeedTree
 from tutelage.train import cold_start
 from tutelage.train.batch import make_batch
 from tutelage.train.context import Context
+from tutelage.train.machine import trim_memory
 from tutelage.train.optim import Optimizer, adamw, muon
 from tutelage.train.update import update_policy
 from tutelage.types import Mode, Rollout, Task
@@ -387,6 +388,7 @@ def _restore(ctx: Context, optimizer: Optimizer) -> Optimizer:
 
 def _end_step(ctx: Context, phase: str, values: dict[str, float]) -> None:
     """Log a step, checkpoint when it is time, stop when asked."""
+    trim_memory()
     values["time/elapsed"] = ctx.clock.elapsed()
     ctx.log(phase, ctx.state.phase_step, values)
     every = ctx.setting.config.trainer.save_freq
