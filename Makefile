@@ -19,6 +19,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UNIT := $(sort $(filter-out tests/system tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))))
 SYSTEM := $(wildcard tests/system)
+# What needs no peer is named run.py.
 BENCHMARKS := $(sort $(wildcard benchmarks/*/run.py))
 
 .DEFAULT_GOAL := help
@@ -45,6 +46,7 @@ $(STAMP): pyproject.toml
 
 train: venv ## run the main job (5 minutes); further words in ARGS="--seed 1"
 	$(BIN)/tutelage train math $(ARGS)
+	@echo "  (before these: source $(BIN)/activate)"
 
 test: venv ## all tests but the long ones, the quick ones first
 	$(BIN)/python -m pytest -q $(UNIT) $(SYSTEM) $(ARGS)
@@ -67,6 +69,7 @@ format: venv ## rewrite the code as `make check` wants it
 
 bench: venv ## run the benchmarks that need no peer; benchmarks/README.md has the others
 	@for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
+	@echo "those that compare with a peer need its environment: see benchmarks/README.md"
 
 clean: ## remove .venv and all caches; runs/ stays
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

@@ -38,7 +38,11 @@ PRELOADED = (
     "transformers.models.qwen2.tokenization_qwen2",
     "transformers.models.qwen3.modeling_qwen3",
     "transformers.models.llama.modeling_llama",
-    "matplotlib.figure",
+    "tutelage.cli.job",
+    "tutelage.policy.tokenizer",
+    "tutelage.train.report.view",
+    "tutelage.train.report.page",
+    "matplotlib.backends.backend_svg",
 )
 
 

@@ -9,26 +9,24 @@ import pytest
 from train.parrot import make_parrot, rows, write_rows
 
 from .command import Command
+from .reference import Reference
 
 REWARDS = '''
+import itertools
 import os
 import signal
-from pathlib import Path
+
+calls = itertools.count(1)
 
 
 def vary(prediction, trajectory):
     """Differs within a group whatever the policy says, so that even an untrained one is updated.
 
-    With `KILL_FILE` in the environment it counts its calls there, and kills the process at the
-    one that the file asks for: a kill at an exactly known moment.
+    With `KILL_AT` in the environment the call of that number kills the process: a kill at an
+    exactly known moment.
     """
-    plan = os.environ.get("KILL_FILE")
-    if plan and Path(plan).is_file():
-        left = int(Path(plan).read_text()) - 1
-        if left <= 0:
-            Path(plan).unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
-        Path(plan).write_text(str(left))
+    if next(calls) == int(os.environ.get("KILL_AT", "0")):
+        os.kill(os.getpid(), signal.SIGKILL)
     ids = [i for call in trajectory.calls for i in call.sampled.token_ids]
     return {"reward": (sum(ids) % 3) / 2, "length": len(ids)}
 '''
@@ -52,45 +50,85 @@ def tutelage(tmp_path: Path) -> Command:
 def material(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
     """A folder with a model that calls its tool about every third time, tasks and a reward."""
     folder = tmp_path_factory.mktemp("material")
-    make_parrot(folder / "parrot", steps=100)
+    make_parrot(folder / "parrot")
     write_rows(folder / "train.jsonl", rows(0, 16))
     write_rows(folder / "val.jsonl", rows(16, 4))
     (folder / "rewards.py").write_text(REWARDS)
     return folder
 
 
+Arguments = Callable[..., list[str]]
+
+
+def command_line(flags: dict[str, str | None], keys: dict[str, object]) -> list[str]:
+    """`--flag value` and `key=value`; a flag that is None is left out."""
+    given = [(f"--{name}", value) for name, value in flags.items() if value is not None]
+    return [part for pair in given for part in pair] + [f"{k}={v}" for k, v in keys.items()]
+
+
 @pytest.fixture(scope="session")
-def embedded(material: Path) -> Callable[..., list[str]]:
+def embedded(material: Path) -> Arguments:
     """Arguments of a run through all phases, cold start and control included, in seconds."""
+    usual_flags = {
+        "seed": "3",
+        "steps": "4",
+        "output": "run",
+        "reward": f"{material / 'rewards.py'}:vary",
+    }
+    usual_keys = {
+        "sft.max_steps": 6,
+        "sft.eval_every": 3,
+        "sft.cooldown_steps": 2,
+        "sft.mixed_steps": 2,
+        "sft.batch_size": 4,
+        "agent.max_tokens_per_turn": 16,
+        "agent.num_chains": 4,
+        "data.train_batch_size": 3,
+        "trainer.save_freq": 3,
+        "trainer.test_freq": 3,
+        "trainer.val_tasks": 4,
+        "trainer.stop_at_success": "null",
+    }
 
-    def arguments(*more: str, seed: int = 3) -> list[str]:
-        return [
-            *("train", "math", "--seed", str(seed), "--steps", "4", "--output", "run"),
-            *("--reward", f"{material / 'rewards.py'}:vary"),
-            *("sft.max_steps=6", "sft.eval_every=3", "sft.cooldown_steps=2", "sft.mixed_steps=2"),
-            *("sft.batch_size=4", "agent.max_tokens_per_turn=16", "trainer.val_tasks=4"),
-            *("trainer.save_freq=3", "trainer.test_freq=3", "trainer.stop_at_success=null"),
-            *("data.train_batch_size=3", "agent.num_chains=4"),
-            *more,
-        ]
+    def arguments(keys: dict[str, object] | None = None, **flags: str | None) -> list[str]:
+        return ["train", "math", *command_line(usual_flags | flags, usual_keys | (keys or {}))]
 
     return arguments
 
 
 @pytest.fixture(scope="session")
-def with_tools(material: Path) -> Callable[..., list[str]]:
+def with_tools(material: Path) -> Arguments:
     """Arguments of a run of a given model that uses a tool, with several updates a step."""
+    usual_flags = {
+        "seed": "3",
+        "steps": "5",
+        "output": "run",
+        "model": str(material / "parrot"),
+        "tools": "calculator",
+        "train": str(material / "train.jsonl"),
+        "val": str(material / "val.jsonl"),
+        "reward": f"{material / 'rewards.py'}:vary",
+    }
+    usual_keys = {
+        "agent.max_tokens_per_turn": 40,
+        "agent.num_chains": 4,
+        "actor.ppo_mini_batch_size": 8,
+        "data.train_batch_size": 4,
+        "trainer.save_freq": 2,
+        "trainer.test_freq": 2,
+        "trainer.stop_at_success": "null",
+    }
 
-    def arguments(*more: str, seed: int = 3, reward: str | None = None) -> list[str]:
-        return [
-            *("train", "math", "--seed", str(seed), "--steps", "5", "--output", "run"),
-            *("--model", str(material / "parrot"), "--tools", "calculator"),
-            *("--train", str(material / "train.jsonl"), "--val", str(material / "val.jsonl")),
-            *("--reward", reward or f"{material / 'rewards.py'}:vary"),
-            *("agent.max_tokens_per_turn=24", "actor.ppo_mini_batch_size=8"),
-            *("trainer.save_freq=2", "trainer.test_freq=2", "trainer.stop_at_success=null"),
-            *("data.train_batch_size=4", "agent.num_chains=4"),
-            *more,
-        ]
+    def arguments(keys: dict[str, object] | None = None, **flags: str | None) -> list[str]:
+        return ["train", "math", *command_line(usual_flags | flags, usual_keys | (keys or {}))]
 
     return arguments
+
+
+@pytest.fixture(scope="session")
+def references(
+    embedded: Arguments, with_tools: Arguments, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Reference]:
+    """One run of each of `reference.KINDS`."""
+    makers = {"embedded": embedded, "with_tools": with_tools}
+    return {kind: Reference(make(), tmp_path_factory.mktemp(kind)) for kind, make in makers.items()}

@@ -24,7 +24,7 @@ def played(folder: Path, arguments: list[str], *, real: bool = False) -> dict[st
 @pytest.fixture(scope="module")
 def first(embedded: Arguments, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One embedded run."""
-    return played(tmp_path_factory.mktemp("first") / "a", embedded("trainer.threads=1"))
+    return played(tmp_path_factory.mktemp("first") / "a", embedded({"trainer.threads": 1}))
 
 
 def test_the_run_moves_the_weights_and_measures_all(first: dict[str, Any]) -> None:
@@ -54,14 +54,14 @@ def test_two_runs_are_equal_whatever_the_threads(
     first: dict[str, Any], embedded: Arguments, tmp_path: Path
 ) -> None:
     """The second one also runs as the installed script."""
-    second = played(tmp_path / "b", embedded("trainer.threads=2"), real=True)
+    second = played(tmp_path / "b", embedded({"trainer.threads": 2}), real=True)
     assert_equal(second, first)
 
 
 def test_another_seed_is_another_run(
     first: dict[str, Any], embedded: Arguments, tmp_path: Path
 ) -> None:
-    other = played(tmp_path / "c", embedded("trainer.threads=1", seed=4))
+    other = played(tmp_path / "c", embedded({"trainer.threads": 1}, seed="4"))
     assert not other["rollouts"].keys() & first["rollouts"].keys()
     assert other["policy"]["model.safetensors"] != first["policy"]["model.safetensors"]
     sampled = [
@@ -75,7 +75,7 @@ def test_runs_with_tools_and_several_updates_are_equal(
     with_tools: Arguments, tmp_path: Path
 ) -> None:
     runs = [
-        played(tmp_path / name, with_tools(f"trainer.threads={threads}"))
+        played(tmp_path / name, with_tools({"trainer.threads": threads}))
         for name, threads in (("a", 1), ("b", 2))
     ]
     assert_equal(*runs)

@@ -59,7 +59,7 @@ def make_parrot(
     *,
     tool: Tool = calculator,
     guesses: float = 0.5,
-    steps: int = 120,
+    steps: int = 150,
     seed: int = 0,
 ) -> Path:
     """Write the model to `folder` as `save_pretrained` does; equal arguments, equal weights."""

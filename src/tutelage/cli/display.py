@@ -50,7 +50,8 @@ class LiveDisplay:
         self._clock = clock
         self._every = every
         self._utf8 = is_utf8(console)
-        self._lock = threading.Lock()  # the picture is drawn by a thread of its own
+        # The picture is drawn by a thread of its own; reentrant, since a signal may come at any time.
+        self._lock = threading.RLock()
         self._phase: Phase | None = None
         self._evaluation: Evaluation | None = None
         self._rewards: list[float] = []

@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -77,9 +78,12 @@ def load(path: Path) -> tuple[State, dict[str, Any]]:
     try:
         state = State(**json.loads((path / "state.json").read_text()))
         tensors: dict[str, Any] = torch.load(path / "tensors.pt", weights_only=True)
-    except (OSError, ValueError, TypeError, RuntimeError) as error:
+    except (OSError, ValueError, TypeError, RuntimeError, EOFError, UnpicklingError) as error:
+        # What torch says of a damaged pickle is about trust in its author, which helps nobody here.
+        damaged = isinstance(error, UnpicklingError)
+        reason = "tensors.pt is damaged" if damaged else str(error).partition("\n")[0]
         raise RunError(
-            f"the checkpoint {str(path)!r} cannot be read: {error}; remove that folder, and "
+            f"the checkpoint {str(path)!r} cannot be read: {reason}; remove that folder, and "
             "`tutelage resume` goes on from the one before it"
         ) from error
     return state, tensors

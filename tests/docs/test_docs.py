@@ -1,0 +1,238 @@
+"""Every code block of the documents is run or checked, every link and file name resolves."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pages import ROOT, Block, anchors, blocks, commands, inline_code, links, pages, prose
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from tutelage.cli import build_app
+from tutelage.config import Machine, RunConfig, resolve
+from tutelage.config.aliases import canonical
+from tutelage.config.keys import section_names
+from tutelage.tasks.dataset import Dataset
+
+LANGUAGES = {"bash", "python", "json", "jsonl", "toml", "text"}
+OTHER_COMMANDS = {"source"}
+"""Commands that documents may show besides `tutelage` and `make`."""
+PYTHON = [page for page in pages() if any(b.language == "python" for b in blocks(page))]
+
+
+def every(*languages: str) -> list[Any]:
+    """Blocks of some languages, as parameters named by their place."""
+    found = [b for page in pages() for b in blocks(page) if b.language in languages]
+    return [pytest.param(block, id=block.place) for block in found]
+
+
+def named(paths: list[Path]) -> list[Any]:
+    return [pytest.param(path, id=str(path.relative_to(ROOT))) for path in paths]
+
+
+# ------------------------------------------------------------ blocks
+
+
+@pytest.mark.parametrize("page", named(pages()))
+def test_every_block_names_its_language(page: Path) -> None:
+    assert {b.language for b in blocks(page)} <= LANGUAGES
+    fences = re.findall(r"^ *```", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(fences) == 2 * len(list(blocks(page))), "a fence is not closed, or is indented"
+
+
+@pytest.mark.parametrize("page", named(PYTHON))
+def test_python_blocks_run_one_after_another(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page):
+        if block.language == "python":
+            # Lines of the page, so that a traceback points there.
+            code = "\n" * (block.line - 1) + block.text
+            exec(compile(code, str(page), "exec", dont_inherit=True), names)
+
+
+@pytest.mark.parametrize("block", every("json", "jsonl", "toml"))
+def test_data_blocks_can_be_read(block: Block, tmp_path: Path) -> None:
+    if block.language == "json":
+        json.loads(block.text)
+    elif block.language == "jsonl":
+        path = tmp_path / "tasks.jsonl"
+        path.write_text(block.text, encoding="utf-8")
+        assert len(Dataset.load(path)) == len(block.text.splitlines())
+    else:
+        path = tmp_path / "keys.toml"
+        path.write_text(block.text, encoding="utf-8")
+        assert tomllib.loads(block.text)
+        resolve("math", machine=Machine(cuda_devices=0, cores=2), file=path)
+
+
+@pytest.mark.parametrize("block", every("bash"))
+def test_every_command_is_one_that_exists(
+    block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.joinpath("keys.toml").write_text("seed = 1\n")
+    for words in commands(block):
+        if words[0] == "tutelage":
+            parse(words[1:])
+        elif words[0] == "make":
+            check_make(words[1:])
+        else:
+            assert words[0] in OTHER_COMMANDS, f"{block.place}: nothing checks {words[0]!r}"
+
+
+def parse(args: list[str]) -> None:
+    """Read a command as the command line does, and a training's keys as well; nothing is run."""
+    group: Any = get_command(build_app())
+    with group.make_context("tutelage", list(args)) as context:
+        rest = [*context._protected_args, *context.args]
+        name, verb, rest = group.resolve_command(context, rest)
+        with verb.make_context(name, rest, parent=context) as inner:
+            given = dict(inner.params)
+    if name != "train":
+        return
+    flags = {key: value or None for key, value in given.items()}
+    for key in ("recipe", "overrides", "config", "dry_run"):
+        flags.pop(key)
+    resolve(
+        given["recipe"],
+        given["overrides"] or (),
+        machine=Machine(cuda_devices=0, cores=2),
+        flags=flags,
+        file=given["config"],
+    )
+
+
+def check_make(words: list[str]) -> None:
+    """Each word is a target, or sets a variable that the Makefile has."""
+    text = ROOT.joinpath("Makefile").read_text(encoding="utf-8")
+    for word in words:
+        variable, equals, _ = word.partition("=")
+        pattern = rf"^{variable} \?=" if equals else rf"^{word}:.* ## "
+        assert re.search(pattern, text, re.MULTILINE), f"the Makefile has no {word!r}"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["doctor"],
+        ["config"],
+        ["config", "lr"],
+        ["config", "--markdown"],
+        ["runs"],
+    ],
+    ids=" ".join,
+)
+def test_quick_commands_of_the_documents_work(
+    args: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(build_app(), args, prog_name="tutelage")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.strip()
+
+
+def test_a_dry_run_plays_a_task_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = "train math lr=1e-4 num_chains=16 --dry-run"
+    assert f"tutelage {line}" in ROOT.joinpath("docs/start.md").read_text(encoding="utf-8")
+    done = CliRunner().invoke(build_app(), line.split(), prog_name="tutelage")
+    assert done.exit_code == 0, done.output
+    assert "agent.num_chains=16" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_make_alone_prints_every_target() -> None:
+    done = subprocess.run(
+        ["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    phony = re.search(r"^\.PHONY: (.*)$", ROOT.joinpath("Makefile").read_text(), re.MULTILINE)
+    assert phony is not None
+    for target in phony[1].split():
+        assert re.search(rf"^  make {target} +\w", done.stdout, re.MULTILINE), target
+
+
+# ------------------------------------------------------------ links and names
+
+
+@pytest.mark.parametrize("page", named(pages()))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in links(page):
+        if link.startswith("http"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{link} leads nowhere"
+        if anchor:
+            assert anchor in anchors(target), f"{link}: no such heading"
+
+
+@pytest.mark.parametrize("page", named(pages()))
+def test_files_that_are_named_exist(page: Path) -> None:
+    named_files = [w for w in inline_code(page) if re.fullmatch(r"[\w./-]+/[\w.-]*", w)]
+    for name in named_files:
+        if name.split("/")[0] in ("runs", "checkpoints", "policy", "reward", "RUN", "time"):
+            continue  # of a run folder, or a metric
+        places = (ROOT / name, ROOT / "src" / "tutelage" / name, page.parent / name)
+        assert any(place.exists() for place in places), f"{name} is not there"
+
+
+@pytest.mark.parametrize("page", named(pages()))
+def test_keys_that_are_named_exist(page: Path) -> None:
+    for word in inline_code(page):
+        key = re.fullmatch(r"([a-z]\w*(?:\.\w+)+)(=\S*)?", word)
+        if key is not None and key[1].split(".")[0] in section_names():
+            assert canonical(key[1], None)
+
+
+def test_the_tree_in_the_readme_is_the_tree() -> None:
+    text = ROOT.joinpath("README.md").read_text(encoding="utf-8")
+    tree = next(b.text for b in blocks(ROOT / "README.md") if b.text.startswith("src/tutelage/"))
+    shown = {line.split()[0] for line in tree.splitlines()}
+    package = ROOT / "src" / "tutelage"
+    for line in tree.splitlines():
+        name = line.split()[0]
+        base = package if line.startswith("  ") else ROOT
+        assert (base / name).exists(), f"{name} is not there"
+    folders = {f"{path.parent.name}/" for path in package.glob("*/__init__.py")}
+    assert folders <= shown, f"not in the README's tree: {folders - shown}"
+    assert len(re.findall(r"^\d\. \[", text, re.MULTILINE)) == 6
+
+
+# ------------------------------------------------------------ numbers
+
+
+def test_the_readme_states_the_cold_start_as_it_is_configured() -> None:
+    text = " ".join(prose(ROOT / "README.md").split())
+    start = text.index("**The cold start**")
+    said = text[start : text.index("**The control**", start)]
+    sft = RunConfig().sft
+    for words in (
+        f"{sft.batch_size} a step",
+        f"{100 * sft.skill_target:.0f} % on validation tasks",
+        f"at most {sft.max_steps} steps",
+        f"for {sft.cooldown_steps} more steps",
+        f"{sft.mixed_steps} steps on demonstrations of mixed quality",
+        f"**{100 * sft.guess_share:.0f} % of them guess**",
+    ):
+        assert words in said, f"the cold start of the README should say: {words}"
+
+
+def test_the_guide_to_a_step_states_its_size() -> None:
+    config = resolve("math", machine=Machine(cuda_devices=0, cores=2)).config
+    size = f"{config.data.train_batch_size} tasks x {config.agent.num_chains} rollouts a step"
+    assert size in prose(ROOT / "docs" / "start.md")
+    assert f"{config.trainer.val_tasks} test tasks" in prose(ROOT / "docs" / "start.md")

@@ -1,0 +1,213 @@
+"""Killed at any moment and resumed, a run equals one that was never stopped, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tutelage.train import checkpoint
+from tutelage.train.folder import RunFolder
+
+from .command import Command, Running
+from .outcome import assert_equal, outcome, stored
+from .reference import KINDS, Reference
+
+Arguments = Callable[..., list[str]]
+
+
+def killed_when(job: Running, ready: Callable[[], bool]) -> bool:
+    """Kill as soon as `ready()`; False when the job ended before."""
+    caught = job.until(ready, pause=0)
+    job.kill()
+    return caught
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_again_and_again_at_random_moments(
+    references: dict[str, Reference], kind: str, seed: int, tutelage: Command
+) -> None:
+    reference, rng = references[kind], random.Random(seed)
+    args, kills = reference.arguments, []
+    for _ in range(5):
+        job = tutelage.start(*args)
+        delay = rng.uniform(0.05, 0.5) * reference.seconds
+        job.process.join(delay)
+        if not job.alive:
+            break
+        job.kill()
+        kills.append(round(delay, 2))
+        if (tutelage.cwd / "run" / "config.json").is_file():
+            args = ["resume", "run"]
+        else:
+            shutil.rmtree(tutelage.cwd / "run", ignore_errors=True)
+    print(f"killed after {kills} seconds")
+    reference.check(tutelage)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("share", [0.15, 0.5, 0.85])
+def test_killed_during_sampling(
+    references: dict[str, Reference], kind: str, share: float, tutelage: Command
+) -> None:
+    """The kill comes from inside the run, at one rollout's reward, others of its step at work."""
+    reference = references[kind]
+    total = len(reference.outcome["rollouts"])
+    job = tutelage.start(*reference.arguments, KILL_AT=str(1 + int(share * total))).end()
+    assert job.code == -9
+    assert 0 < len(stored(tutelage.cwd / "run")) < total
+    reference.check(tutelage)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_right_after_the_start(
+    references: dict[str, Reference], kind: str, tutelage: Command
+) -> None:
+    run = tutelage.cwd / "run"
+    job = tutelage.start(*references[kind].arguments)
+    assert killed_when(job, (run / "config.json").is_file)
+    assert not checkpoint.complete(RunFolder(run))
+    references[kind].check(tutelage)
+
+
+def test_killed_while_checkpoints_are_written(
+    references: dict[str, Reference], tutelage: Command
+) -> None:
+    """Again and again, so that it is caught in several states of the folder."""
+    reference, run = references["embedded"], tutelage.cwd / "run"
+    caught, args = 0, reference.arguments
+    for _ in range(8):
+        seen = {p.name for p in run.glob("checkpoints/.step_*.tmp")}
+
+        def writing(seen: set[str] = seen) -> bool:
+            return any(p.name not in seen for p in run.glob("checkpoints/.step_*.tmp"))
+
+        if not killed_when(tutelage.start(*args), writing):
+            break
+        caught += any(run.glob("checkpoints/.step_*.tmp"))
+        args = ["resume", "run"]
+    assert caught >= 2
+    reference.check(tutelage)
+    assert not any(run.glob("checkpoints/.*.tmp")), "what a kill left behind is cleared away"
+
+
+@pytest.mark.parametrize("text", ["control: rejection sampling\n", "reinforcement learning"])
+def test_killed_as_a_phase_begins(
+    references: dict[str, Reference], text: str, tutelage: Command
+) -> None:
+    reference = references["embedded"]
+    job = tutelage.start(*reference.arguments)
+    assert killed_when(job, lambda: job.says(text.strip()))
+    reference.check(tutelage)
+
+
+def test_killed_between_result_and_report(
+    references: dict[str, Reference], tutelage: Command
+) -> None:
+    reference, run = references["with_tools"], tutelage.cwd / "run"
+    shutil.copytree(reference.folder / "run", run)
+    (run / "report.html").unlink()
+    told = tutelage("resume", "run").check()
+    assert "nothing to resume" in told.err
+    assert (run / "report.html").is_file()
+    assert_equal(outcome(run), reference.outcome)
+
+
+def test_a_torn_line_and_a_torn_checkpoint_are_left_out(
+    references: dict[str, Reference], tutelage: Command
+) -> None:
+    """What a power cut leaves: half a line of metrics, a checkpoint without its last file."""
+    reference, run = references["with_tools"], tutelage.cwd / "run"
+    job = tutelage.start(*reference.arguments)
+    assert killed_when(job, lambda: len(RunFolder(run).read_metrics()) >= 3)
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"phase": "rl", "st')
+    last = checkpoint.complete(RunFolder(run))[-1]
+    torn = run / "checkpoints" / "step_999999"
+    shutil.copytree(last, torn)
+    (torn / "state.json").unlink()
+    reference.check(tutelage)
+
+
+def test_a_broken_checkpoint_is_named_with_the_way_out(
+    references: dict[str, Reference], tutelage: Command
+) -> None:
+    reference, run = references["with_tools"], tutelage.cwd / "run"
+    job = tutelage.start(*reference.arguments)
+    assert killed_when(job, lambda: len(checkpoint.complete(RunFolder(run))) >= 2)
+    last = checkpoint.complete(RunFolder(run))[-1]
+    (last / "tensors.pt").write_bytes(b"not a checkpoint")
+    told = tutelage("resume", "run").check(2)
+    assert f"{last.name}' cannot be read" in told.err
+    assert "goes on from the one before it" in told.err
+    shutil.rmtree(last)
+    reference.check(tutelage)
+
+
+def test_changed_conditions_are_a_warning(
+    references: dict[str, Reference], tutelage: Command
+) -> None:
+    run = tutelage.cwd / "run"
+    job = tutelage.start(*references["with_tools"].arguments)
+    assert killed_when(job, lambda: bool(checkpoint.complete(RunFolder(run))))
+    conditions = json.loads((run / "conditions.json").read_text())
+    (run / "conditions.json").write_text(json.dumps({**conditions, "torch": "1.0"}))
+    told = tutelage("resume", "run").check()
+    assert "not bit for bit from here: torch was '1.0'" in told.err
+
+
+def test_the_clocks_decision_is_recorded_and_honoured(
+    with_tools: Arguments, tutelage: Command
+) -> None:
+    """A run of `--minutes` killed right after the clock ended a phase stops there again."""
+    keys = {"trainer.save_freq": 1, "trainer.test_freq": -1, "trainer.control": "false"}
+    args = with_tools(keys, steps=None, minutes="0.04")
+    events, run = tutelage.cwd / "run" / "events.jsonl", tutelage.cwd / "run"
+    job = tutelage.start(*args)
+    assert killed_when(job, lambda: events.is_file() and events.read_text().endswith("\n"))
+    (decided,) = [json.loads(line) for line in events.read_text().splitlines()]
+    assert decided["event"] == "phase_end"
+    assert (decided["phase"], decided["reason"]) == ("rl", "minutes")
+    ended = decided["step"]
+    assert ended >= 1
+    before = {r.id: r for r in stored(run) if r.mode == "train"}
+    found = checkpoint.complete(RunFolder(run))
+    states = {p: json.loads((p / "state.json").read_text()) for p in found}
+    for path, state in states.items():
+        if state["phase_step"] >= ended or state["phase"] != "rl":
+            shutil.rmtree(path)  # as if the kill had come before these
+        else:
+            state["seconds"]["total"] = 0.0
+            (path / "state.json").write_text(json.dumps(state))
+    tutelage("resume", "run").check()
+    result = json.loads((run / "result.json").read_text())
+    assert result["rl_steps"] == ended, "its clock has all the time left, and must not use it"
+    assert {r.id: r for r in stored(run) if r.mode == "train"} == before
+    assert len(events.read_text().splitlines()) == 1
+
+
+def test_a_run_by_the_clock_goes_on_with_the_time_that_is_left(
+    with_tools: Arguments, tutelage: Command
+) -> None:
+    keys = {"trainer.save_freq": 1, "trainer.test_freq": -1}
+    args = with_tools(keys, steps=None, minutes="0.06")
+    run = tutelage.cwd / "run"
+    job = tutelage.start(*args)
+    assert killed_when(job, lambda: len(RunFolder(run).read_metrics()) >= 2)
+    tutelage("resume", "run").check()
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    assert [(e["phase"], e["reason"]) for e in events] == [
+        ("rl", "minutes"),
+        ("control", "same time as rl"),
+    ]
+    result: dict[str, Any] = json.loads((run / "result.json").read_text())
+    assert result["status"] == "finished"
+    assert result["rl_steps"] == events[0]["step"] >= 2
+    assert result["wall_seconds"] >= 0.06 * 60
