@@ -444,7 +444,7 @@ def parse_args() -> argparse.Namespace:
     p.add_argument("--out", default="")
 
     best = p.add_argument_group("TRL settings (TRL_SETTINGS.md)")
-    best.add_argument("--attn", default="eager")
+    best.add_argument("--attn", choices=["auto", "eager", "sdpa"], default="auto")
     best.add_argument("--sdpa", choices=["flash", "math"], default="flash", help="kernel of sdpa")
     best.add_argument("--micro-batch", type=int, default=0, help="0: 64 in fp32, 32 in bf16")
     best.add_argument("--generate-batches", type=int, default=1, help="steps fed by one generation")
@@ -517,6 +517,11 @@ def main() -> None:
     torch.set_flush_denormal(args.flush_denormal)
     torch.backends.cuda.enable_flash_sdp(args.sdpa == "flash")  # governs the CPU kernel as well
     matmul = choose_matmul(args.matmul)
+    if args.attn == "auto":
+        # Through MKL in float32 torch's fused attention is the faster one; everywhere else its
+        # many small products cost more than plain batched ones.
+        mkl = args.dtype == "fp32" and matmul["precision"] == "highest"
+        args.attn = "sdpa" if mkl else "eager"
 
     record = Record()
     with tempfile.TemporaryDirectory() as output:

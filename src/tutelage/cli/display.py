@@ -50,7 +50,7 @@ class LiveDisplay:
         self._clock = clock
         self._every = every
         self._utf8 = is_utf8(console)
-        # The picture is drawn by a thread of its own; reentrant, since a signal may come at any time.
+        # A thread of its own draws the picture. Reentrant: a signal may come at any time.
         self._lock = threading.RLock()
         self._phase: Phase | None = None
         self._evaluation: Evaluation | None = None

@@ -26,6 +26,7 @@ from tutelage.policy.hf_model import HFNetwork
 from tutelage.policy.network import FusedNetwork, Network, Scores
 from tutelage.policy.packing import TokenRow
 from tutelage.policy.weights import Shape, from_hf
+from tutelage.types import Message
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -99,11 +100,28 @@ class Policy:
             tensor.copy_(tensors[name])
 
     def save(self, folder: Path) -> None:
-        """Write an ordinary Hugging Face folder, aside first and then renamed into place."""
-        from safetensors.torch import save_file
+        """Write an ordinary Hugging Face folder, aside first and then renamed into place.
+
+        Raises `ModelError` when the disk refuses; what was in the folder before stays then.
+        """
+        from safetensors import SafetensorError
 
         aside = folder.with_name(folder.name + ".tmp")
         shutil.rmtree(aside, ignore_errors=True)
+        try:
+            self._write(aside)
+            if folder.exists():
+                shutil.rmtree(folder)
+            os.replace(aside, folder)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise ModelError(
+                f"cannot write the policy to {str(folder)!r}: {error}; free some space"
+            ) from error
+
+    def _write(self, aside: Path) -> None:
+        from safetensors.torch import save_file
+
         aside.mkdir(parents=True)
         save_file(self.network.state(), aside / "model.safetensors", metadata={"format": "pt"})
         self.config.save_pretrained(aside)
@@ -114,9 +132,6 @@ class Policy:
             "do_sample": True,
         }
         (aside / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(aside, folder)
 
 
 def build(
@@ -191,11 +206,16 @@ def load(path: str, *, device: torch.device | None = None) -> Policy:
     try:
         config = AutoConfig.from_pretrained(path)
         tokenizer = _tokenizer(path)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"cannot load {path!r}: {error}") from error
+    except Exception as error:  # a broken file comes out of transformers as almost anything
+        told = str(error) if isinstance(error, (OSError, ValueError)) else repr(error)
+        raise ModelError(f"cannot load {path!r}: {told}") from error
     codec = Codec(tokenizer, source=repr(path))
     try:
-        with _no_progress_bars():
+        codec.render_text([Message("user", "?")])
+    except ModelError as error:
+        raise ModelError(f"{path!r} cannot be used: {error}; mend its chat template") from error
+    try:
+        with _quiet_transformers():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 path, dtype=torch.float32, output_loading_info=True
             )
@@ -224,15 +244,17 @@ def _tokenizer(path: str) -> Any:
 
 
 @contextmanager
-def _no_progress_bars() -> Generator[None]:
-    """Keep transformers from drawing over the job's own display."""
+def _quiet_transformers() -> Generator[None]:
+    """Keep transformers from writing into the job's own display; its errors are raised."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(level)
         if shown:
             logging.enable_progress_bar()
 

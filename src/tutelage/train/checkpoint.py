@@ -65,9 +65,7 @@ def save(folder: RunFolder, state: State, tensors: Mapping[str, Any]) -> Path:
         _flush(folder.checkpoints)
     except (OSError, RuntimeError) as error:
         shutil.rmtree(aside, ignore_errors=True)
-        # torch reports a full disk as a RuntimeError of its zip writer.
-        reason = error if isinstance(error, OSError) else OSError(str(error).splitlines()[0])
-        raise disk_error(final, reason) from error
+        raise disk_error(final, _disk_reason(error)) from error
     for old in complete(folder)[:-KEPT]:
         shutil.rmtree(old, ignore_errors=True)
     return final
@@ -98,6 +96,14 @@ def complete(folder: RunFolder) -> list[Path]:
         for p in folder.checkpoints.iterdir()
         if p.name.startswith("step_") and (p / "state.json").is_file()
     )
+
+
+def _disk_reason(error: OSError | RuntimeError) -> OSError:
+    """The error as one of the disk: torch reports a full one by its zip writer's RuntimeError."""
+    if isinstance(error, OSError):
+        return error
+    told = str(error).partition("\n")[0]
+    return OSError(f"the disk refused to write (full, over a file-size limit, or failing): {told}")
 
 
 def _flush(path: Path) -> None:

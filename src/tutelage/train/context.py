@@ -19,6 +19,7 @@ from typing import Any
 from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.native import NativeEngine
+from tutelage.errors import RewardError
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.store import Store, StoreWriter
 from tutelage.train import checkpoint
@@ -26,7 +27,7 @@ from tutelage.train.folder import RunFolder, append_json
 from tutelage.train.optim import Optimizer
 from tutelage.train.progress import Progress
 from tutelage.train.setting import Setting
-from tutelage.types import Rollout
+from tutelage.types import FailureCause, Rollout
 
 EVALUATION_SLOTS = 64
 
@@ -148,14 +149,16 @@ class Context:
         key = (first.step, first.mode.value, first.label)
         known = self.recorded.pop(key, {})
         ids = [s.seeds.id("roll") for s in specs]
-        if len(known) == len(ids) and all(i in known for i in ids):
+        if len(known) == len(ids) and all(i in known and not _ungraded(known[i]) for i in ids):
             return self._counted([known[i] for i in ids])
         if self.recorded or known:
             self._forget_from(first.step, key)
         engine = self._engine(invariant)
         rollouts = asyncio.run(self._run(engine, specs, agent, on_done))
         self.writer.submit(rollouts)
-        return self._counted(rollouts)
+        self._counted(rollouts)
+        self._stop_if_ungraded(rollouts)
+        return rollouts
 
     def _counted(self, rollouts: list[Rollout]) -> list[Rollout]:
         """These rollouts, added to the totals, whether they were played or recorded."""
@@ -164,6 +167,18 @@ class Context:
             len(c.sampled.token_ids) for r in rollouts for a in r.attempts for c in a.calls
         )
         return rollouts
+
+    def _stop_if_ungraded(self, rollouts: Sequence[Rollout]) -> None:
+        """A reward that fails is a defect of the task, and training on the rest would hide it."""
+        broken = [r for r in rollouts if _ungraded(r)]
+        if not broken or broken[0].last.failure is None:
+            return
+        self.writer.flush()
+        raise RewardError(
+            f"{broken[0].last.failure.message}. So it was for {len(broken)} of {len(rollouts)} "
+            f"rollouts, the first of them {broken[0].id}, and all are kept. Mend the reward, and "
+            f"go on with: tutelage resume {self.folder.path}"
+        )
 
     async def _run(
         self,
@@ -203,6 +218,12 @@ class Context:
         self.store.discard_after(self.folder.name, tick - 1)
         self.writer.submit(kept)
         self.recorded.clear()
+
+
+def _ungraded(rollout: Rollout) -> bool:
+    """Whether its reward failed."""
+    failure = rollout.last.failure
+    return failure is not None and failure.cause is FailureCause.REWARD_ERROR
 
 
 def recorded_after(store: Store, run_id: str, tick: int) -> dict[Any, dict[str, Rollout]]:

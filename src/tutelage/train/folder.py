@@ -20,7 +20,7 @@ import json
 import os
 import time
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,6 +162,8 @@ def write_text(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         os.replace(aside, path)
     except OSError as error:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
         raise disk_error(path, error) from error
 
 
@@ -187,10 +189,12 @@ def keep_lines(path: Path, count: int) -> None:
 
 
 def disk_error(path: Path, error: OSError) -> RunError:
-    """What to say when a file of the run cannot be written."""
+    """What to say when a file of a run cannot be written."""
+    run = next((p for p in path.parents if (p / "config.json").is_file()), None)
+    kept = "" if run is None else "What was acknowledged is safe. "
+    way = "start again" if run is None else f"go on with: tutelage resume {run}"
     return RunError(
-        f"cannot write {str(path)!r}: {error.strerror or error}. What was acknowledged is safe; "
-        f"free some space and go on with: tutelage resume {path.parent}"
+        f"cannot write {str(path)!r}: {error.strerror or error}. {kept}Free some space and {way}"
     )
 
 

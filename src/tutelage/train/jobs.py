@@ -82,6 +82,7 @@ def resume(folder: RunFolder, progress: Progress) -> dict[str, Any]:
             setting.policy.save(initial)
         write_json(folder.conditions, machine.conditions(setting.choice))
         keep_lines(folder.metrics, state.metrics_lines)
+        keep_lines(folder.events, len(_read_events(folder)))
         progress.note(f"resumed at step {state.phase_step} of {state.phase or 'the start'}")
         return _work(resolved, folder, progress, setting, state, tensors)
 

@@ -1,0 +1,256 @@
+"""Mistakes in what a user gives: one clear line with the way out, and nothing left lying about."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+from train.parrot import rows, write_rows
+
+from .command import Command
+
+Arguments = Callable[..., list[str]]
+GOOD = [json.dumps(row) for row in rows(0, 3)]
+
+
+def refused(command: Command, arguments: list[str], *told: str) -> str:
+    """The command says `told`, exits with 2, and leaves the folder as it was."""
+    before = sorted(p for p in command.cwd.rglob("*") if not p.name.startswith("."))
+    err = command(*arguments).check(2).err
+    for text in told:
+        assert text in err, err
+    after = sorted(p for p in command.cwd.rglob("*") if not p.name.startswith("."))
+    assert [p for p in after if p.suffix not in (".pyc",) and p.name != "__pycache__"] == before
+    return err
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ([*GOOD, '{"question": "x", '], "tasks.jsonl:4: invalid JSON at column 19"),
+        ([*GOOD, '{"question": "x"} {}'], "tasks.jsonl:4: text after the JSON object"),
+        ([GOOD[0], "[1, 2]"], "tasks.jsonl:2: a row must be an object"),
+        ([*GOOD, '{"answer": 1}'], "tasks.jsonl:4: no input field; the row has 'answer'"),
+        ([GOOD[0], '{"questoin": "x"}'], "did you mean 'question'?"),
+        ([GOOD[0], '{"question": ""}'], "tasks.jsonl:2: field 'question' is empty"),
+        ([GOOD[0], '{"question": "x", "answer": NaN}'], "tasks.jsonl:2: field 'answer' is nan"),
+        ([GOOD[0], GOOD[0]], "tasks.jsonl:2: id 'q0' is already that of tasks.jsonl:1"),
+        ([], "'tasks.jsonl' has no rows"),
+    ],
+)
+def test_a_broken_line_is_named_by_file_and_number(
+    with_tools: Arguments, tutelage: Command, lines: list[str], told: str
+) -> None:
+    (tutelage.cwd / "tasks.jsonl").write_text("".join(line + "\n" for line in lines))
+    refused(tutelage, with_tools(train="tasks.jsonl"), told)
+    refused(tutelage, with_tools(val="tasks.jsonl"), told)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"train": "nope.jsonl"}, "dataset 'nope.jsonl' does not exist"),
+        ({"train": "."}, "give"),
+        ({"model": "no/such/folder"}, "there is no folder 'no/such/folder'"),
+        ({"model": "nobody/nothing"}, "cannot load 'nobody/nothing'"),
+        ({"tools": "calculatr"}, "did you mean 'calculator'?"),
+        ({"tools": "nope.py:search"}, "there is no file 'nope.py'"),
+        ({"tools": "code.py:serch"}, "code.py defines no 'serch'; did you mean 'search'?"),
+        ({"tools": "broken.py:search"}, "fails when it is loaded: ZeroDivisionError"),
+        ({"tools": "code.py:untyped"}, "'untyped'"),
+        ({"reward": "mth"}, "mth"),
+        ({"reward": "code.py:nope"}, "code.py defines no 'nope'"),
+        ({"reward": "code.py:anser"}, "needs 'anser', which task 'q0' does not have"),
+        ({"reward": "code.py:anser"}, "did you mean 'answer'?"),
+        ({"seed": "x"}, "flag --seed"),
+        ({"steps": "-1"}, "flag --steps"),
+        ({"output": "code.py"}, "the output path 'code.py' is a file; choose another --output"),
+        ({"output": "code.py/run"}, "cannot write to 'code.py/run'"),
+        ({"output": "/proc/tutelage"}, "cannot write to '/proc/tutelage'"),
+        ({"output": "full"}, "not empty; choose another --output"),
+    ],
+)
+def test_what_a_flag_names_must_be_there(
+    with_tools: Arguments, tutelage: Command, flags: dict[str, str], told: str
+) -> None:
+    (tutelage.cwd / "code.py").write_text(
+        "def anser(prediction, anser):\n    return 1.0\n\n"
+        'def search(query: str) -> str:\n    """Search."""\n    return query\n\n'
+        "def untyped(query):\n    return query\n"
+    )
+    (tutelage.cwd / "broken.py").write_text("1 / 0")
+    (tutelage.cwd / "full").mkdir()
+    (tutelage.cwd / "full" / "mine.txt").write_text("mine")
+    refused(tutelage, with_tools(**flags), told)
+
+
+def test_a_field_that_only_the_reward_misses(with_tools: Arguments, tutelage: Command) -> None:
+    write_rows(tutelage.cwd / "tasks.jsonl", [*rows(0, 2), {"id": "odd", "question": "?"}])
+    args = with_tools(train="tasks.jsonl", reward="math")
+    refused(tutelage, args, "needs 'answer', which task 'odd' does not have")
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"lerning_rate": 1}, "lerning_rate=1 (override): unknown key. Did you mean 'learning_rate'"),
+        ({"actor.optim.lr": "fast"}, "actor.optim.lr='fast' (override): expected a number"),
+        ({"agent.num_chains": 0}, "agent.num_chains=0"),
+        ({"actor.ppo_mini_batch_size": 5}, "does not divide the 16 rollouts of a batch"),
+        ({"algorithm.adv_estimator": "grop"}, "grpo"),
+        ({"algorithm.adv_estimator": "gae"}, "not built yet"),
+        ({"trainer.nnodes": 2}, "trainer.nnodes=2"),
+        ({"rollout.temperature": 0}, "nothing to learn from"),
+        ({"rollout.max_len": 100}, "its prompt must fit too"),
+        ({"trainer.device": "cuda:9"}, "trainer.device"),
+    ],
+)
+def test_a_key_must_exist_and_fit(
+    with_tools: Arguments, tutelage: Command, keys: dict[str, object], told: str
+) -> None:
+    keys = dict(keys)
+    if "trainer.nnodes" in keys:
+        keys["trainer.device"] = "auto"
+    refused(tutelage, with_tools(keys), told)
+
+
+def no_template(model: Path) -> None:
+    (model / "chat_template.jinja").unlink()
+
+
+def refusing_template(model: Path) -> None:
+    (model / "chat_template.jinja").write_text("{{ raise_exception('never') }}")
+
+
+def broken_template(model: Path) -> None:
+    (model / "chat_template.jinja").write_text("{% for %}")
+
+
+def no_config(model: Path) -> None:
+    (model / "config.json").unlink()
+
+
+def broken_config(model: Path) -> None:
+    (model / "config.json").write_text("{")
+
+
+def unknown_kind(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "model_type": "frobnicate"}))
+
+
+def broken_tokenizer(model: Path) -> None:
+    (model / "tokenizer.json").write_text("{}")
+
+
+def no_tokenizer(model: Path) -> None:
+    (model / "tokenizer.json").unlink()
+
+
+def no_weights(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+
+
+def broken_weights(model: Path) -> None:
+    (model / "model.safetensors").write_bytes(b"nothing of the kind")
+
+
+def half_the_weights(model: Path) -> None:
+    whole = (model / "model.safetensors").read_bytes()
+    (model / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+
+
+def one_tensor_less(model: Path) -> None:
+    tensors = load_file(model / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, model / "model.safetensors", metadata={"format": "pt"})
+
+
+def another_shape(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "hidden_size": 64}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (no_template, "'model' has no chat template"),
+        (refusing_template, "the chat template refused the messages"),
+        (broken_template, "the chat template refused the messages: TemplateSyntaxError"),
+        (no_config, "'model' is no Hugging Face model folder: it has no config.json"),
+        (broken_config, "cannot load 'model'"),
+        (unknown_kind, "frobnicate"),
+        (broken_tokenizer, "cannot load 'model'"),
+        (no_tokenizer, "cannot load 'model'"),
+        (no_weights, "cannot load the weights of 'model'"),
+        (broken_weights, "cannot load the weights of 'model'"),
+        (half_the_weights, "cannot load the weights of 'model'"),
+        (one_tensor_less, "lack ['model.layers.1.mlp.up_proj.weight']"),
+        (another_shape, "cannot load the weights of 'model'"),
+    ],
+)
+def test_a_model_that_cannot_be_used(
+    with_tools: Arguments,
+    material: Path,
+    tutelage: Command,
+    damage: Callable[[Path], None],
+    told: str,
+) -> None:
+    shutil.copytree(material / "parrot", tutelage.cwd / "model")
+    damage(tutelage.cwd / "model")
+    err = refused(tutelage, with_tools(model="model"), told)
+    assert "Loading weights" not in err
+    err = tutelage("ask", "model", "What?", "--tools", "").check(2).err
+    assert told in err
+
+
+def test_a_dry_run_refuses_and_writes_nothing_either(
+    with_tools: Arguments, tutelage: Command
+) -> None:
+    refused(tutelage, [*with_tools(model="no/such/folder"), "--dry-run"], "there is no folder")
+    done = tutelage(*with_tools(), "--dry-run").check()
+    assert "one task was played and nothing was trained" in done.out
+    assert not (tutelage.cwd / "run").exists()
+
+
+def test_eval_names_what_is_missing(material: Path, tutelage: Command) -> None:
+    model, tasks = str(material / "parrot"), str(material / "val.jsonl")
+    told = tutelage("eval", model, "--test", tasks).check(2).err
+    assert "--reward" in told
+    told = tutelage("eval", "nobody", "--test", tasks).check(2).err
+    assert "there is no run 'nobody'" in told
+    told = tutelage("eval", model, "--test", "nope.jsonl", "--reward", "math").check(2).err
+    assert "'nope.jsonl' does not exist" in told
+
+
+def test_a_second_process_is_turned_away(
+    with_tools: Arguments, references: Any, tutelage: Command
+) -> None:
+    """Neither a resume nor the same command again may touch a run that is being worked on."""
+    args = references["with_tools"].arguments
+    job = tutelage.start(*args)
+    assert job.until(lambda: job.says("measure before"))
+    for other in (["resume", "run"], args):
+        told = tutelage(*other).check(2).err
+        assert "another process is working on the run 'run'" in told
+    job.end().check()
+    references["with_tools"].check(tutelage)
+
+
+def test_the_same_command_again_goes_on_and_another_is_refused(
+    with_tools: Arguments, references: Any, tutelage: Command
+) -> None:
+    reference = references["with_tools"]
+    job = tutelage.start(*reference.arguments)
+    assert job.until(lambda: job.says("reinforcement learning"))
+    job.kill()
+    told = tutelage(*with_tools({"actor.optim.lr": 0.5})).check(2).err
+    assert "differs in actor" in told
+    assert "tutelage resume run" in told
+    tutelage(*reference.arguments).check()
+    reference.check(tutelage)
