@@ -55,7 +55,7 @@ def test_a_broken_line_is_named_by_file_and_number(
     ("flags", "told"),
     [
         ({"train": "nope.jsonl"}, "dataset 'nope.jsonl' does not exist"),
-        ({"train": "."}, "give"),
+        ({"train": "folder.jsonl"}, "is a folder, not a file"),
         ({"model": "no/such/folder"}, "there is no folder 'no/such/folder'"),
         ({"model": "nobody/nothing"}, "cannot load 'nobody/nothing'"),
         ({"tools": "calculatr"}, "did you mean 'calculator'?"),
@@ -84,6 +84,7 @@ def test_what_a_flag_names_must_be_there(
         "def untyped(query):\n    return query\n"
     )
     (tutelage.cwd / "broken.py").write_text("1 / 0")
+    (tutelage.cwd / "folder.jsonl").mkdir()
     (tutelage.cwd / "full").mkdir()
     (tutelage.cwd / "full" / "mine.txt").write_text("mine")
     refused(tutelage, with_tools(**flags), told)

@@ -1,0 +1,106 @@
+"""A full disk: a clear message whatever file it hits, and a resume that lost nothing.
+
+A limit to the size of every file (`RLIMIT_FSIZE`) hits the configuration, the store, the policy or
+a checkpoint, depending on its height; `/dev/full` hits a file that is appended to.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tutelage.train import checkpoint
+from tutelage.train.folder import RunFolder
+
+from .command import Command
+from .reference import Reference
+
+Arguments = Callable[..., list[str]]
+NO_DEVICE = not Path("/dev/full").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "told"),
+    [
+        ("with_tools", 20_000, "cannot open the store 'run/store.db'"),
+        ("with_tools", 200_000, "cannot write 'run/checkpoints/step_000000'"),
+        ("with_tools", 262_000, "cannot store rollouts in 'run/store.db'"),
+        ("with_tools", 400_000, "cannot write 'run/checkpoints/step_000004'"),
+        ("with_tools", 790_000, "cannot write 'run/checkpoints/step_000004'"),
+        ("embedded", 1_000_000, "cannot write the policy to 'run/checkpoints/initial'"),
+        ("embedded", 2_700_000, "cannot write 'run/checkpoints/step_000003'"),
+    ],
+)
+def test_a_limit_to_the_size_of_files(
+    references: dict[str, Reference], tutelage: Command, kind: str, limit: int, told: str
+) -> None:
+    job = tutelage.start(*references[kind].arguments, max_file=limit).end().check(2)
+    assert told in job.err
+    assert "free some space" in job.err.lower()
+    assert "tutelage resume run\n" in job.err
+    assert not list((tutelage.cwd / "run").rglob("*.tmp")), "what was half written is taken away"
+    references[kind].check(tutelage)
+
+
+def test_without_room_for_the_configuration_nothing_is_left(
+    references: dict[str, Reference], tutelage: Command
+) -> None:
+    args = references["with_tools"].arguments
+    job = tutelage.start(*args, max_file=2_000).end().check(2)
+    assert "cannot write 'run/config.json': File too large. Free some space" in job.err
+    assert "resume" not in job.err
+    assert not (tutelage.cwd / "run").exists()
+    tutelage(*args).check()
+
+
+@pytest.mark.skipif(NO_DEVICE, reason="this system has no /dev/full")
+def test_a_line_of_metrics_that_cannot_be_written(
+    references: dict[str, Reference], tutelage: Command
+) -> None:
+    run = tutelage.cwd / "run"
+    job = tutelage.start(*references["with_tools"].arguments)
+    assert job.until(lambda: len(checkpoint.complete(RunFolder(run))) >= 2)
+    job.kill()
+    metrics = run / "metrics.jsonl"
+    kept = tutelage.cwd / "kept.jsonl"
+    metrics.touch()
+    metrics.rename(kept)
+    metrics.symlink_to("/dev/full")
+    told = tutelage("resume", "run").check(2).err
+    assert "cannot write 'run/metrics.jsonl': No space left on device" in told
+    assert "tutelage resume run" in told
+    metrics.unlink()
+    kept.rename(metrics)
+    references["with_tools"].check(tutelage)
+
+
+@pytest.mark.skipif(NO_DEVICE, reason="this system has no /dev/full")
+def test_output_streams_without_room(
+    references: dict[str, Reference], tutelage: Command
+) -> None:
+    """What cannot be shown is said on the other stream; the run itself is not lost by it."""
+    job = tutelage.start(*references["with_tools"].arguments, out="/dev/full").end()
+    assert job.check(2).err.splitlines()[-1].startswith("Error: cannot write the output")
+    told = tutelage("resume", "run").check()
+    assert "nothing to resume" in told.err
+    references["with_tools"].check(tutelage)
+    for verb in (["show", "run"], ["export", "run"], ["export", "run", "--format", "sft"]):
+        job = tutelage.start(*verb, out="/dev/full").end().check(2)
+        assert "No space left on device" in job.err
+    told = tutelage("export", "run", "--out", "/dev/full").check(2)
+    assert "cannot write '/dev/full': No space left on device" in told.err
+    assert "Name another --out" in told.err
+
+
+def test_an_export_that_does_not_fit_leaves_the_old_file(
+    references: dict[str, Reference], tutelage: Command
+) -> None:
+    shutil.copytree(references["with_tools"].folder / "run", tutelage.cwd / "run")
+    (tutelage.cwd / "rows.jsonl").write_text("old\n")
+    job = tutelage.start("export", "run", "--out", "rows.jsonl", max_file=10_000).end().check(2)
+    assert "cannot write 'rows.jsonl': File too large" in job.err
+    assert (tutelage.cwd / "rows.jsonl").read_text() == "old\n"
+    assert not (tutelage.cwd / "rows.jsonl.tmp").exists()
