@@ -41,15 +41,14 @@ class Meter:
         self._reset()
 
     def step(self, done: int, values: Mapping[str, float]) -> None:
-        """One step ended; a validation in it is taken out (one thread: CPU time is wall time)."""
+        """One step ended; a validation in it is taken out."""
         if not self._on:
             return
-        apart = values.get("time/validate", 0.0)
         self.steps.append(
             {
                 "step": done,
-                "cpu_s": time.process_time() - self._cpu - apart,
-                "wall_s": time.perf_counter() - self._wall - apart,
+                "cpu_s": time.process_time() - self._cpu - values.get("time/validate_cpu", 0.0),
+                "wall_s": time.perf_counter() - self._wall - values.get("time/validate", 0.0),
                 "sampled_tokens": values["rollout/tokens"] * 128,
                 "reward": values["reward/mean"],
                 "turns": values["rollout/turns"],

@@ -66,8 +66,8 @@ def make_batch(rollouts: Sequence[Rollout], config: RunConfig) -> Batch:
         rewards += [0.0] * (len(made) - 1) + [value] if made else []
     if not rows:
         raise FailureBudgetError(
-            f"none of {len(rollouts)} rollouts sampled a token, so there is nothing to learn from; "
-            "look at one with: tutelage show RUN"
+            f"none of {len(rollouts)} rollouts of a step sampled a token ({_ends(rollouts)}), so "
+            "there is nothing to learn from; look at one with: tutelage show ROLLOUT"
         )
     width = max(len(r.ids) for r in rows)
     mask_BT = torch.zeros(len(rows), width, dtype=torch.bool)
@@ -98,10 +98,14 @@ def make_batch(rollouts: Sequence[Rollout], config: RunConfig) -> Batch:
 def _lost(rollouts: Sequence[Rollout]) -> str:
     """What to say when most rollouts were lost."""
     failures = [r.last.failure for r in rollouts if r.last.failure is not None]
-    causes = Counter(f.cause.value for f in failures)
-    listed = ", ".join(f"{n} x {cause}" for cause, n in causes.most_common())
     first = failures[0].message if failures else "unknown"
     return (
-        f"{len(failures)} of {len(rollouts)} rollouts of a step failed ({listed}), so there is "
-        f"nothing to learn from. The first: {first}"
+        f"{len(failures)} of {len(rollouts)} rollouts of a step failed ({_ends(rollouts)}), so "
+        f"there is nothing to learn from. The first: {first}"
     )
+
+
+def _ends(rollouts: Sequence[Rollout]) -> str:
+    """How the rollouts ended, counted: causes of failure, and how agents stopped."""
+    ends = (r.last.failure.cause.value if r.last.failure else r.last.stop for r in rollouts)
+    return ", ".join(f"{count} x {end}" for end, count in Counter(ends).most_common())

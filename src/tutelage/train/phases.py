@@ -264,13 +264,14 @@ def _validate(ctx: Context, values: dict[str, float]) -> None:
     trainer, state = ctx.setting.config.trainer, ctx.state
     if trainer.test_freq <= 0 or state.phase_step % trainer.test_freq:
         return
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     tasks = ctx.setting.tasks.val
     warm = ctx.setting.config.rollout.temperature
     sampled = _glance(ctx, tasks, f"{RL}/sampled", warm).success
     greedy = _glance(ctx, tasks, f"{RL}/greedy", 0.0).success
     values |= {"val/success_sampled": sampled, "val/success_greedy": greedy}
     values["time/validate"] = time.perf_counter() - start
+    values["time/validate_cpu"] = time.process_time() - cpu
     if trainer.stop_at_success is not None and sampled >= trainer.stop_at_success:
         state.phase_data["solved"] = True
 
