@@ -131,6 +131,8 @@ def main() -> None:
         f"model.dtype={'bfloat16' if args.dtype == 'bf16' else 'float32'}",
         f"rollout.correction={'token_tis' if args.dtype == 'bf16' else 'none'}",
         "reward=math",
+        "agent.max_tokens_per_turn=40",
+        "rollout.max_len=256",
         "tools=[calculator,sum_1_to_n,lookup]",
         f"trainer.threads={args.threads}",
         f"trainer.test_freq={1 if args.until_success else -1}",

@@ -14,7 +14,7 @@ rows = [
         "question": f"What do {count} {item}{'es' if item.endswith('x') else 's'} cost?",
         "total": count * price,
     }
-    for (item, price), count in itertools.product(PRICES.items(), range(2, 100))
+    for (item, price), count in itertools.product(PRICES.items(), range(10, 100))
 ]
 random.Random(0).shuffle(rows)
 for name, chosen in (("train", rows[:300]), ("val", rows[300:400])):

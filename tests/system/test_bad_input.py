@@ -99,7 +99,10 @@ def test_a_field_that_only_the_reward_misses(with_tools: Arguments, tutelage: Co
 @pytest.mark.parametrize(
     ("keys", "told"),
     [
-        ({"lerning_rate": 1}, "lerning_rate=1 (override): unknown key. Did you mean 'learning_rate'"),
+        (
+            {"lerning_rate": 1},
+            "lerning_rate=1 (override): unknown key. Did you mean 'learning_rate'",
+        ),
         ({"actor.optim.lr": "fast"}, "actor.optim.lr='fast' (override): expected a number"),
         ({"agent.num_chains": 0}, "agent.num_chains=0"),
         ({"actor.ppo_mini_batch_size": 5}, "does not divide the 16 rollouts of a batch"),

@@ -53,8 +53,10 @@ def test_timeouts_are_replayed_after_a_kill(with_tools: Arguments, tutelage: Com
 
     def two_timeouts() -> bool:
         lines = RunFolder(run).read_metrics()
-        return len(lines) >= 2 and lines[-1]["rollout/failed"] == 0 and any(
-            line["rollout/failed"] > 0 for line in lines
+        return (
+            len(lines) >= 2
+            and lines[-1]["rollout/failed"] == 0
+            and any(line["rollout/failed"] > 0 for line in lines)
         )
 
     assert job.until(two_timeouts)

@@ -79,9 +79,7 @@ def test_a_line_of_metrics_that_cannot_be_written(
 
 
 @pytest.mark.skipif(NO_DEVICE, reason="this system has no /dev/full")
-def test_output_streams_without_room(
-    references: dict[str, Reference], tutelage: Command
-) -> None:
+def test_output_streams_without_room(references: dict[str, Reference], tutelage: Command) -> None:
     """What cannot be shown is said on the other stream; the run itself is not lost by it."""
     job = tutelage.start(*references["with_tools"].arguments, out="/dev/full").end()
     assert job.check(2).err.splitlines()[-1].startswith("Error: cannot write the output")

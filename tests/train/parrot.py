@@ -101,9 +101,7 @@ def _tokenizer(family: str, template: str, tool: Tool) -> Any:
     return tokenizer
 
 
-def _teach(
-    model: Any, codec: Codec, tool: Tool, guesses: float, steps: int, seed: int
-) -> None:
+def _teach(model: Any, codec: Codec, tool: Tool, guesses: float, steps: int, seed: int) -> None:
     """Plain supervised training with the model's own forward pass."""
     batches = _batches(codec, tool, guesses, seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3, betas=(0.9, 0.95), weight_decay=0.0)

@@ -30,6 +30,9 @@ MATH: dict[str, Any] = {
     "trainer.save_freq": 20,
     "trainer.test_freq": 5,
 }
+EMBEDDED_ONLY = ("actor.optim.lr", "agent.max_tokens_per_turn", "rollout.max_len")
+"""Keys whose preset fits the embedded policy alone. A model of the user's own takes the schema's
+defaults: real chat templates are longer, and a pretrained model needs a smaller rate."""
 MATH_LEVELS: dict[str, dict[str, Any]] = {
     "default": {},
     "hard": {"trainer.total_training_steps": 200},
@@ -47,13 +50,17 @@ RL: dict[str, Any] = {
 RECIPES = ("math", "rl")
 
 
-def preset(recipe: str, *, level: str, algorithm: str) -> tuple[str, Mapping[str, Any]]:
-    """The name of a preset and its values by key.
+def preset(
+    recipe: str, *, level: str, algorithm: str, own_model: bool = False
+) -> tuple[str, Mapping[str, Any]]:
+    """The name of a preset and its values by key; `own_model` when `model.path` is given.
 
     Raises `Problem` when the recipe has no such algorithm.
     """
     if recipe == "math":
         values = MATH | MATH_LEVELS[level] | MATH_ALGORITHMS[algorithm]
+        if own_model:
+            values = {key: value for key, value in values.items() if key not in EMBEDDED_ONLY}
         name = f"math/{level}" if algorithm == "rl" else f"math/{level}/{algorithm}"
         return name, MappingProxyType(values)
     if algorithm != "rl":

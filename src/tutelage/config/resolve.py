@@ -156,7 +156,8 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
     rule = users.get("algorithm.name")
     algorithm = known["algorithm.name"] if rule is None else rule.value
     try:
-        name, values = preset(recipe, level=level, algorithm=algorithm)
+        own = "model.path" in users and users["model.path"].value is not None
+        name, values = preset(recipe, level=level, algorithm=algorithm, own_model=own)
     except Problem as problem:
         raise ConfigError(str(problem.located("" if rule is None else rule.origin))) from problem
     origin = f"preset {name}"

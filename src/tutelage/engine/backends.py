@@ -1,7 +1,7 @@
 """Where the native engine's logits come from: the fused decoder, or any Hugging Face model.
 
-A backend has numbered slots of cached keys and values and can append tokens to some of them, copy a
-slot's beginning, and move a slot. `native.py` decides what goes where.
+A backend has numbered rows of cached keys and values and can append tokens to some of them and copy
+a row's beginning. `native.py` decides what goes where.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from tutelage.policy.weights import Weights
 
 
 class Backend(Protocol):
-    """Slots of cached sequences and the model that extends them."""
+    """Rows of cached sequences and the model that extends them."""
 
     device: torch.device
+    chunk: int
+    """Rows of a call in which no row depends on what the others hold."""
 
     def extend(
         self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
@@ -31,7 +33,8 @@ class Backend(Protocol):
         ...
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
-        """Copy the first `length` cached tokens of slots `source` to slots `target`."""
+        """Copy the first `length` cached tokens of rows `source` to rows `target`, as if all at
+        once: a row may be both."""
         ...
 
     def refresh(self) -> None:
@@ -42,7 +45,9 @@ class Backend(Protocol):
 class FusedBackend:
     """The fused decoder. In float32 it samples from the master weights themselves."""
 
-    def __init__(self, network: FusedNetwork, slots: int, width: int, dtype: torch.dtype) -> None:
+    chunk = 32
+
+    def __init__(self, network: FusedNetwork, rows: int, width: int, dtype: torch.dtype) -> None:
         self.device = network.device
         self._master = network.weights
         self._shared = dtype == torch.float32
@@ -50,7 +55,7 @@ class FusedBackend:
             network.weights if self._shared else network.weights.to(self.device, dtype)
         )
         with torch.no_grad():
-            self._cache = decoder.Cache.allocate(self._weights, slots, width)
+            self._cache = decoder.Cache.allocate(self._weights, rows, width)
 
     def extend(
         self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
@@ -59,7 +64,7 @@ class FusedBackend:
         return decoder.extend(self._weights, self._cache, ids_BT, starts_B, lengths_B, rows, reach)
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
-        """Copy the beginning of some slots."""
+        """Copy the beginning of some rows."""
         self._cache.copy(source, target, length)
 
     def refresh(self) -> None:
@@ -69,13 +74,15 @@ class FusedBackend:
 
 
 class HFBackend:
-    """Any transformers model: one cache object a slot, one forward a row. Right, not fast."""
+    """Any transformers model: one cache object and one forward a row. Right, not fast."""
 
-    def __init__(self, network: HFNetwork, slots: int, width: int) -> None:
+    chunk = 1
+
+    def __init__(self, network: HFNetwork, rows: int, width: int) -> None:
         del width
         self.device = network.device
         self._model: Any = network.model
-        self._caches: list[Any] = [None] * slots
+        self._caches: list[Any] = [None] * rows
 
     @torch.no_grad()
     def extend(
@@ -84,11 +91,11 @@ class HFBackend:
         """Append tokens to cached rows, one by one."""
         from transformers import DynamicCache
 
-        slots = list(range(rows)) if isinstance(rows, int) else rows.tolist()
+        numbers = list(range(rows)) if isinstance(rows, int) else rows.tolist()
         out: list[Tensor] = []
-        for b, slot in enumerate(slots):
+        for b, row in enumerate(numbers):
             start, length = int(starts_B[b]), int(lengths_B[b])
-            cache = self._caches[slot]
+            cache = self._caches[row]
             if cache is None or start == 0:
                 # Without the config every layer keeps all keys, windowed ones too (their masks
                 # still apply), so that any cache can be cut back.
@@ -97,16 +104,17 @@ class HFBackend:
             result = self._model(
                 input_ids=ids_BT[b : b + 1, :length], past_key_values=cache, use_cache=True
             )
-            self._caches[slot] = result.past_key_values
+            self._caches[row] = result.past_key_values
             out.append(result.logits[0, -1].float())
         return torch.stack(out)
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
         """Copy whole caches and cut them to `length`."""
-        for s, t in zip(source.tolist(), target.tolist(), strict=True):
-            self._caches[t] = copy.deepcopy(self._caches[s])
-            if self._caches[t] is not None:
-                _crop(self._caches[t], length)
+        copies = [copy.deepcopy(self._caches[s]) for s in source.tolist()]
+        for t, cache in zip(target.tolist(), copies, strict=True):
+            self._caches[t] = cache
+            if cache is not None:
+                _crop(cache, length)
 
     def refresh(self) -> None:
         """The model's own parameters are the master weights: nothing to do."""
@@ -119,11 +127,11 @@ def _crop(cache: Any, length: int) -> None:
         cache.crop(-beyond)
 
 
-def make_backend(policy: Policy, slots: int, width: int, dtype: torch.dtype) -> Backend:
+def make_backend(policy: Policy, rows: int, width: int, dtype: torch.dtype) -> Backend:
     """The backend for a policy's network."""
     network = policy.network
     if isinstance(network, FusedNetwork):
-        return FusedBackend(network, slots, width, dtype)
+        return FusedBackend(network, rows, width, dtype)
     if isinstance(network, HFNetwork):
-        return HFBackend(network, slots, width)
+        return HFBackend(network, rows, width)
     raise TypeError(f"no engine backend for {type(network).__name__}")

@@ -22,35 +22,58 @@ def uniforms(seed: int, count: int) -> np.ndarray:
 
 
 def draw(
-    logits_BV: Tensor,
+    logits_LV: Tensor,
     uniform_B: Tensor,
     temperature_B: Tensor | None = None,
     top_p_B: Tensor | None = None,
     top_k_B: Tensor | None = None,
+    *,
+    line_B: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One token a row: (token_B, logprob_B at the row's temperature, raw_logprob_B at 1).
 
     A temperature of 0 takes the most likely token, with its log-probability at temperature 1. None
-    means 1 for every row; `top_p_B` of 1 and `top_k_B` of 0 leave a row whole.
+    means 1 for every row; `top_p_B` of 1 and `top_k_B` of 0 leave a row whole. `line_B` says which
+    line of the logits each row reads; without it there is one line a row.
     """
-    raw_BV = torch.log_softmax(logits_BV.float(), -1)
+    if temperature_B is None and top_p_B is None and top_k_B is None:
+        return _draw_plain(logits_LV.float(), uniform_B, line_B)
+    logits_BV = (logits_LV if line_B is None else logits_LV.index_select(0, line_B)).float()
+    raw_BV = torch.log_softmax(logits_BV, -1)
     if temperature_B is None:
         greedy_B, warm_BV = None, raw_BV
     else:
         greedy_B = temperature_B == 0
         divisor = torch.where(greedy_B, 1.0, temperature_B)[:, None]
-        warm_BV = torch.log_softmax(logits_BV.float() / divisor, -1)
+        warm_BV = torch.log_softmax(logits_BV / divisor, -1)
     support_BV = warm_BV
     if top_p_B is not None and top_k_B is not None:
-        support_BV = _truncate(warm_BV, top_p_B, top_k_B)
-    cdf_BV = support_BV.exp().cumsum(-1)
-    point_B1 = uniform_B[:, None].to(cdf_BV.dtype) * cdf_BV[:, -1:]
-    token_B = torch.searchsorted(cdf_BV, point_B1, right=True).squeeze(1)
-    token_B = token_B.clamp_(max=logits_BV.shape[1] - 1)
+        whole = bool(((top_p_B >= 1) & (top_k_B == 0)).all())
+        support_BV = warm_BV if whole else _truncate(warm_BV, top_p_B, top_k_B)
+    token_B = _invert(support_BV.exp().cumsum(-1), uniform_B)
     if greedy_B is not None:
         token_B = torch.where(greedy_B, logits_BV.argmax(-1), token_B)
     pick = token_B[:, None]
     return token_B, warm_BV.gather(1, pick).squeeze(1), raw_BV.gather(1, pick).squeeze(1)
+
+
+def _draw_plain(
+    logits_LV: Tensor, uniform_B: Tensor, line_B: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`draw` at temperature 1 from the whole vocabulary: each line is worked on once."""
+    logp_LV = torch.log_softmax(logits_LV, -1)
+    cdf_LV = logp_LV.exp().cumsum(-1)
+    line_B = torch.arange(len(logits_LV), device=logits_LV.device) if line_B is None else line_B
+    token_B = _invert(cdf_LV.index_select(0, line_B), uniform_B)
+    logp_B = logp_LV[line_B, token_B]
+    return token_B, logp_B, logp_B
+
+
+def _invert(cdf_BV: Tensor, uniform_B: Tensor) -> Tensor:
+    """The token at which each row's cumulative mass passes a share `uniform_B` of the whole."""
+    point_B1 = uniform_B[:, None].to(cdf_BV.dtype) * cdf_BV[:, -1:]
+    token_B = torch.searchsorted(cdf_BV, point_B1, right=True).squeeze(1)
+    return token_B.clamp_(max=cdf_BV.shape[1] - 1)
 
 
 def _truncate(logp_BV: Tensor, top_p_B: Tensor, top_k_B: Tensor) -> Tensor:

@@ -64,5 +64,6 @@ class HFNetwork:
         z = logits_BTV[rows_K, columns_K - 1].float()
         if temperature != 1.0:
             z = z / temperature
-        logp, entropy = pick(z, ids_BT[rows_K, columns_K], entropy_gradient)
+        lines_K = torch.arange(len(z), device=self.device)
+        logp, entropy = pick(z, lines_K, ids_BT[rows_K, columns_K], entropy_gradient)
         return Scores(logp, entropy, rows_K, columns_K)

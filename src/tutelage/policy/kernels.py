@@ -46,10 +46,28 @@ def matmul_kernel() -> str:
     return "onednn" if has and "AMD" in cpu_vendor() else "torch"
 
 
-def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [N, in] times weight [out, in] transposed; any strides."""
-    out: Any = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+def uses_onednn(x: Tensor) -> bool:
+    """Whether products with `x` go through oneDNN here. It refuses empty operands."""
+    cpu = x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0
+    return cpu and matmul_kernel() == "onednn"
+
+
+def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
+    """a [N, in] times b [in, out], of any strides, plus a bias; without gradient."""
+    if not uses_onednn(a):
+        return F.linear(a, b.t(), bias)
+    out: Any = torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")
     return out
+
+
+def outer(grad: Tensor, x: Tensor) -> Tensor:
+    """The gradient [out, in] of a weight, from grad [N, out] and x [N, in]."""
+    if not uses_onednn(x):
+        return grad.t() @ x
+    # oneDNN copies the transposed operand: let it be the smaller one.
+    if grad.shape[1] > x.shape[1]:
+        return product(x.t(), grad).t().contiguous()
+    return product(grad.t(), x)
 
 
 class _OneDNNLinear(torch.autograd.Function):
@@ -57,27 +75,24 @@ class _OneDNNLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.has_bias = bias is not None
-        return _onednn(x, weight, bias)
+        return product(x, weight.t(), bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         grad = grads[0]
         return (
-            _onednn(grad, weight.t()) if ctx.needs_input_grad[0] else None,
-            _onednn(grad.t(), x.t()) if ctx.needs_input_grad[1] else None,
+            product(grad, weight) if ctx.needs_input_grad[0] else None,
+            outer(grad, x) if ctx.needs_input_grad[1] else None,
             grad.sum(0) if ctx.has_bias else None,
         )
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`F.linear` for [..., in] inputs, by the kernel this machine gets."""
-    eligible = x.dtype == torch.float32 and x.device.type == "cpu" and matmul_kernel() == "onednn"
-    if not eligible or not x.numel():  # oneDNN refuses empty operands
+    """`F.linear` for [N, in] inputs, by the kernel this machine gets, with gradients."""
+    if not uses_onednn(x):
         return F.linear(x, weight, bias)
-    flat = x.reshape(-1, x.shape[-1])
-    if torch.is_grad_enabled():
-        out: Any = _OneDNNLinear.apply(flat, weight, bias)
-    else:
-        out = _onednn(flat, weight, bias)
-    return out.view(*x.shape[:-1], weight.shape[0])
+    if not torch.is_grad_enabled():
+        return product(x, weight.t(), bias)
+    out: Any = _OneDNNLinear.apply(x, weight, bias)
+    return out

@@ -1,7 +1,7 @@
 """The two kinds of network behind one interface, and the scoring of training rows.
 
 `Network` is what a policy needs of a model: its tensors, its weights under Hugging Face names, and
-the log-probabilities of trained tokens. `FusedNetwork` runs the fused decoder (`decoder.py`);
+the log-probabilities of trained tokens. `FusedNetwork` runs the fused decoder (`training.py`);
 `hf_model.py` has the fallback for other architectures; `model.py` chooses.
 """
 
@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from tutelage.policy import decoder
+from tutelage.policy import training
 from tutelage.policy.kernels import linear
-from tutelage.policy.packing import TokenRow, pack
+from tutelage.policy.packing import Packed, TokenRow, pack
 from tutelage.policy.weights import Weights, to_hf
 
 _LOGITS_LIMIT = 1 << 26
@@ -88,43 +88,48 @@ class FusedNetwork:
     ) -> Scores:
         """Log-probabilities of the trained tokens of `rows`, by the packed forward."""
         batch = pack(rows, self.device, dtype)
-        hidden = decoder.hidden(self.weights, batch, dtype)
+        hidden = training.hidden(self.weights, batch, dtype)
         logp, entropy = score_hidden(
-            hidden, self.weights.head, batch.targets_K, temperature, entropy_gradient
+            hidden, self.weights.head, batch, temperature, entropy_gradient
         )
         return Scores(logp, entropy, batch.rows_K, batch.columns_K)
 
 
 def score_hidden(
-    hidden_KH: Tensor, head: Tensor, targets_K: Tensor, temperature: float, entropy_gradient: bool
+    hidden_SH: Tensor, head: Tensor, batch: Packed, temperature: float, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy [K] of targets, in chunks when the scores would be large."""
-    count = hidden_KH.shape[0]
     chunk = max(1, _LOGITS_LIMIT // head.shape[0])
 
-    def one(h: Tensor, head: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    def one(h: Tensor, head: Tensor, lines: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         z = linear(h, head.to(h.dtype)).float()
         if temperature != 1.0:
             z = z / temperature
-        return pick(z, t, entropy_gradient)
+        return pick(z, lines, targets, entropy_gradient)
 
-    if count <= chunk:
-        return one(hidden_KH, head, targets_K)
+    if hidden_SH.shape[0] <= chunk:
+        return one(hidden_SH, head, batch.lines_K, batch.targets_K)
     from torch.utils.checkpoint import checkpoint
 
     parts: list[tuple[Tensor, Tensor]] = []
-    for at in range(0, count, chunk):
+    wanted: list[Tensor] = []
+    for at in range(0, hidden_SH.shape[0], chunk):
+        here = ((batch.lines_K >= at) & (batch.lines_K < at + chunk)).nonzero().squeeze(1)
+        lines, targets = batch.lines_K[here] - at, batch.targets_K[here]
         part: Any = checkpoint(
-            one, hidden_KH[at : at + chunk], head, targets_K[at : at + chunk], use_reentrant=False
+            one, hidden_SH[at : at + chunk], head, lines, targets, use_reentrant=False
         )
         parts.append(part)
-    return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
+        wanted.append(here)
+    back = torch.cat(wanted).argsort()
+    return torch.cat([p[0] for p in parts])[back], torch.cat([p[1] for p in parts])[back]
 
 
-def pick(z_KV: Tensor, targets_K: Tensor, entropy_gradient: bool) -> tuple[Tensor, Tensor]:
-    """Log-probability of the targets and entropy, [K] each, of tempered scores."""
-    logp_KV = torch.log_softmax(z_KV, -1)
-    logp_K = logp_KV.gather(1, targets_K[:, None]).squeeze(1)
+def pick(
+    z_SV: Tensor, lines_K: Tensor, targets_K: Tensor, entropy_gradient: bool
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of targets and entropy, [K] each, from their lines of tempered scores."""
+    logp_SV = torch.log_softmax(z_SV, -1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropy_K = -(logp_KV.exp() * logp_KV).sum(-1)
-    return logp_K, entropy_K
+        entropy_S = -(logp_SV.exp() * logp_SV).sum(-1)
+    return logp_SV[lines_K, targets_K], entropy_S[lines_K]

@@ -1,21 +1,33 @@
-"""Training rows to packed micro-batches: flat tokens, shared prompts, padded attention views.
+"""Training rows to packed micro-batches: a tree of tokens, and padded attention views of it.
 
 A row is a list of token ids with a mask of the tokens that are trained. Rows that begin with the
-same untrained prompt (the rollouts of one group do) keep one copy of it in the micro-batch. How
-rows are cut into micro-batches changes no gradient but by rounding: denominators are the whole
-batch's. `decoder.py` computes on the result.
+same tokens (the rollouts of one group share their prompt, and often much of what was said) share
+the computation of these tokens, however long they last: a micro-batch is the prefix tree of its
+rows, laid out flat, and equal rows cost as much as one. How rows are cut into micro-batches changes
+no gradient but by rounding: denominators are the whole batch's. `training.py` computes on the
+result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from tutelage.policy.decoder import Packed, Segment
 from tutelage.policy.kernels import rounded
+
+Ints = NDArray[np.int64]
+
+_VECTOR_BYTES = 64
+"""Widest vector of a CPU: rows of scores are padded to whole ones, or softmax falls back to slow
+code for their ends."""
+
+_SPREAD = 2.0
+"""Rows of one attention segment differ in length at most by this factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,41 @@ class TokenRow:
             if m:
                 return i
         return len(self.mask)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Attention rows of similar length: padded views into the flat tokens.
+
+    A row's queries `queries_RT` are the tokens that it adds to the tree, its keys `keys_RL` its
+    whole path from the root, of which the first `before_R` belong to earlier rows. Both hold flat
+    numbers, that of the padding where there is none. Query t of a row sees its keys up to
+    `before_R` + t.
+    """
+
+    queries_RT: Tensor
+    keys_RL: Tensor
+    before_R: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """One micro-batch: flat tokens, their positions, attention segments, and where losses are.
+
+    Each flat token is a query of one segment, once. The last flat token is padding, like those
+    before it that round the shape (see `kernels.py`). `sources_S` are the flat tokens whose next
+    token is trained, without repeats, padded too; target k of `targets_K` is predicted from source
+    `lines_K`, and belongs to token `columns_K` of row `rows_K` of the batch.
+    """
+
+    ids_N: Tensor
+    positions_N: Tensor
+    segments: tuple[Segment, ...]
+    sources_S: Tensor
+    lines_K: Tensor
+    targets_K: Tensor
+    rows_K: Tensor
+    columns_K: Tensor
 
 
 def plan_micro_batches(rows: Sequence[TokenRow], max_tokens: int) -> list[list[int]]:
@@ -59,133 +106,97 @@ def plan_micro_batches(rows: Sequence[TokenRow], max_tokens: int) -> list[list[i
     return batches
 
 
+@dataclass(slots=True)
+class _Run:
+    """What one row adds to the tree: its tokens from `before` on, at flat places from `start`."""
+
+    ids: Ints
+    before: int
+    path: Ints
+    start: int = 0
+
+    @property
+    def size(self) -> int:
+        return len(self.ids) - self.before
+
+
 def pack(rows: Sequence[TokenRow], device: torch.device, dtype: torch.dtype) -> Packed:
-    """Lay `rows` out flat. Every row needs at least one token; `rows_K` counts from 0 here."""
-    prefixes: dict[tuple[int, ...], int] = {}
-    prefix_of: list[int] = []
-    for row, cut in zip(rows, _shared_lengths(rows), strict=True):
-        prefix_of.append(prefixes.setdefault(row.ids[:cut], len(prefixes)))
-    shared = list(prefixes)
-    flat: list[int] = [t for p in shared for t in p]
-    positions: list[int] = [i for p in shared for i in range(len(p))]
-    starts, at = [], 0
-    for p in shared:
-        starts.append(at)
-        at += len(p)
-    suffix_start = at
-    own_starts: list[int] = []
-    sources: list[int] = []
-    where: list[tuple[int, int]] = []
-    for r, row in enumerate(rows):
-        cut = len(shared[prefix_of[r]])
-        own_starts.append(len(flat))
-        flat.extend(row.ids[cut:])
-        positions.extend(range(cut, len(row.ids)))
-        for c in range(max(1, cut), len(row.ids)):
-            if row.mask[c]:
-                sources.append(own_starts[r] + c - 1 - cut)
-                where.append((r, c))
-    prefix_lengths = [len(p) for p in shared]
-    own_lengths = [len(row.ids) - prefix_lengths[prefix_of[r]] for r, row in enumerate(rows)]
-    segments: list[Segment] = []
-    if suffix_start:
-        segments.append(_prefix_segment(starts, prefix_lengths, device, dtype))
-    segments.append(
-        _suffix_segment(
-            suffix_start, own_starts, own_lengths, prefix_of, starts, prefix_lengths, device, dtype
-        )
-    )
-    padding = [0] * (rounded(len(flat)) - len(flat))
-    sources += [0] * (rounded(len(sources)) - len(sources))
-    targets = [rows[r].ids[c] for r, c in where]
+    """Lay `rows` out flat, for activations of `dtype`. Every row needs at least one token; `rows_K`
+    counts from 0 here."""
+    lanes = _VECTOR_BYTES // dtype.itemsize
+    runs, run_of = _tree(rows)
+    parts = _similar(runs)
+    total = 0
+    for run in (run for part in parts for run in part):
+        run.start, total = total, total + run.size
+    padded = rounded(total + 1)
+    ids, positions = np.zeros(padded, np.int64), np.zeros(padded, np.int64)
+    shared = np.empty(0, np.int64)
+    for run in runs:  # in the order of the tree: a run begins as the one before it
+        own = np.arange(run.start, run.start + run.size)
+        run.path = shared = np.concatenate([shared[: run.before], own])
+        ids[own], positions[own] = run.ids[run.before :], np.arange(run.before, len(run.ids))
+    columns = [np.flatnonzero(np.array(row.mask[1:])) + 1 for row in rows]
+    where = np.concatenate([runs[i].path[c - 1] for i, c in zip(run_of, columns, strict=True)])
+    targets = np.concatenate([runs[i].ids[c] for i, c in zip(run_of, columns, strict=True)])
+    sources, lines = np.unique(where, return_inverse=True)
+    rest = np.full(rounded(len(sources)) - len(sources), padded - 1)
+
+    def tensor(numbers: Ints) -> Tensor:
+        return torch.from_numpy(numbers.astype(np.int64)).to(device)
+
     return Packed(
-        ids_N=torch.tensor(flat + padding, device=device),
-        positions_N=torch.tensor(positions + padding, device=device),
-        segments=tuple(segments),
-        sources_K=torch.tensor(sources, dtype=torch.long, device=device),
-        targets_K=torch.tensor(targets, dtype=torch.long, device=device),
-        rows_K=torch.tensor([r for r, _ in where], dtype=torch.long, device=device),
-        columns_K=torch.tensor([c for _, c in where], dtype=torch.long, device=device),
+        ids_N=tensor(ids),
+        positions_N=tensor(positions),
+        segments=tuple(_segment(part, padded - 1, lanes, tensor) for part in parts),
+        sources_S=tensor(np.concatenate([sources, rest])),
+        lines_K=tensor(lines),
+        targets_K=tensor(targets),
+        rows_K=tensor(np.repeat(np.arange(len(rows)), [len(c) for c in columns])),
+        columns_K=tensor(np.concatenate(columns)),
     )
 
 
-def _shared_lengths(rows: Sequence[TokenRow]) -> list[int]:
-    """How many leading tokens each row shares: its whole prompt where groups have one, else what
-    all rows have in common (a system turn). The last prompt token predicts the first trained one,
-    so it is never shared."""
-    cuts = [max(0, row.prompt_length() - 1) for row in rows]
-    prompts = {row.ids[:cut] for row, cut in zip(rows, cuts, strict=True)}
-    if 2 * len(prompts) <= len(rows):
-        return cuts
-    low, high = min(r.ids for r in rows), max(r.ids for r in rows)
-    common = 0
-    while common < min(cuts) and low[common] == high[common]:
-        common += 1
-    return [common] * len(rows)
+def _tree(rows: Sequence[TokenRow]) -> tuple[list[_Run], list[int]]:
+    """The runs of the prefix tree in sorted order, and the run at whose end each row lies.
+
+    In sorted order a row shares more with the one before it than with any earlier one.
+    """
+    runs: list[_Run] = []
+    run_of = [0] * len(rows)
+    for r in sorted(range(len(rows)), key=lambda r: rows[r].ids):
+        ids = np.array(rows[r].ids, np.int64)
+        before = _common(runs[-1].ids, ids) if runs else 0
+        if before < len(ids):
+            runs.append(_Run(ids, before, ids))
+        run_of[r] = len(runs) - 1
+    return runs, run_of
 
 
-def _grid(starts: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Flat indices [R, T] of ragged runs, padded with each run's own start, and what is real."""
-    steps = torch.arange(int(lengths.max()) if len(lengths) else 0)
-    real = steps < lengths[:, None]
-    return starts[:, None] + torch.where(real, steps, 0), real
+def _common(a: Ints, b: Ints) -> int:
+    """How many leading numbers are equal."""
+    size = min(len(a), len(b))
+    different = np.flatnonzero(a[:size] != b[:size])
+    return int(different[0]) if len(different) else size
 
 
-def _causal(rows: int, count: int) -> Tensor:
-    return torch.ones(count, count, dtype=torch.bool).tril().expand(rows, count, count)
+def _similar(runs: Sequence[_Run]) -> list[list[_Run]]:
+    """Runs grouped by size, so that little is padded."""
+    parts: list[list[_Run]] = []
+    for run in sorted(runs, key=lambda run: -run.size):
+        if not parts or parts[-1][0].size > _SPREAD * run.size:
+            parts.append([])
+        parts[-1].append(run)
+    return parts
 
 
-def _additive(allowed: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    mask = torch.zeros(allowed.shape, dtype=dtype)
-    return mask.masked_fill_(~allowed, -torch.inf).to(device)
-
-
-def _prefix_segment(
-    starts: list[int], lengths: list[int], device: torch.device, dtype: torch.dtype
+def _segment(
+    runs: Sequence[_Run], padding: int, lanes: int, tensor: Callable[[Ints], Tensor]
 ) -> Segment:
-    """Each shared prompt attends to itself, causally. Empty prompts have no row."""
-    kept = [g for g, n in enumerate(lengths) if n]
-    at, count = torch.tensor([starts[g] for g in kept]), torch.tensor([lengths[g] for g in kept])
-    grid, real = _grid(at, count)
-    return Segment(
-        start=0,
-        queries_RT=grid.to(device),
-        keys_RL=grid.to(device),
-        mask_RTL=_additive(_causal(len(kept), grid.shape[1]), device, dtype),
-        valid_Q=real.flatten().nonzero().squeeze(1).to(device),
-        prefix_R=None,
-        prefix_GP=None,
-    )
-
-
-def _suffix_segment(
-    start: int,
-    own_starts: list[int],
-    own_lengths: list[int],
-    prefix_of: list[int],
-    prefix_starts: list[int],
-    prefix_lengths: list[int],
-    device: torch.device,
-    dtype: torch.dtype,
-) -> Segment:
-    """Each row attends to its shared prompt and, causally, to itself."""
-    queries, real = _grid(torch.tensor(own_starts), torch.tensor(own_lengths))
-    rows, count = queries.shape
-    group = torch.tensor(prefix_of)
-    lengths = torch.tensor(prefix_lengths)
-    prefix_grid, prefix_real = _grid(torch.tensor(prefix_starts), lengths)
-    width = prefix_grid.shape[1]
-    # An empty prompt has no token of its own: point its (masked) keys at a valid place.
-    prefix_grid = torch.where(prefix_real, prefix_grid, 0)
-    allowed = torch.cat(
-        [prefix_real[group][:, None].expand(rows, count, width), _causal(rows, count)], dim=2
-    )
-    return Segment(
-        start=start,
-        queries_RT=queries.to(device),
-        keys_RL=torch.cat([prefix_grid[group], queries], dim=1).to(device),
-        mask_RTL=_additive(allowed, device, dtype),
-        valid_Q=real.flatten().nonzero().squeeze(1).to(device),
-        prefix_R=group.to(device) if width else None,
-        prefix_GP=prefix_grid.to(device) if width else None,
-    )
+    queries = np.full((len(runs), max(run.size for run in runs)), padding)
+    keys = np.full((len(runs), rounded(max(len(run.ids) for run in runs), lanes)), padding)
+    for r, run in enumerate(runs):
+        queries[r, : run.size] = run.path[run.before :]
+        keys[r, : len(run.path)] = run.path
+    before = np.array([run.before for run in runs])
+    return Segment(tensor(queries), tensor(keys), tensor(before))

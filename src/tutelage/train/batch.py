@@ -38,6 +38,8 @@ class Batch:
     advantages_BT: Tensor
     zero_variance: int
     """Groups whose rewards are all equal."""
+    single_member: int
+    """Groups of which fewer than two rollouts are left, so that there is nothing to compare."""
     groups: int
 
     def token_rows(self) -> list[TokenRow]:
@@ -91,7 +93,14 @@ def make_batch(rollouts: Sequence[Rollout], config: RunConfig) -> Batch:
     )
     counts = group_counts(rewards_BT, mask_BT, groups, rollouts_B=owners)
     return Batch(
-        rows, owners, mask_BT, old_logp_BT, advantages_BT, counts.zero_variance, counts.groups
+        rows=rows,
+        rollouts_B=owners,
+        mask_BT=mask_BT,
+        old_logp_BT=old_logp_BT,
+        advantages_BT=advantages_BT,
+        zero_variance=counts.zero_variance,
+        single_member=counts.single_member,
+        groups=counts.groups,
     )
 
 

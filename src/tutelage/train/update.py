@@ -32,6 +32,9 @@ from tutelage.train.batch import Batch
 from tutelage.train.gradients import accumulate
 from tutelage.train.optim import Optimizer
 
+WHOLE_ROLLOUT_LOSSES = ("gspo", "geo_mean")
+"""Losses that weigh a token by all of its rollout, so that its rows may not be parted."""
+
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
@@ -128,12 +131,18 @@ def _gradient(
     )
     live = part
     if actor.skip_zero_variance and actor.entropy_coeff == 0:
-        live = [b for b in part if bool(batch.advantages_BT[b].any())]
+        some = {batch.rollouts_B[b] for b in part if bool(batch.advantages_BT[b].any())}
+        live = [b for b in part if batch.rollouts_B[b] in some]
     rows = batch.token_rows()
     plan = plan_micro_batches(
         [rows[b] for b in live],
         _token_budget(rows, live, config),
     )
+    if (
+        actor.loss_agg_mode == "seq-mean-token-mean"
+        or actor.policy_loss.loss_mode in WHOLE_ROLLOUT_LOSSES
+    ):
+        plan = _together(plan, [batch.rollouts_B[b] for b in live])
 
     def loss(chosen: list[int]) -> tuple[Tensor, _Report]:
         numbers = [live[i] for i in chosen]
@@ -146,6 +155,19 @@ def _gradient(
         return _loss(scores, batch, numbers, old_logp_BT, weights_BT, config, denominator)
 
     return accumulate(policy.parameters(), plan, loss, threads=numerics.threads)
+
+
+def _together(plan: list[list[int]], owners: Sequence[int]) -> list[list[int]]:
+    """The plan with all rows of a rollout in the micro-batch that had its first one."""
+    homes: dict[int, int] = {}
+    for number, chosen in enumerate(plan):
+        for i in chosen:
+            homes.setdefault(owners[i], number)
+    moved: list[list[int]] = [[] for _ in plan]
+    for chosen in plan:
+        for i in chosen:
+            moved[homes[owners[i]]].append(i)
+    return [chosen for chosen in moved if chosen]
 
 
 def _token_budget(rows: Sequence[TokenRow], live: Sequence[int], config: RunConfig) -> int:
@@ -240,6 +262,7 @@ def _summary(
     out: dict[str, float] = {
         "grad_norm": sum(norms) / len(norms),
         "group/zero_variance": batch.zero_variance / max(1, batch.groups),
+        "group/single": batch.single_member / max(1, batch.groups),
     }
     exact_gap = (old_logp_BT - batch.old_logp_BT).abs().max()
     if not reports:

@@ -1,0 +1,326 @@
+"""The training forward: hidden states of a packed micro-batch, with the backward written out.
+
+Tokens lie flat, without padding, for everything that works token by token; only attention sees
+padded rows. Autograd would keep and add up far more than a block needs: here a block is one
+operation whose backward says what is computed, in how many passes over memory. Keys and values are
+gathered to where attention reads them, and their gradients summed back, by kernels that move whole
+vectors. The last block works only where a loss needs its output. Plain explicit attention beats
+fused kernels on a CPU at these lengths. `packing.py` makes the micro-batches; `decoder.py` has the
+same function for sampling, to rounding.
+
+Suffixes: N flat tokens, S flat tokens with a loss, R attention rows, T queries, L keys, M gathered
+vectors, J heads of all kinds (queries, keys, values).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tutelage.policy.decoder import head_norms, rope, rotate
+from tutelage.policy.kernels import outer, product
+from tutelage.policy.packing import Packed, Segment
+from tutelage.policy.weights import Layer, Shape, Weights
+
+
+def hidden(w: Weights, batch: Packed, dtype: torch.dtype) -> Tensor:
+    """Final normed hidden states [S, hidden] of the losses' places, with gradients to `w`.
+
+    `dtype` is that of the activations; weights are cast to it on the way, gradients arrive in the
+    weights' own dtype.
+    """
+    plan = _Plan.of(w, batch, dtype)
+    x: Any = F.embedding(batch.ids_N, w.embed).to(dtype)
+    for i, layer in enumerate(w.layers):
+        kept = batch.sources_S if i == len(w.layers) - 1 else None
+        x = _Block.apply(x, plan, kept, *(getattr(layer, name) for name in Layer.__slots__))
+    out: Any = _Norm.apply(x, w.norm, w.shape.eps)
+    return out
+
+
+# ---------------------------------------------------------------- where attention finds its vectors
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One attention segment: the sizes R, T and L, which rows of the gathered queries and of the
+    gathered keys are its own, and what is added to its scores (0 or -inf)."""
+
+    rows: int
+    queries: int
+    keys: int
+    query_rows: slice
+    key_rows: slice
+    mask_R1TL: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Index tables of a micro-batch for a model's heads.
+
+    Attention reads queries as [R, kv, group, T] and keys and values as [R, kv, L], segment after
+    segment. `gather_M` picks them (all queries, then keys, then values) from the vectors [N * J, D]
+    of all heads; `gather_Q` picks the queries' gradients from the vectors [N * heads, D] that
+    attention returns, and `place_NH` says where among the queries each of those is (padding: one
+    beyond the last). `uses_E`, cut at `first_KN`, lists where among the keys each kv head of each
+    token stands.
+    """
+
+    shape: Shape
+    cos: Tensor
+    sin: Tensor
+    parts: tuple[_Part, ...]
+    gather_M: Tensor
+    gather_Q: Tensor
+    place_NH: Tensor
+    uses_E: Tensor
+    first_KN: Tensor
+
+    @staticmethod
+    def of(w: Weights, batch: Packed, dtype: torch.dtype) -> _Plan:
+        """The tables for one micro-batch; activations will be of `dtype`."""
+        s, total = w.shape, len(batch.ids_N)
+        parts: list[_Part] = []
+        queries, keys = 0, 0
+        for segment in batch.segments:
+            (rows, t), length = segment.queries_RT.shape, segment.keys_RL.shape[1]
+            q, k = rows * s.heads * t, rows * s.kv_heads * length
+            where = slice(queries, queries + q), slice(keys, keys + k)
+            parts.append(_Part(rows, t, length, *where, _mask(segment, dtype)))
+            queries, keys = queries + q, keys + k
+        every = s.heads + 2 * s.kv_heads
+        heads = torch.arange(every, device=batch.ids_N.device)
+        q_of, k_of, v_of = heads.split([s.heads, s.kv_heads, s.kv_heads])
+        gather_Q = torch.cat([_by_head(g.queries_RT * s.heads, q_of) for g in batch.segments])
+        place_NH = torch.full((total * s.heads,), queries, device=gather_Q.device)
+        place_NH[gather_Q] = torch.arange(queries, device=gather_Q.device)
+        gather = [_by_head(g.queries_RT * every, q_of) for g in batch.segments]
+        for of in (k_of, v_of):
+            gather += [_by_head(g.keys_RL * every, of) for g in batch.segments]
+        cos, sin = rope(w, batch.positions_N, dtype)
+        uses, first = _uses(batch.segments, total, s.kv_heads)
+        return _Plan(s, cos, sin, tuple(parts), torch.cat(gather), gather_Q, place_NH, uses, first)
+
+
+def _mask(segment: Segment, dtype: torch.dtype) -> Tensor:
+    """[R, 1, T, L]: 0 where a query may look, -inf elsewhere."""
+    device = segment.before_R.device
+    t = torch.arange(segment.queries_RT.shape[1], device=device)
+    keys = torch.arange(segment.keys_RL.shape[1], device=device)
+    hide = keys > (segment.before_R[:, None] + t)[:, None, :, None]
+    return torch.zeros(hide.shape, dtype=dtype, device=device).masked_fill_(hide, -torch.inf)
+
+
+def _by_head(numbers_RT: Tensor, heads: Tensor) -> Tensor:
+    """[R, T] numbers plus each head's, flattened in the order [R, heads, T]."""
+    return (numbers_RT[:, None] + heads[:, None]).flatten()
+
+
+def _uses(segments: Sequence[Segment], total: int, kv_heads: int) -> tuple[Tensor, Tensor]:
+    """For each kv head, then each token, its places among the keys: a list and its cuts."""
+    tokens = torch.cat([g.keys_RL.flatten() for g in segments])
+    heads = torch.arange(kv_heads, device=tokens.device)[:, None, None]
+    places: list[Tensor] = []
+    at = 0
+    for segment in segments:
+        rows, length = segment.keys_RL.shape
+        place = torch.arange(rows * kv_heads * length, device=tokens.device)
+        places.append(at + place.view(rows, kv_heads, length).transpose(0, 1).flatten(1))
+        at += len(place)
+    token, order = tokens.sort(stable=True)
+    first = torch.searchsorted(token, torch.arange(total, device=tokens.device))
+    return torch.cat(places, 1)[:, order].flatten(), (heads[:, 0] * len(tokens) + first).flatten()
+
+
+# ---------------------------------------------------------------- one block
+
+
+class _Block(torch.autograd.Function):
+    """Attention and feed-forward with residuals: x [N, hidden] to [N, hidden], or to [S, hidden]
+    where only the tokens `kept` go on. The weights come in the order of `Layer`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, plan: _Plan, kept: Tensor | None, *weights: Tensor | None
+    ) -> Tensor:
+        cast: Any = (None if t is None else t.to(x.dtype) for t in weights)
+        layer, s = Layer(*cast), plan.shape
+        turn = s.heads + s.kv_heads
+        normed1, scale1 = _normalise(x, s.eps)
+        qkv = product(normed1 * layer.norm1, layer.qkv.t(), layer.qkv_bias)
+        qkv = qkv.view(len(x), turn + s.kv_heads, s.head_dim)
+        qk, norms, head_parts = qkv[:, :turn], head_norms(layer, s), ()
+        if norms is not None:
+            head_parts = _normalise(qk, s.eps)
+            qk = head_parts[0] * norms
+        qkv[:, :turn] = rotate(qk, plan.cos, plan.sin)
+        gathered = qkv.view(-1, s.head_dim).index_select(0, plan.gather_M)
+        attended, probs = _attend(gathered, plan)
+        if kept is not None:
+            x, attended = x.index_select(0, kept), attended.index_select(0, kept)
+        middle = product(attended, layer.out.t()).add_(x)
+        normed2, scale2 = _normalise(middle, s.eps)
+        gate_up = product(normed2 * layer.norm2, layer.gate_up.t())
+        silu = F.silu(gate_up[:, : s.ffn])
+        inner = silu * gate_up[:, s.ffn :]
+        ctx.save_for_backward(
+            normed1, scale1, gathered, attended, normed2, scale2, gate_up, silu, inner, *probs
+        )
+        ctx.layer, ctx.plan, ctx.kept, ctx.heads = layer, plan, kept, (norms, *head_parts)
+        ctx.types = [None if t is None else t.dtype for t in weights]
+        return product(inner, layer.down.t()).add_(middle)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        normed1, scale1, gathered, attended, normed2, scale2, gate_up, silu, inner, *probs = (
+            ctx.saved_tensors
+        )
+        layer: Layer = ctx.layer
+        plan: _Plan = ctx.plan
+        s, total = plan.shape, len(normed1)
+        # Feed-forward.
+        d_inner = product(grads[0], layer.down)
+        d_gate_up = torch.empty_like(gate_up)
+        torch.mul(d_inner, silu, out=d_gate_up[:, s.ffn :])
+        torch.ops.aten.silu_backward.grad_input(
+            d_inner.mul_(gate_up[:, s.ffn :]), gate_up[:, : s.ffn], grad_input=d_gate_up[:, : s.ffn]
+        )
+        d_middle, g_norm2 = _normalise_backward(
+            product(d_gate_up, layer.gate_up), normed2, scale2, layer.norm2
+        )
+        d_middle += grads[0]
+        # Attention.
+        d_attended = product(d_middle, layer.out)
+        d_x = d_middle
+        if ctx.kept is not None:
+            d_x, d_attended = (
+                t.new_zeros(total, t.shape[1]).index_copy_(0, ctx.kept, t)
+                for t in (d_middle, d_attended)
+            )
+        d_qkv = _attend_backward(d_attended, gathered, probs, plan)
+        g_q, g_k, turn = None, None, s.heads + s.kv_heads
+        if ctx.heads[0] is not None:
+            norms, normed, scale = ctx.heads
+            d_qkv[:, :turn], g = _normalise_backward(d_qkv[:, :turn], normed, scale, norms)
+            g_q, g_k = g[: s.heads].sum(0), g[s.heads :].sum(0)
+        d_qkv = d_qkv.view(total, -1)
+        d_in, g_norm1 = _normalise_backward(product(d_qkv, layer.qkv), normed1, scale1, layer.norm1)
+        found = Layer(
+            norm1=g_norm1,
+            qkv=outer(d_qkv, normed1 * layer.norm1),
+            qkv_bias=None if layer.qkv_bias is None else d_qkv.sum(0),
+            q_norm=g_q,
+            k_norm=g_k,
+            out=outer(d_middle, attended),
+            norm2=g_norm2,
+            gate_up=outer(d_gate_up, normed2 * layer.norm2),
+            down=outer(grads[0], inner),
+        )
+        found = [getattr(found, name) for name in Layer.__slots__]
+        cast = (None if g is None else g.to(t) for g, t in zip(found, ctx.types, strict=True))
+        return d_in.add_(d_x), None, None, *cast
+
+
+class _Norm(torch.autograd.Function):
+    """RMS norm of x [S, hidden]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        normed, scale = _normalise(x, eps)
+        ctx.save_for_backward(normed, scale, weight)
+        return normed * weight.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        normed, scale, weight = ctx.saved_tensors
+        d_x, g = _normalise_backward(grads[0], normed, scale, weight.to(normed.dtype))
+        return d_x, g.to(weight.dtype), None
+
+
+def _normalise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x over its root mean square, and the factor [..., 1] that did it, in float32."""
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    scale = length.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    return (x * scale).to(x.dtype), scale
+
+
+def _normalise_backward(
+    d: Tensor, normed: Tensor, scale: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients of x [N, ...] and of the weight, from that of `normed * weight`."""
+    d_x = d * weight
+    along = (d_x * normed).sum(-1, keepdim=True).div_(normed.shape[-1])
+    g = (d * normed).sum(0)
+    return d_x.addcmul_(normed, along, value=-1).mul_(scale.to(d.dtype)), g
+
+
+# ---------------------------------------------------------------- attention
+
+
+def _views(gathered: Tensor, plan: _Plan) -> list[tuple[_Part, Tensor, Tensor, Tensor]]:
+    """Queries [R*kv, group*T, D], keys and values [R*kv, L, D] of each segment."""
+    s = plan.shape
+    keys = (len(gathered) - len(plan.gather_Q)) // 2
+    q, k, v = gathered.split([len(plan.gather_Q), keys, keys])
+    views: list[tuple[_Part, Tensor, Tensor, Tensor]] = []
+    for part in plan.parts:
+        batch = part.rows * s.kv_heads
+        views.append(
+            (
+                part,
+                q[part.query_rows].view(batch, -1, s.head_dim),
+                k[part.key_rows].view(batch, part.keys, s.head_dim),
+                v[part.key_rows].view(batch, part.keys, s.head_dim),
+            )
+        )
+    return views
+
+
+def _attend(gathered: Tensor, plan: _Plan) -> tuple[Tensor, list[Tensor]]:
+    """What attention returns for all tokens [N, heads * D], and the probabilities by segment."""
+    s = plan.shape
+    out = gathered.new_zeros(len(plan.gather_Q) + 1, s.head_dim)
+    probs: list[Tensor] = []
+    for part, q, k, v in _views(gathered, plan):
+        scores = torch.bmm(q, k.transpose(1, 2)).view(part.rows, s.heads, part.queries, part.keys)
+        torch.add(part.mask_R1TL, scores, alpha=s.head_dim**-0.5, out=scores)
+        probs.append(scores.softmax(-1).view(*q.shape[:2], part.keys))
+        torch.bmm(probs[-1], v, out=out[part.query_rows].view_as(q))
+    return out.index_select(0, plan.place_NH).view(-1, s.heads * s.head_dim), probs
+
+
+def _attend_backward(
+    d_attended: Tensor, gathered: Tensor, probs: Sequence[Tensor], plan: _Plan
+) -> Tensor:
+    """The gradient of all heads before rotation, [N, J, D]. Padding has none: it is not read."""
+    s = plan.shape
+    d_out = d_attended.view(-1, s.head_dim).index_select(0, plan.gather_Q)
+    d_gathered = torch.empty_like(gathered)
+    pieces = zip(_views(gathered, plan), _views(d_gathered, plan), probs, strict=True)
+    for (part, q, k, v), (_, d_q, d_k, d_v), p in pieces:
+        d_o = d_out[part.query_rows].view_as(q)
+        torch.bmm(p.transpose(1, 2), d_o, out=d_v)
+        d_p = torch.bmm(d_o, v.transpose(1, 2))
+        d_scores = torch.ops.aten._softmax_backward_data(d_p, p, -1, p.dtype)
+        torch.bmm(d_scores, k, out=d_q)
+        torch.bmm(d_scores.transpose(1, 2), q, out=d_k)
+    queries = len(plan.gather_Q)
+    total = len(plan.place_NH) // s.heads
+    keys = (len(gathered) - queries) // 2
+    d_q = F.pad(d_gathered[:queries], (0, 0, 0, 1)).index_select(0, plan.place_NH)
+    d_k, d_v = (
+        F.embedding_bag(plan.uses_E, d, plan.first_KN, mode="sum").view(s.kv_heads, total, -1)
+        for d in d_gathered[queries:].split(keys)
+    )
+    # Rotation backwards is rotation by the opposite angle; the scores' factor joins in.
+    cos, sin = plan.cos * s.head_dim**-0.5, plan.sin * -(s.head_dim**-0.5)
+    d_qkv = d_gathered.new_empty(total, s.heads + 2 * s.kv_heads, s.head_dim)
+    d_qkv[:, : s.heads] = rotate(d_q.view(total, s.heads, s.head_dim), cos, sin)
+    d_qkv[:, s.heads : -s.kv_heads] = rotate(d_k.transpose(0, 1), cos, sin)
+    d_qkv[:, -s.kv_heads :] = d_v.transpose(0, 1)
+    return d_qkv

@@ -1,0 +1,120 @@
+"""Rollouts by hand: conversations over a real policy's vocabulary, with its own log-probabilities."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tutelage.config import Machine, RunConfig, resolve
+from tutelage.policy.packing import TokenRow
+from tutelage.types import (
+    Attempt,
+    Call,
+    Failure,
+    FailureCause,
+    Message,
+    Mode,
+    Reward,
+    Rollout,
+    RolloutStatus,
+    Sampled,
+    Sampling,
+    StopReason,
+    Task,
+)
+
+Ids = tuple[int, ...]
+LAPTOP = Machine(cuda_devices=0, cores=2)
+
+
+def config(*overrides: str) -> RunConfig:
+    """The configuration of `train math` with overrides."""
+    return resolve("math", overrides, machine=LAPTOP).config
+
+
+def logprobs(policy: Any, prompt: Ids, sampled: Ids) -> tuple[float, ...]:
+    """What the engine would have recorded."""
+    with torch.no_grad():
+        scores = policy.score(
+            [TokenRow(prompt + sampled, (0,) * len(prompt) + (1,) * len(sampled))]
+        )
+    return tuple(scores.logp_K.tolist())
+
+
+def call(policy: Any, index: int, prompt: Ids, sampled: Ids, noise: float, seed: int) -> Call:
+    """One call; `noise` moves its recorded log-probabilities, as an older policy's would be."""
+    rng = random.Random(seed)
+    told = tuple(x + rng.uniform(-noise, noise) for x in logprobs(policy, prompt, sampled))
+    return Call(
+        id=f"call_{seed}_{index}",
+        agent="main",
+        index=index,
+        messages=(Message("user", "?"),),
+        prompt_ids=prompt,
+        sampled=Sampled(sampled, told, told, StopReason.STOP, 0),
+        reply=Message("assistant", "!"),
+        sampling=Sampling(),
+    )
+
+
+def rollout(
+    name: str,
+    group: str,
+    calls: Sequence[Call],
+    reward: float | None,
+    *,
+    cause: FailureCause | None = None,
+    stop: str = "answer",
+) -> Rollout:
+    """A rollout of one attempt; without a reward it was lost to `cause`."""
+    attempt = Attempt(
+        id=f"att_{name}",
+        index=0,
+        status=RolloutStatus.SUCCEEDED if cause is None else RolloutStatus.FAILED,
+        calls=tuple(calls),
+        answer="!",
+        reward=None if reward is None else Reward(reward),
+        failure=None if cause is None else Failure(cause, f"{cause.value} of {name}"),
+        stop=None if cause is not None else stop,
+    )
+    return Rollout(
+        id=f"roll_{name}",
+        run_id="run",
+        task=Task(group, {"question": "?"}),
+        mode=Mode.TRAIN,
+        step=0,
+        group=group,
+        index=0,
+        attempts=(attempt,),
+    )
+
+
+def conversation(
+    policy: Any, rng: random.Random, *, turns: int, broken: bool = False, noise: float = 0.1
+) -> list[Call]:
+    """Calls of one rollout; `broken` makes later prompts not extend the earlier ones."""
+    vocab = 300
+    calls: list[Call] = []
+    known: Ids = ()
+    for turn in range(turns):
+        fresh = tuple(rng.randrange(vocab) for _ in range(rng.randint(2, 9)))
+        prompt = fresh if broken else known + fresh
+        sampled = tuple(rng.randrange(vocab) for _ in range(rng.randint(1, 8)))
+        calls.append(call(policy, turn, prompt, sampled, noise, rng.randrange(1 << 30)))
+        known = prompt + sampled
+    return calls
+
+
+def step_of_rollouts(policy: Any, seed: int, *, groups: int = 3, members: int = 4) -> list[Rollout]:
+    """A training step: groups with different rewards, one without variance, some with many rows."""
+    rng = random.Random(seed)
+    out: list[Rollout] = []
+    for g in range(groups):
+        for m in range(members):
+            calls = conversation(policy, rng, turns=rng.randint(1, 3), broken=rng.random() < 0.3)
+            reward = 1.0 if g == 0 else float(m == 0 or rng.random() < 0.4) if m != 1 else 0.0
+            out.append(rollout(f"{g}-{m}", f"g{g}", calls, reward))
+    return out
