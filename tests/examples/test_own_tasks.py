@@ -110,10 +110,10 @@ def test_the_code_is_as_short_as_the_documents_say() -> None:
 def test_the_command_of_the_readme_trains_a_model_made_on_the_spot(tmp_path: Path) -> None:
     tiny_policy().save(tmp_path / "model")
     readme = (HERE / "README.md").read_text()
-    command = next(block for block in readme.split("```") if "tutelage train" in block)
-    words = command.removeprefix("bash\n").replace("\\\n", " ").split()
-    swapped = {"RUN/policy": str(tmp_path / "model"), "runs/shop": str(tmp_path / "run"), "20": "2"}
-    args = [swapped.get(word, word) for word in words[1:]]
+    lines = readme.replace("\\\n", " ").splitlines()
+    words = next(line for line in lines if "--model runs/start/policy" in line).split()
+    places = {"runs/start/policy": tmp_path / "model", "runs/shop": tmp_path / "run"}
+    args = [{"30": "2"}.get(word, str(places.get(word, word))) for word in words[1:]]
     small = ["batch_size=2", "num_chains=2", "trainer.val_tasks=4", "trainer.test_freq=-1"]
     main = "from tutelage.cli import main; main()"
     done = subprocess.run(
@@ -126,7 +126,7 @@ def test_the_command_of_the_readme_trains_a_model_made_on_the_spot(tmp_path: Pat
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["status"], result["rl_steps"]) == ("finished", 2)
-    lines = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    rewarded = [line for line in lines if line["phase"] == "rl"]
-    assert {"reward/mean", "reward/right", "reward/asked"} <= set(rewarded[0])
+    metrics = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    first = next(line for line in map(json.loads, metrics) if line["phase"] == "rl")
+    assert {"reward/mean", "reward/right", "reward/asked"} <= set(first)
     assert (tmp_path / "run" / "policy" / "model.safetensors").is_file()

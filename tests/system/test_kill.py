@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest

@@ -192,7 +192,7 @@ def test_supervised_training_of_the_embedded_job(tutelage: Command) -> None:
 def test_a_checkpoint_of_another_run_is_a_start(
     one_thread: None, with_tools: Any, references: Any, tutelage: Command
 ) -> None:
-    """`trainer.resume_mode=resume_path` begins where that checkpoint was, in a folder of its own."""
+    """`trainer.resume_mode=resume_path` begins where that checkpoint was, in its own folder."""
     done = references["with_tools"].folder / "run" / "checkpoints"
     first = sorted(p for p in done.iterdir() if p.name.startswith("step_"))[0]
     keys = {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": str(first)}

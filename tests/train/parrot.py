@@ -1,7 +1,8 @@
 """A real model that uses tools after seconds of training, in the folder layout of any family.
 
 It is made with `transformers` alone (config, weights, tokenizer, chat template), taught by heart to
-answer one question, part of the time by calling the calculator and else by guessing. That gives tests what an untrained model cannot: tool calls, rewards that differ within a
+answer one question, part of the time by calling the calculator and else by guessing. That gives
+tests what an untrained model cannot: tool calls, rewards that differ within a
 group, and a skill that reinforcement learning can only find by sampling.
 """
 

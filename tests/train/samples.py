@@ -1,4 +1,4 @@
-"""Rollouts by hand: conversations over a real policy's vocabulary, with its own log-probabilities."""
+"""Rollouts by hand: conversations over a real policy's vocabulary, with its log-probabilities."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def test_a_new_folder_must_be_free(tmp_path: Path) -> None:
     made = create(tmp_path / "a" / "run")
     assert made.checkpoints.is_dir()
     assert made.name == "run"
-    with pytest.raises(RunError, match="not empty.*tutelage resume"):
+    with pytest.raises(RunError, match=r"not empty.*tutelage resume"):
         create(made.path)
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="is a file; choose another --output"):
@@ -79,7 +79,11 @@ def test_a_file_that_cannot_be_replaced_stays_as_it_was(
     assert "No space left on device. What was acknowledged is safe." in str(caught.value)
     assert str(caught.value).endswith(f"go on with: tutelage resume {run.path}")
     assert run.result.read_text() == "old"
-    assert sorted(p.name for p in run.path.iterdir()) == ["checkpoints", "config.json", "result.json"]
+    assert sorted(p.name for p in run.path.iterdir()) == [
+        "checkpoints",
+        "config.json",
+        "result.json",
+    ]
 
 
 def test_without_a_configuration_there_is_nothing_to_resume(tmp_path: Path) -> None:
@@ -109,5 +113,5 @@ def test_runs_are_found_by_path_and_by_the_beginning_of_their_name(tmp_path: Pat
     assert find(str(tmp_path / "math-12"), tmp_path / "nowhere").name == "math-12"
     with pytest.raises(RunError, match="several runs begin with 'mat'"):
         find("mat", tmp_path)
-    with pytest.raises(RunError, match="there is no run 'x'; runs in .*: none yet"):
+    with pytest.raises(RunError, match=r"there is no run 'x'; runs in .*: none yet"):
         find("x", tmp_path / "nowhere")

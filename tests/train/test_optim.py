@@ -17,7 +17,12 @@ Made = tuple[list[tuple[str, Tensor]], Optimizer]
 
 def parameters(seed: int = 0) -> list[tuple[str, Tensor]]:
     generator = torch.Generator().manual_seed(seed)
-    shapes = {"embed": (12, 8), "layers.0.up": (16, 8), "layers.0.norm": (8,), "layers.1.up": (8, 8)}
+    shapes = {
+        "embed": (12, 8),
+        "layers.0.up": (16, 8),
+        "layers.0.norm": (8,),
+        "layers.1.up": (8, 8),
+    }
     return [
         (name, torch.randn(shape, generator=generator).requires_grad_())
         for name, shape in shapes.items()

@@ -69,7 +69,7 @@ def assert_same(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
 
 
 def flat_gradient(policy: Any, batch: Batch, settings: RunConfig) -> list[Tensor]:
-    """The clipped surrogate's gradient, row by row and token by token, straight from the formula."""
+    """The clipped surrogate's gradient, row by row and token by token, from the formula."""
     actor = settings.actor
     rollouts = sorted(set(batch.rollouts_B))
     lengths = {
