@@ -98,7 +98,7 @@ def embedded(material: Path) -> Arguments:
 
 @pytest.fixture(scope="session")
 def with_tools(material: Path) -> Arguments:
-    """Arguments of a run of a given model that uses a tool, with several updates a step."""
+    """Arguments of a run of a given model that uses a tool: several updates a step, no control."""
     usual_flags = {
         "seed": "3",
         "steps": "5",
@@ -114,6 +114,7 @@ def with_tools(material: Path) -> Arguments:
         "agent.num_chains": 4,
         "actor.ppo_mini_batch_size": 8,
         "data.train_batch_size": 4,
+        "trainer.control": "false",
         "trainer.save_freq": 2,
         "trainer.test_freq": 2,
         "trainer.stop_at_success": "null",

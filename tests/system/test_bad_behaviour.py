@@ -97,7 +97,6 @@ def test_a_broken_tool_is_observed_and_the_run_goes_on(
     body, error, told = BROKEN_TOOLS[kind]
     (tutelage.cwd / "tools.py").write_text(TOOL.replace("{body}", body))
     keys = {
-        "trainer.control": "false",
         "trainer.val_before_train": "false",
         "trainer.test_freq": -1,
         "agent.num_chains": 8,
@@ -127,7 +126,7 @@ def test_long_prompts_overflow_and_the_run_goes_on(
     tasks = rows(0, 4)
     tasks[1]["question"] += " really" * 400
     write_rows(tutelage.cwd / "tasks.jsonl", tasks)
-    keys = {"rollout.max_len": 240, "agent.max_turns": 3, "trainer.control": "false"}
+    keys = {"rollout.max_len": 240, "agent.max_turns": 3}
     tutelage(*with_tools(keys, train="tasks.jsonl", steps="2")).check()
     train = [r for r in stored(tutelage.cwd / "run") if r.mode == "train"]
     lost = [r for r in train if r.task.id == "q1"]
@@ -144,7 +143,7 @@ def test_when_every_prompt_is_too_long_the_run_says_so(
 ) -> None:
     tasks = [{**row, "question": "very" * 900 + row["question"]} for row in rows(0, 4)]
     write_rows(tutelage.cwd / "tasks.jsonl", tasks)
-    keys = {"rollout.max_len": 240, "trainer.control": "false"}
+    keys = {"rollout.max_len": 240}
     job = tutelage(*with_tools(keys, train="tasks.jsonl", steps="2")).check(1)
     assert "none of 16 rollouts of a step sampled a token (16 x context)" in job.err
     assert "tutelage resume run" in job.err or "tutelage show" in job.err
@@ -152,7 +151,7 @@ def test_when_every_prompt_is_too_long_the_run_says_so(
 
 
 def test_an_agent_without_tools_is_one_turn(with_tools: Arguments, tutelage: Command) -> None:
-    keys = {"agent.use_agent": "false", "trainer.control": "false"}
+    keys = {"agent.use_agent": "false"}
     job = tutelage(*with_tools(keys, tools=None, steps="2")).check()
     assert "tools   none" in job.err
     kept = stored(tutelage.cwd / "run")
@@ -174,7 +173,7 @@ def test_tasks_given_as_messages(with_tools: Arguments, tutelage: Command) -> No
         for row in rows(0, 8)
     ]
     write_rows(tutelage.cwd / "tasks.jsonl", tasks)
-    keys = {"trainer.control": "false", "trainer.test_freq": -1}
+    keys = {"trainer.test_freq": -1}
     tutelage(*with_tools(keys, train="tasks.jsonl", steps="2")).check()
     train = [r for r in stored(tutelage.cwd / "run") if r.mode == "train"]
     assert len(train) == 32
@@ -184,7 +183,7 @@ def test_tasks_given_as_messages(with_tools: Arguments, tutelage: Command) -> No
 def test_validation_tasks_are_split_off_when_none_are_given(
     with_tools: Arguments, material: Path, tutelage: Command
 ) -> None:
-    keys = {"trainer.control": "false", "trainer.val_tasks": 4}
+    keys = {"trainer.val_tasks": 4}
     tutelage(*with_tools(keys, val=None, steps="4")).check()
     kept = stored(tutelage.cwd / "run")
     trained = {r.task.id for r in kept if r.mode == "train"}

@@ -46,7 +46,6 @@ def test_timeouts_are_replayed_after_a_kill(with_tools: Arguments, tutelage: Com
         "trainer.save_freq": -1,
         "trainer.test_freq": -1,
         "trainer.val_before_train": "false",
-        "trainer.control": "false",
     }
     args = with_tools(keys, tools="hangs.py:calculator", steps="8")
     job = tutelage.start(*args, HANG="yes")

@@ -165,7 +165,7 @@ def test_the_clocks_decision_is_recorded_and_honoured(
     with_tools: Arguments, tutelage: Command
 ) -> None:
     """A run of `--minutes` killed right after the clock ended a phase stops there again."""
-    keys = {"trainer.save_freq": 1, "trainer.test_freq": -1, "trainer.control": "false"}
+    keys = {"trainer.save_freq": 1, "trainer.test_freq": -1}
     args = with_tools(keys, steps=None, minutes="0.04")
     events, run = tutelage.cwd / "run" / "events.jsonl", tutelage.cwd / "run"
     job = tutelage.start(*args)
@@ -194,7 +194,7 @@ def test_the_clocks_decision_is_recorded_and_honoured(
 def test_a_run_by_the_clock_goes_on_with_the_time_that_is_left(
     with_tools: Arguments, tutelage: Command
 ) -> None:
-    keys = {"trainer.save_freq": 1, "trainer.test_freq": -1}
+    keys = {"trainer.save_freq": 1, "trainer.test_freq": -1, "trainer.control": "true"}
     args = with_tools(keys, steps=None, minutes="0.06")
     run = tutelage.cwd / "run"
     job = tutelage.start(*args)
