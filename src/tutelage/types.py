@@ -154,6 +154,19 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Constraint:
+    """What a reply must be: `tool_choice` and `response_format` of the OpenAI API.
+
+    `tool_choice` is `auto`, `none`, `required` or the name of the one tool to call; with
+    `json_schema` the content is a JSON document of that schema.
+    """
+
+    tool_choice: str = "auto"
+    parallel_tool_calls: bool = True
+    json_schema: JSON | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sampled:
     """What an engine returns for one request.
 
@@ -187,6 +200,9 @@ class Call:
     reply: Message
     sampling: Sampling
     parse_errors: tuple[str, ...] = ()
+    tools: tuple[ToolSpec, ...] = ()
+    """The tools that the model was told about."""
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +314,12 @@ class ChatClient(Protocol):
         tools: Sequence[ToolSpec] = (),
         sampling: Sampling,
         agent: str = "main",
+        constraint: Constraint | None = None,
+        seed: int | None = None,
     ) -> Call:
-        """Send one request. Raises `EngineError` when the engine cannot serve it."""
+        """Send one request. Raises `EngineError` when the engine cannot serve it.
+
+        `agent` names who asks, where several agents share an attempt. `seed` replaces the one that
+        the seed tree gives the call.
+        """
         ...

@@ -75,7 +75,7 @@ def test_a_model_of_the_users_own(
     flags = own_files(tutelage.cwd)
     tool = resolve_tools(["mine.py:calculate"])["calculate"]
     assert callable(load_attribute("mine.py:rewarded", "reward"))
-    before = make_parrot(tutelage.cwd / "model", family, tool=tool)
+    before = make_parrot(tutelage.cwd / "model", family, tool=tool, steps=100)
     args = ["--model", "model", *flags, "--reward", "mine.py:rewarded", "--steps", "2"]
     job = tutelage("train", "math", *args, "--output", "out", *SMALL).check()
     assert "tools   calculate" in job.err
@@ -120,7 +120,7 @@ def test_a_model_of_the_users_own(
 def test_the_guides_command(one_thread: None, tutelage: Command) -> None:
     """The agent-RL guide's math example, with its model, its data and its GPUs exchanged."""
     own_files(tutelage.cwd)
-    make_parrot(tutelage.cwd / "model", "qwen2")
+    make_parrot(tutelage.cwd / "model", "qwen2", steps=100)
     keys = [
         "algorithm.adv_estimator=grpo",
         "data.train_files=a.jsonl",
