@@ -8,6 +8,7 @@ through the run.
 
     TutelageError                 anything a user can mend                        exit 2
     ├── ConfigError               a key, a value, or two keys that contradict
+    │   └── ConstraintError       a reply that cannot be enforced: schema, tool choice
     ├── DataError                 a dataset row, with file, line and field
     ├── RewardError               a reward that is no finite number, or a grader that cannot run
     ├── ToolDefinitionError       a tool whose signature or docstring gives no schema
@@ -16,7 +17,8 @@ through the run.
     ├── RunError                  a run folder that is missing, locked, incomplete or taken
     ├── MissingExtraError         an optional dependency that is not installed
     ├── EngineError               the engine refused a request                    (infrastructure)
-    │   └── ContextOverflowError  prompt and answer do not fit the context
+    │   ├── ContextOverflowError  prompt and answer do not fit the context
+    │   └── RemoteError           a server answered a request with an error status
     └── FailureBudgetError        nothing left to learn from: too many rollouts failed   exit 1
 
 To add one: subclass the nearest entry above, give it one sentence, keep it picklable (arguments in
@@ -35,6 +37,17 @@ class TutelageError(Exception):
 
 class ConfigError(TutelageError, ValueError):
     """A key that does not exist, a value that does not fit, or keys that contradict each other."""
+
+
+class ConstraintError(ConfigError):
+    """A constraint on a reply that cannot be enforced; `field` is the request's field to mend."""
+
+    def __init__(self, message: str, field: str = "") -> None:
+        super().__init__(message, field)
+        self.field = field
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class DataError(TutelageError, ValueError):
@@ -71,6 +84,14 @@ class EngineError(TutelageError, RuntimeError):
 
 class ContextOverflowError(EngineError):
     """Prompt and answer together do not fit the model's context."""
+
+
+class RemoteError(EngineError):
+    """A server answered a request with an error; `status` is its HTTP status."""
+
+    def __init__(self, message: str, status: int = 500) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class FailureBudgetError(TutelageError, RuntimeError):

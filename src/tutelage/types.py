@@ -174,6 +174,9 @@ class Sampled:
     `logprobs[i]` is the log-probability of `token_ids[i]` under log-softmax(logits / temperature)
     over the full vocabulary: the distribution the trainer recomputes. `raw_logprobs` is the same at
     temperature 1. Both are natural logarithms, computed from the logits the token was drawn from.
+    Where a grammar constrained the request, `allowed[i]` says how many tokens it allowed for
+    `token_ids[i]`, and both log-probabilities are those among the allowed ones (0 where only one
+    was); without a grammar `allowed` is empty.
     """
 
     token_ids: tuple[int, ...]
@@ -181,6 +184,7 @@ class Sampled:
     raw_logprobs: tuple[float, ...]
     stop_reason: StopReason
     policy_version: int
+    allowed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +207,12 @@ class Call:
     tools: tuple[ToolSpec, ...] = ()
     """The tools that the model was told about."""
     constraint: Constraint | None = None
+    started: float = field(default=0.0, compare=False)
+    """When it was sent, in seconds since 1970; 0.0 when that is not known. No part of equality."""
+    seconds: float = field(default=0.0, compare=False)
+    """From sending to the whole reply. No part of equality."""
+    policy: str | None = "main"
+    """The policy whose loss this call may reach; None: it is recorded and never trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +226,8 @@ class ToolResult:
     error: str | None = None
     """None, or one of: unknown_tool, invalid_arguments, raised, timeout, bad_result."""
     seconds: float = 0.0
+    started: float = field(default=0.0, compare=False)
+    """When it began, in seconds since 1970; 0.0 when that is not known. No part of equality."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +285,8 @@ class Attempt:
     stop: str | None = None
     """How the agent ended: answer, max_turns, token_budget, context; None when it failed."""
     seconds: float = 0.0
+    started: float = field(default=0.0, compare=False)
+    """When it began, in seconds since 1970; 0.0 when that is not known. No part of equality."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """The native engine behind `await`, on a schedule that is a function of the seed.
 
 Rollouts run as coroutines in one event loop. With the `deterministic` schedule the engine takes a
-step only when every rollout in it waits for the engine: tool results that came back in any order
-have then all been handed in, requests are admitted by their `order`, and the whole run repeats bit
-for bit. With `free` it steps whenever it has work, so a slow tool delays nobody, and only the
-invariant mode of `native.py` makes results repeat.
+step only when every rollout in it waits for the engine (`attendance.py`): tool results that came
+back in any order have then all been handed in, requests are admitted by their `order` and `lane`,
+and the whole run repeats bit for bit. With `free` it steps whenever it has work, so a slow tool
+delays nobody, and only the invariant mode of `native.py` makes results repeat.
 """
 
 from __future__ import annotations
@@ -12,25 +12,43 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Literal
 
+from tutelage.engine.attendance import Attendance, Branch
 from tutelage.engine.native import NativeEngine
-from tutelage.engine.protocol import Request
+from tutelage.engine.protocol import OnToken, Request
 from tutelage.errors import EngineError
 from tutelage.types import Sampled
 
 Schedule = Literal["deterministic", "free"]
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A request that runs: who waits for its result, and who for its tokens."""
+
+    future: asyncio.Future[Sampled]
+    branch: Branch | None
+    on_token: OnToken | None
+
+
 class EngineDriver:
     """One event loop's door to a `NativeEngine`; see the module's docstring."""
 
-    def __init__(self, engine: NativeEngine, schedule: Schedule = "deterministic") -> None:
+    def __init__(
+        self,
+        engine: NativeEngine,
+        schedule: Schedule = "deterministic",
+        *,
+        attendance: Attendance | None = None,
+    ) -> None:
+        """Drivers whose engines serve the same rollouts need the same `attendance`."""
         self.engine = engine
         self.schedule: Schedule = schedule
-        self._futures: dict[int, asyncio.Future[Sampled]] = {}
-        self._thinking = 0
-        """Rollouts inside `participant()` that do not wait for the engine just now."""
+        self.attendance = attendance or Attendance()
+        self.attendance.listen(self._wake)
+        self._waiting: dict[int, _Waiting] = {}
         self._scheduled = False
 
     @property
@@ -41,26 +59,22 @@ class EngineDriver:
     @asynccontextmanager
     async def participant(self) -> AsyncGenerator[None]:
         """Around a rollout: the deterministic schedule waits for it while it is not sampling."""
-        self._thinking += 1
-        try:
+        with self.attendance.participant():
             yield
-        finally:
-            self._thinking -= 1
-            self._wake()
 
     async def sample(self, request: Request) -> Sampled:
         """Run one request; see `AsyncEngine.sample`."""
-        handle = self.engine.submit(request)
+        rank = request.lane if self.schedule == "deterministic" else 0
+        handle = self.engine.submit(request, rank)
         future = asyncio.get_running_loop().create_future()
-        self._futures[handle] = future
-        self._thinking -= 1
-        self._wake()
+        branch = self.attendance.wait()
+        self._waiting[handle] = _Waiting(future, branch, request.on_token)
         try:
             return await future
         except asyncio.CancelledError:
             self.engine.cancel(handle)
-            if self._futures.pop(handle, None) is not None:
-                self._thinking += 1
+            if self._waiting.pop(handle, None) is not None:
+                self.attendance.resume(branch)
             raise
 
     def release(self, session: str) -> None:
@@ -75,37 +89,69 @@ class EngineDriver:
 
     def _turn(self) -> None:
         self._scheduled = False
-        if not self._futures or not self.engine.busy:
+        if not self._waiting or not self.engine.busy:
             return
-        if self.schedule == "deterministic" and self._thinking > 0:
+        if self.schedule == "deterministic" and self.attendance.thinking > 0:
+            self.attendance.blocked()
             return  # whoever is thinking wakes us when it samples or ends
         try:
-            ended = self.engine.step()
-            while not ended and self.engine.busy and self.schedule == "deterministic":
-                if self.engine.stuck:
-                    raise EngineError(
-                        f"idle conversations keep all {self.engine.slots} slots, and everybody "
-                        "waits for one; give the engine more slots"
-                    )
-                ended = self.engine.step()
+            ended = self._steps()
         except Exception as error:
             self._fail(error)
             return
+        for handle, token in self.engine.news():
+            self._tell(handle, token)
+        for handle, error in self.engine.failures():
+            self._settle(handle, error)
         for handle, result in ended:
-            future = self._futures.pop(handle, None)
-            if future is not None:
-                self._thinking += 1
-                if not future.done():
-                    future.set_result(result)
+            self._settle(handle, result)
         self._wake()
+
+    def _steps(self) -> list[tuple[int, Sampled]]:
+        """Step until something ends, or once where somebody has to get a turn in between."""
+        engine = self.engine
+        ended = engine.step()
+        while self.schedule == "deterministic" and engine.busy and not ended:
+            if engine.stuck:
+                raise EngineError(
+                    f"idle conversations keep all {engine.slots} slots, and everybody waits for "
+                    "one; give the engine more slots"
+                )
+            if engine.streaming or engine.failed:
+                break
+            ended = engine.step()
+        return ended
+
+    def _tell(self, handle: int, token: int) -> None:
+        """Hand a token to who wants it; a listener that fails loses its request, and no other."""
+        waiting = self._waiting.get(handle)
+        if waiting is None or waiting.on_token is None:
+            return
+        try:
+            waiting.on_token((token,))
+        except Exception as error:
+            self.engine.cancel(handle)
+            self._settle(handle, error)
+
+    def _settle(self, handle: int, result: Sampled | Exception) -> None:
+        """Hand a result or a failure to who waits for it."""
+        waiting = self._waiting.pop(handle, None)
+        if waiting is None:
+            return
+        self.attendance.resume(waiting.branch)
+        if waiting.future.done():
+            return
+        if isinstance(result, Exception):
+            waiting.future.set_exception(result)
+        else:
+            waiting.future.set_result(result)
 
     def _fail(self, error: Exception) -> None:
         """Hand an engine failure to every waiting rollout, as an infrastructure failure."""
-        futures, self._futures = self._futures, {}
-        for handle, future in futures.items():
+        for handle in list(self._waiting):
             self.engine.cancel(handle)
-            self._thinking += 1
-            if not future.done():
-                failure = EngineError(f"the engine failed: {type(error).__name__}: {error}")
-                failure.__cause__ = error
-                future.set_exception(failure)
+            failure = EngineError(f"the engine failed: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._settle(handle, failure)
+        self.engine.news()
+        self.engine.failures()

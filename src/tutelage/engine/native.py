@@ -6,7 +6,8 @@ Each slot reads one row of the cache. Requests that begin with the same tokens a
 as a group's do, read the same row and go on sharing it, through prompt, answer and later turns, for
 as long as they draw the same tokens: what they have in common is computed once. Who differs gets a
 copy (`sharing.py`). `step()` is synchronous and deterministic: equal submissions in equal order
-give equal results, bit for bit. `streams.py` draws; `driver.py` makes it awaitable.
+give equal results, bit for bit. `slots.py` says who gets a slot; `streams.py` draws; `driver.py`
+makes it awaitable.
 
 `invariant=True` makes a request's samples independent of its neighbours bit for bit: rows are
 computed in chunks whose shape depends on the request alone. It costs some speed; evaluation and
@@ -15,56 +16,24 @@ prompt search use it.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tutelage.engine.backends import Backend
+from tutelage.engine.batches import Job, prefill_batches
 from tutelage.engine.protocol import Request
 from tutelage.engine.sharing import Rows
+from tutelage.engine.slots import Slots
 from tutelage.engine.streams import Streams
-from tutelage.errors import ContextOverflowError
+from tutelage.errors import ContextOverflowError, EngineError
 from tutelage.policy.kernels import rounded
 from tutelage.types import Sampled, StopReason
 
 _REACH, _INVARIANT_REACH = 32, 64
 """Cache columns are read in multiples of this; a coarser one makes fewer shapes of chunks."""
-
-_PREFILL_TOKENS = 8192
-"""Padded tokens of one prefill batch, a bound on memory."""
-
-
-@dataclass(slots=True)
-class _Slot:
-    """A place for one conversation: what of it is cached, and the request that runs, if any."""
-
-    ids: tuple[int, ...] = ()
-    """Tokens whose keys and values are cached; while a request runs, those of its prompt."""
-    session: str | None = None
-    handle: int | None = None
-    request: Request | None = None
-    version: int = 0
-    """Of the weights with which its running request began."""
-    used: int = 0
-    """When it was last used, for eviction."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """Prefill work: slots that have the same `cached` tokens in one row and get one prompt."""
-
-    slots: list[int]
-    cached: int
-    prompt: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        """New tokens."""
-        return len(self.prompt) - self.cached
 
 
 class NativeEngine:
@@ -91,17 +60,20 @@ class NativeEngine:
         self._decode = decode
         self._device = device = self._backend.device
         self._eos = torch.tensor(sorted(eos_ids), device=device)
-        self._slots = [_Slot() for _ in range(slots)]
-        self._free = list(range(slots))
         self._rows = Rows(slots)
-        self._by_session: dict[str, int] = {}
-        self._pending: list[tuple[int, Request]] = []
+        self._slots = Slots(slots, self._rows, invariant=invariant)
+        self._pending: list[tuple[int, int, int, Request]] = []
+        """Requests that wait, as (order, rank, handle, request)."""
         self._handles = itertools.count()
         self._clock = 0
 
         self._streams = Streams(slots, max_length, device)
         self._stopping: set[int] = set()
         """Slots whose request has stop strings."""
+        self._told: set[int] = set()
+        """Slots whose request wants its tokens as they come."""
+        self._news: list[tuple[int, int]] = []
+        self._failures: list[tuple[int, EngineError]] = []
         # By row, the last one scratch: the next token to compute, and its position.
         self._token, self._position = torch.zeros(2, slots + 1, dtype=torch.long, device=device)
 
@@ -110,15 +82,16 @@ class NativeEngine:
     @property
     def busy(self) -> bool:
         """Whether a `step` would do anything."""
-        return bool(self._pending) or any(s.handle is not None for s in self._slots)
+        return bool(self._pending) or not self._slots.idle()
 
     @property
     def stuck(self) -> bool:
         """Whether requests wait while none runs: idle conversations keep every slot."""
-        return bool(self._pending) and all(s.handle is None for s in self._slots)
+        return bool(self._pending) and self._slots.idle()
 
-    def submit(self, request: Request) -> int:
-        """Queue a request and return its handle. Raises `ContextOverflowError` if it cannot fit."""
+    def submit(self, request: Request, rank: int = 0) -> int:
+        """Queue a request and return its handle. Of requests of equal `order` those of lower `rank`
+        come first, then those that came first. Raises `ContextOverflowError` if it cannot fit."""
         if len(request.prompt_ids) >= self.max_length:
             raise ContextOverflowError(
                 f"the prompt has {len(request.prompt_ids)} tokens and the context {self.max_length}"
@@ -127,19 +100,19 @@ class NativeEngine:
         if not request.prompt_ids:
             raise ContextOverflowError("the prompt is empty: there is nothing to continue")
         handle = next(self._handles)
-        self._pending.append((handle, request))
+        self._pending.append((request.order, rank, handle, request))
         return handle
 
     def cancel(self, handle: int) -> None:
         """Stop a request; it never reports a result. Unknown handles are fine."""
-        self._pending = [(h, r) for h, r in self._pending if h != handle]
-        for slot, state in enumerate(self._slots):
-            if state.handle == handle:
+        self._pending = [waiting for waiting in self._pending if waiting[2] != handle]
+        for slot in self._slots.running():
+            if self._slots[slot].handle == handle:
                 self._clear(slot)
 
     def release(self, session: str) -> None:
         """Give back the slot of a conversation."""
-        slot = self._by_session.get(session)
+        slot = self._slots.of(session)
         if slot is not None and self._slots[slot].handle is None:
             self._clear(slot)
 
@@ -147,7 +120,7 @@ class NativeEngine:
         """Take over the policy's weights. Idle conversations lose their cache, which is stale."""
         self._backend.refresh()
         self.version = version
-        for slot, state in enumerate(self._slots):
+        for slot, state in enumerate(self._slots.all):
             if state.handle is None:
                 self._clear(slot)
 
@@ -155,51 +128,51 @@ class NativeEngine:
         """Admit what fits, prefill it, decode one token a running slot; return what ended."""
         self._clock += 1
         ended = self._admit() if self._pending else []
-        running = [slot for slot, state in enumerate(self._slots) if state.handle is not None]
+        running = self._slots.running()
         return ended + self._decode_step(running) if running else ended
+
+    @property
+    def streaming(self) -> bool:
+        """Whether a running request wants its tokens as they come."""
+        return bool(self._told)
+
+    @property
+    def failed(self) -> bool:
+        """Whether `failures` has any."""
+        return bool(self._failures)
+
+    def news(self) -> list[tuple[int, int]]:
+        """(handle, token) drawn since the last call, for requests that have an `on_token`."""
+        news, self._news = self._news, []
+        return news
+
+    def failures(self) -> list[tuple[int, EngineError]]:
+        """Requests that failed since the last call, each for reasons of its own."""
+        failures, self._failures = self._failures, []
+        return failures
 
     # ------------------------------------------------------------ admission
 
     def _admit(self) -> list[tuple[int, Sampled]]:
-        self._pending.sort(key=lambda hr: (hr[1].order, hr[0]))
-        waiting: list[tuple[int, Request]] = []
+        self._pending.sort(key=lambda entry: entry[:3])
+        waiting: list[tuple[int, int, int, Request]] = []
         admitted: list[int] = []
-        for handle, request in self._pending:
-            slot = self._place(request)
+        for entry in self._pending:
+            _, _, handle, request = entry
+            slot = self._slots.place(request)
             if slot is None:
-                waiting.append((handle, request))
+                waiting.append(entry)
                 continue
             self._start(slot, handle, request)
             admitted.append(slot)
         self._pending = waiting
         return self._prefill(admitted) if admitted else []
 
-    def _place(self, request: Request) -> int | None:
-        """The slot for a request: its conversation's, else a free one, else an idle one."""
-        if request.session is not None and request.session in self._by_session:
-            slot = self._by_session[request.session]
-            if self._slots[slot].handle is not None:
-                return None  # the conversation's previous turn still runs
-            kept = self._slots[slot].ids
-            if len(kept) < len(request.prompt_ids) and kept == request.prompt_ids[: len(kept)]:
-                return slot
-            self._clear(slot)
-        if self._free:
-            return heapq.heappop(self._free)
-        idle = [(s.used, slot) for slot, s in enumerate(self._slots) if s.handle is None]
-        if self.invariant or not idle:
-            return None  # evicting would make samples depend on the neighbours
-        self._clear(min(idle)[1])
-        return heapq.heappop(self._free)
-
     def _start(self, slot: int, handle: int, request: Request) -> None:
         """Bind a request to a slot."""
-        state = self._slots[slot]
-        state.handle, state.request, state.used = handle, request, self._clock
-        state.session, state.version = request.session, self.version
-        if request.session is not None:
-            self._by_session[request.session] = slot
+        self._slots.start(slot, handle, request, now=self._clock, version=self.version)
         (self._stopping.add if request.sampling.stop else self._stopping.discard)(slot)
+        (self._told.discard if request.on_token is None else self._told.add)(slot)
 
     def _prefill(self, admitted: list[int]) -> list[tuple[int, Sampled]]:
         """Append the new prompt tokens of the admitted slots and draw their first token."""
@@ -207,11 +180,12 @@ class NativeEngine:
         self._streams.begin(admitted, requests)
         alike: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
         for slot in admitted:
-            key = (self._rows.of[slot], len(self._slots[slot].ids), self._prompt(slot))
+            key = (self._rows.of[slot], len(self._slots[slot].ids), self._slots[slot].prompt)
             alike.setdefault(key, []).append(slot)
-        jobs = [_Job(slots, cached, prompt) for (_, cached, prompt), slots in alike.items()]
+        jobs = [Job(slots, cached, prompt) for (_, cached, prompt), slots in alike.items()]
         self._copy([pair for job in jobs if (pair := self._own(job)) is not None])
-        batches = self._prefill_batches(jobs)
+        # One by one in invariant mode: who else is prefilled must not matter.
+        batches = [[job] for job in jobs] if self.invariant else prefill_batches(jobs)
         logits = torch.cat([self._append(batch)[: len(batch)] for batch in batches])
         line_of: dict[int, int] = {}
         for line, job in enumerate(job for batch in batches for job in batch):
@@ -220,7 +194,7 @@ class NativeEngine:
                 self._slots[slot].ids = job.prompt
         return self._accept(logits, self._tensor([line_of[slot] for slot in admitted]), admitted)
 
-    def _own(self, job: _Job) -> tuple[int, int] | None:
+    def _own(self, job: Job) -> tuple[int, int] | None:
         """Give a job's slots one row that they may append to; the copy that it takes, if any.
 
         They may append in place when every other reader is idle and has no more cached than they.
@@ -235,22 +209,7 @@ class NativeEngine:
                 return row, self._rows.open(job.slots)
         return None
 
-    def _prefill_batches(self, jobs: list[_Job]) -> list[list[_Job]]:
-        """Cut prefill work into batches of similar length; one by one in invariant mode."""
-        if self.invariant:
-            return [[job] for job in jobs]
-        batches: list[list[_Job]] = []
-        for job in sorted(jobs, key=lambda j: (j.size, j.slots)):
-            width = rounded(job.size, 8)
-            fits = batches and (len(batches[-1]) + 1) * width <= _PREFILL_TOKENS
-            # Padding a short observation to a long prompt would waste more than a call costs.
-            if fits and width <= 2 * rounded(batches[-1][0].size, 8):
-                batches[-1].append(job)
-            else:
-                batches.append([job])
-        return batches
-
-    def _append(self, batch: list[_Job]) -> Tensor:
+    def _append(self, batch: list[Job]) -> Tensor:
         """Run the backend over the new tokens of `batch`; logits [len(batch) or more, V]."""
         width = rounded(max(job.size for job in batch), _REACH if self.invariant else 8)
         # Batches are padded with the scratch row so that few kernel shapes occur.
@@ -320,10 +279,14 @@ class NativeEngine:
         token, full = self._streams.draw(slots, logits, line)
         self.decoded_tokens += len(slots)
         stopped = (token[:, None] == self._eos).any(1).tolist()
+        if self._told:
+            self._tell(slots, token)
         ended: dict[int, StopReason] = {}
         going: dict[int, int] = {}
         for i, slot in enumerate(slots):
-            if stopped[i] or (slot in self._stopping and self._says_stop(slot)):
+            if slot in self._streams.failed:
+                self._give_up(slot)
+            elif stopped[i] or (slot in self._stopping and self._says_stop(slot)):
                 ended[slot] = StopReason.STOP
             elif full[i]:
                 ended[slot] = StopReason.LENGTH
@@ -331,7 +294,7 @@ class NativeEngine:
                 going[slot] = i
         results = self._finish(ended) if ended else []
         if going:
-            token = token[self._tensor(list(going.values()))] if ended else token
+            token = token[self._tensor(list(going.values()))] if len(going) < len(slots) else token
             self._part(list(going), token)
         return results
 
@@ -346,6 +309,20 @@ class NativeEngine:
         self._copy([(row, self._rows.open(group)) for row, group in others])
         self._token[self._tensor([of[slot] for slot in slots])] = token
 
+    def _tell(self, slots: list[int], token: Tensor) -> None:
+        """Note the tokens of requests that want them as they come."""
+        for slot, drawn in zip(slots, token.tolist(), strict=True):
+            handle = self._slots[slot].handle
+            if slot in self._told and handle is not None:
+                self._news.append((handle, drawn))
+
+    def _give_up(self, slot: int) -> None:
+        """Drop a request whose grammar failed."""
+        handle = self._slots[slot].handle
+        if handle is not None:
+            self._failures.append((handle, self._streams.failed.pop(slot)))
+        self._clear(slot)
+
     def _says_stop(self, slot: int) -> bool:
         request = self._slots[slot].request
         text = self._decode(self._streams.tokens(slot))
@@ -359,11 +336,13 @@ class NativeEngine:
             state = self._slots[slot]
             if state.handle is None:
                 raise AssertionError("a slot without a request cannot finish")
-            result = Sampled(*record, stop_reason=reason, policy_version=state.version)
+            allowed = self._streams.take_allowed(slot)
+            result = Sampled(*record, reason, state.version, allowed)
             results.append((state.handle, result))
             # The last token was drawn but never computed, so it is not in the cache.
-            state.ids = self._prompt(slot) + result.token_ids[:-1]
+            state.ids = self._slots[slot].prompt + result.token_ids[:-1]
             state.handle, state.used = None, self._clock
+            self._told.discard(slot)
             if state.session is None or state.version != self.version:
                 self._clear(slot)
         return results
@@ -388,10 +367,6 @@ class NativeEngine:
     def _tensor(self, numbers: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.long, device=self._device)
 
-    def _prompt(self, slot: int) -> tuple[int, ...]:
-        request = self._slots[slot].request
-        return () if request is None else request.prompt_ids
-
     def _reach(self, length: int) -> int:
         """How many cache columns to read for sequences of `length`."""
         step = _INVARIANT_REACH if self.invariant else _REACH
@@ -399,11 +374,5 @@ class NativeEngine:
 
     def _clear(self, slot: int) -> None:
         """Forget what a slot holds."""
-        state = self._slots[slot]
-        if not state.ids and state.request is None:
-            return
-        heapq.heappush(self._free, slot)
-        if state.session is not None:
-            self._by_session.pop(state.session, None)
-        state.ids, state.session, state.handle, state.request = (), None, None, None
-        self._rows.close(slot)
+        self._told.discard(slot)
+        self._slots.clear(slot)

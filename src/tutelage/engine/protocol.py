@@ -5,11 +5,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from tutelage.policy.grammar import Grammar
 from tutelage.types import Sampled, Sampling
+
+OnToken = Callable[[Sequence[int]], None]
+"""Is told the ids that were sampled since it was last told, the end-of-turn token among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +25,11 @@ class Request:
     drawn with the i-th number of a stream that `seed` alone determines. `order` ranks requests that
     wait at the same moment; give each rollout its own. Requests of one `session` are turns of one
     conversation: the engine keeps its keys and values until `release`, and a prompt that extends
-    what is cached only pays for its new tokens.
+    what is cached only pays for its new tokens. `lane` tells apart what one rollout asks at the
+    same time; the conversations of lanes above 0 are the first to lose their cache.
+
+    With a `grammar` only what it allows is drawn. `on_token`, called in the event loop, is told of
+    tokens as they are drawn; what it raises fails the request.
     """
 
     prompt_ids: tuple[int, ...]
@@ -28,6 +37,9 @@ class Request:
     seed: int
     order: int = 0
     session: str | None = None
+    lane: int = 0
+    grammar: Grammar | None = field(default=None, compare=False)
+    on_token: OnToken | None = field(default=None, compare=False)
 
 
 class AsyncEngine(Protocol):

@@ -1,7 +1,8 @@
 """What each slot draws: its stream of random numbers, its sampling parameters, its record so far.
 
 All of it lies in tensors by slot, so that a step over many slots is a handful of operations. The
-distribution itself is `sampler.py`'s; `native.py` decides which slots draw from which logits.
+distribution itself is `sampler.py`'s; `native.py` decides which slots draw from which logits. Slots
+whose request has a grammar draw by themselves, from what it allows; the others never notice.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from torch import Tensor
 
 from tutelage.engine.protocol import Request
 from tutelage.engine.sampler import draw, uniforms
+from tutelage.errors import EngineError
+from tutelage.policy.grammar import Matcher
+from tutelage.policy.narrowing import unpack
 
 Record = tuple[tuple[int, ...], tuple[float, ...], tuple[float, ...]]
 """Tokens, their log-probabilities at the sampling temperature, and at temperature 1."""
@@ -35,6 +39,12 @@ class Streams:
         self._uniform = zeros(slots, length)
         self._tokens = zeros(slots, length, dtype=torch.long)
         self._logp, self._raw = zeros(slots, length), zeros(slots, length)
+        self._bound: dict[int, Matcher] = {}
+        """Where each slot with a grammar is in it."""
+        self._allowed: dict[int, list[int]] = {}
+        """How many tokens a grammar allowed at each draw so far, for slots with a grammar."""
+        self.failed: dict[int, EngineError] = {}
+        """Slots whose grammar failed, and how."""
 
     def begin(self, slots: Sequence[int], requests: Sequence[Request]) -> None:
         """Start a stream in each slot, for its request."""
@@ -53,6 +63,11 @@ class Streams:
         plain = [(w.temperature, w.top_p, w.top_k) == (1, 1, 0) for w in wanted]
         self._plain[at] = self._tensor(plain, torch.bool)
         self._uniform[at] = torch.from_numpy(numbers).to(self._device)
+        for slot, request in zip(slots, requests, strict=True):
+            self._bound.pop(slot, None)
+            self.failed.pop(slot, None)
+            if request.grammar is not None:
+                self._bound[slot], self._allowed[slot] = request.grammar.start(), []
 
     def draw(
         self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor
@@ -61,6 +76,56 @@ class Streams:
 
         Returns the tokens, and whether each is the last that its request allows.
         """
+        bound = [i for i, s in enumerate(slots) if s in self._bound] if self._bound else []
+        if not bound:
+            return self._draw(slots, logits_LV, line_B)
+        free = [i for i, slot in enumerate(slots) if slot not in self._bound]
+        token = torch.zeros_like(line_B)
+        full = [False] * len(slots)
+        for some, narrow in ((free, False), (bound, True)):
+            if not some:
+                continue
+            where, chosen = self._tensor(some), [slots[i] for i in some]
+            if narrow:
+                drawn, last = self._draw_bound(chosen, logits_LV, line_B[where])
+            else:
+                drawn, last = self._draw(chosen, logits_LV, line_B[where])
+            token[where] = drawn
+            for i, ends in zip(some, last, strict=True):
+                full[i] = ends
+        return token, full
+
+    def _draw_bound(
+        self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor
+    ) -> tuple[Tensor, list[bool]]:
+        """`draw` for slots with grammars: from what each allows. Failures go to `failed`."""
+        vocab = logits_LV.shape[1]
+        words = np.zeros((len(slots), -(-vocab // 32)), np.int32)
+        for line, slot in zip(words, slots, strict=True):
+            try:
+                self._bound[slot].fill(line)
+            except EngineError as error:
+                self.failed[slot] = error
+                line[:] = -1  # so that something can be drawn, and be thrown away
+        allowed_BV = unpack(torch.from_numpy(words).to(self._device), vocab)
+        logits_BV = logits_LV.index_select(0, line_B).masked_fill(~allowed_BV, -torch.inf)
+        every = torch.arange(len(slots), device=self._device)
+        token, full = self._draw(slots, logits_BV, every)
+        counts, drawn = allowed_BV.sum(1).tolist(), token.tolist()
+        for slot, count, one in zip(slots, counts, drawn, strict=True):
+            self._allowed[slot].append(count)
+            if slot in self.failed:
+                continue
+            try:
+                self._bound[slot].accept(one)
+            except EngineError as error:
+                self.failed[slot] = error
+        return token, full
+
+    def _draw(
+        self, slots: Sequence[int], logits_LV: Tensor, line_B: Tensor
+    ) -> tuple[Tensor, list[bool]]:
+        """`draw` for slots that all have a grammar, or all none."""
         at = self._tensor(slots)
         count = self._count[at]
         plain = bool(self._plain[at].all())
@@ -81,6 +146,10 @@ class Streams:
     def tokens(self, slot: int) -> list[int]:
         """What a slot has drawn."""
         return self._tokens[slot, : int(self._count[slot])].tolist()
+
+    def take_allowed(self, slot: int) -> tuple[int, ...]:
+        """How many tokens each draw of a slot was made from, at its end; () without a grammar."""
+        return () if self._bound.pop(slot, None) is None else tuple(self._allowed.pop(slot))
 
     def records(self, slots: Sequence[int]) -> list[Record]:
         """What each slot has drawn, with its log-probabilities."""

@@ -4,7 +4,9 @@ Rendering is the tokenizer's own template. Two things go beyond it. `observation
 that follow a sampled turn (tool results and the opening of the next turn), so that a conversation
 is continued by appending and what was sampled is never encoded again. `parse` reads tool calls from
 sampled ids and keeps every byte: what cannot be read stays in the content, with a reason that the
-agent shows to the model. `template.py` is the embedded policy's template; no torch is needed here.
+agent shows to the model. Special tokens that an observation spells stay a text (`markers.py`).
+`template.py` is the embedded policy's template, `grammar.py` says what a constrained reply may be;
+no torch is needed here.
 """
 
 from __future__ import annotations
@@ -16,10 +18,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.errors import ModelError
-from tutelage.types import Message, ToolCall, ToolSpec
+from tutelage.policy.markers import Markers
+from tutelage.types import JSON, Constraint, Message, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from tutelage.policy.grammar import Grammar, GrammarMaker
 
 _CACHE_LIMIT = 20_000
 _MARK = "\u00a7"
@@ -59,8 +64,12 @@ class Codec:
         pad = tokenizer.pad_token_id
         self.pad_id = int(cast("int", tokenizer.eos_token_id if pad is None else pad))
         self._ids_in_template = "tool_call_id" in text
+        self._markers = Markers(tokenizer)
+        self._joins = self.decode([*self.encode("<"), *self.encode("|x|>")]) == "<|x|>"
+        """Whether a text may be encoded in pieces."""
         self._prompts: dict[Any, tuple[int, ...]] = {}
         self._frames: dict[Any, tuple[str, ...] | None] = {}
+        self._grammars: GrammarMaker | None = None
 
     def _end_tokens(self) -> list[int]:
         tokenizer = self.tokenizer
@@ -89,10 +98,19 @@ class Codec:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = (), *, open_turn: bool = True
     ) -> str:
         """The template's text; `open_turn` opens the assistant's turn at the end."""
+        return self._apply(*_forms(messages, tools), None, open_turn)
+
+    def _apply(
+        self, messages: list[JSON], tools: list[JSON], breaker: str | None, open_turn: bool
+    ) -> str:
+        """The template's text, with special tokens in contents broken by `breaker`."""
+        if breaker is not None:
+            messages = [self._markers.message(m, breaker) for m in messages]
+            tools = self._markers.broken(tools, breaker)
         try:
             text = self.tokenizer.apply_chat_template(
-                [_template_form(m) for m in messages],
-                tools=[t.to_dict() for t in tools] or None,
+                messages,
+                tools=cast("Any", tools or None),
                 add_generation_prompt=open_turn,
                 tokenize=False,
             )
@@ -102,6 +120,14 @@ class Codec:
             ) from error
         return cast("str", text)
 
+    def _encode_broken(self, text: str, breaker: str | None) -> list[int]:
+        """Ids of a template's text; what `breaker` breaks is encoded as the text it is."""
+        if breaker is None or breaker not in text:
+            return self.encode(text)
+        if not self._joins:  # its pieces would begin with blanks of their own
+            return self.encode(text.replace(breaker, "\u200b"))
+        return [token for piece in text.split(breaker) for token in self.encode(piece)]
+
     def render(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
     ) -> tuple[int, ...]:
@@ -110,7 +136,10 @@ class Codec:
         key = (tuple(messages), seen)
         found = self._prompts.get(key)
         if found is None:
-            found = tuple(self.encode(self.render_text(messages, tools)))
+            given, told = _forms(messages, tools)
+            breaker = self._markers.breaker([*given, *told])
+            text = self._apply(given, told, breaker, open_turn=True)
+            found = tuple(self._encode_broken(text, breaker))
             if len(self._prompts) >= _CACHE_LIMIT:
                 self._prompts.clear()
             self._prompts[key] = found
@@ -122,44 +151,67 @@ class Codec:
         They hold `results` and open the next assistant turn. None when the template does not simply
         append (it rewrites earlier turns): then the conversation must be rendered afresh.
         """
+        breaker = self._markers.breaker(_forms([*results, reply])[0])
+        plain = all(self._markers.plain(t) for r in results for t in (r.name, r.tool_call_id))
+        if any(r.tool_calls for r in results) or not all(r.content for r in results) or not plain:
+            text = self._delta(reply, results, breaker)
+        else:
+            frame = self._cached_frame(reply, results)
+            text = (
+                self._delta(reply, results, breaker)
+                if frame is None
+                else _fill(frame, self._contents(results, breaker))
+            )
+        return None if text is None else tuple(self._encode_broken(text, breaker))
+
+    def _contents(self, results: Sequence[Message], breaker: str | None) -> list[str]:
+        """The contents of results, with special tokens broken."""
+        forms = _forms(results)[0]
+        if breaker is not None:
+            forms = [self._markers.message(form, breaker) for form in forms]
+        return [form["content"] for form in forms]
+
+    def _cached_frame(self, reply: Message, results: Sequence[Message]) -> tuple[str, ...] | None:
         key = (len(reply.tool_calls), tuple((r.role, r.name) for r in results))
         if self._ids_in_template:
-            key = (key, tuple(c.id for c in reply.tool_calls))
+            ids = (*(c.id for c in reply.tool_calls), *(r.tool_call_id for r in results))
+            key = (key, ids)
         if key not in self._frames:
             self._frames[key] = self._frame(reply, results)
-        frame = self._frames[key]
-        if frame is None or not all(r.content for r in results):
-            text = self._delta(reply, results)
-        else:
-            text = _fill(frame, results)
-        return None if text is None else tuple(self.encode(text))
+        return self._frames[key]
 
     def _frame(self, reply: Message, results: Sequence[Message]) -> tuple[str, ...] | None:
         """The texts around the contents of results; None when the template changes contents."""
         marks = [replace(r, content=f"{_MARK}{i}{_MARK}") for i, r in enumerate(results)]
-        text = self._delta(reply, marks)
+        text = self._delta(reply, marks, None)
         frame = None if text is None else _split_at_marks(text, len(results))
         # What templates are known to do to contents: trim, quote as JSON, escape as HTML.
         probe = [replace(r, content=f"\n \"\\<&{_MARK}'{i} \n") for i, r in enumerate(results)]
-        if frame is None or _fill(frame, probe) != self._delta(reply, probe):
+        probed = [r.content or "" for r in probe]
+        if frame is None or _fill(frame, probed) != self._delta(reply, probe, None):
             return None
         return frame
 
-    def _delta(self, reply: Message, results: Sequence[Message]) -> str | None:
+    def _delta(self, reply: Message, results: Sequence[Message], breaker: str | None) -> str | None:
         """What the template adds after the end-of-turn token of an assistant turn.
 
         That turn's own content is not tried: a template of the Qwen3 kind shows an empty thought in
         the last turn only, and would append after some turns but not after others like them.
         """
-        ends = [str(self.tokenizer.convert_ids_to_tokens(i)) for i in sorted(self.eos_ids)]
+        more = _forms(results)[0]
         for said in _SAID:
-            start = [Message("user", "x"), Message("assistant", said, reply.tool_calls)]
-            before = self.render_text(start, open_turn=False)
-            after = self.render_text([*start, *results])
-            at = max((before.rfind(e) + len(e) for e in ends if e in before), default=-1)
+            start = _forms([Message("user", "x"), Message("assistant", said, reply.tool_calls)])[0]
+            before = self._apply(start, [], breaker, open_turn=False)
+            after = self._apply([*start, *more], [], breaker, open_turn=True)
+            at = self._end_of_turn(before)
             if at >= 0 and after[:at] == before[:at]:
                 return after[at:]
         return None
+
+    def _end_of_turn(self, text: str) -> int:
+        """Where the last turn's end lies in a template's text, -1 if nowhere."""
+        ends = [str(self.tokenizer.convert_ids_to_tokens(i)) for i in sorted(self.eos_ids)]
+        return max((text.rfind(e) + len(e) for e in ends if e in text), default=-1)
 
     def demonstration(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
@@ -172,20 +224,21 @@ class Codec:
         ids: list[int] = []
         mask: list[int] = []
         known = ""
+        given, told = _forms(messages, tools)
+        breaker = self._markers.breaker([*given, *told])
         for i, message in enumerate(messages):
             if message.role != "assistant":
                 continue
-            before = self.render_text(messages[:i], tools)
-            after = self.render_text(messages[: i + 1], tools, open_turn=False)
-            ends = [str(self.tokenizer.convert_ids_to_tokens(e)) for e in sorted(self.eos_ids)]
-            at = max((after.rfind(e) + len(e) for e in ends if e in after), default=-1)
+            before = self._apply(given[:i], told, breaker, open_turn=True)
+            after = self._apply(given[: i + 1], told, breaker, open_turn=False)
+            at = self._end_of_turn(after)
             if not before.startswith(known) or not after.startswith(before) or at < len(before):
                 raise ModelError(
                     "the chat template rewrites earlier turns, so a demonstration of several "
                     "turns cannot be masked exactly; use one turn a row, or another template"
                 )
             for text, trained in ((before[len(known) :], 0), (after[len(before) : at], 1)):
-                piece = self.encode(text)
+                piece = self._encode_broken(text, breaker)
                 ids += piece
                 mask += [trained] * len(piece)
             known = after[:at]
@@ -193,16 +246,41 @@ class Codec:
 
     # ------------------------------------------------------------ parsing
 
-    def parse(self, ids: Sequence[int], new_id: Callable[[int], str]) -> Parsed:
-        """Read a sampled turn. `new_id(i)` names its i-th tool call."""
+    def grammar(self, tools: Sequence[ToolSpec], constraint: Constraint | None) -> Grammar | None:
+        """The grammar of a reply under a constraint, None when nothing is constrained.
+
+        Raises `ConstraintError` when the constraint cannot be enforced.
+        """
+        if constraint is None:
+            return None
+        if self._grammars is None:
+            from tutelage.policy.grammar import GrammarMaker
+
+            self._grammars = GrammarMaker(self)
+        return self._grammars.make(tools, constraint)
+
+    def parse(
+        self, ids: Sequence[int], new_id: Callable[[int], str], *, calls: bool = True
+    ) -> Parsed:
+        """Read a sampled turn. `new_id(i)` names its i-th tool call; without `calls` all is text,
+        whatever it looks like."""
         body = list(ids[:-1]) if ids and ids[-1] in self.eos_ids else list(ids)
         text = self.decode(body)
+        if not calls:
+            return Parsed(Message("assistant", text.strip() or None), ())
         if self.call_format == "llama":
             return _parse_llama(text, new_id)
         return _parse_hermes(text, new_id)
 
 
-def _template_form(message: Message) -> dict[str, Any]:
+def _forms(
+    messages: Sequence[Message], tools: Sequence[ToolSpec] = ()
+) -> tuple[list[JSON], list[JSON]]:
+    """Messages and tools as templates get them."""
+    return [_template_form(m) for m in messages], [t.to_dict() for t in tools]
+
+
+def _template_form(message: Message) -> JSON:
     """The OpenAI form, but with arguments as an object where they are one: templates differ."""
     out = message.to_dict()
     if out["content"] is None:
@@ -217,8 +295,7 @@ def _template_form(message: Message) -> dict[str, Any]:
     return out
 
 
-def _fill(frame: tuple[str, ...], results: Sequence[Message]) -> str:
-    contents = [r.content or "" for r in results]
+def _fill(frame: tuple[str, ...], contents: Sequence[str]) -> str:
     return "".join(f + c for f, c in zip(frame, [*contents, ""], strict=True))
 
 

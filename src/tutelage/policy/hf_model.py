@@ -6,13 +6,15 @@ interface as the fused network in `network.py`; the engine's side is in `engine/
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tutelage.policy.network import Scores, pick
+from tutelage.policy.narrowing import AllowedSets
+from tutelage.policy.network import Allowed, Scores, States, exact_kl, pick
 from tutelage.policy.packing import TokenRow
 
 
@@ -27,6 +29,20 @@ class HFNetwork:
     def named(self) -> Iterable[tuple[str, Tensor]]:
         """Trainable tensors, in the model's own order."""
         module: nn.Module = self.model
+        return ((n, p) for n, p in module.named_parameters() if p.requires_grad)
+
+    @property
+    def width(self) -> int:
+        """Size of a hidden state."""
+        return int(self.model.get_output_embeddings().weight.shape[1])
+
+    def copy(self) -> HFNetwork:
+        """The same network with tensors of its own."""
+        return HFNetwork(copy.deepcopy(self.model), self.device)
+
+    def trunk(self) -> Iterable[tuple[str, Tensor]]:
+        """The tensors of the model without its output head."""
+        module: nn.Module = self.model.base_model
         return ((n, p) for n, p in module.named_parameters() if p.requires_grad)
 
     def state(self) -> dict[str, Tensor]:
@@ -45,8 +61,35 @@ class HFNetwork:
         temperature: float,
         dtype: torch.dtype,
         entropy_gradient: bool,
+        reference_KV: Tensor | None = None,
+        sets: AllowedSets | None = None,
     ) -> Scores:
         """Log-probabilities of the trained tokens, right-padded, logits only where trained."""
+        z, targets_K, rows_K, columns_K = self._logits(rows, temperature, dtype)
+        lines_K = torch.arange(len(z), device=self.device)
+        allowed = Allowed.of(sets, rows_K, columns_K)
+        logp, entropy = pick(z, lines_K, targets_K, entropy_gradient, allowed)
+        kl = None if reference_KV is None else exact_kl(z, reference_KV)
+        return Scores(logp, entropy, rows_K, columns_K, kl)
+
+    def states(self, rows: Sequence[TokenRow], dtype: torch.dtype) -> States:
+        """Hidden states at the trained tokens, from the model without its output head."""
+        ids_BT, seen_BT, rows_K, columns_K = self._lay_out(rows)
+        with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
+            hidden_BTH = self.model.base_model(
+                input_ids=ids_BT, attention_mask=seen_BT, use_cache=False
+            ).last_hidden_state
+        return States(hidden_BTH[rows_K, columns_K - 1].float(), rows_K, columns_K)
+
+    @torch.no_grad()
+    def distribution(
+        self, rows: Sequence[TokenRow], temperature: float, dtype: torch.dtype
+    ) -> Tensor:
+        """Log-probabilities [K, V] over the vocabulary at each trained token."""
+        return torch.log_softmax(self._logits(rows, temperature, dtype)[0], -1)
+
+    def _lay_out(self, rows: Sequence[TokenRow]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Padded ids and attention mask, and the place of each trained token."""
         width = max(len(r.ids) for r in rows)
         ids_BT = torch.zeros(len(rows), width, dtype=torch.long)
         seen_BT = torch.zeros(len(rows), width, dtype=torch.long)
@@ -56,14 +99,18 @@ class HFNetwork:
             seen_BT[b, : len(row.ids)] = 1
         rows_K = torch.tensor([b for b, _ in where], dtype=torch.long, device=self.device)
         columns_K = torch.tensor([c for _, c in where], dtype=torch.long, device=self.device)
-        ids_BT = ids_BT.to(self.device)
+        return ids_BT.to(self.device), seen_BT.to(self.device), rows_K, columns_K
+
+    def _logits(
+        self, rows: Sequence[TokenRow], temperature: float, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Tempered scores [K, V] of the trained tokens, the tokens, and their places."""
+        ids_BT, seen_BT, rows_K, columns_K = self._lay_out(rows)
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
             logits_BTV = self.model(
-                input_ids=ids_BT, attention_mask=seen_BT.to(self.device), use_cache=False
+                input_ids=ids_BT, attention_mask=seen_BT, use_cache=False
             ).logits
         z = logits_BTV[rows_K, columns_K - 1].float()
         if temperature != 1.0:
             z = z / temperature
-        lines_K = torch.arange(len(z), device=self.device)
-        logp, entropy = pick(z, lines_K, ids_BT[rows_K, columns_K], entropy_gradient)
-        return Scores(logp, entropy, rows_K, columns_K)
+        return z, ids_BT[rows_K, columns_K], rows_K, columns_K

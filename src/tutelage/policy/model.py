@@ -23,6 +23,8 @@ from torch import Tensor
 from tutelage.errors import ModelError
 from tutelage.policy.codec import Codec
 from tutelage.policy.hf_model import HFNetwork
+from tutelage.policy.named_templates import put_template
+from tutelage.policy.narrowing import replay
 from tutelage.policy.network import FusedNetwork, Network, Scores
 from tutelage.policy.packing import TokenRow
 from tutelage.policy.weights import Shape, from_hf
@@ -70,6 +72,10 @@ class Policy:
             raise TypeError(f"cannot move a {type(network).__name__}")
         return Policy(moved, self.config, self.codec, version=self.version)
 
+    def copy(self) -> Policy:
+        """The same policy with tensors of its own."""
+        return Policy(self.network.copy(), self.config, self.codec, version=self.version)
+
     def named(self) -> list[tuple[str, Tensor]]:
         """Trainable tensors, in a fixed order."""
         return list(self.network.named())
@@ -89,9 +95,16 @@ class Policy:
         temperature: float = 1.0,
         dtype: torch.dtype = torch.float32,
         entropy_gradient: bool = False,
+        reference_KV: Tensor | None = None,
     ) -> Scores:
-        """Log-probabilities of the trained tokens of `rows`, with gradients."""
-        return self.network.score(rows, temperature, dtype, entropy_gradient)
+        """Log-probabilities of the trained tokens of `rows`, with gradients; with a reference's
+        `network.distribution` of the same rows the exact KL from it as well.
+
+        Where a grammar narrowed a token's choice, its log-probability is that among the tokens that
+        were allowed; an exact KL is that of the whole vocabulary also there.
+        """
+        sets = replay(self.codec, rows) if any(r.narrowed for r in rows) else None
+        return self.network.score(rows, temperature, dtype, entropy_gradient, reference_KV, sets)
 
     @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
@@ -190,8 +203,8 @@ def _instantiate(config: PretrainedConfig, seed: int) -> Any:
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
-def load(path: str, *, device: torch.device | None = None) -> Policy:
-    """Load any Hugging Face causal language model with a chat template.
+def load(path: str, *, device: torch.device | None = None, template: str | None = None) -> Policy:
+    """Load any Hugging Face causal language model with a chat template, its own or a named one.
 
     Raises `ModelError` when the folder is missing or broken, or has no chat template; the template
     is looked at before any weight is read.
@@ -209,6 +222,8 @@ def load(path: str, *, device: torch.device | None = None) -> Policy:
     except Exception as error:  # a broken file comes out of transformers as almost anything
         told = str(error) if isinstance(error, (OSError, ValueError)) else repr(error)
         raise ModelError(f"cannot load {path!r}: {told}") from error
+    if template is not None:
+        put_template(tokenizer, template)
     codec = Codec(tokenizer, source=repr(path))
     try:
         codec.render_text([Message("user", "?")])

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tutelage.policy import training
 from tutelage.policy.kernels import linear
+from tutelage.policy.narrowing import AllowedSets, unpack
 from tutelage.policy.packing import Packed, TokenRow, pack
 from tutelage.policy.weights import Weights, to_hf
 
@@ -36,12 +37,49 @@ class Scores:
     entropy_K: Tensor
     rows_K: Tensor
     columns_K: Tensor
+    full_kl_K: Tensor | None = None
+    """Exact KL from the reference at each trained token, where its log-probabilities were given."""
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """The final normed hidden state that predicts each trained token, K of them, with gradient."""
+
+    hidden_KH: Tensor
+    rows_K: Tensor
+    columns_K: Tensor
 
 
 class Network(Protocol):
-    """What differs between the fused decoder and a Hugging Face model."""
+    """What differs between the fused decoder and a Hugging Face model.
+
+    The K trained tokens of a method come in the order of rows, then of columns, in both.
+    """
 
     device: torch.device
+
+    @property
+    def width(self) -> int:
+        """Size of a hidden state."""
+        ...
+
+    def copy(self) -> Network:
+        """The same network with tensors of its own."""
+        ...
+
+    def trunk(self) -> Iterable[tuple[str, Tensor]]:
+        """The tensors that `states` depends on, in a fixed order."""
+        ...
+
+    def states(self, rows: Sequence[TokenRow], dtype: torch.dtype) -> States:
+        """Hidden states at the trained tokens of `rows`, for a value head."""
+        ...
+
+    def distribution(
+        self, rows: Sequence[TokenRow], temperature: float, dtype: torch.dtype
+    ) -> Tensor:
+        """Log-probabilities [K, V] over the vocabulary at each trained token, without gradient."""
+        ...
 
     def named(self) -> Iterable[tuple[str, Tensor]]:
         """Trainable tensors, in a fixed order."""
@@ -53,8 +91,11 @@ class Network(Protocol):
         temperature: float,
         dtype: torch.dtype,
         entropy_gradient: bool,
+        reference_KV: Tensor | None = None,
+        sets: AllowedSets | None = None,
     ) -> Scores:
-        """Log-probabilities of the trained tokens of `rows`."""
+        """Log-probabilities of the trained tokens of `rows`, among `sets` where a grammar narrowed
+        them; with a reference's `distribution` the exact KL from it as well."""
         ...
 
     def state(self) -> dict[str, Tensor]:
@@ -75,6 +116,19 @@ class FusedNetwork:
         """Trainable tensors, in a fixed order."""
         return self.weights.named()
 
+    @property
+    def width(self) -> int:
+        """Size of a hidden state."""
+        return self.weights.shape.hidden
+
+    def copy(self) -> FusedNetwork:
+        """The same network with tensors of its own."""
+        return FusedNetwork(self.weights, self.device)
+
+    def trunk(self) -> Iterable[tuple[str, Tensor]]:
+        """All tensors but a separate output head."""
+        return ((n, t) for n, t in self.weights.named() if n != "head")
+
     def state(self) -> dict[str, Tensor]:
         """The weights under their Hugging Face names."""
         return to_hf(self.weights)
@@ -85,30 +139,89 @@ class FusedNetwork:
         temperature: float,
         dtype: torch.dtype,
         entropy_gradient: bool,
+        reference_KV: Tensor | None = None,
+        sets: AllowedSets | None = None,
     ) -> Scores:
         """Log-probabilities of the trained tokens of `rows`, by the packed forward."""
         batch = pack(rows, self.device, dtype)
+        allowed = Allowed.of(sets, batch.rows_K, batch.columns_K)
         hidden = training.hidden(self.weights, batch, dtype)
+        if reference_KV is not None:
+            z = self._logits(hidden, temperature)
+            logp, entropy = pick(z, batch.lines_K, batch.targets_K, entropy_gradient, allowed)
+            kl = exact_kl(z[batch.lines_K], reference_KV)
+            return Scores(logp, entropy, batch.rows_K, batch.columns_K, kl)
         logp, entropy = score_hidden(
-            hidden, self.weights.head, batch, temperature, entropy_gradient
+            hidden, self.weights.head, batch, temperature, entropy_gradient, allowed
         )
         return Scores(logp, entropy, batch.rows_K, batch.columns_K)
 
+    def states(self, rows: Sequence[TokenRow], dtype: torch.dtype) -> States:
+        """Hidden states at the trained tokens of `rows`."""
+        batch = pack(rows, self.device, dtype)
+        hidden = training.hidden(self.weights, batch, dtype)
+        return States(hidden[batch.lines_K].float(), batch.rows_K, batch.columns_K)
+
+    @torch.no_grad()
+    def distribution(
+        self, rows: Sequence[TokenRow], temperature: float, dtype: torch.dtype
+    ) -> Tensor:
+        """Log-probabilities [K, V] over the vocabulary at each trained token."""
+        batch = pack(rows, self.device, dtype)
+        z = self._logits(training.hidden(self.weights, batch, dtype), temperature)
+        return torch.log_softmax(z, -1)[batch.lines_K]
+
+    def _logits(self, hidden_SH: Tensor, temperature: float) -> Tensor:
+        """Tempered scores [S, V], all at once: an exact KL looks at every one of them."""
+        return linear(hidden_SH, self.weights.head.to(hidden_SH.dtype)).float() / temperature
+
+
+def exact_kl(z_KV: Tensor, reference_KV: Tensor) -> Tensor:
+    """`KL(policy || reference)` [K] from tempered scores and the reference's log-probabilities."""
+    logp_KV = torch.log_softmax(z_KV, -1)
+    return (logp_KV.exp() * (logp_KV - reference_KV)).sum(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Sets of allowed tokens as bits [N, W], and the number of each trained token's set, or -1."""
+
+    words_NW: Tensor
+    number_K: Tensor
+
+    @staticmethod
+    def of(sets: AllowedSets | None, rows_K: Tensor, columns_K: Tensor) -> Allowed | None:
+        """For trained tokens at these places; None where nothing is narrowed."""
+        if sets is None:
+            return None
+        return Allowed(sets.words_NW.to(rows_K.device), sets.at(rows_K, columns_K))
+
+    def some(self, which_K: Tensor) -> Allowed:
+        """For some of the trained tokens."""
+        return Allowed(self.words_NW, self.number_K[which_K])
+
 
 def score_hidden(
-    hidden_SH: Tensor, head: Tensor, batch: Packed, temperature: float, entropy_gradient: bool
+    hidden_SH: Tensor,
+    head: Tensor,
+    batch: Packed,
+    temperature: float,
+    entropy_gradient: bool,
+    allowed: Allowed | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy [K] of targets, in chunks when the scores would be large."""
     chunk = max(1, _LOGITS_LIMIT // head.shape[0])
 
-    def one(h: Tensor, head: Tensor, lines: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def one(
+        h: Tensor, head: Tensor, lines: Tensor, targets: Tensor, allowed: Allowed | None
+    ) -> tuple[Tensor, Tensor]:
         z = linear(h, head.to(h.dtype)).float()
         if temperature != 1.0:
             z = z / temperature
-        return pick(z, lines, targets, entropy_gradient)
+        return pick(z, lines, targets, entropy_gradient, allowed)
 
     if hidden_SH.shape[0] <= chunk:
-        return one(hidden_SH, head, batch.lines_K, batch.targets_K)
+        return one(hidden_SH, head, batch.lines_K, batch.targets_K, allowed)
     from torch.utils.checkpoint import checkpoint
 
     parts: list[tuple[Tensor, Tensor]] = []
@@ -116,8 +229,9 @@ def score_hidden(
     for at in range(0, hidden_SH.shape[0], chunk):
         here = ((batch.lines_K >= at) & (batch.lines_K < at + chunk)).nonzero().squeeze(1)
         lines, targets = batch.lines_K[here] - at, batch.targets_K[here]
+        some = None if allowed is None else allowed.some(here)
         part: Any = checkpoint(
-            one, hidden_SH[at : at + chunk], head, lines, targets, use_reentrant=False
+            one, hidden_SH[at : at + chunk], head, lines, targets, some, use_reentrant=False
         )
         parts.append(part)
         wanted.append(here)
@@ -126,10 +240,27 @@ def score_hidden(
 
 
 def pick(
-    z_SV: Tensor, lines_K: Tensor, targets_K: Tensor, entropy_gradient: bool
+    z_SV: Tensor,
+    lines_K: Tensor,
+    targets_K: Tensor,
+    entropy_gradient: bool,
+    allowed: Allowed | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of targets and entropy, [K] each, from their lines of tempered scores."""
     logp_SV = torch.log_softmax(z_SV, -1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy_S = -(logp_SV.exp() * logp_SV).sum(-1)
-    return logp_SV[lines_K, targets_K], entropy_S[lines_K]
+    logp_K, entropy_K = logp_SV[lines_K, targets_K], entropy_S[lines_K]
+    if allowed is None:
+        return logp_K, entropy_K
+    which_N = (allowed.number_K >= 0).nonzero().squeeze(1)
+    hidden_NV = ~unpack(allowed.words_NW[allowed.number_K[which_N]], z_SV.shape[1])
+    narrow_NV = z_SV[lines_K[which_N]].masked_fill(hidden_NV, -torch.inf).log_softmax(-1)
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        finite_NV = narrow_NV.masked_fill(hidden_NV, 0.0)
+        entropy_N = -(narrow_NV.exp() * finite_NV).sum(-1)
+    logp_N = narrow_NV.gather(1, targets_K[which_N, None]).squeeze(1)
+    return (
+        logp_K.index_put((which_N,), logp_N),
+        entropy_K.index_put((which_N,), entropy_N),
+    )

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tutelage.policy.grammar import Narrowed
 from tutelage.policy.kernels import rounded
 
 Ints = NDArray[np.int64]
@@ -32,10 +33,14 @@ _SPREAD = 2.0
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One training sequence: ids, and 1 in `mask` where a token was sampled and is trained."""
+    """One training sequence: ids, and 1 in `mask` where a token was sampled and is trained.
+
+    Trained tokens inside a `narrowed` part count among the tokens that its grammar allowed only.
+    """
 
     ids: tuple[int, ...]
     mask: tuple[int, ...]
+    narrowed: tuple[Narrowed, ...] = ()
 
     def prompt_length(self) -> int:
         """Number of leading tokens that carry no loss."""

@@ -20,7 +20,7 @@ CHAT_TEMPLATE = """\
 {{- ('\\n' if given else '') + 'Tools:' -}}
 {%- for tool in tools -%}
 {%- set f = tool.function if tool.function is defined else tool -%}
-{{- ' ' + f.name + '(' + (f.parameters.properties.keys() | join(', ')) + ')' -}}
+{{- ' ' + f.name + '(' + ((f.parameters.properties or {}).keys() | join(', ')) + ')' -}}
 {%- endfor -%}
 {%- endif -%}
 {{- '<|im_end|>\\n' -}}

@@ -1,13 +1,15 @@
 """An engine that answers with a script: texts or token ids, one for each call.
 
 It keeps the promises of `AsyncEngine` that callers rely on (context overflow, `max_tokens`, the
-end-of-turn token), so agents, sessions and runners are tested through their real path, only the
-model is replaced. Answers can be made from the request, can be late, and can be failures.
+end-of-turn token, tokens told one by one), so agents, sessions and runners are tested through their
+real path, only the model is replaced. It says what its script says also where a request has a
+grammar. Answers can be made from the request, can be late, and can be failures.
 `tiny.py` has a real engine over a very small model.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -68,7 +70,12 @@ class ScriptedEngine:
             reply = await reply
         if isinstance(reply, Exception):
             raise reply
-        return self._sampled(reply, min(room, request.sampling.max_tokens))
+        sampled = self._sampled(reply, min(room, request.sampling.max_tokens))
+        if request.on_token is not None:
+            for token in sampled.token_ids:
+                request.on_token((token,))
+                await asyncio.sleep(0)
+        return sampled
 
     def release(self, session: str) -> None:
         """Note that a session was closed."""

@@ -1,0 +1,286 @@
+"""A chat client of any OpenAI-compatible server: other people's models, with the same record.
+
+Used for frozen agents, judges and prompt training. Messages go out as they are and come back as
+`Call`s; token ids are recorded where the server gives them (vLLM's and our gateway's
+`return_token_ids`), else they are empty, and nothing of such a call is ever trained. A server that
+is overloaded or away is asked again with growing pauses. `chat.py` is the client of our own engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import httpx2
+
+from tutelage.errors import ContextOverflowError, EngineError, RemoteError
+from tutelage.seeds import SeedTree
+from tutelage.types import (
+    JSON,
+    Call,
+    Constraint,
+    Message,
+    Sampled,
+    Sampling,
+    StopReason,
+    ToolCall,
+    ToolSpec,
+)
+
+_AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
+"""Statuses after which the same request may succeed."""
+_LONGEST_PAUSE = 30.0
+
+
+class RemoteChatClient:
+    """A `ChatClient` over `POST {base_url}/chat/completions`; `calls` is its record.
+
+    It belongs to the event loop in which it is first used.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        model: str = "default",
+        *,
+        seeds: SeedTree | None = None,
+        name: str = "remote",
+        token_ids: bool = False,
+        timeout: float = 600.0,
+        attempts: int = 5,
+        extra: Mapping[str, Any] | None = None,
+        keep: int | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        """`token_ids` asks the server for them, which others than vLLM and ours refuse.
+
+        `timeout` is in seconds for one request, `attempts` counts the first one, `extra` are
+        further fields of each request, `keep` bounds the calls on record.
+        """
+        self.calls: list[Call] = []
+        self._url, self._model = f"{base_url.rstrip('/')}/chat/completions", model
+        self._key, self._timeout = api_key, timeout
+        self._seeds = (seeds or SeedTree(0)).child("remote", name)
+        self._token_ids, self._attempts = token_ids, max(1, attempts)
+        self._extra, self._keep, self._transport = dict(extra or {}), keep, transport
+        self._started = 0
+        self._http: httpx2.AsyncClient | None = None
+        self._usage: OrderedDict[str, tuple[int, int]] = OrderedDict()
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        sampling: Sampling,
+        agent: str = "main",
+        constraint: Constraint | None = None,
+        seed: int | None = None,
+    ) -> Call:
+        """Send one request and record it.
+
+        Raises `ContextOverflowError` when the server says so, `RemoteError` with the status of any
+        other refusal, `EngineError` when the server cannot be reached or answers nonsense.
+        """
+        index, self._started = self._started, self._started + 1
+        seeds = self._seeds.child("call", index)
+        body = self._body(messages, tools, sampling, constraint, seed)
+        started, begun = time.time(), time.perf_counter()
+        data = await self._post(body, seeds)
+        try:
+            reply, sampled, prompt = _read(data, seeds)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise EngineError(
+                f"the server {self._url!r} answered what is no chat completion: {error!r}"
+            ) from error
+        call = Call(
+            id=seeds.id("call"),
+            agent=agent,
+            index=index,
+            messages=tuple(messages),
+            prompt_ids=prompt,
+            sampled=sampled,
+            reply=reply,
+            sampling=sampling,
+            tools=tuple(tools),
+            constraint=constraint,
+            started=started,
+            seconds=time.perf_counter() - begun,
+            policy=None,
+        )
+        self._record(call, data.get("usage"))
+        return call
+
+    def usage(self, call: Call) -> tuple[int, int] | None:
+        """Prompt and completion tokens of a call as the server counted them."""
+        return self._usage.get(call.id)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._http is not None:
+            client, self._http = self._http, None
+            await client.aclose()
+
+    # ------------------------------------------------------------ sending
+
+    def _body(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        sampling: Sampling,
+        constraint: Constraint | None,
+        seed: int | None,
+    ) -> JSON:
+        body: JSON = {
+            "model": self._model,
+            "messages": [m.to_dict() for m in messages],
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_tokens": sampling.max_tokens,
+        }
+        if sampling.top_k:
+            body["top_k"] = sampling.top_k
+        if sampling.stop:
+            body["stop"] = list(sampling.stop)
+        if seed is not None:
+            body["seed"] = seed
+        if tools:
+            body["tools"] = [t.to_dict() for t in tools]
+        if constraint is not None:
+            body |= _constraint_fields(constraint, bool(tools))
+        if self._token_ids:
+            body |= {"return_token_ids": True, "logprobs": True}
+        return body | self._extra
+
+    async def _post(self, body: JSON, seeds: SeedTree) -> JSON:
+        """The answer; asks again while that may help."""
+        for attempt in range(self._attempts):
+            last = attempt == self._attempts - 1
+            headers = {"x-stainless-retry-count": str(attempt)}
+            wait: float | None = None
+            try:
+                response = await self._client().post(self._url, json=body, headers=headers)
+            except httpx2.HTTPError as error:
+                if last:
+                    raise EngineError(
+                        f"cannot reach the server {self._url!r}: {type(error).__name__}: {error}"
+                    ) from error
+            else:
+                if response.status_code < 400:
+                    return _object(response, self._url)
+                if last or response.status_code not in _AGAIN or _never(response):
+                    raise _refusal(response, self._url)
+                wait = _retry_after(response)
+            if wait is None:
+                jitter = 0.5 + seeds.child("retry", attempt).python().random()
+                wait = min(_LONGEST_PAUSE, 0.5 * 2**attempt * jitter)
+            await asyncio.sleep(wait)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _client(self) -> httpx2.AsyncClient:
+        if self._http is None:
+            headers = {} if self._key is None else {"authorization": f"Bearer {self._key}"}
+            self._http = httpx2.AsyncClient(
+                headers=headers,
+                timeout=httpx2.Timeout(self._timeout, connect=min(10.0, self._timeout)),
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=256),
+                transport=self._transport,
+            )
+        return self._http
+
+    def _record(self, call: Call, usage: Any) -> None:
+        self.calls.append(call)
+        if isinstance(usage, dict):
+            counted = cast("JSON", usage)
+            pair = (counted.get("prompt_tokens"), counted.get("completion_tokens"))
+            if isinstance(pair[0], int) and isinstance(pair[1], int):
+                self._usage[call.id] = (pair[0], pair[1])
+        if self._keep is not None:
+            while len(self.calls) > self._keep:
+                self._usage.pop(self.calls.pop(0).id, None)
+
+
+def _constraint_fields(constraint: Constraint, tools: bool) -> JSON:
+    fields: JSON = {}
+    choice = constraint.tool_choice
+    if tools and choice in ("none", "required"):
+        fields["tool_choice"] = choice
+    elif tools and choice != "auto":
+        fields["tool_choice"] = {"type": "function", "function": {"name": choice}}
+    if tools and not constraint.parallel_tool_calls:
+        fields["parallel_tool_calls"] = False
+    schema = constraint.json_schema
+    if schema == {"type": "object"}:
+        fields["response_format"] = {"type": "json_object"}
+    elif schema is not None:
+        wanted = {"name": "reply", "schema": schema, "strict": True}
+        fields["response_format"] = {"type": "json_schema", "json_schema": wanted}
+    return fields
+
+
+def _object(response: httpx2.Response, url: str) -> JSON:
+    try:
+        data = response.json()
+    except ValueError as error:
+        raise EngineError(f"the server {url!r} answered what is no JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise EngineError(f"the server {url!r} answered {type(data).__name__} instead of an object")
+    return cast("JSON", data)
+
+
+def _refusal(response: httpx2.Response, url: str) -> EngineError:
+    """What the server's error means here."""
+    message, code = response.text[:500], None
+    try:
+        told = response.json()["error"]
+        message, code = str(told["message"]), told.get("code")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass  # not OpenAI's form: the text says what it can
+    if code == "context_length_exceeded" or "maximum context length" in message:
+        return ContextOverflowError(f"the server {url!r} refused the prompt as too long: {message}")
+    status = response.status_code
+    return RemoteError(f"the server {url!r} answered {status}: {message}", status)
+
+
+def _never(response: httpx2.Response) -> bool:
+    return response.headers.get("x-should-retry") == "false"
+
+
+def _retry_after(response: httpx2.Response) -> float | None:
+    try:
+        wait = float(response.headers["retry-after"])
+    except (KeyError, ValueError):
+        return None
+    return min(max(wait, 0.0), _LONGEST_PAUSE)
+
+
+def _read(data: JSON, seeds: SeedTree) -> tuple[Message, Sampled, tuple[int, ...]]:
+    """The reply, its tokens, and the prompt's; ids are empty where the server gives none."""
+    choice = data["choices"][0]
+    message = choice["message"]
+    content = message.get("content")
+    if content is not None and not isinstance(content, str):
+        raise TypeError(f"content is {type(content).__name__}")
+    calls = tuple(
+        ToolCall(
+            str(c.get("id") or seeds.child("tool", i).id("call")),
+            str(c["function"]["name"]),
+            str(c["function"]["arguments"]),
+        )
+        for i, c in enumerate(message.get("tool_calls") or ())
+    )
+    ids = tuple(int(i) for i in choice.get("token_ids") or ())
+    entries = (choice.get("logprobs") or {}).get("content") or ()
+    logprobs = tuple(float(e["logprob"]) for e in entries)
+    prompt = tuple(int(i) for i in data.get("prompt_token_ids") or ())
+    # A server may leave the end-of-turn token out of the log-probabilities: it is no text.
+    if len(logprobs) != len(ids):
+        ids, logprobs, prompt = (), (), ()
+    ended = choice.get("finish_reason")
+    reason = StopReason.LENGTH if ended == "length" else StopReason.STOP
+    reply = Message("assistant", content, calls)
+    return reply, Sampled(ids, logprobs, logprobs, reason, 0), prompt

@@ -1,0 +1,105 @@
+"""Places for conversations: which slot a request gets, what a slot holds, and who gives way.
+
+A conversation keeps its slot, and with it its cache, while it is idle; when slots run out, the one
+that was idle longest is cleared. In invariant mode nobody gives way, because what was cached would
+then depend on the neighbours. `native.py` computes; `sharing.py` has the rows that slots read.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+from tutelage.engine.protocol import Request
+from tutelage.engine.sharing import Rows
+
+
+@dataclass(slots=True)
+class Slot:
+    """A place for one conversation: what of it is cached, and the request that runs, if any."""
+
+    ids: tuple[int, ...] = ()
+    """Tokens whose keys and values are cached; while a request runs, those of its prompt."""
+    session: str | None = None
+    handle: int | None = None
+    request: Request | None = None
+    version: int = 0
+    """Of the weights with which its running request began."""
+    used: int = 0
+    """When it was last used, for eviction."""
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """The prompt of its request."""
+        return () if self.request is None else self.request.prompt_ids
+
+
+class Slots:
+    """Slots 0..count-1 over as many rows."""
+
+    def __init__(self, count: int, rows: Rows, *, invariant: bool) -> None:
+        self.all = [Slot() for _ in range(count)]
+        self._free = list(range(count))
+        self._rows, self._invariant = rows, invariant
+        self._by_session: dict[str, int] = {}
+
+    def __getitem__(self, slot: int) -> Slot:
+        return self.all[slot]
+
+    def running(self) -> list[int]:
+        """Slots in which a request runs."""
+        return [slot for slot, state in enumerate(self.all) if state.handle is not None]
+
+    def idle(self) -> bool:
+        """Whether no request runs."""
+        return all(state.handle is None for state in self.all)
+
+    def of(self, session: str) -> int | None:
+        """The slot of a conversation."""
+        return self._by_session.get(session)
+
+    def place(self, request: Request) -> int | None:
+        """The slot for a request: its conversation's, else a free one, else an idle one.
+
+        None while there is none, and while the conversation's previous turn still runs.
+        """
+        session = self._kept(request)
+        if session is not None and session in self._by_session:
+            slot = self._by_session[session]
+            if self.all[slot].handle is not None:
+                return None
+            kept = self.all[slot].ids
+            if len(kept) < len(request.prompt_ids) and kept == request.prompt_ids[: len(kept)]:
+                return slot
+            self.clear(slot)
+        if self._free:
+            return heapq.heappop(self._free)
+        idle = [(s.used, slot) for slot, s in enumerate(self.all) if s.handle is None]
+        if self._invariant or not idle:
+            return None  # evicting would make samples depend on the neighbours
+        self.clear(min(idle)[1])
+        return heapq.heappop(self._free)
+
+    def start(self, slot: int, handle: int, request: Request, *, now: int, version: int) -> None:
+        """Bind a request to a slot."""
+        state = self.all[slot]
+        state.handle, state.request, state.used = handle, request, now
+        state.session, state.version = self._kept(request), version
+        if state.session is not None:
+            self._by_session[state.session] = slot
+
+    def clear(self, slot: int) -> None:
+        """Forget what a slot holds."""
+        state = self.all[slot]
+        if not state.ids and state.request is None:
+            return
+        heapq.heappush(self._free, slot)
+        if state.session is not None:
+            self._by_session.pop(state.session, None)
+        state.ids, state.session, state.handle, state.request = (), None, None, None
+        self._rows.close(slot)
+
+    def _kept(self, request: Request) -> str | None:
+        """The session whose cache is kept after a request. In invariant mode nothing is evicted, so
+        what a rollout asks beside its main line may not keep a slot."""
+        return None if self._invariant and request.lane else request.session

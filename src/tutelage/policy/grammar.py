@@ -1,0 +1,321 @@
+"""Grammars of constrained replies: required or named tool calls, no calls, JSON of a schema.
+
+A grammar is made from what a request allows (`Constraint`), the tools' own parameter schemas, and
+the form in which the policy's chat template writes calls, so that a constrained call looks as the
+model would write it. The library llguidance says which tokens may follow; one `Matcher` follows
+one reply. `engine/streams.py` draws with it, and `narrowing.py` runs it again over recorded tokens
+for the trainer: a grammar is a pure function of the tokenizer, the tools and the constraint.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tutelage.errors import ConstraintError, EngineError
+from tutelage.types import JSON, Constraint, Message, ToolCall, ToolSpec
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+    from tutelage.policy.codec import Codec
+
+_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""JSON as `json.dumps` writes it: blanks that a grammar leaves free are blanks to get lost in."""
+
+_CACHE_LIMIT = 500
+
+_TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>")
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """The texts around a call's name and arguments, and between two calls."""
+
+    before: str
+    middle: str
+    after: str
+    between: str
+    several: bool
+    """Whether a turn may hold more than one call."""
+
+
+_FORMS = {
+    "hermes": CallForm('<tool_call>{"name": "', '", "arguments": ', "}</tool_call>", "", True),
+    "llama": CallForm('{"name": "', '", "parameters": ', "}", "", False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """A reply inside a row that a grammar constrained: its first column, how many tokens were
+    allowed at each of its columns, and what the grammar is made from."""
+
+    start: int
+    allowed: tuple[int, ...]
+    tools: tuple[ToolSpec, ...]
+    constraint: Constraint
+
+
+class Matcher:
+    """Follows one reply through a grammar, token by token."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    def fill(self, words: NDArray[np.int32]) -> None:
+        """Write the set of tokens that may come next, one bit each, least significant first.
+
+        Raises `EngineError` when nothing may, or the grammar grew beyond the library's limits.
+        """
+        found = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
+        words[:] = 0
+        words[: len(found)] = found[: len(words)]
+        if self._matcher.is_error():
+            raise EngineError(f"the reply's grammar failed: {self._matcher.get_error()}")
+        if not words.any():
+            raise EngineError("the reply's grammar allows no further token")
+
+    def accept(self, token: int) -> None:
+        """Go on after `token`. Raises `EngineError` when it was not allowed."""
+        if not self._matcher.consume_token(token):
+            raise EngineError(
+                f"token {token} is not what the reply's grammar allows: {self._matcher.get_error()}"
+            )
+
+
+class Grammar:
+    """A compiled grammar; `start` gives a matcher for one reply."""
+
+    def __init__(self, text: str, tokenizer: LLTokenizer, field: str) -> None:
+        """Raises `ConstraintError`, naming the request's `field`, when `text` cannot be one."""
+        from llguidance import LLMatcher
+
+        self.text = text
+        self._first = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(text), log_level=0)
+        reason = self._first.get_error()
+        if not reason and not np.frombuffer(self._first.compute_bitmask(), np.uint8).any():
+            reason = "no reply at all fits it"
+        if reason or self._first.is_error():
+            raise ConstraintError(
+                f"`{field}` cannot be enforced: {_short(reason)}; change the schema", field
+            )
+
+    def start(self) -> Matcher:
+        """A matcher at the beginning of a reply."""
+        return Matcher(self._first.deep_copy())
+
+
+class GrammarMaker:
+    """Makes grammars for one codec, and keeps them."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._made: dict[str, Grammar | None] = {}
+        self._tokenizer: LLTokenizer | None = None
+        self._form: CallForm | None = None
+
+    def make(self, tools: Sequence[ToolSpec], constraint: Constraint | None) -> Grammar | None:
+        """The grammar of a reply; None when nothing is constrained.
+
+        Raises `ConstraintError` for a tool that does not exist, a call that is required where there
+        are no tools, and schemas that cannot be satisfied or are not supported.
+        """
+        if constraint is None or constraint == Constraint():
+            return None
+        choice, schema = constraint.tool_choice, constraint.json_schema
+        told = [t.to_dict() for t in tools]
+        key = json.dumps([told, choice, constraint.parallel_tool_calls, schema])
+        if key not in self._made:
+            if len(self._made) >= _CACHE_LIMIT:
+                self._made.clear()
+            self._made[key] = self._make(tools, constraint)
+        return self._made[key]
+
+    def _make(self, tools: Sequence[ToolSpec], constraint: Constraint) -> Grammar | None:
+        choice = constraint.tool_choice
+        callable_ = _callable(tools, choice)
+        calls = self._calls(callable_, constraint)
+        rules: list[str] = []
+        if constraint.json_schema is not None and choice in ("auto", "none"):
+            rules = [f"document: {_json(constraint.json_schema)}"]
+            start = "document"
+            if calls and choice == "auto":
+                rules += calls
+                start = "document | thought calls"
+        elif choice == "none" or (choice == "auto" and calls):
+            if self._codec.call_format == "llama":
+                return None  # its calls are known by their text alone, and one is all it can make
+            rules = calls if choice == "auto" else []
+            if rules and "<tool_call>" not in self._vocabulary():
+                raise ConstraintError(
+                    "`parallel_tool_calls` false cannot be enforced for this model, whose calls "
+                    "begin with no token of their own; leave it out or set `tool_choice`",
+                    "parallel_tool_calls",
+                )
+            start = "TEXT? calls?" if rules else "TEXT?"
+        elif calls:
+            rules, start = calls, "thought calls"
+        else:
+            return None
+        text = "\n".join(["%llguidance {}", f"start: {start}", *rules, *self._texts(), ""])
+        self._check(constraint, callable_)
+        return Grammar(text, self._library(), _field(constraint))
+
+    def _check(self, constraint: Constraint, tools: Sequence[ToolSpec]) -> None:
+        """Look at each schema by itself, so that the error names the one that is at fault."""
+        schemas = [("tools." + t.name + ".parameters", _arguments(t)) for t in tools]
+        if constraint.json_schema is not None:
+            schemas.append(("response_format", constraint.json_schema))
+        for field, schema in schemas:
+            text = f"%llguidance {{}}\nstart: {_json(schema)}\n"
+            Grammar(text, self._library(), field)
+
+    def _calls(self, tools: Sequence[ToolSpec], constraint: Constraint) -> list[str]:
+        """Rules for the calls that a reply may make; none without tools."""
+        if not tools:
+            return []
+        form = self._call_form()
+        named = constraint.tool_choice not in ("auto", "required", "none")
+        several = form.several and constraint.parallel_tool_calls and not named
+        more = f"({self._literal(form.between)} call)*" if several else ""
+        rules = [
+            f"calls: call {more}",
+            "call: " + " | ".join(f"call_{i}" for i in range(len(tools))),
+        ]
+        for i, tool in enumerate(tools):
+            name = json.dumps(tool.name, ensure_ascii=False)[1:-1]
+            before = self._literal(form.before + name + form.middle)
+            after = self._literal(form.after)
+            rules.append(f"call_{i}: {before} {_json(_arguments(tool))} {after}")
+        return rules
+
+    def _texts(self) -> list[str]:
+        """Rules for free text, which holds no call, and for what may be thought before a call."""
+        rules = [_anything_but("TEXT", "<tool_call>")]
+        if "</think>" in self._vocabulary():
+            rules.append(_anything_but("THOUGHT", "</think>"))
+            close = f"THOUGHT {self._literal('</think>')} /\\s*/"
+        else:  # a text that ends where the tag first does
+            rules.append("thought_end[lazy]: /(.|\\n)*<\\/think>/")
+            close = "thought_end /\\s*/"
+        opening = self._codec.render_text([Message("user", "x")])
+        if opening.rstrip().endswith("<think>"):
+            return [*rules, f"thought: {close}"]
+        if "<think>" in str(self._codec.tokenizer.chat_template):
+            return [*rules, f"thought: ({self._literal('<think>')} {close})?"]
+        return [*rules, 'thought: ""']
+
+    def _vocabulary(self) -> dict[str, int]:
+        """Tokens that were added to the tokenizer, special ones and others."""
+        return cast("Any", self._codec.tokenizer).get_added_vocab()
+
+    def _literal(self, text: str) -> str:
+        """A fixed text; tags in it that are tokens of their own are written as these tokens."""
+        vocabulary = self._vocabulary()
+        pieces = re.split("(" + "|".join(re.escape(t) for t in _TAGS) + ")", text)
+        return " ".join(
+            f"<[{vocabulary[p]}]>" if p in vocabulary else json.dumps(p, ensure_ascii=False)
+            for p in pieces
+            if p or len(pieces) == 1
+        )
+
+    def _call_form(self) -> CallForm:
+        if self._form is None:
+            self._form = _form_of(self._codec)
+        return self._form
+
+    def _library(self) -> LLTokenizer:
+        """The tokenizer as the library wants it; made once, which takes up to a second."""
+        if self._tokenizer is None:
+            from llguidance.hf import from_tokenizer
+
+            try:
+                self._tokenizer = from_tokenizer(
+                    cast("Any", self._codec.tokenizer), eos_token=sorted(self._codec.eos_ids)
+                )
+            except ValueError as error:
+                raise ConstraintError(
+                    f"replies of this model cannot be constrained: {_short(str(error))}; leave out "
+                    "`tool_choice` and `response_format`",
+                    "tool_choice",
+                ) from error
+        return self._tokenizer
+
+
+def _callable(tools: Sequence[ToolSpec], choice: str) -> list[ToolSpec]:
+    """The tools that a reply may call. Raises `ConstraintError` when it must and cannot."""
+    if choice == "none":
+        return []
+    if choice in ("auto", "required"):
+        if choice == "required" and not tools:
+            raise ConstraintError("`tool_choice` 'required' needs `tools`", "tool_choice")
+        return list(tools)
+    found = [t for t in tools if t.name == choice]
+    if not found:
+        names = ", ".join(repr(t.name) for t in tools) or "none"
+        raise ConstraintError(
+            f"`tool_choice` names the tool {choice!r}, and the tools are {names}", "tool_choice"
+        )
+    return found
+
+
+def _arguments(tool: ToolSpec) -> JSON:
+    """The schema of a tool's arguments, which are always an object."""
+    return {"type": "object", **tool.parameters}
+
+
+def _json(schema: JSON) -> str:
+    return "%json " + json.dumps({**schema, "x-guidance": _STYLE}, ensure_ascii=False)
+
+
+def _anything_but(name: str, text: str) -> str:
+    """A rule for any text, also over lines, in which `text` does not occur."""
+    escaped = re.escape(text).replace("/", "\\/")
+    return f"{name}: /(.|\\n)*/ & ~/(.|\\n)*{escaped}(.|\\n)*/"
+
+
+def _field(constraint: Constraint) -> str:
+    return "tool_choice" if constraint.json_schema is None else "response_format"
+
+
+def _short(reason: str) -> str:
+    """The library's reason without the excerpt of the grammar that it quotes."""
+    said = " ".join(line.strip() for line in reason.split("\n   1 |")[0].splitlines())
+    said = re.sub(r"^at \d+\(\d+\): |failed to compile JSON schema: ", "", said).strip()
+    return said or "it is not supported"
+
+
+_NAMES, _ARGUMENTS = ("zqa", "zqb"), re.compile(r'\{\s*"zqc"\s*:\s*1\s*\}')
+
+
+def _form_of(codec: Codec) -> CallForm:
+    """How a codec's template writes calls; the common form of its kind when that cannot be told."""
+    usual = _FORMS[codec.call_format]
+    count = 2 if usual.several else 1
+    calls = tuple(ToolCall(f"zq{i}", _NAMES[i], '{"zqc": 1}') for i in range(count))
+    said = codec.render_text(
+        [Message("user", "x"), Message("assistant", None, calls)], open_turn=False
+    )
+    tag = usual.before.split('{"name"')[0]
+    parts = re.split(_NAMES[0] + "|" + _NAMES[1] + "|" + _ARGUMENTS.pattern, said)
+    if len(parts) != 2 * count + 1:
+        return usual
+    begin = parts[0].rfind(tag) if tag else parts[0].rfind("{")
+    before, middle, after = parts[0][begin:], parts[1], parts[2]
+    if begin < 0 or '"name"' not in before:
+        return usual
+    if not usual.several:
+        end = after.find("}") + 1
+        return CallForm(before, middle, after[:end], "", False) if end else usual
+    end = after.find("</tool_call>") + len("</tool_call>")
+    between = after[end:].removesuffix(before)
+    if "</tool_call>" not in after or not after.endswith(before) or between.strip():
+        return usual
+    return CallForm(before, middle, after[:end], between, True)

@@ -1,0 +1,176 @@
+"""Chat templates by name: `agent.template=qwen2.5` and its like.
+
+A checkpoint usually brings its template, and that one is used unless another is named. These render
+what the families' own templates render, tools included: turns, tool lists and tool calls in the
+form that those models were trained on. They put the format into our own words of Jinja, because the
+texts between the markers are what a model knows and may not differ. A name whose markers are not in
+the tokenizer's vocabulary is refused.
+
+Formats: the model cards of Qwen2.5 and Qwen3 (Qwen team) and of Llama 3.2 (Meta). `codec.py`
+renders with them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tutelage.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+_HERMES_TOOLS = (
+    "# Tools\\n\\nYou may call one or more functions to assist with the user query.\\n\\n"
+    "You are provided with function signatures within <tools></tools> XML tags:\\n<tools>"
+)
+_HERMES_FORM = (
+    "\\n</tools>\\n\\nFor each function call, return a json object with function name and "
+    "arguments within <tool_call></tool_call> XML tags:\\n<tool_call>\\n"
+    '{\\"name\\": <function-name>, \\"arguments\\": <args-json-object>}\\n</tool_call>'
+)
+
+_CALLS = """\
+{%- macro calls(message, lead) -%}
+{%- for call in message.tool_calls or [] -%}
+{%- set f = call.function if call.function is defined else call -%}
+{{- ('\\n' if not loop.first or lead else '') + '<tool_call>\\n{"name": "' + f.name -}}
+{{- '", "arguments": ' -}}
+{{- f.arguments if f.arguments is string else f.arguments | tojson -}}
+{{- '}\\n</tool_call>' -}}
+{%- endfor -%}
+{%- endmacro -%}
+"""
+
+_RESULT = """\
+{%- elif m.role == 'tool' -%}
+{{- '' if loop.previtem is defined and loop.previtem.role == 'tool' else '<|im_start|>user' -}}
+{{- '\\n<tool_response>\\n' + (m.content or '') + '\\n</tool_response>' -}}
+{{- '' if loop.nextitem is defined and loop.nextitem.role == 'tool' else '<|im_end|>\\n' -}}
+"""
+
+QWEN25 = (
+    _CALLS
+    + """\
+{%- set first = messages[0] -%}
+{%- set given = first.content if first.role == 'system' else
+    'You are Qwen, created by Alibaba Cloud. You are a helpful assistant.' -%}
+{{- '<|im_start|>system\\n' + given -}}
+{%- if tools -%}
+{{- "\\n\\nTOOLS" -}}
+{%- for tool in tools -%}{{- '\\n' + (tool | tojson) -}}{%- endfor -%}
+{{- "FORM" -}}
+{%- endif -%}
+{{- '<|im_end|>\\n' -}}
+{%- for m in messages -%}
+{%- if loop.first and m.role == 'system' -%}
+{%- elif m.role == 'assistant' -%}
+{{- '<|im_start|>assistant' -}}
+{{- '\\n' + m.content if m.content else ('' if m.tool_calls else '\\n') -}}
+{{- calls(m, true) + '<|im_end|>\\n' -}}
+RESULT{%- else -%}
+{{- '<|im_start|>' + m.role + '\\n' + (m.content or '') + '<|im_end|>\\n' -}}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
+"""
+)
+
+QWEN3 = (
+    _CALLS
+    + """\
+{%- set first = messages[0] -%}
+{%- if tools -%}
+{{- '<|im_start|>system\\n' + (first.content + '\\n\\n' if first.role == 'system' else '') -}}
+{{- "TOOLS" -}}
+{%- for tool in tools -%}{{- '\\n' + (tool | tojson) -}}{%- endfor -%}
+{{- "FORM<|im_end|>\\n" -}}
+{%- elif first.role == 'system' -%}
+{{- '<|im_start|>system\\n' + first.content + '<|im_end|>\\n' -}}
+{%- endif -%}
+{%- set at = namespace(question=-1) -%}
+{%- for m in messages -%}
+{%- if m.role == 'user' -%}{%- set at.question = loop.index0 -%}{%- endif -%}
+{%- endfor -%}
+{%- for m in messages -%}
+{%- if loop.first and m.role == 'system' -%}
+{%- elif m.role == 'assistant' -%}
+{%- set said = m.content or '' -%}
+{%- if loop.index0 < at.question and '</think>' in said -%}
+{%- set said = said.split('</think>')[-1].lstrip('\\n') -%}
+{%- endif -%}
+{{- '<|im_start|>assistant\\n' + said + calls(m, said != '') + '<|im_end|>\\n' -}}
+RESULT{%- else -%}
+{{- '<|im_start|>' + m.role + '\\n' + (m.content or '') + '<|im_end|>\\n' -}}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{- '<|im_start|>assistant\\n' -}}
+{%- if enable_thinking is defined and enable_thinking is false -%}
+{{- '<think>\\n\\n</think>\\n\\n' -}}
+{%- endif -%}
+{%- endif -%}
+"""
+)
+
+LLAMA32 = """\
+{%- set first = messages[0] -%}
+{%- set given = first.content | trim if first.role == 'system' else '' -%}
+{%- macro turn(role) -%}{{- '<|start_header_id|>' + role + '<|end_header_id|>\\n\\n' -}}
+{%- endmacro -%}
+{{- '<|begin_of_text|>' + turn('system') + ('Environment: ipython\\n' if tools else '') -}}
+{{- 'Cutting Knowledge Date: December 2023\\nToday Date: 26 Jul 2024\\n\\n' + given -}}
+{{- '<|eot_id|>' -}}
+{%- set at = namespace(told=not tools) -%}
+{%- for m in messages -%}
+{%- if loop.first and m.role == 'system' -%}
+{%- elif m.role == 'user' and not at.told -%}
+{%- set at.told = true -%}
+{{- turn('user') + 'Given the following functions, please respond with a JSON for a function ' -}}
+{{- 'call with its proper arguments that best answers the given prompt.\\n\\n' -}}
+{{- 'Respond in the format ' -}}
+{{- '{"name": function name, "parameters": dictionary of argument name and its value}.' -}}
+{{- 'Do not use variables.\\n\\n' -}}
+{%- for tool in tools -%}{{- (tool | tojson(indent=4)) + '\\n\\n' -}}{%- endfor -%}
+{{- (m.content | trim) + '<|eot_id|>' -}}
+{%- elif m.role == 'assistant' and m.tool_calls -%}
+{%- for call in m.tool_calls -%}
+{%- set f = call.function if call.function is defined else call -%}
+{{- turn('assistant') + '{"name": "' + f.name + '", "parameters": ' -}}
+{{- (f.arguments if f.arguments is string else f.arguments | tojson) + '}<|eot_id|>' -}}
+{%- endfor -%}
+{%- else -%}
+{{- turn('ipython' if m.role == 'tool' else m.role) + ((m.content or '') | trim) -}}
+{{- '<|eot_id|>' -}}
+{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- turn('assistant') -}}{%- endif -%}
+"""
+
+
+def _filled(text: str) -> str:
+    parts = {"TOOLS": _HERMES_TOOLS, "FORM": _HERMES_FORM, "RESULT": _RESULT}
+    for name, part in parts.items():
+        text = text.replace(name, part)
+    return text
+
+
+TEMPLATES = {"qwen2.5": _filled(QWEN25), "qwen3": _filled(QWEN3), "llama-3.2": LLAMA32}
+"""The templates by the names that `agent.template` takes."""
+
+_MARKERS = {
+    "qwen2.5": ("<|im_start|>", "<|im_end|>"),
+    "qwen3": ("<|im_start|>", "<|im_end|>"),
+    "llama-3.2": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+}
+
+
+def put_template(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """Give a tokenizer the template of this name. Raises `ModelError` when it cannot speak it."""
+    vocabulary = tokenizer.get_vocab()
+    missing = [marker for marker in _MARKERS[name] if marker not in vocabulary]
+    if missing:
+        raise ModelError(
+            f"agent.template={name!r} needs the token {missing[0]!r}, which the tokenizer does not "
+            "have; leave agent.template out to use the model's own template"
+        )
+    tokenizer.chat_template = TEMPLATES[name]

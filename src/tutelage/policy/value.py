@@ -1,0 +1,59 @@
+"""The value model: a network without its output head, and a linear value for each trained token.
+
+The value of a token is that of the state in which it was sampled: a line on the hidden state that
+predicts it. The trunk is a copy of the policy's or a model of its own; it shares no tensor with the
+policy. The line begins at zero, so a fresh critic says 0 everywhere, needs no random draw, and
+learns from its first step. `train/critic.py` trains it; the loss is `algorithms/rl/value.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tutelage.policy.network import Network
+from tutelage.policy.packing import TokenRow
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Value of each trained token, K of them, with gradient, and which row and token it is."""
+
+    values_K: Tensor
+    rows_K: Tensor
+    columns_K: Tensor
+
+
+class ValueModel:
+    """A trunk and a value head in float32."""
+
+    def __init__(self, network: Network) -> None:
+        """`network` becomes the trunk: hand in a copy where it is still used elsewhere."""
+        self._network = network
+        device = network.device
+        self._line_H = torch.zeros(network.width, device=device, requires_grad=True)
+        self._bias = torch.zeros((), device=device, requires_grad=True)
+
+    def named(self) -> list[tuple[str, Tensor]]:
+        """Trainable tensors, in a fixed order."""
+        head = [("value_head.weight", self._line_H), ("value_head.bias", self._bias)]
+        return [*self._network.trunk(), *head]
+
+    def parameters(self) -> list[Tensor]:
+        """The tensors of `named`."""
+        return [t for _, t in self.named()]
+
+    def values(self, rows: Sequence[TokenRow], dtype: torch.dtype = torch.float32) -> Values:
+        """The value of each trained token of `rows`, with gradients."""
+        states = self._network.states(rows, dtype)
+        values_K = states.hidden_KH @ self._line_H + self._bias
+        return Values(values_K, states.rows_K, states.columns_K)
+
+    @torch.no_grad()
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Set the weights from `dict(self.named())`-shaped tensors, bit for bit."""
+        for name, tensor in self.named():
+            tensor.copy_(tensors[name])

@@ -1,0 +1,217 @@
+"""The client of other servers: what goes out, what is recorded, what is asked again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+
+from tutelage.engine.remote import RemoteChatClient
+from tutelage.errors import ContextOverflowError, EngineError, RemoteError
+from tutelage.gateway import Gateway, ScriptedClient
+from tutelage.gateway.scripted import ScriptedReply
+from tutelage.rollouts.rows import build_rows
+from tutelage.types import Constraint, Message, Sampling, StopReason, ToolCall, ToolSpec
+
+ASK = [Message("user", "hi")]
+SAMPLING = Sampling(temperature=0.5, max_tokens=9)
+TOOLS = (ToolSpec("f", "F.", {"type": "object", "properties": {}}),)
+Answer = Callable[[httpx2.Request], httpx2.Response]
+
+
+def completion(message: dict[str, Any] | None = None, **more: Any) -> httpx2.Response:
+    """What a server answers."""
+    choice = {"index": 0, "finish_reason": "stop", **more.pop("choice", {})}
+    choice["message"] = message or {"role": "assistant", "content": "hello"}
+    usage = {"prompt_tokens": 7, "completion_tokens": 3}
+    return httpx2.Response(200, json={"choices": [choice], "usage": usage, **more})
+
+
+def client(*answers: httpx2.Response | Exception, **given: Any) -> tuple[RemoteChatClient, Any]:
+    """A client of a server that gives these answers, the last one for ever; and its requests."""
+    seen: list[httpx2.Request] = []
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        answer = answers[min(len(seen), len(answers) - 1)]
+        seen.append(request)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    transport = httpx2.MockTransport(handle)
+    return RemoteChatClient("http://up/v1/", "key", "big", transport=transport, **given), seen
+
+
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Pauses take no time; their lengths."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("tutelage.engine.remote.asyncio.sleep", sleep)
+    return pauses
+
+
+async def test_a_call_goes_out_whole_and_comes_back_on_record() -> None:
+    tool = {"id": "call_up", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    answer = completion({"role": "assistant", "content": None, "tool_calls": [tool]})
+    remote, seen = client(answer, extra={"user": "me"})
+    call = await remote.chat(
+        ASK, tools=TOOLS, sampling=Sampling(0.5, 0.9, 4, 9, ("x",)), agent="judge", seed=5,
+        constraint=Constraint("required", parallel_tool_calls=False),
+    )  # fmt: skip
+    (request,) = seen
+    assert str(request.url) == "http://up/v1/chat/completions"
+    assert request.headers["authorization"] == "Bearer key"
+    assert json.loads(request.content) == {
+        "model": "big", "messages": [{"role": "user", "content": "hi"}], "temperature": 0.5,
+        "top_p": 0.9, "top_k": 4, "max_tokens": 9, "stop": ["x"], "seed": 5,
+        "tools": [TOOLS[0].to_dict()], "tool_choice": "required", "parallel_tool_calls": False,
+        "user": "me",
+    }  # fmt: skip
+    assert call.reply == Message("assistant", None, (ToolCall("call_up", "f", "{}"),))
+    assert call.agent == "judge"
+    assert call.policy is None
+    assert (call.prompt_ids, call.sampled.token_ids) == ((), ())
+    assert remote.usage(call) == (7, 3)
+    assert remote.calls == [call]
+    assert build_rows([call]) == []
+    await remote.close()
+
+
+@pytest.mark.parametrize(
+    ("constraint", "sent"),
+    [
+        (Constraint("f"), {"tool_choice": {"type": "function", "function": {"name": "f"}}}),
+        (Constraint("none"), {"tool_choice": "none"}),
+        (
+            Constraint(json_schema={"type": "object"}),
+            {"response_format": {"type": "json_object"}},
+        ),
+        (
+            Constraint(json_schema={"type": "array"}),
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "reply", "schema": {"type": "array"}, "strict": True},
+                }
+            },
+        ),
+    ],
+)
+async def test_constraints_go_out(constraint: Constraint, sent: dict[str, Any]) -> None:
+    remote, seen = client(completion())
+    await remote.chat(ASK, tools=TOOLS, sampling=SAMPLING, constraint=constraint)
+    body = json.loads(seen[0].content)
+    assert {k: body[k] for k in sent} == sent
+
+
+async def test_token_ids_are_recorded_where_the_server_gives_them() -> None:
+    entries = [{"token": "a", "logprob": -0.5}, {"token": "b", "logprob": -1.5}]
+    choice = {"token_ids": [4, 5], "logprobs": {"content": entries}, "finish_reason": "length"}
+    remote, seen = client(completion(choice=choice, prompt_token_ids=[1, 2, 3]), token_ids=True)
+    call = await remote.chat(ASK, sampling=SAMPLING)
+    body = json.loads(seen[0].content)
+    assert body["return_token_ids"] is True
+    assert body["logprobs"] is True
+    assert call.prompt_ids == (1, 2, 3)
+    assert call.sampled.token_ids == (4, 5)
+    assert call.sampled.raw_logprobs == (-0.5, -1.5)
+    assert call.sampled.stop_reason is StopReason.LENGTH
+
+
+async def test_ids_without_their_logprobs_are_not_kept() -> None:
+    remote, _ = client(completion(choice={"token_ids": [4, 5]}, prompt_token_ids=[1]))
+    call = await remote.chat(ASK, sampling=SAMPLING)
+    assert (call.prompt_ids, call.sampled.token_ids) == ((), ())
+
+
+async def test_a_server_that_is_away_is_asked_again(no_pause: list[float]) -> None:
+    answers = [
+        httpx2.ConnectError("refused"),
+        httpx2.Response(503, text="busy"),
+        httpx2.Response(429, headers={"retry-after": "2"}, text="slow"),
+        completion(),
+    ]
+    remote, seen = client(*answers)
+    assert (await remote.chat(ASK, sampling=SAMPLING)).reply.content == "hello"
+    assert [r.headers["x-stainless-retry-count"] for r in seen] == ["0", "1", "2", "3"]
+    assert no_pause[2] == 2.0
+    assert 0.25 <= no_pause[0] <= 0.75
+    again, _ = client(*answers)
+    await again.chat(ASK, sampling=SAMPLING)
+    assert no_pause[:3] == no_pause[3:]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "asked", "told"),
+    [
+        (httpx2.ConnectError("refused"), EngineError, 3, "cannot reach"),
+        (httpx2.Response(500, text="x"), RemoteError, 3, "answered 500"),
+        (httpx2.Response(400, json={"error": {"message": "bad"}}), RemoteError, 1, "bad"),
+        (
+            httpx2.Response(402, json={"error": {"message": "m", "code": "c"}}), RemoteError, 1,
+            "answered 402",
+        ),
+        (
+            httpx2.Response(
+                400, json={"error": {"message": "x", "code": "context_length_exceeded"}}
+            ),
+            ContextOverflowError, 1, "too long",
+        ),
+        (httpx2.Response(500, headers={"x-should-retry": "false"}), RemoteError, 1, "500"),
+        (httpx2.Response(200, text="<html>"), EngineError, 1, "no JSON"),
+        (httpx2.Response(200, json=[]), EngineError, 1, "list"),
+        (httpx2.Response(200, json={"choices": []}), EngineError, 1, "no chat completion"),
+        (httpx2.Response(200, json={"choices": [{"message": {"content": 5}}]}), EngineError, 1,
+         "no chat completion"),
+    ],
+)  # fmt: skip
+async def test_what_cannot_be_had_is_an_engine_error(
+    answer: Any, error: type[Exception], asked: int, told: str, no_pause: list[float]
+) -> None:
+    remote, seen = client(answer, attempts=3)
+    with pytest.raises(error, match=told) as caught:
+        await remote.chat(ASK, sampling=SAMPLING)
+    assert len(seen) == asked
+    assert not remote.calls
+    if isinstance(caught.value, RemoteError):
+        assert caught.value.status == answer.status_code
+
+
+async def test_the_record_can_be_bounded() -> None:
+    remote, _ = client(completion(), keep=2)
+    calls = [await remote.chat(ASK, sampling=SAMPLING) for _ in range(3)]
+    assert remote.calls == calls[1:]
+    assert remote.usage(calls[0]) is None
+    assert len({c.id for c in calls}) == 3
+
+
+async def test_it_speaks_to_our_own_gateway_with_token_ids() -> None:
+    """And the gateway passes requests on to it: two gateways in a row have the same record."""
+    inner, outer = Gateway(), Gateway()
+    source = ScriptedClient(["one", ScriptedReply(None, (("f", "{}"),))])
+    below = inner.open("r", "a", source)
+    remote = RemoteChatClient(
+        below.base_url, below.api_key, "m", token_ids=True,
+        transport=httpx2.ASGITransport(app=inner.app),
+    )  # fmt: skip
+    above = outer.open("r", "a", remote)
+    headers = {"authorization": f"Bearer {above.api_key}"}
+    transport = httpx2.ASGITransport(app=outer.app)
+    async with httpx2.AsyncClient(transport=transport, headers=headers) as http:
+        for stream in (False, True):
+            body = {"model": "m", "messages": [m.to_dict() for m in ASK], "stream": stream}
+            answer = await http.post(above.base_url + "/chat/completions", json=body)
+            assert answer.status_code == 200
+    for theirs, ours in zip(source.calls, remote.calls, strict=True):
+        assert ours.prompt_ids == theirs.prompt_ids
+        assert ours.sampled.token_ids == theirs.sampled.token_ids
+        assert ours.sampled.raw_logprobs == theirs.sampled.raw_logprobs
+        assert [c.id for c in ours.reply.tool_calls] == [c.id for c in theirs.reply.tool_calls]
+    await remote.close()
