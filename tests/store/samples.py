@@ -6,9 +6,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tutelage.tracing.records import KINDS, STATUSES, SpanEvent, SpanRecord
 from tutelage.types import (
     Attempt,
     Call,
+    Constraint,
     Failure,
     FailureCause,
     Message,
@@ -22,6 +24,7 @@ from tutelage.types import (
     Task,
     ToolCall,
     ToolResult,
+    ToolSpec,
 )
 
 RUN: dict[str, Any] = {
@@ -124,6 +127,28 @@ def rollouts(count: int, *, first: int = 0, **fields: Any) -> list[Rollout]:
     return [rollout(f"roll_{i:06d}", index=i, **fields) for i in range(first, first + count)]
 
 
+def span(number: int = 0, rollout_id: str = "roll_0", **fields: Any) -> SpanRecord:
+    """One span of a rollout, with an event."""
+    given: dict[str, Any] = {
+        "trace_id": "0af7651916cd43dd8448eb211c80319c",
+        "span_id": f"{number + 1:016x}",
+        "parent_id": None,
+        "name": f"step {number}",
+        "start_ns": 1_700_000_000_000_000_000 + number,
+        "end_ns": 1_700_000_000_500_000_000 + number,
+        "kind": "client",
+        "attributes": {"gen_ai.agent.name": "mine", "n": number, "list": [1.5, None, "x"]},
+        "events": (SpanEvent("seen", 1_700_000_000_100_000_000, {"what": "it"}),),
+        "status": "error",
+        "status_message": "half way",
+        "resource": {"service.name": "agent"},
+        "scope": "mine",
+        "rollout_id": rollout_id,
+        "attempt_id": "att_0",
+    }
+    return SpanRecord(**given | fields)
+
+
 # Strange records: any text (NUL and lone surrogates included), any float where one is allowed.
 
 text = st.text(st.characters(), max_size=12) | st.sampled_from(
@@ -146,6 +171,8 @@ messages = st.builds(
     st.none() | text,
     st.none() | text,
 )
+schemas = st.dictionaries(text, json_values, max_size=3)
+constraints = st.builds(Constraint, text, st.booleans(), st.none() | schemas)
 calls = st.builds(
     Call,
     id=text,
@@ -153,10 +180,17 @@ calls = st.builds(
     index=small,
     messages=st.lists(messages, max_size=3).map(tuple),
     prompt_ids=tokens,
-    sampled=st.builds(Sampled, tokens, logprobs, logprobs, st.sampled_from(StopReason), small),
+    sampled=st.builds(
+        Sampled, tokens, logprobs, logprobs, st.sampled_from(StopReason), small, tokens
+    ),
     reply=messages,
     sampling=st.builds(Sampling, finite, finite, small, small, st.lists(text).map(tuple)),
     parse_errors=st.lists(text, max_size=2).map(tuple),
+    tools=st.lists(st.builds(ToolSpec, text, text, schemas), max_size=2).map(tuple),
+    constraint=st.none() | constraints,
+    policy=st.none() | text,
+    started=finite,
+    seconds=finite,
 )
 attempts = st.builds(
     Attempt,
@@ -165,13 +199,32 @@ attempts = st.builds(
     status=st.sampled_from(RolloutStatus),
     calls=st.lists(calls, max_size=2).map(tuple),
     tool_results=st.lists(
-        st.builds(ToolResult, text, text, text, text, st.none() | text, finite), max_size=2
+        st.builds(ToolResult, text, text, text, text, st.none() | text, finite, finite), max_size=2
     ).map(tuple),
     answer=st.none() | text,
     reward=st.none() | st.builds(Reward, finite, st.dictionaries(text, finite, max_size=3)),
     failure=st.none() | st.builds(Failure, st.sampled_from(FailureCause), text, st.none() | text),
     stop=st.none() | text,
     seconds=finite,
+    started=finite,
+)
+spans = st.builds(
+    SpanRecord,
+    trace_id=text,
+    span_id=text,
+    parent_id=st.none() | text,
+    name=text,
+    start_ns=st.integers(0, 2**63 - 1),
+    end_ns=st.integers(0, 2**63 - 1),
+    kind=st.sampled_from(KINDS),
+    attributes=schemas,
+    events=st.lists(st.builds(SpanEvent, text, small, schemas), max_size=2).map(tuple),
+    status=st.sampled_from(STATUSES),
+    status_message=text,
+    resource=schemas,
+    scope=text,
+    rollout_id=text,
+    attempt_id=st.none() | text,
 )
 strange_rollouts = st.builds(
     Rollout,

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, create_engine, inspect
 
 from tutelage.errors import StoreError
-from tutelage.store import Store, open_store
+from tutelage.store import (
+    CheckpointRow,
+    MetricsRow,
+    PutResult,
+    ResourceRow,
+    RunStatus,
+    Store,
+    open_store,
+)
 from tutelage.store.migrations import BASE_VERSION, MIGRATIONS, Migration
-from tutelage.store.sqlite import open_engine
+from tutelage.store.sqlite import open_backend
+from tutelage.types import Mode, RolloutStatus
 
 from . import samples
+
+FORMAT_1 = Path(__file__).with_name("format_1.sql")
+"""A file as the first format left it: `.dump` of one that was written by the code of its time."""
 
 
 def add_note(conn: Connection) -> None:
@@ -42,12 +56,10 @@ def old(tmp_path: Path) -> Path:
 
 
 def upgraded(path: Path, *more: Migration) -> Store:
-    return Store(open_engine(path, migrations=(*MIGRATIONS, *more)), path)
+    return Store(open_backend(path, migrations=(*MIGRATIONS, *more)))
 
 
 def versions(path: Path) -> list[tuple[int, str]]:
-    import sqlite3
-
     with sqlite3.connect(path) as conn:
         rows = conn.execute("select version, name from schema_version order by version").fetchall()
     conn.close()
@@ -85,7 +97,7 @@ def test_a_failed_upgrade_changes_nothing(old: Path) -> None:
 
 def test_a_newer_file_is_refused(old: Path) -> None:
     upgraded(old, *STEPS).close()
-    with pytest.raises(StoreError, match=r"format 3, .* up to 1: .*pip install -U tutelage"):
+    with pytest.raises(StoreError, match=r"format 4, .* up to 2: .*pip install -U tutelage"):
         open_store(old)
 
 
@@ -93,3 +105,75 @@ def test_a_new_file_has_the_newest_format(tmp_path: Path) -> None:
     open_store(tmp_path / "new.db").close()
     found = versions(tmp_path / "new.db")
     assert [number for number, _ in found] == list(range(1, BASE_VERSION + len(MIGRATIONS) + 1))
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Path:
+    """A file of the first format."""
+    path = tmp_path / "first.db"
+    with sqlite3.connect(path) as conn:
+        conn.executescript(FORMAT_1.read_text(encoding="utf-8"))
+    conn.close()
+    return path
+
+
+def test_a_file_of_the_first_format_reads_as_it_was_written(first: Path) -> None:
+    failed = samples.attempt(0, RolloutStatus.FAILED)
+    retried = samples.rollout(
+        "retried", failed, samples.attempt(1),
+        step=1, group="g1", mode=Mode.VAL, label="before/greedy",
+    )  # fmt: skip
+    odd = samples.rollout("odd", answer="half \ud83d a pair, \x00")
+    with open_store(first) as store:
+        assert list(store.rollouts("run_a")) == [odd, *samples.rollouts(2), retried]
+        assert [a.answer for a in store.late_results("run_a", "roll_000000")] == ["late"]
+        assert store.metrics("run_a") == [MetricsRow(1, {"reward": 0.5})]
+        assert store.checkpoints("run_a") == [CheckpointRow(1, "one")]
+        prompt = ResourceRow("prompt", 1, 0, "prompt", {"text": "Think."})
+        assert store.resources("run_a") == [prompt]
+        run = store.run("run_a")
+        assert (run.status, run.result) == (RunStatus.SUCCEEDED, {"status": "finished"})
+        assert (run.config, run.seed) == (samples.RUN["config"], 7)
+
+
+def test_a_file_of_the_first_format_goes_on(first: Path) -> None:
+    with open_store(first) as store:
+        # The same record again is a repeat, although records have more fields by now.
+        assert store.put_rollouts(samples.rollouts(3)) == PutResult(new=1, unchanged=2)
+        late = samples.rollout("roll_000000", answer="late")
+        assert store.put_rollouts([late]) == PutResult(unchanged=1)
+        store.put_spans("run_a", [samples.span()])
+        assert store.spans("run_a", "roll_0") == [samples.span()]
+
+
+def test_an_upgraded_file_has_the_tables_of_a_new_one(first: Path, tmp_path: Path) -> None:
+    open_store(first).close()
+    open_store(tmp_path / "new.db").close()
+    assert tables(first) == tables(tmp_path / "new.db")
+
+
+def tables(path: Path) -> dict[str, Any]:
+    """Columns, keys and indexes of every table."""
+    engine = create_engine(f"sqlite:///{path}")
+    found = inspect(engine)
+
+    def plain(column: dict[str, Any]) -> tuple[Any, ...]:
+        return (column["name"], str(column["type"]), column["nullable"], column["primary_key"])
+
+    shape = {
+        name: (
+            [plain(dict(c)) for c in found.get_columns(name)],
+            sorted(
+                (
+                    tuple(k["constrained_columns"]),
+                    k["referred_table"],
+                    tuple(dict(k).get("options", {}).items()),
+                )
+                for k in found.get_foreign_keys(name)
+            ),
+            sorted((i["name"], tuple(i["column_names"])) for i in found.get_indexes(name)),
+        )
+        for name in found.get_table_names()
+    }
+    engine.dispose()
+    return shape

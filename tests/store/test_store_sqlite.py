@@ -41,11 +41,11 @@ def test_where_a_store_can_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("postgresql://me:secret@host/db", "SQLite is what exists"),
-        ("mysql+nodriver://host/db", "SQLite is what exists"),
+        ("mysql+nodriver://me:secret@host/db", "stores cannot be in: give a path"),
         ("sqlite://", "names no file"),
         ("sqlite:///:memory:", "names no file"),
         ("://", "no database URL"),
+        ("what ever://me:secret@host", "no database URL"),
     ],
 )
 def test_other_urls_are_refused(url: str, message: str) -> None:

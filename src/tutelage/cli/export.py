@@ -1,4 +1,4 @@
-"""`tutelage export RUN --format jsonl|sft`: a run's rollouts as rows for other programs.
+"""`tutelage export RUN --format jsonl|sft|otlp`: a run's rollouts as rows for other programs.
 
 The rows are made in `store/export.py`. A file is written aside and renamed, so that an interrupted
 export leaves the old file, or none.
@@ -26,11 +26,16 @@ def export(
     fmt: Annotated[
         str,
         typer.Option(
-            "--format", metavar="jsonl|sft", help="Whole rollouts, or chat rows of the successes."
+            "--format",
+            metavar="jsonl|sft|otlp",
+            help="Whole rollouts, chat rows of the successes, or traces as OTLP-JSON.",
         ),
     ] = "jsonl",
     successful: Annotated[
         bool, typer.Option("--successful", help="Only rollouts of full reward; sft always is.")
+    ] = False,
+    content: Annotated[
+        bool, typer.Option("--content", help="Of traces: messages, arguments and results too.")
     ] = False,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to; without it, standard output.")
@@ -44,9 +49,14 @@ def export(
 
     folder = find(run)
     with open_run(folder) as (store, run_id):
-        rows: Iterable[dict[str, Any]] = export_rows(store, run_id, fmt, tools=_tools(folder, fmt))
-        if successful and fmt == "jsonl":
-            rows = filter(_succeeded, rows)
+        rows: Iterable[dict[str, Any]] = export_rows(
+            store,
+            run_id,
+            fmt,
+            tools=_tools(folder, fmt),
+            content=content,
+            successful=successful,
+        )
         lines = (dump_json(row, "exported row") for row in rows)
         count = _write(lines, out)
     if not count:
@@ -57,13 +67,6 @@ def export(
         )
     if out is not None:
         typer.echo(f"{count} rows in {out}", err=True)
-
-
-def _succeeded(record: dict[str, Any]) -> bool:
-    from tutelage.store.export import SUCCESS
-
-    reward = record["reward"]
-    return record["status"] == "succeeded" and reward is not None and reward >= SUCCESS
 
 
 def _tools(folder: RunFolder, fmt: str) -> tuple[ToolSpec, ...]:

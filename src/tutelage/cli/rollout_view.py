@@ -7,7 +7,7 @@ edited or cut-off history shows as it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.padding import Padding
@@ -39,12 +39,17 @@ def show_head(console: Console, rollout: Rollout) -> None:
         facts(console, [("wanted", str(answer))], indent=_INDENT)
 
 
-def show_rollout(console: Console, rollout: Rollout, *, tokens: bool = False) -> None:
-    """All attempts; of those before the last one only how they failed."""
+def show_rollout(
+    console: Console, rollout: Rollout, *, tokens: bool = False, graded: bool = True
+) -> None:
+    """All attempts; of those before the last one only how they failed.
+
+    `graded` shows the reward.
+    """
     for attempt in rollout.attempts[:-1]:
         say(console, (f"\nattempt {attempt.index}: {attempt.status.value}", "bold"))
         _show_failure(console, attempt)
-    _show_attempt(console, rollout.last, tokens)
+    _show_attempt(console, rollout.last, tokens, graded)
 
 
 def reward_words(reward: Reward | None) -> str:
@@ -55,7 +60,7 @@ def reward_words(reward: Reward | None) -> str:
     return number(reward.value) + (f" ({parts})" if parts else "")
 
 
-def _show_attempt(console: Console, attempt: Attempt, tokens: bool) -> None:
+def _show_attempt(console: Console, attempt: Attempt, tokens: bool, graded: bool) -> None:
     results = {result.call_id: result for result in attempt.tool_results}
     told: set[str] = set()
     known: dict[str, tuple[Message, ...]] = {}
@@ -72,7 +77,7 @@ def _show_attempt(console: Console, attempt: Attempt, tokens: bool) -> None:
     for result in attempt.tool_results:
         if result.call_id not in told:
             _show_result(console, result.text, result)
-    _show_end(console, attempt)
+    _show_end(console, attempt, graded)
 
 
 def _show_messages(
@@ -139,13 +144,12 @@ def _show_tokens(console: Console, call: Call) -> None:
         _block(console, f"and {more} more; all are in: tutelage export RUN --format jsonl", "dim")
 
 
-def _show_end(console: Console, attempt: Attempt) -> None:
+def _show_end(console: Console, attempt: Attempt, graded: bool) -> None:
     say(console)
-    ends: Iterable[tuple[str, str]] = [
-        ("answer", "none" if attempt.answer is None else attempt.answer),
-        ("reward", reward_words(attempt.reward)),
-        ("end", f"{attempt.stop or attempt.status.value}, after {attempt.seconds:.2f} s"),
-    ]
+    ends = [("answer", "none" if attempt.answer is None else attempt.answer)]
+    if graded:
+        ends.append(("reward", reward_words(attempt.reward)))
+    ends.append(("end", f"{attempt.stop or attempt.status.value}, after {attempt.seconds:.2f} s"))
     facts(console, ends)
     _show_failure(console, attempt)
 

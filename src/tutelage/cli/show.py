@@ -43,6 +43,9 @@ def show(
     tokens: Annotated[
         bool, typer.Option("--tokens", help="Of a rollout: token ids and log-probabilities.")
     ] = False,
+    content: Annotated[
+        bool, typer.Option("--content", help="Of a rollout: all attributes of its spans.")
+    ] = False,
     rollouts: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Of a run: list N rollouts.")
     ] = None,
@@ -59,7 +62,7 @@ def show(
     console = output()
     folder = None if run is not None else _as_run(name)
     if folder is None:
-        _show_one(console, name, run, tokens)
+        _show_one(console, name, run, tokens, content)
     elif rollouts is not None or step is not None or failed:
         _show_list(console, folder, rollouts, step, failed)
     else:
@@ -77,16 +80,20 @@ def _as_run(name: str) -> RunFolder | None:
         return None
 
 
-def _show_one(console: Console, prefix: str, run: str | None, tokens: bool) -> None:
+def _show_one(console: Console, prefix: str, run: str | None, tokens: bool, content: bool) -> None:
     from tutelage.cli.console import say
     from tutelage.cli.rollout_view import show_head, show_rollout
-    from tutelage.cli.stores import find_rollout
+    from tutelage.cli.spans_view import show_trace
+    from tutelage.cli.stores import find_rollout, open_run
     from tutelage.train.folder import RUNS, every, find
 
     folders = every() if run is None else [find(run)]
     rollout, holders = find_rollout(prefix, folders, RUNS if run is None else folders[0].path)
     show_head(console, rollout)
     show_rollout(console, rollout, tokens=tokens)
+    with open_run(holders[0]) as (store, run_id):
+        recorded = store.spans(run_id, rollout.id)
+    show_trace(console, rollout, recorded, content=content)
     if len(holders) > 1:
         others = ", ".join(folder.name for folder in holders[1:])
         say(
@@ -126,7 +133,7 @@ def _show_run(console: Console, folder: RunFolder) -> None:
         say(console, state, "" if is_held(folder) else f"tutelage resume {folder.path}")
     else:
         show_outcome(console, folder, result)
-    if folder.store.is_file():
+    if folder.store_address() is not None:
         with open_run(folder) as (store, run_id):
             _show_causes(console, store, run_id)
             _show_samples(console, folder, list(_samples(store, run_id, _last_tick(folder))))

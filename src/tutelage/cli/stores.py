@@ -24,12 +24,13 @@ def open_run(folder: RunFolder) -> Generator[tuple[Store, str]]:
     """The store of a run, and the run's id in it. Raises `RunError` when there is no store yet."""
     from tutelage.store import open_store
 
-    if not folder.store.is_file():
+    address = folder.store_address()
+    if address is None:
         raise RunError(
             f"the run {folder.name!r} has no store, so it ended before its first rollout. "
             f"Go on with it: tutelage resume {folder.path}"
         )
-    with open_store(folder.store, create=False) as store:
+    with open_store(address, create=False) as store:
         ids = [run.id for run in store.runs()]
         # A folder that was renamed still holds the one run that it was made for.
         run_id = ids[0] if len(ids) == 1 else folder.name
@@ -45,7 +46,7 @@ def find_rollout(
     """
     found: list[tuple[Rollout, RunFolder]] = []
     for folder in folders:
-        if not folder.store.is_file():
+        if folder.store_address() is None:
             continue
         with open_run(folder) as (store, run_id):
             try:

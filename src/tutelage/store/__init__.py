@@ -19,12 +19,13 @@ from tutelage.store.records import (
 from tutelage.store.status import RunStatus
 from tutelage.store.store import Store, open_store
 from tutelage.store.values import dump_json
-from tutelage.store.writer import StoreWriter
+from tutelage.store.writer import Listener, StoreWriter
 
 __all__ = [
     "FORMATS",
     "CheckpointRow",
     "Discarded",
+    "Listener",
     "MetricsRow",
     "PutResult",
     "ResourceRow",

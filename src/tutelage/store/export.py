@@ -4,16 +4,18 @@
 `algorithms/sft` and other trainers read it: the turns of successful training rollouts with their
 tool calls and observations. Calls become one row only while each extends the conversation before
 it, so a context that was rewritten on the way starts a new row instead of inventing a conversation
-that never was.
+that never was. `otlp` is a rollout's traces, one request of OTLP-JSON a line, as collectors read
+them from a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 from tutelage.errors import StoreError
 from tutelage.store.store import Store
+from tutelage.tracing.tree import whole_trace
 from tutelage.types import (
     JSON,
     Attempt,
@@ -25,24 +27,54 @@ from tutelage.types import (
     ToolSpec,
 )
 
-FORMATS = ("jsonl", "sft")
+FORMATS = ("jsonl", "sft", "otlp")
 SUCCESS = 1.0
 """The reward of a full success in all built-in graders."""
 
 
 def export_rows(
-    store: Store, run_id: str, fmt: str, *, tools: Sequence[ToolSpec] = ()
+    store: Store,
+    run_id: str,
+    fmt: str,
+    *,
+    tools: Sequence[ToolSpec] = (),
+    content: bool = False,
+    successful: bool = False,
 ) -> Iterator[JSON]:
     """The rows of a run in one of `FORMATS`, read as the iteration goes.
 
-    `tools` are what the agent was given; only `sft` rows carry them. Raises `StoreError` for
+    `tools` are what the agent was given; only `sft` rows carry them. `content` puts messages into
+    `otlp` rows. `successful` leaves out what earned less than the full reward, as `sft` does.
+    Raises `StoreError` for
     another format or an unknown run. Write a row with `dump_json`, which keeps every number.
     """
-    if fmt == "jsonl":
-        return map(rollout_record, store.rollouts(run_id))
+    if fmt not in FORMATS:
+        raise StoreError(f"{fmt!r} is no export format: use one of {', '.join(FORMATS)}")
     if fmt == "sft":
         return sft_rows(store, run_id, tools=tools)
-    raise StoreError(f"{fmt!r} is no export format: use one of {', '.join(FORMATS)}")
+    chosen = store.rollouts(run_id)
+    if successful:
+        chosen = filter(_successful, chosen)
+    if fmt == "jsonl":
+        return map(rollout_record, chosen)
+    return otlp_rows(store, run_id, chosen, content=content)
+
+
+def otlp_rows(
+    store: Store, run_id: str, rollouts: Iterable[Rollout], *, content: bool = False
+) -> Iterator[JSON]:
+    """The traces of rollouts, with all that was recorded of them, as OTLP-JSON."""
+    from tutelage.tracing.otlp import encode_json
+
+    for rollout in rollouts:
+        spans = whole_trace(rollout, store.spans(run_id, rollout.id), content=content)
+        yield encode_json(spans)
+
+
+def _successful(rollout: Rollout) -> bool:
+    reward = rollout.reward
+    succeeded = rollout.last.status is RolloutStatus.SUCCEEDED
+    return succeeded and reward is not None and reward.value >= SUCCESS
 
 
 def rollout_record(rollout: Rollout) -> JSON:
@@ -72,6 +104,7 @@ def _attempt_record(attempt: Attempt) -> JSON:
         "reward": reward and {"value": reward.value, "parts": dict(reward.parts)},
         "failure": failure and asdict(failure),
         "stop": attempt.stop,
+        "started": attempt.started,
         "seconds": attempt.seconds,
         "calls": [_call_record(call) for call in attempt.calls],
         "tool_results": [asdict(result) for result in attempt.tool_results],
@@ -87,6 +120,11 @@ def _call_record(call: Call) -> JSON:
         "reply": call.reply.to_dict(),
         "parse_errors": list(call.parse_errors),
         "sampling": asdict(call.sampling),
+        "tools": [tool.to_dict() for tool in call.tools],
+        "constraint": call.constraint and asdict(call.constraint),
+        "policy": call.policy,
+        "started": call.started,
+        "seconds": call.seconds,
         "prompt_ids": list(call.prompt_ids),
         **asdict(call.sampled),
     }

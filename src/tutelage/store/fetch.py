@@ -16,8 +16,8 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, func, select
 
 from tutelage.errors import StoreError
 from tutelage.store import schema
-from tutelage.store.rows import RowLike, decode_attempt, decode_rollout
-from tutelage.types import Attempt, Mode, Rollout, RolloutStatus
+from tutelage.store.rows import RowLike, decode_attempt, decode_rollout, decode_toolset
+from tutelage.types import Attempt, Mode, Rollout, RolloutStatus, ToolSpec
 
 PAGE = 64
 """Rollouts held in memory at once while iterating."""
@@ -99,11 +99,21 @@ def load_attempts(
         for row in conn.execute(query).mappings():
             key = (row["rollout_id"], row["attempt"], row["late"])
             parts[key][part.name].append(row)
+    toolsets = _toolsets(conn, {r["toolset"] for p in parts.values() for r in p["calls"]})
     query = _of(table, run_id, ids, late).order_by(*table.primary_key)
     for row in conn.execute(query).mappings():
         key = (row["rollout_id"], row["position"], row["late"])
-        attempts[row["rollout_id"]].append(decode_attempt(row, parts[key]))
+        attempts[row["rollout_id"]].append(decode_attempt(row, parts[key], toolsets))
     return attempts
+
+
+def _toolsets(conn: Connection, digests: set[str | None]) -> dict[str, tuple[ToolSpec, ...]]:
+    c = schema.toolsets.c
+    wanted = [digest for digest in digests if digest is not None]
+    if not wanted:
+        return {}
+    found = conn.execute(select(c.digest, c.tools).where(c.digest.in_(wanted)))
+    return {digest: decode_toolset(tools) for digest, tools in found}
 
 
 def _of(table: Table, run_id: str, ids: Sequence[str], late: bool) -> Select[Any]:

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from tutelage.errors import StoreError
 from tutelage.store import schema
@@ -56,7 +57,6 @@ class _Known:
 class _Changes:
     """Rows to write, gathered over a batch."""
 
-    tasks: dict[str, Row] = field(default_factory=dict[str, Row])
     heads: list[Row] = field(default_factory=list[Row])
     statuses: list[Row] = field(default_factory=list[Row])
     stale: list[Row] = field(default_factory=list[Row])
@@ -72,9 +72,29 @@ def chunks(items: Sequence[str], size: int = CHUNK) -> Generator[Sequence[str]]:
 def put_encoded(conn: Connection, rollouts: Sequence[RolloutRows]) -> PutResult:
     """Write a batch. Raises `StoreError` for a run that is not there or records that contradict."""
     result = PutResult()
+    tasks = {rollout.head["task"]: rollout.task for rollout in rollouts}
+    toolsets = {d: {"digest": d, "tools": t} for r in rollouts for d, t in r.toolsets.items()}
+    insert_missing(conn, schema.tasks, tasks)
+    insert_missing(conn, schema.toolsets, toolsets)
     for wave in _waves(rollouts):
         result += _put_wave(conn, wave)
     return result
+
+
+def insert_missing(conn: Connection, table: Table, rows: dict[str, Row]) -> None:
+    """Insert rows by digest that are not there; other processes may insert the same ones."""
+    missing = set(rows)
+    for chunk in chunks(list(rows)):
+        missing -= set(conn.scalars(select(table.c.digest).where(table.c.digest.in_(chunk))))
+    # In one order everywhere, so that no two writers wait for each other.
+    insert_new(conn, table, [rows[digest] for digest in sorted(missing)])
+
+
+def insert_new(conn: Connection, table: Table, rows: list[Row]) -> None:
+    """Insert rows; one whose key is there is left as it is."""
+    if rows:
+        dialect = postgresql if conn.dialect.name == "postgresql" else sqlite
+        conn.execute(dialect.insert(table).on_conflict_do_nothing(), rows)
 
 
 def _waves(rollouts: Iterable[RolloutRows]) -> list[dict[Key, RolloutRows]]:
@@ -96,7 +116,7 @@ def _put_wave(conn: Connection, wave: dict[Key, RolloutRows]) -> PutResult:
     result = PutResult()
     for key, rollout in wave.items():
         result += _place(changes, rollout, known.get(key))
-    _check_runs(conn, {head["run_id"] for head in changes.heads})
+    check_runs(conn, {head["run_id"] for head in changes.heads})
     _apply(conn, changes)
     return result
 
@@ -105,7 +125,6 @@ def _place(changes: _Changes, rollout: RolloutRows, known: _Known | None) -> Put
     """Add one rollout's rows to `changes`."""
     status = {"status": rollout.attempts[-1].stamp.status.value}
     if known is None:
-        changes.tasks[rollout.head["task"]] = rollout.task
         changes.heads.append(rollout.head | status)
         changes.attempts.extend(rollout.attempts)
         return PutResult(new=1)
@@ -145,7 +164,10 @@ def _check_head(new: Row, old: Row) -> None:
             )
 
 
-def _check_runs(conn: Connection, run_ids: set[str]) -> None:
+def check_runs(conn: Connection, run_ids: set[str]) -> None:
+    """Raises `StoreError` unless all runs are there."""
+    if not run_ids:
+        return
     found = set(conn.scalars(select(schema.runs.c.id).where(schema.runs.c.id.in_(run_ids))))
     for run_id in sorted(run_ids - found):
         raise StoreError(f"run {run_id!r} is not in the store: call put_run before put_rollouts")
@@ -184,12 +206,6 @@ def _load_chunk(conn: Connection, run_id: str, ids: Sequence[str]) -> dict[Key, 
 
 
 def _apply(conn: Connection, changes: _Changes) -> None:
-    digests = list(changes.tasks)
-    for chunk in chunks(digests):
-        column = schema.tasks.c.digest
-        for digest in conn.scalars(select(column).where(column.in_(chunk))):
-            del changes.tasks[digest]
-    _insert(conn, schema.tasks, list(changes.tasks.values()))
     _insert(conn, schema.rollouts, changes.heads)
     if changes.stale:
         c = schema.attempts.c

@@ -3,7 +3,7 @@
 A new file is made from `schema.py` and stamped with the present version. An older file goes
 through the migrations it lacks, in order and in one transaction, so a kill or a failure half way
 leaves the old file as it was. A newer file is refused: this code does not know what it holds.
-`sqlite.py` calls `prepare` for each opened file.
+`sqlite.py` and `postgres.py` call `prepare` for what they open.
 
 To change the schema: edit `schema.py` and append a `Migration` whose `apply` makes the same change
 with plain SQL (`conn.exec_driver_sql`). Never edit one that was released.
@@ -30,7 +30,34 @@ class Migration:
     apply: Callable[[Connection], None]
 
 
-MIGRATIONS: tuple[Migration, ...] = ()
+def _traces(conn: Connection) -> None:
+    """Spans, times, and what a model was told and allowed. Only SQLite files were of version 1."""
+    for statement in (
+        "CREATE TABLE toolsets (digest TEXT NOT NULL PRIMARY KEY, tools TEXT NOT NULL)",
+        "ALTER TABLE calls ADD COLUMN toolset TEXT REFERENCES toolsets (digest)",
+        "ALTER TABLE calls ADD COLUMN limits TEXT",
+        "ALTER TABLE calls ADD COLUMN policy TEXT DEFAULT 'main'",
+        "ALTER TABLE calls ADD COLUMN allowed BLOB",
+        "ALTER TABLE calls ADD COLUMN started DOUBLE DEFAULT '0' NOT NULL",
+        "ALTER TABLE calls ADD COLUMN seconds DOUBLE DEFAULT '0' NOT NULL",
+        "ALTER TABLE attempts ADD COLUMN started DOUBLE DEFAULT '0' NOT NULL",
+        "ALTER TABLE tool_results ADD COLUMN started DOUBLE DEFAULT '0' NOT NULL",
+        """CREATE TABLE spans (
+            run_id TEXT NOT NULL, trace_id TEXT NOT NULL, span_id TEXT NOT NULL,
+            rollout_id TEXT NOT NULL, attempt_id TEXT, parent_id TEXT,
+            name TEXT NOT NULL, kind TEXT NOT NULL,
+            start_ns BIGINT NOT NULL, end_ns BIGINT NOT NULL,
+            attributes TEXT NOT NULL, events TEXT NOT NULL,
+            status TEXT NOT NULL, status_message TEXT NOT NULL,
+            resource TEXT NOT NULL, scope TEXT NOT NULL,
+            PRIMARY KEY (run_id, trace_id, span_id),
+            FOREIGN KEY (run_id) REFERENCES runs (id) ON DELETE CASCADE)""",
+        "CREATE INDEX spans_by_rollout ON spans (run_id, rollout_id)",
+    ):
+        conn.exec_driver_sql(statement)
+
+
+MIGRATIONS: tuple[Migration, ...] = (Migration("traces", _traces),)
 """In order; the first one leads from version 1 to version 2."""
 
 

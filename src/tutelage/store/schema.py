@@ -41,6 +41,11 @@ def _text(name: str) -> Column[str]:
     return Column(name, ExactText, nullable=False)
 
 
+def _clock(name: str) -> Column[float]:
+    """A time that files of the first format do not have; 0 is unknown."""
+    return Column(name, Double, nullable=False, server_default="0")
+
+
 def _below(parent: str, *keys: str) -> ForeignKeyConstraint:
     names = {"rollouts": ("run_id", "id"), "attempts": ("run_id", "rollout_id", "position", "late")}
     return ForeignKeyConstraint(keys, [f"{parent}.{n}" for n in names[parent]], ondelete="CASCADE")
@@ -125,8 +130,17 @@ attempts = Table(
     Column("failure_traceback", ExactText),
     Column("stop", ExactText),
     Column("seconds", Double, nullable=False),
+    _clock("started"),
     _below("rollouts", "run_id", "rollout_id"),
 )
+
+toolsets = Table(
+    "toolsets",
+    metadata,
+    Column("digest", ExactText, primary_key=True),
+    _text("tools"),
+)
+"""What models were told about tools, once per content: every call of a rollout repeats it."""
 
 calls = _part(
     "calls",
@@ -143,7 +157,14 @@ calls = _part(
     Column("raw_logprobs", LargeBinary, nullable=False),
     _text("stop_reason"),
     Column("policy_version", BigInteger, nullable=False),
+    Column("toolset", ExactText, ForeignKey("toolsets.digest")),
+    Column("limits", ExactText),
+    Column("policy", ExactText, server_default="main"),
+    Column("allowed", LargeBinary),
+    _clock("started"),
+    _clock("seconds"),
 )
+"""`limits` is the constraint of the reply, as JSON with its keys in order."""
 
 tool_results = _part(
     "tool_results",
@@ -153,6 +174,7 @@ tool_results = _part(
     _text("text"),
     Column("error", ExactText),
     Column("seconds", Double, nullable=False),
+    _clock("started"),
 )
 
 rewards = _part(
@@ -161,6 +183,30 @@ rewards = _part(
     Column("value", Double, nullable=False),
 )
 """The named parts of an attempt's reward; the value itself stands in `attempts.reward`."""
+
+spans = Table(
+    "spans",
+    metadata,
+    _run(),
+    Column("trace_id", ExactText, primary_key=True),
+    Column("span_id", ExactText, primary_key=True),
+    _text("rollout_id"),
+    Column("attempt_id", ExactText),
+    Column("parent_id", ExactText),
+    _text("name"),
+    _text("kind"),
+    Column("start_ns", BigInteger, nullable=False),
+    Column("end_ns", BigInteger, nullable=False),
+    _text("attributes"),
+    _text("events"),
+    _text("status"),
+    _text("status_message"),
+    _text("resource"),
+    _text("scope"),
+    Index("spans_by_rollout", "run_id", "rollout_id"),
+)
+"""Spans that the record of a rollout cannot know: those of user code and of other programs. They
+may come before their rollout is stored, so only the run must be there."""
 
 metrics = Table(
     "metrics",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from tutelage.errors import StoreError
+from tutelage.store.backend import Backend
 from tutelage.store.migrations import MIGRATIONS, Migration, check_version, prepare, read_version
 
 BUSY_SECONDS = 30.0
@@ -67,7 +69,10 @@ def database_path(where: str | Path) -> Path:
         raise StoreError(f"{text!r} is no database URL: give a path or sqlite:///FILE") from None
     if url.get_backend_name() != "sqlite":
         shown = url.render_as_string(hide_password=True)
-        raise StoreError(f"{shown!r} is no SQLite URL, and SQLite is what exists: give a path")
+        raise StoreError(
+            f"{shown!r} names a database that stores cannot be in: give a path, sqlite:///FILE or "
+            "postgresql://HOST/DATABASE"
+        )
     if url.database in (None, "", ":memory:"):
         raise StoreError(f"{text!r} names no file, and a store is one: use sqlite:///FILE")
     return Path(url.database).expanduser()
@@ -92,10 +97,20 @@ def explained(path: Path, doing: str) -> Generator[None]:
         ) from error
 
 
-def open_engine(
+def open_backend(
     path: Path, *, create: bool = True, migrations: Sequence[Migration] = MIGRATIONS
-) -> Engine:
-    """An engine on the file, with all tables in the present format; safe to share by threads."""
+) -> Backend:
+    """Engines on the file, with all tables in the present format; safe to share by threads."""
+    engine = _open_engine(path, create, migrations)
+    writer = engine.execution_options(**{WRITES: True})
+    return Backend(str(path), engine, writer, _lock, partial(explained, path))
+
+
+def _lock(conn: Connection, run_ids: Sequence[str]) -> None:
+    """Nothing to wait for: `BEGIN IMMEDIATE` has waited for every other writer."""
+
+
+def _open_engine(path: Path, create: bool, migrations: Sequence[Migration]) -> Engine:
     if path.is_dir():
         raise StoreError(f"{str(path)!r} is a folder: name a file in it, such as store.db")
     if not create and not path.exists():

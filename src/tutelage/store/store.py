@@ -1,25 +1,26 @@
-"""The store: runs, rollouts, metrics, checkpoints and resources of one database file.
+"""The store: runs, rollouts, spans, metrics, checkpoints and resources of one database.
 
 One class for what can be asked, thin over the modules that do it: `ingest.py` writes rollouts,
-`fetch.py` reads them, `sqlite.py` opens the file and explains its failures. A method that writes
-returns when its transaction is on the disk; threads may share a `Store`, and other processes may
-have the same file open. To write off the training loop, see `writer.py`.
+`fetch.py` reads them, `spans.py` does both for spans, `backend.py` opens the database. A method
+that writes returns when its transaction is on the disk; threads may share a `Store`, and other
+processes may have the same database open. To write off the training loop, see `writer.py`.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, Table, and_, delete, insert, or_, select, update
 
 from tutelage.errors import StoreError
 from tutelage.store import schema
+from tutelage.store.backend import Backend, open_backend
 from tutelage.store.fetch import (
     PAGE,
     Filter,
@@ -29,12 +30,19 @@ from tutelage.store.fetch import (
     matching_ids,
     resolve,
 )
-from tutelage.store.ingest import PutResult, chunks, put_encoded
+from tutelage.store.ingest import PutResult, check_runs, chunks, put_encoded
 from tutelage.store.records import CheckpointRow, Discarded, MetricsRow, ResourceRow, RunRow
-from tutelage.store.rows import Row, encode_rollout
-from tutelage.store.sqlite import WRITES, database_path, explained, open_engine
+from tutelage.store.rows import Row, encode_rollouts
+from tutelage.store.spans import (
+    count_spans,
+    delete_spans,
+    encode_span,
+    load_spans,
+    put_spans,
+)
 from tutelage.store.status import RunStatus, check_run_transition, run_status
 from tutelage.store.values import dump_json, load_json
+from tutelage.tracing.records import SpanRecord
 from tutelage.types import JSON, Attempt, Mode, Rollout, RolloutStatus
 
 _FIXED = ("recipe", "algorithm", "seed")
@@ -42,21 +50,22 @@ _FIXED = ("recipe", "algorithm", "seed")
 
 
 def open_store(where: str | Path, *, create: bool = True) -> Store:
-    """Open the store in a file, given as a path or as `sqlite:///FILE`.
+    """Open the store in a file, given as a path or `sqlite:///FILE`, or in a PostgreSQL database,
+    given as `postgresql://[USER@]HOST[:PORT]/DATABASE`.
 
-    Makes the file (and its folder) unless `create` is False, and brings an older format up to
-    date. Raises `StoreError` for another kind of URL, another program's file, or a newer format.
+    Makes the file and the tables unless `create` is False, and brings an older format up to date.
+    Raises `StoreError` for another kind of URL, another program's database, or a newer format.
     """
-    path = database_path(where)
-    return Store(open_engine(path, create=create), path)
+    return Store(open_backend(where, create=create))
 
 
 class Store:
-    """What one database file knows; thread-safe. A context manager that closes the file."""
+    """What one database knows; thread-safe. A context manager that closes it."""
 
-    def __init__(self, engine: Engine, path: Path, clock: Callable[[], float] = time.time) -> None:
-        self.path = path
-        self._engine = engine
+    def __init__(self, backend: Backend, clock: Callable[[], float] = time.time) -> None:
+        self.where = backend.where
+        """The path, or the URL without its password."""
+        self._backend = backend
         self._clock = clock
         # Threads queue here; the database's own lock, which is polled, is for other processes.
         self._writing = threading.Lock()
@@ -69,10 +78,10 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close the file; further calls raise `StoreError`. May be called twice."""
+        """Close the database; further calls raise `StoreError`. May be called twice."""
         with self._writing:
             self._closed = True
-            self._engine.dispose()
+            self._backend.close()
 
     # Runs
 
@@ -103,7 +112,7 @@ class Store:
             "folder": folder,
             "status": run_status(status).value,
         }
-        with self._write(f"store run {run_id!r} in") as conn:
+        with self._write(f"store run {run_id!r} in", run_id) as conn:
             old = conn.execute(_run_query(run_id)).mappings().one_or_none()
             if old is None:
                 times = {"id": run_id, "created": now, "updated": now}
@@ -123,7 +132,7 @@ class Store:
         """Change a run's status and its result. Raises `StoreError` when it cannot follow."""
         new = run_status(status)
         text = None if result is None else dump_json(result, f"result of run {run_id!r}")
-        with self._write(f"store run {run_id!r} in") as conn:
+        with self._write(f"store run {run_id!r} in", run_id) as conn:
             old = _one_run(conn, run_id)
             check_run_transition(run_id, old.status, new)
             row: Row = {"status": new.value, "result": text, "updated": self._clock()}
@@ -142,19 +151,26 @@ class Store:
 
     # Rollouts
 
-    def put_rollouts(self, rollouts: Sequence[Rollout]) -> PutResult:
-        """Write a batch in one transaction; on return it is on the disk.
+    def put_rollouts(
+        self, rollouts: Sequence[Rollout], spans: Mapping[str, Sequence[SpanRecord]] | None = None
+    ) -> PutResult:
+        """Write a batch in one transaction, with spans by run; on return it is on the disk.
 
         The same record again changes nothing. A rollout that has not ended is brought up to date;
         one that has ended stays, and what differs is filed as late (see `late_results`). Raises
         `StoreError`, with nothing of the batch written, for an unknown run, for a value that cannot
         be stored exactly, and for an id that is taken by another task, step or group.
         """
-        encoded = [encode_rollout(rollout) for rollout in rollouts]
-        if not encoded:
+        encoded = encode_rollouts(rollouts)
+        rows = [encode_span(run_id, s) for run_id, some in (spans or {}).items() for s in some]
+        if not encoded and not rows:
             return PutResult()
-        with self._write("store rollouts in") as conn:
-            return put_encoded(conn, encoded)
+        runs = {r.run_id for r in rollouts} | {row["run_id"] for row in rows}
+        with self._write("store rollouts in", *runs) as conn:
+            result = put_encoded(conn, encoded)
+            check_runs(conn, {row["run_id"] for row in rows})
+            put_spans(conn, rows)
+            return result
 
     def rollout(self, rollout_id: str, run_id: str | None = None) -> Rollout:
         """The whole record of one rollout, by its full id; see `find_rollout` for a part of it.
@@ -221,6 +237,31 @@ class Store:
         with self._read("read late results from") as conn:
             return tuple(load_attempts(conn, run_id, [rollout_id], late=True)[rollout_id])
 
+    # Spans
+
+    def put_spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
+        """Add spans of a run's rollouts; the rollouts themselves may come later.
+
+        A span that is there stays as it is. Raises `StoreError` for an unknown run, and for a span
+        that names no rollout.
+        """
+        self.put_rollouts((), {run_id: spans})
+
+    def spans(self, run_id: str, rollout_id: str) -> list[SpanRecord]:
+        """What user code and other programs traced of a rollout, in the order of their start.
+
+        The spans that a rollout's own record gives are not among them: `tracing.whole_trace`
+        makes both into complete trees.
+        """
+        with self._read("read spans from") as conn:
+            return load_spans(conn, run_id, [rollout_id])
+
+    def count_spans(self, run_id: str) -> int:
+        """How many such spans a run has. Raises `StoreError` for an unknown run."""
+        with self._read("count spans of") as conn:
+            _one_run(conn, run_id)
+            return count_spans(conn, run_id)
+
     # Metrics, checkpoints, resources
 
     def put_metrics(self, run_id: str, step: int, values: JSON) -> None:
@@ -229,7 +270,7 @@ class Store:
         Raises `StoreError` for NaN and infinity: leave out what could not be computed.
         """
         dump_json(values, f"metrics of step {step}")
-        with self._write("store metrics in") as conn:
+        with self._write("store metrics in", run_id) as conn:
             _one_run(conn, run_id)
             table, key = schema.metrics, {"run_id": run_id, "step": step}
             old = conn.execute(select(table.c.data).where(_matches(table, key))).scalar()
@@ -243,7 +284,7 @@ class Store:
 
     def put_checkpoint(self, run_id: str, step: int, path: str | Path) -> None:
         """Note where the checkpoint of a step lies."""
-        with self._write("store a checkpoint in") as conn:
+        with self._write("store a checkpoint in", run_id) as conn:
             _one_run(conn, run_id)
             key = {"run_id": run_id, "step": step}
             _upsert(conn, schema.checkpoints, key, {"path": str(path)})
@@ -264,7 +305,7 @@ class Store:
         text = dump_json(data, f"resource {name!r}")
         row: Row = {"step": step, "kind": kind, "data": text}
         table = schema.resources
-        with self._write("store a resource in") as conn:
+        with self._write("store a resource in", run_id) as conn:
             _one_run(conn, run_id)
             old = conn.execute(select(table).where(_matches(table, key))).mappings().one_or_none()
             if old is None:
@@ -289,10 +330,11 @@ class Store:
         `labels` names evaluations whose rollouts go too, whatever their step: one that ran after
         the checkpoint of `step` carries that same step. Raises `StoreError` for an unknown run.
         """
-        with self._write("discard steps from") as conn:
+        with self._write("discard steps from", run_id) as conn:
             _one_run(conn, run_id)
             c = schema.rollouts.c
             gone = or_(c.step > step, c.label.in_(labels)) if labels else c.step > step
+            delete_spans(conn, run_id, gone)
             rollouts = conn.execute(
                 delete(schema.rollouts).where(and_(c.run_id == run_id, gone))
             ).rowcount
@@ -309,23 +351,20 @@ class Store:
     @contextmanager
     def _read(self, doing: str) -> Generator[Connection]:
         self._check_open()
-        with explained(self.path, doing), self._engine.begin() as conn:
+        with self._backend.explained(doing), self._backend.reader.begin() as conn:
             yield conn
 
     @contextmanager
-    def _write(self, doing: str) -> Generator[Connection]:
+    def _write(self, doing: str, *run_ids: str) -> Generator[Connection]:
         with self._writing:
             self._check_open()
-            with (
-                explained(self.path, doing),
-                self._engine.connect().execution_options(**{WRITES: True}) as conn,
-                conn.begin(),
-            ):
+            with self._backend.explained(doing), self._backend.writer.begin() as conn:
+                self._backend.lock(conn, run_ids)
                 yield conn
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreError(f"the store {str(self.path)!r} is closed: open it again")
+            raise StoreError(f"the store {self.where!r} is closed: open it again")
 
     def _ordered(self, table: Table, run_id: str) -> list[Any]:
         query = select(table).where(table.c.run_id == run_id).order_by(*table.primary_key)

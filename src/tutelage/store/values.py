@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from sqlalchemy import Dialect, Text
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from tutelage.errors import StoreError
 
@@ -61,6 +61,11 @@ class ExactText(TypeDecorator[str]):
 
     impl = Text
     cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """PostgreSQL compares text by the language of the database unless told otherwise."""
+        by_code_point = Text(collation="C") if dialect.name == "postgresql" else Text()
+        return dialect.type_descriptor(by_code_point)
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """Python to database."""

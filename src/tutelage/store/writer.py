@@ -11,26 +11,47 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tutelage.errors import StoreError
 from tutelage.store.store import Store
+from tutelage.tracing.records import SpanRecord
 from tutelage.types import Rollout
+
+Listener = Callable[[Sequence[Rollout] | Sequence[SpanRecord]], None]
+"""Hears of everything that is submitted, and must return at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Spans:
+    """A lot of spans of one run."""
+
+    run_id: str
+    spans: tuple[SpanRecord, ...]
 
 
 class StoreWriter:
-    """Puts rollouts from a background thread. A context manager that flushes and closes.
+    """Puts rollouts and spans from a background thread. A context manager that flushes and closes.
 
-    `max_pending` rollouts may wait before `submit` blocks; `max_batch` go into one transaction.
+    `max_pending` rollouts (or lots of spans) may wait before `submit` blocks; `max_batch` go into
+    one transaction. `also` is told what is submitted, such as an exporter of traces.
     """
 
-    def __init__(self, store: Store, *, max_pending: int = 1024, max_batch: int = 256) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        max_pending: int = 1024,
+        max_batch: int = 256,
+        also: Listener | None = None,
+    ) -> None:
         if max_pending < 1 or max_batch < 1:
             raise ValueError(f"sizes must be positive: {max_pending=!r}, {max_batch=!r}")
-        self._store = store
+        self._store, self._also = store, also
         self._max_pending = max_pending
         self._max_batch = max_batch
-        self._pending: deque[Rollout] = deque()
+        self._pending: deque[Rollout | _Spans] = deque()
         self._submitted = 0
         self._committed = 0
         self._error: BaseException | None = None
@@ -52,15 +73,27 @@ class StoreWriter:
 
         Raises `StoreError` when an earlier batch could not be stored, or after `close`.
         """
+        self._submit(rollouts)
+        if self._also is not None:
+            self._also(rollouts)
+
+    def submit_spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
+        """Hand over spans of a run's rollouts, as `submit` does; their rollouts may come later."""
+        if spans:
+            self._submit([_Spans(run_id, tuple(spans))])
+            if self._also is not None:
+                self._also(spans)
+
+    def _submit(self, items: Sequence[Rollout | _Spans]) -> None:
         with self._changed:
-            for rollout in rollouts:
+            for item in items:
                 self._changed.wait_for(
                     lambda: self._error or self._closing or len(self._pending) < self._max_pending
                 )
                 self._check()
                 if self._closing:
                     raise StoreError("this writer is closed: open another StoreWriter")
-                self._pending.append(rollout)
+                self._pending.append(item)
                 self._submitted += 1
                 self._changed.notify_all()
 
@@ -92,7 +125,7 @@ class StoreWriter:
     def _work(self) -> None:
         while batch := self._next_batch():
             try:
-                self._store.put_rollouts(batch)
+                self._put(batch)
             except BaseException as error:  # handed to the caller's next submit, flush or close
                 with self._changed:
                     self._error = error
@@ -102,7 +135,18 @@ class StoreWriter:
                 self._committed += len(batch)
                 self._changed.notify_all()
 
-    def _next_batch(self) -> list[Rollout]:
+    def _put(self, batch: Sequence[Rollout | _Spans]) -> None:
+        rollouts = [item for item in batch if isinstance(item, Rollout)]
+        spans: dict[str, list[SpanRecord]] = {}
+        for item in batch:
+            if isinstance(item, _Spans):
+                spans.setdefault(item.run_id, []).extend(item.spans)
+        if spans:
+            self._store.put_rollouts(rollouts, spans)
+        else:
+            self._store.put_rollouts(rollouts)
+
+    def _next_batch(self) -> list[Rollout | _Spans]:
         """What to write next, waiting for it; empty when the writer is closed and done."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._closing)

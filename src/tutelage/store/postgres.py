@@ -1,0 +1,158 @@
+"""PostgreSQL under the store: how its engines are set up, and what its failures mean to a person.
+
+The tables and the SQL are those of SQLite. What differs is here: readers take one snapshot
+(`REPEATABLE READ`), writers to one run take turns by an advisory lock, as they do by the file's
+lock in SQLite, and `synchronous_commit` is on, so that what a call acknowledged survives the end of
+the server. A password belongs into `PGPASSWORD` or `~/.pgpass`, or at least it is never shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import DBAPIError
+
+from tutelage.errors import MissingExtraError, StoreError
+from tutelage.store.backend import Backend
+from tutelage.store.migrations import MIGRATIONS, Migration, check_version, prepare, read_version
+
+CONNECT_SECONDS = 10
+"""How long to wait for a server that does not answer."""
+_SCHEMA_LOCK = "tutelage schema"
+_LOST = (
+    "the server is not there, or the connection to it broke: start it, then start again; all that "
+    "was acknowledged is kept"
+)
+_MEANINGS: tuple[tuple[str, str], ...] = (
+    ("28", "it refuses this user: check the user name, and PGPASSWORD or ~/.pgpass"),
+    ("3D000", "there is no such database: make it with `createdb`"),
+    ("42501", "this user may not do that there: grant it the right to create and write tables"),
+    ("25006", "it is read-only: name the primary server"),
+    ("53100", "its disk is full: free some space, then start again; what was acknowledged is kept"),
+    ("53300", "it has too many connections: raise max_connections, or run fewer writers"),
+    ("40P01", "two writers waited for each other: start again; what was acknowledged is kept"),
+    ("22003", "a number needs more than 64 bits"),
+    ("54000", "one value is larger than a database cell can be: store less of it"),
+    ("57", _LOST),
+    ("08", _LOST),
+)
+"""Meanings by the beginning of the error's SQLSTATE (PostgreSQL manual, appendix A)."""
+
+
+def open_backend(
+    address: str, *, create: bool = True, migrations: Sequence[Migration] = MIGRATIONS
+) -> Backend:
+    """Engines on the database at a URL, with all tables in the present format.
+
+    Raises `StoreError` when it cannot be reached or holds something else, `MissingExtraError`
+    without psycopg.
+    """
+    if importlib.util.find_spec("psycopg") is None:
+        raise MissingExtraError(
+            "a PostgreSQL store needs psycopg: install it with `pip install 'tutelage[postgres]'`"
+        )
+    url = make_url(address).set(drivername="postgresql+psycopg")
+    if not url.database:
+        raise StoreError(f"{shown(url)!r} names no database: use postgresql://HOST/DATABASE")
+    where = shown(url)
+    writer = create_engine(
+        url,
+        connect_args={"connect_timeout": CONNECT_SECONDS} | dict(url.query),
+        isolation_level="READ COMMITTED",
+        max_overflow=-1,
+        pool_pre_ping=True,  # a server that was started again is simply used again
+    )
+    event.listen(writer, "connect", _configure)
+    reader = writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    try:
+        with explained(where, "open the store"):
+            _prepare(reader, writer, where, create, migrations)
+    except BaseException:
+        writer.dispose()
+        raise
+    return Backend(where, reader, writer, lock, partial(explained, where))
+
+
+def shown(url: URL) -> str:
+    """The address without its password."""
+    bare = url.set(drivername="postgresql").difference_update_query(["password"])
+    return URL.create(
+        bare.drivername, bare.username, None, bare.host, bare.port, bare.database, bare.query
+    ).render_as_string()
+
+
+def lock(conn: Connection, run_ids: Sequence[str]) -> None:
+    """Wait until no other transaction writes to these runs; ends with the transaction."""
+    # In one order everywhere, so that no two writers wait for each other.
+    for key in sorted({_key(run_id) for run_id in run_ids}):
+        conn.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
+
+
+@contextmanager
+def explained(where: str, doing: str) -> Generator[None]:
+    """Turn the failures of PostgreSQL that a person can mend into `StoreError`."""
+    try:
+        yield
+    except DBAPIError as error:
+        meaning = _meaning(error)
+        if meaning is None:
+            raise
+        reason = " ".join(str(error.orig).split())
+        raise StoreError(f"cannot {doing} {where!r}: {meaning} ({reason})") from error
+
+
+_AT_THE_DOOR = (
+    (r'database ".*" does not exist', "3D000"),
+    (r"authentication failed|no password supplied|no pg_hba.conf entry|role .* does not", "28"),
+    (r"too many clients|connection slots", "53300"),
+)
+"""A refused connection has no SQLSTATE, only words."""
+
+
+def _meaning(error: DBAPIError) -> str | None:
+    state = str(getattr(error.orig, "sqlstate", None) or "")
+    if not state:
+        said = str(error.orig)
+        state = next((code for words, code in _AT_THE_DOOR if re.search(words, said)), "")
+    for prefix, meaning in _MEANINGS:
+        if state.startswith(prefix):
+            return meaning
+    # Without a state the server never answered, or stopped in the middle of a word.
+    lost = not state and type(error.orig).__name__ in ("OperationalError", "ConnectionTimeout")
+    return _LOST if lost or error.connection_invalidated else None
+
+
+def _prepare(
+    reader: Engine, writer: Engine, where: str, create: bool, migrations: Sequence[Migration]
+) -> None:
+    with reader.begin() as conn:
+        version = read_version(conn, where)
+        if check_version(version, where, migrations):
+            return
+    if not create and version == 0:
+        raise StoreError(f"no store at {where!r}: check the address")
+    with writer.begin() as conn:
+        lock(conn, [_SCHEMA_LOCK])  # several processes may open a new database at once
+        prepare(conn, where, migrations)
+
+
+def _configure(connection: Any, record: Any) -> None:
+    """Make commits durable where a server's configuration left that to chance."""
+    connection.autocommit = True
+    connection.execute(
+        "SELECT set_config('synchronous_commit', 'on', false) "
+        "WHERE current_setting('synchronous_commit') = 'off'"
+    )
+    connection.autocommit = False
+
+
+def _key(run_id: str) -> int:
+    digest = hashlib.blake2b(run_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)

@@ -1,0 +1,203 @@
+"""Sending spans to an OTLP/HTTP collector, off the path of every rollout.
+
+A thread takes rollouts and spans from a bounded queue, makes the requests and posts them. Nothing
+that submits ever waits: what does not fit is dropped and counted, and the store has it anyway. A
+collector that is down gives one warning, whatever happens after it; it is tried again at growing
+intervals, so traces flow once it is up. `endpoint` reads the variables that every OpenTelemetry
+exporter reads.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import httpx2
+
+from tutelage.errors import ConfigError
+from tutelage.tracing.otlp import PROTOBUF, encode_protobuf
+from tutelage.tracing.records import SpanRecord
+from tutelage.tracing.rollout import rollout_spans
+from tutelage.types import Rollout
+
+TRACES_PATH = "/v1/traces"
+MAX_QUEUE = 4096
+"""Rollouts and spans that may wait."""
+MAX_BATCH = 64
+"""Rollouts or spans in one request."""
+TIMEOUT = 10.0
+"""Seconds for one request."""
+CLOSE_SECONDS = 5.0
+"""How long `close` waits for what is queued; a collector that is down is given no time."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+"""HTTP statuses after which the same request may succeed later."""
+
+
+def endpoint(url: str | None = None, env: Mapping[str, str] = os.environ) -> str | None:
+    """Where traces go: `url`, or what the environment says; None when nobody asks for them.
+
+    `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is taken as it is, `OTEL_EXPORTER_OTLP_ENDPOINT` and a
+    `url` without a path get `/v1/traces`. Raises `ConfigError` for what is no http URL.
+    """
+    if env.get("OTEL_SDK_DISABLED", "").strip().lower() == "true" and url is None:
+        return None
+    found = url or env.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "").strip()
+    if not found:
+        base = env.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip()
+        found = base and base.rstrip("/") + TRACES_PATH
+    if not found:
+        return None
+    parts = urlsplit(found)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigError(
+            f"{found!r} is no OTLP/HTTP endpoint: use a URL such as http://localhost:4318"
+        )
+    return urlunsplit(parts._replace(path=TRACES_PATH)) if parts.path in ("", "/") else found
+
+
+def headers(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The headers that the environment asks for, such as a collector's key: `a=b,c=d`."""
+    name = "OTEL_EXPORTER_OTLP_TRACES_HEADERS"
+    text = env.get(name) or env.get("OTEL_EXPORTER_OTLP_HEADERS", "")
+    pairs = (item.partition("=") for item in text.split(",") if "=" in item)
+    return {key.strip().lower(): unquote(value.strip()) for key, _, value in pairs}
+
+
+class OtlpExporter:
+    """Sends what is submitted to one collector. A context manager that closes.
+
+    `warn` gets at most one sentence, from the exporter's thread. `content` adds messages, tool
+    arguments and results to the spans of rollouts.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        warn: Callable[[str], None],
+        content: bool = False,
+        timeout: float = TIMEOUT,
+        max_queue: int = MAX_QUEUE,
+        extra_headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.url = url
+        self._warn, self._content, self._max_queue = warn, content, max_queue
+        own = headers() if extra_headers is None else dict(extra_headers)
+        self._headers = {"content-type": PROTOBUF, "content-encoding": "gzip"} | own
+        self._timeout = timeout
+        self._queue: deque[Rollout | SpanRecord] = deque()
+        self._changed = threading.Condition()
+        self._warned = self._closing = self._down = self._busy = False
+        self._deadline = float("inf")
+        self.sent = self.dropped = 0
+        """Spans that were taken by the collector; rollouts and spans that were not sent."""
+        self._thread = threading.Thread(target=self._work, name="otlp-export", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> OtlpExporter:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def submit(self, items: Sequence[Rollout] | Sequence[SpanRecord]) -> None:
+        """Queue rollouts (all their spans) or spans; returns at once, whatever the collector does.
+
+        After `close` nothing is queued.
+        """
+        with self._changed:
+            room = 0 if self._closing else max(0, self._max_queue - len(self._queue))
+            self._queue.extend(items[:room])
+            self.dropped += max(0, len(items) - room)
+            self._changed.notify_all()
+
+    def flush(self, seconds: float = CLOSE_SECONDS) -> bool:
+        """Wait until all is sent, at most so long; False when it was not, or could not be."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._down or self._idle(), seconds)
+            return self._idle() and not self._down
+
+    def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Send what is queued within so many seconds, then end. May be called twice."""
+        with self._changed:
+            self._closing = True
+            self._deadline = min(self._deadline, time.monotonic() + seconds)
+            self._changed.notify_all()
+        self._thread.join(seconds + 1.0)
+        with self._changed:
+            self.dropped += len(self._queue)
+            self._queue.clear()
+        if self.dropped:
+            self._tell(f"{self.dropped} rollouts or spans were not sent to {self.url}")
+
+    def _idle(self) -> bool:
+        return not self._queue and not self._busy
+
+    def _work(self) -> None:
+        pause = 0.0
+        client = httpx2.Client(timeout=self._timeout)
+        with client:
+            while batch := self._next_batch():
+                done = self._send(client, batch)
+                with self._changed:
+                    self._busy, self._down = False, not done
+                    if not done:
+                        self._queue.extendleft(reversed(batch))
+                    self._changed.notify_all()
+                    if not done:
+                        pause = min(_LONGEST_PAUSE, pause * 2 or _FIRST_PAUSE)
+                        if self._closing or self._changed.wait_for(lambda: self._closing, pause):
+                            return
+                    else:
+                        pause = 0.0
+
+    def _next_batch(self) -> list[Rollout | SpanRecord]:
+        """What to send next, waiting for it; empty when the exporter is closed and done."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closing)
+            if time.monotonic() > self._deadline:
+                return []
+            count = min(len(self._queue), MAX_BATCH)
+            self._busy = bool(count)
+            return [self._queue.popleft() for _ in range(count)]
+
+    def _send(self, client: httpx2.Client, batch: Sequence[Rollout | SpanRecord]) -> bool:
+        """Whether the batch is done with: taken by the collector, or refused for good."""
+        spans: list[SpanRecord] = []
+        for item in batch:
+            if isinstance(item, SpanRecord):
+                spans.append(item)
+            else:
+                spans += rollout_spans(item, content=self._content)
+        body = gzip.compress(encode_protobuf(spans), compresslevel=1)
+        try:
+            status = client.post(self.url, content=body, headers=self._headers).status_code
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+            reason = str(error) or type(error).__name__
+            self._tell(
+                f"traces are not sent: cannot reach {self.url} ({reason}). The run goes on, and "
+                "its store has them: tutelage export RUN --format otlp"
+            )
+            return False
+        if 200 <= status < 300:
+            self.sent += len(spans)
+            return True
+        self._tell(
+            f"traces are not sent: {self.url} answers {status}. The run goes on, and its store has "
+            "them: tutelage export RUN --format otlp"
+        )
+        if status in _AGAIN:
+            return False
+        self.dropped += len(batch)
+        return True
+
+    def _tell(self, sentence: str) -> None:
+        if not self._warned:
+            self._warned = True
+            self._warn(sentence)

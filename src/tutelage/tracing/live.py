@@ -1,0 +1,250 @@
+"""Spans that user code opens while its agent runs, through the OpenTelemetry SDK.
+
+`trace_attempt` puts an attempt into the OpenTelemetry context, which is a `contextvars` variable:
+so hundreds of rollouts interleave in one process, and every span lands in the attempt in whose
+context it began, also when a framework's own instrumentation opened it (`instrument` adds the
+collector to a `TracerProvider` of the user's). Their parent is the attempt's root span, so they
+join the tree that `rollout.py` makes of the record. No provider is made global by this module.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+from opentelemetry import baggage, context, trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import Span as SdkSpan
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
+
+from tutelage.tracing import names
+from tutelage.tracing.records import (
+    KINDS,
+    Identity,
+    SpanEvent,
+    SpanRecord,
+    span_id_of,
+    trace_id_of,
+)
+
+SCOPE = "tutelage.user"
+_KEY = context.create_key("tutelage-attempt")
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+
+
+class AttemptTrace:
+    """What one attempt's live spans become. `records` may be read at any time, also after it."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self.trace_id = trace_id_of(identity)
+        self.root_id = span_id_of(self.trace_id)
+        self._count = itertools.count()
+        self._ended: list[ReadableSpan] = []
+        self._open: dict[int, SdkSpan] = {}
+        self._closed = False
+
+    @property
+    def records(self) -> tuple[SpanRecord, ...]:
+        """The spans that have ended, in the order in which they did."""
+        return tuple(_record(span, self.identity) for span in self._ended)
+
+    @property
+    def traceparent(self) -> str:
+        """The W3C header that makes another program's spans part of this trace."""
+        return f"00-{self.trace_id}-{self.root_id}-01"
+
+    def next_id(self) -> int:
+        """The identifier of the next span: the same in every repeat of the same attempt."""
+        return int(span_id_of(self.trace_id, "live", next(self._count)), 16)
+
+    def began(self, span: SdkSpan) -> None:
+        """Take a span in; one that begins after the end is left out."""
+        if not self._closed and span.context is not None:
+            self._open[span.context.span_id] = span
+
+    def ended(self, span: ReadableSpan) -> None:
+        """Keep a span that was taken in."""
+        found = span.get_span_context()
+        if found is not None and self._open.pop(found.span_id, None) is not None:
+            self._ended.append(span)
+
+    def close(self) -> None:
+        """End what is still open, so that no span lacks its parent; what comes later is dropped."""
+        for span in reversed(list(self._open.values())):
+            span.set_status(Status(StatusCode.ERROR, "still open when the attempt ended"))
+            span.end()
+        self._closed = True
+
+
+class AttemptProcessor(SpanProcessor):
+    """Hands spans to the attempt in whose context they began, with its identifiers."""
+
+    def __init__(self) -> None:
+        self._owners: dict[tuple[int, int], AttemptTrace] = {}
+        """Whose the spans are that have begun and not ended."""
+
+    def on_start(self, span: SdkSpan, parent_context: Context | None = None) -> None:
+        """Called by the SDK."""
+        found = _current(parent_context)
+        if found is None:
+            return
+        identity = found.identity
+        span.set_attributes(
+            {names.ROLLOUT_ID: identity.rollout_id, names.ATTEMPT_ID: identity.attempt_id}
+        )
+        # It may end in another context or thread, and what is handed over then is a copy.
+        self._owners[_span_key(span)] = found
+        found.began(span)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        """Called by the SDK."""
+        found = self._owners.pop(_span_key(span), None)
+        if found is not None:
+            found.ended(span)
+
+
+def _span_key(span: ReadableSpan) -> tuple[int, int]:
+    found = span.get_span_context()
+    return (0, 0) if found is None else (found.trace_id, found.span_id)
+
+
+@contextmanager
+def trace_attempt(identity: Identity) -> Generator[AttemptTrace]:
+    """Around an attempt: spans that begin in here, in any task that it starts, are its own.
+
+    The identifiers are in the baggage too, for programs to which the context is propagated.
+    """
+    found = AttemptTrace(identity)
+    root = NonRecordingSpan(
+        SpanContext(int(found.trace_id, 16), int(found.root_id, 16), False, _SAMPLED)
+    )
+    here = trace.set_span_in_context(root, context.set_value(_KEY, found))
+    here = baggage.set_baggage(names.ROLLOUT_ID, identity.rollout_id, here)
+    here = baggage.set_baggage(names.ATTEMPT_ID, identity.attempt_id, here)
+    token = context.attach(here)
+    try:
+        yield found
+    finally:
+        context.detach(token)
+        found.close()
+
+
+def current_attempt() -> AttemptTrace | None:
+    """The attempt in whose context this runs."""
+    return _current(None)
+
+
+@contextmanager
+def span(name: str, attributes: Mapping[str, Any] | None = None) -> Generator[trace.Span]:
+    """A span around a piece of an agent's code; outside a rollout it does nothing.
+
+    What it raises is recorded on the span and goes on.
+    """
+    if _current(None) is None:
+        yield trace.INVALID_SPAN
+        return
+    with _tracer().start_as_current_span(name, attributes=dict(attributes or {})) as made:
+        yield made
+
+
+def emit_evaluation(
+    name: str, value: float, *, label: str | None = None, response_id: str | None = None
+) -> None:
+    """Note a score on the current span, as the event `gen_ai.evaluation.result`.
+
+    `response_id` names the one call that it judges. This is for people: what trains is the reward
+    that the rollout returns. Outside of any span of a rollout it becomes a span of its own.
+    """
+    attributes: dict[str, Any] = {names.EVALUATION_NAME: name, names.SCORE: float(value)}
+    if label is not None:
+        attributes[names.SCORE_LABEL] = label
+    if response_id is not None:
+        attributes[names.RESPONSE_ID] = response_id
+    here = trace.get_current_span()
+    if here.is_recording():
+        here.add_event(names.EVALUATION, attributes)
+        return
+    with span(f"evaluate {name}") as made:
+        made.add_event(names.EVALUATION, attributes)
+
+
+def instrument(provider: TracerProvider) -> None:
+    """Collect spans of another provider too, such as the global one that a framework uses.
+
+    Spans outside a rollout are left alone. Call it once for each provider.
+    """
+    provider.add_span_processor(AttemptProcessor())
+
+
+class _Ids(IdGenerator):
+    """Identifiers from the attempt while there is one, otherwise random."""
+
+    def generate_span_id(self) -> int:
+        found = _current(None)
+        # Outside of a rollout nothing repeats anyway.
+        return random.getrandbits(64) or 1 if found is None else found.next_id()
+
+    def generate_trace_id(self) -> int:
+        return random.getrandbits(128) or 1
+
+
+def _current(parent: Context | None) -> AttemptTrace | None:
+    return cast("AttemptTrace | None", context.get_value(_KEY, parent))
+
+
+@functools.cache
+def _provider() -> TracerProvider:
+    """Where `span` makes its spans; it knows of no rollout, only of the context."""
+    provider = TracerProvider(
+        resource=Resource({names.SERVICE: "tutelage"}),
+        id_generator=_Ids(),
+        shutdown_on_exit=False,
+    )
+    provider.add_span_processor(AttemptProcessor())
+    return provider
+
+
+@functools.cache
+def _tracer() -> trace.Tracer:
+    return _provider().get_tracer(SCOPE)
+
+
+def _record(span: ReadableSpan, identity: Identity) -> SpanRecord:
+    found = span.get_span_context()
+    assert found is not None
+    parent, scope = span.parent, span.instrumentation_scope
+    return SpanRecord(
+        trace_id=f"{found.trace_id:032x}",
+        span_id=f"{found.span_id:016x}",
+        parent_id=None if parent is None else f"{parent.span_id:016x}",
+        name=span.name,
+        start_ns=span.start_time or 0,
+        end_ns=span.end_time or 0,
+        kind=KINDS[span.kind.value + 1],
+        attributes=names.modern(dict(span.attributes or {})),
+        events=tuple(
+            SpanEvent(event.name, event.timestamp, dict(event.attributes or {}))
+            for event in span.events
+        ),
+        status=_STATUS[span.status.status_code],
+        status_message=span.status.description or "",
+        resource={**span.resource.attributes, names.RUN_ID: identity.run_id},
+        scope="" if scope is None else scope.name,
+        rollout_id=identity.rollout_id,
+        attempt_id=identity.attempt_id,
+    )
+
+
+_STATUS: Mapping[StatusCode, Any] = {
+    StatusCode.UNSET: "unset",
+    StatusCode.OK: "ok",
+    StatusCode.ERROR: "error",
+}

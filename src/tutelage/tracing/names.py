@@ -1,0 +1,138 @@
+"""Names of span attributes, operations and events: one place for words that are still moving.
+
+The names are those of OpenTelemetry's semantic conventions for generative AI; everything else in
+the package imports them from here. `modern` reads what other instrumentations write: earlier names
+of the same conventions, and OpenInference's `llm.*`. `records.py` has the span they belong to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, cast
+
+# Operations: the value of OPERATION, and the first word of a span's name.
+INVOKE_AGENT = "invoke_agent"
+CHAT = "chat"
+EXECUTE_TOOL = "execute_tool"
+
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+AGENT = "gen_ai.agent.name"
+CONVERSATION = "gen_ai.conversation.id"
+REQUEST_MODEL = "gen_ai.request.model"
+TEMPERATURE = "gen_ai.request.temperature"
+TOP_P = "gen_ai.request.top_p"
+TOP_K = "gen_ai.request.top_k"
+MAX_TOKENS = "gen_ai.request.max_tokens"
+STOP_SEQUENCES = "gen_ai.request.stop_sequences"
+SEED = "gen_ai.request.seed"
+RESPONSE_ID = "gen_ai.response.id"
+RESPONSE_MODEL = "gen_ai.response.model"
+FINISH_REASONS = "gen_ai.response.finish_reasons"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+TOOL = "gen_ai.tool.name"
+TOOL_CALL_ID = "gen_ai.tool.call.id"
+ERROR_TYPE = "error.type"
+
+# Content, recorded only when it is asked for.
+INPUT_MESSAGES = "gen_ai.input.messages"
+OUTPUT_MESSAGES = "gen_ai.output.messages"
+TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
+TOOL_RESULT = "gen_ai.tool.call.result"
+CONTENT = frozenset({INPUT_MESSAGES, OUTPUT_MESSAGES, TOOL_ARGUMENTS, TOOL_RESULT})
+
+# Events.
+EVALUATION = "gen_ai.evaluation.result"
+EVALUATION_NAME = "gen_ai.evaluation.name"
+SCORE = "gen_ai.evaluation.score.value"
+SCORE_LABEL = "gen_ai.evaluation.score.label"
+EXCEPTION = "exception"
+EXCEPTION_TYPE = "exception.type"
+EXCEPTION_MESSAGE = "exception.message"
+EXCEPTION_STACKTRACE = "exception.stacktrace"
+
+SERVICE = "service.name"
+
+# Ours: what a span belongs to.
+RUN_ID = "tutelage.run_id"
+ROLLOUT_ID = "tutelage.rollout_id"
+ATTEMPT_ID = "tutelage.attempt_id"
+TASK_ID = "tutelage.task_id"
+MODE = "tutelage.mode"
+STEP = "tutelage.step"
+LABEL = "tutelage.label"
+POLICY_VERSION = "tutelage.policy_version"
+
+OLD_NAMES: Mapping[str, str] = {
+    "gen_ai.system": PROVIDER,
+    "gen_ai.usage.prompt_tokens": INPUT_TOKENS,
+    "gen_ai.usage.completion_tokens": OUTPUT_TOKENS,
+    "gen_ai.openai.request.seed": SEED,
+    "gen_ai.response.finish_reason": FINISH_REASONS,
+    "llm.request.model": REQUEST_MODEL,
+    "llm.response.model": RESPONSE_MODEL,
+    "llm.usage.prompt_tokens": INPUT_TOKENS,
+    "llm.usage.completion_tokens": OUTPUT_TOKENS,
+    "llm.model_name": REQUEST_MODEL,
+    "llm.provider": PROVIDER,
+    "llm.system": PROVIDER,
+    "llm.token_count.prompt": INPUT_TOKENS,
+    "llm.token_count.completion": OUTPUT_TOKENS,
+    "llm.response.id": RESPONSE_ID,
+    "agent.name": AGENT,
+    "tool.name": TOOL,
+    "tool_call.id": TOOL_CALL_ID,
+    "tool_call.function.name": TOOL,
+    "tool_call.function.arguments": TOOL_ARGUMENTS,
+}
+"""Earlier and neighbouring names, to the present ones."""
+
+_OPERATIONS: Mapping[str, str] = {
+    "LLM": CHAT,
+    "AGENT": INVOKE_AGENT,
+    "TOOL": EXECUTE_TOOL,
+    "llm": CHAT,
+    "agent": INVOKE_AGENT,
+    "tool": EXECUTE_TOOL,
+}
+"""Kinds of OpenInference (upper case) and of OpenLLMetry, to operations."""
+
+_KINDS = ("openinference.span.kind", "traceloop.span.kind")
+_PARAMETERS: Mapping[str, str] = {
+    "temperature": TEMPERATURE,
+    "top_p": TOP_P,
+    "max_tokens": MAX_TOKENS,
+    "max_completion_tokens": MAX_TOKENS,
+    "seed": SEED,
+}
+"""Members of OpenInference's `llm.invocation_parameters`, a JSON object in a string."""
+
+
+def modern(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes, with the present name added for each old one; a present name wins."""
+    found: dict[str, Any] = {}
+    for old, new in OLD_NAMES.items():
+        if old in attributes:
+            found.setdefault(new, attributes[old])
+    for kind in _KINDS:
+        operation = _OPERATIONS.get(str(attributes.get(kind)))
+        if operation is not None:
+            found.setdefault(OPERATION, operation)
+    for name, value in _invocation(attributes.get("llm.invocation_parameters")).items():
+        if name in _PARAMETERS and value is not None:
+            found.setdefault(_PARAMETERS[name], value)
+    if isinstance(found.get(FINISH_REASONS), str):
+        found[FINISH_REASONS] = [found[FINISH_REASONS]]
+    return found | dict(attributes)
+
+
+def _invocation(text: Any) -> Mapping[str, Any]:
+    if not isinstance(text, str):
+        return {}
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}

@@ -1,0 +1,361 @@
+"""OTLP, the wire format of OpenTelemetry: spans to protobuf and JSON, and bodies to spans.
+
+The messages are those of the `opentelemetry-proto` package; both directions go through them, and
+OTLP's JSON differs from theirs only in that identifiers are hexadecimal. A body comes from a
+program that nobody vouches for, so every size is bounded before it is reserved: the compressed and
+the plain bytes, and the number of messages that they would become. `join.py` says to which rollout
+a span belongs.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from tutelage.tracing.records import KINDS, STATUSES, SpanEvent, SpanRecord
+
+PROTOBUF = "application/x-protobuf"
+JSON_TYPE = "application/json"
+MAX_BODY = 8 << 20
+"""Bytes of a body, as sent and after decompression alike."""
+MAX_ITEMS = 400_000
+"""Messages (spans, attributes, values, ...) in one body."""
+MAX_SPANS = 20_000
+_DENSE = 1 << 18
+"""Bytes up to which even the densest body is harmless, so that its messages are not counted."""
+_HEX = re.compile(r"[0-9a-fA-F]*\Z")
+_ID_FIELDS = ("traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span_id")
+
+
+class OtlpError(ValueError):
+    """A body that is not taken; `status` is the HTTP status that says so."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def read_otlp(body: bytes, content_type: str, encoding: str = "") -> list[SpanRecord]:
+    """The spans of the body of `POST /v1/traces`.
+
+    `content_type` is `application/x-protobuf` or `application/json`, `encoding` empty, `identity`
+    or `gzip`. Spans without valid identifiers are left out (see `read_counted`). Raises `OtlpError`
+    with 400 for what cannot be read, 413 for what is too large, 415 for another type or encoding.
+    """
+    return read_counted(body, content_type, encoding)[0]
+
+
+def read_counted(
+    body: bytes, content_type: str, encoding: str = ""
+) -> tuple[list[SpanRecord], int]:
+    """`read_otlp`, and how many spans were left out because their identifiers are not valid."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind not in (PROTOBUF, JSON_TYPE):
+        raise OtlpError(f"content type {content_type!r}: send {PROTOBUF} or {JSON_TYPE}", 415)
+    plain = _decompress(body, encoding.strip().lower())
+    request = _parse_json(plain) if kind == JSON_TYPE else _parse_protobuf(plain)
+    return _records(request)
+
+
+def response_body(content_type: str, rejected: int = 0) -> bytes:
+    """The answer to a body that was taken, in the type in which it came."""
+    response = ExportTraceServiceResponse()
+    if rejected:
+        response.partial_success.rejected_spans = rejected
+        response.partial_success.error_message = "spans without a valid trace and span id"
+    if content_type.partition(";")[0].strip().lower() == JSON_TYPE:
+        return json_format.MessageToJson(response, indent=None).encode()
+    return response.SerializeToString()
+
+
+def encode_protobuf(spans: Iterable[SpanRecord]) -> bytes:
+    """The body of `POST /v1/traces` in protobuf."""
+    return _request(spans).SerializeToString()
+
+
+def encode_json(spans: Iterable[SpanRecord]) -> dict[str, Any]:
+    """The same in OTLP's JSON; one of these a line is what collectors read from a file."""
+    data = json_format.MessageToDict(_request(spans), use_integers_for_enums=True)
+    return cast("dict[str, Any]", _convert_ids(data, _to_hex))
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _decompress(body: bytes, encoding: str) -> bytes:
+    if len(body) > MAX_BODY:
+        raise OtlpError(f"the body has {len(body)} bytes; at most {MAX_BODY} are read", 413)
+    if encoding in ("", "identity"):
+        return body
+    if encoding != "gzip":
+        raise OtlpError(f"content encoding {encoding!r}: send gzip or none", 415)
+    machine = zlib.decompressobj(wbits=31)
+    try:
+        plain = machine.decompress(body, MAX_BODY + 1)
+    except zlib.error as error:
+        raise OtlpError(f"the body is no gzip: {error}") from None
+    if len(plain) > MAX_BODY:
+        raise OtlpError(f"the body unpacks to more than {MAX_BODY} bytes", 413)
+    if not machine.eof:
+        raise OtlpError("the gzip body ends too early")
+    return plain
+
+
+def _parse_protobuf(body: bytes) -> ExportTraceServiceRequest:
+    if len(body) > _DENSE:
+        _count(body, ExportTraceServiceRequest.DESCRIPTOR, MAX_ITEMS)
+    try:
+        return ExportTraceServiceRequest.FromString(body)
+    except DecodeError as error:
+        raise OtlpError(f"the body is no OTLP request: {error}") from None
+
+
+def _parse_json(body: bytes) -> ExportTraceServiceRequest:
+    try:
+        data: Any = json.loads(body)
+        if not isinstance(data, dict):
+            raise OtlpError(f"the body is a JSON {type(data).__name__}, not an object")
+        _count_json(data)
+        plain = _convert_ids(data, _from_hex)
+        return json_format.ParseDict(
+            cast("dict[str, Any]", plain), ExportTraceServiceRequest(), ignore_unknown_fields=True
+        )
+    except OtlpError:
+        raise
+    except RecursionError:
+        raise OtlpError("the body is nested too deeply") from None
+    except (ValueError, TypeError, AttributeError, json_format.ParseError) as error:
+        raise OtlpError(f"the body is no OTLP request: {str(error)[:300]}") from None
+
+
+def _count(body: bytes, kind: Any, left: int) -> None:
+    """Raise `OtlpError` when a message would become more than `left` messages in memory.
+
+    Walks the wire format with the schema and stops early, so the cost is bounded too. What is
+    malformed is left to the parser to refuse.
+    """
+    stack: list[tuple[int, int, Any]] = [(0, len(body), kind)]
+    while stack:
+        at, end, kind = stack.pop()
+        fields = kind.fields_by_number
+        while at < end:
+            tag, at = _varint(body, at, end)
+            wire = tag & 7
+            if wire == 0:
+                _, at = _varint(body, at, end)
+            elif wire in (1, 5):
+                at += 8 if wire == 1 else 4
+            elif wire == 2:
+                size, at = _varint(body, at, end)
+                field = fields.get(tag >> 3)
+                if field is not None and field.message_type is not None:
+                    left -= 1
+                    if left < 0:
+                        raise OtlpError(f"the body has more than {MAX_ITEMS} parts", 413)
+                    stack.append((at, min(at + size, end), field.message_type))
+                at += size
+            else:
+                break  # groups and reserved types: not in this schema
+
+
+def _varint(body: bytes, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < end:
+        byte = body[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            break
+    return value, end
+
+
+def _count_json(data: Any) -> None:
+    left, stack = MAX_ITEMS * 3, [data]
+    while stack:
+        value = stack.pop()
+        inner: Sequence[Any] = ()
+        if isinstance(value, dict):
+            inner = list(cast("dict[str, Any]", value).values())
+        elif isinstance(value, list):
+            inner = cast("list[Any]", value)
+        left -= len(inner)
+        if left < 0:
+            raise OtlpError(f"the body has more than {MAX_ITEMS * 3} parts", 413)
+        stack += [v for v in inner if isinstance(v, (dict, list))]
+
+
+def _convert_ids(value: Any, convert: Any) -> Any:
+    """A copy with the identifiers in `resourceSpans` written the other way."""
+    if isinstance(value, list):
+        return [_convert_ids(item, convert) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    out: dict[str, Any] = {}
+    for key, item in cast("dict[str, Any]", value).items():
+        if key in _ID_FIELDS and isinstance(item, str):
+            out[key] = convert(item)
+        elif key in ("attributes", "body"):
+            out[key] = item  # what people wrote may use the same names
+        else:
+            out[key] = _convert_ids(item, convert)
+    return out
+
+
+def _from_hex(text: str) -> str:
+    if len(text) % 2 or not _HEX.match(text):
+        return ""  # no identifier: the span is counted as rejected
+    return base64.b64encode(bytes.fromhex(text)).decode()
+
+
+def _to_hex(text: str) -> str:
+    return base64.b64decode(text).hex()
+
+
+def _records(request: ExportTraceServiceRequest) -> tuple[list[SpanRecord], int]:
+    out: list[SpanRecord] = []
+    rejected = 0
+    for group in request.resource_spans:
+        resource = _attributes(group.resource.attributes)
+        for scoped in group.scope_spans:
+            if len(out) + rejected + len(scoped.spans) > MAX_SPANS:
+                raise OtlpError(f"the body has more than {MAX_SPANS} spans", 413)
+            for span in scoped.spans:
+                if _valid(span.trace_id, 16) and _valid(span.span_id, 8):
+                    out.append(_record(span, resource, scoped.scope.name))
+                else:
+                    rejected += 1
+    return out, rejected
+
+
+def _valid(identifier: bytes, size: int) -> bool:
+    return len(identifier) == size and any(identifier)
+
+
+def _record(span: Span, resource: Mapping[str, Any], scope: str) -> SpanRecord:
+    parent = span.parent_span_id
+    # Times are unsigned on the wire; a store's integers are not.
+    start = min(span.start_time_unix_nano, _MAX_TIME)
+    return SpanRecord(
+        trace_id=span.trace_id.hex(),
+        span_id=span.span_id.hex(),
+        parent_id=parent.hex() if _valid(parent, 8) else None,
+        name=span.name,
+        start_ns=start,
+        end_ns=max(start, min(span.end_time_unix_nano, _MAX_TIME)),
+        kind=KINDS[span.kind] if span.kind < len(KINDS) else "unspecified",
+        attributes=_attributes(span.attributes),
+        events=tuple(
+            SpanEvent(e.name, min(e.time_unix_nano, _MAX_TIME), _attributes(e.attributes))
+            for e in span.events
+        ),
+        status=STATUSES[span.status.code] if span.status.code < len(STATUSES) else "unset",
+        status_message=span.status.message,
+        resource=resource,
+        scope=scope,
+    )
+
+
+_MAX_TIME = 2**63 - 1
+
+
+def _attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
+    return {pair.key: _value(pair.value) for pair in pairs}
+
+
+def _value(value: AnyValue) -> Any:
+    kind = value.WhichOneof("value")
+    if kind is None:
+        return None
+    if kind == "array_value":
+        return [_value(item) for item in value.array_value.values]
+    if kind == "kvlist_value":
+        return {pair.key: _value(pair.value) for pair in value.kvlist_value.values}
+    if kind == "bytes_value":
+        return base64.b64encode(value.bytes_value).decode()
+    plain: Any = getattr(value, kind)
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return str(plain)  # JSON, which the store keeps, has no word for it
+    return plain
+
+
+# ---------------------------------------------------------------- writing
+
+
+def _request(spans: Iterable[SpanRecord]) -> ExportTraceServiceRequest:
+    request = ExportTraceServiceRequest()
+    groups: dict[str, Any] = {}
+    for span in spans:
+        key = json.dumps([span.resource, span.scope], sort_keys=True, default=str)
+        if key not in groups:
+            group = request.resource_spans.add()
+            _fill(group.resource.attributes, span.resource)
+            groups[key] = group.scope_spans.add()
+            groups[key].scope.name = _text(span.scope)
+        _write(groups[key].spans.add(), span)
+    return request
+
+
+def _write(out: Span, span: SpanRecord) -> None:
+    out.trace_id, out.span_id = bytes.fromhex(span.trace_id), bytes.fromhex(span.span_id)
+    if span.parent_id is not None:
+        out.parent_span_id = bytes.fromhex(span.parent_id)
+    out.name = _text(span.name)
+    out.kind = cast("Any", KINDS.index(span.kind))
+    out.start_time_unix_nano, out.end_time_unix_nano = span.start_ns, span.end_ns
+    _fill(out.attributes, span.attributes)
+    for event in span.events:
+        made = out.events.add()
+        made.name, made.time_unix_nano = _text(event.name), event.time_ns
+        _fill(made.attributes, event.attributes)
+    out.status.code = cast("Any", STATUSES.index(span.status))
+    out.status.message = _text(span.status_message)
+
+
+def _fill(out: Any, attributes: Mapping[str, Any]) -> None:
+    for name, value in attributes.items():
+        pair = out.add()
+        pair.key = _text(name)
+        _set(pair.value, value)
+
+
+def _set(out: AnyValue, value: Any) -> None:
+    if isinstance(value, bool):
+        out.bool_value = value
+    elif isinstance(value, int):
+        if -(2**63) <= value < 2**63:
+            out.int_value = value
+        else:
+            out.string_value = str(value)
+    elif isinstance(value, float):
+        out.double_value = value
+    elif isinstance(value, Mapping):
+        out.kvlist_value.SetInParent()
+        _fill(out.kvlist_value.values, cast("Mapping[str, Any]", value))
+    elif isinstance(value, (list, tuple)):
+        out.array_value.SetInParent()
+        for item in cast("Sequence[Any]", value):
+            _set(out.array_value.values.add(), item)
+    elif value is not None:
+        out.string_value = _text(str(value))
+
+
+def _text(text: str) -> str:
+    # A model can write half a surrogate pair, which has no UTF-8 form.
+    return text.encode("utf-8", "backslashreplace").decode()

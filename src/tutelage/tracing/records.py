@@ -1,0 +1,86 @@
+"""A span as a plain record: what the store keeps, the exporter sends and the tree is made of.
+
+It has what OTLP has of a span but links. Nothing here needs the OpenTelemetry packages, so the
+store and the command line stay light. `rollout.py` makes records from a rollout, `live.py` from
+spans that user code opened, `otlp.py` from what other programs send.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["unspecified", "internal", "server", "client", "producer", "consumer"]
+KINDS: tuple[Kind, ...] = ("unspecified", "internal", "server", "client", "producer", "consumer")
+"""In the order of OTLP's numbers, from 0."""
+Status = Literal["unset", "ok", "error"]
+STATUSES: tuple[Status, ...] = ("unset", "ok", "error")
+"""In the order of OTLP's numbers, from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose span it is: the run, the rollout and the attempt."""
+
+    run_id: str
+    rollout_id: str
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpanEvent:
+    """Something at one moment of a span; `time_ns` is nanoseconds since 1970."""
+
+    name: str
+    time_ns: int
+    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRecord:
+    """One span. Identifiers are lower-case hexadecimal, times nanoseconds since 1970.
+
+    Attribute values are what JSON holds: texts, numbers, booleans, lists, objects.
+    """
+
+    trace_id: str
+    span_id: str
+    parent_id: str | None
+    name: str
+    start_ns: int
+    end_ns: int
+    kind: Kind = "internal"
+    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    events: tuple[SpanEvent, ...] = ()
+    status: Status = "unset"
+    status_message: str = ""
+    resource: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    scope: str = ""
+    rollout_id: str | None = None
+    """The rollout that it belongs to; None while that is not known."""
+    attempt_id: str | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return (self.end_ns - self.start_ns) / 1e9
+
+
+def trace_id_of(identity: Identity) -> str:
+    """The trace of an attempt: a hash of its identifiers, so that a repeated run has the same.
+
+    The run is part of it: two runs of one seed have equal attempts, and one collector.
+    """
+    return _hash(16, "trace", identity.run_id, identity.rollout_id, identity.attempt_id)
+
+
+def span_id_of(trace_id: str, *path: str | int) -> str:
+    """The identifier of a span of a trace by its place; the empty place is the root."""
+    return _hash(8, "span", trace_id, *path)
+
+
+def _hash(size: int, *parts: str | int) -> str:
+    text = repr(parts).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=size).hexdigest()

@@ -1,0 +1,303 @@
+"""The spans of a rollout, computed from its record: one trace per attempt, no orphans.
+
+A `Rollout` already holds every call, tool result, reward and failure, so its spans are a function
+of it and cost a rollout nothing: they are made when someone looks, exports or shows. Spans that the
+record cannot know, which user code opened or another program sent, are stored and joined in
+`tree.py`. Training tokens never come from spans.
+
+    invoke_agent {agent}     the root; the reward's events stand here
+    ├── chat {model}         one for each call
+    └── execute_tool {name}  one for each tool result
+
+With several agents the root is `invoke_agent rollout` and each agent has its own span below it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tutelage.tracing import names
+from tutelage.tracing.records import (
+    Identity,
+    Kind,
+    SpanEvent,
+    SpanRecord,
+    Status,
+    span_id_of,
+    trace_id_of,
+)
+from tutelage.types import Attempt, Call, Message, Rollout, RolloutStatus, ToolResult
+
+PROVIDER = "tutelage"
+SERVICE = "tutelage"
+SCOPE = "tutelage"
+MODEL, OTHER_MODEL = "policy", "other"
+"""The policy that is trained by default, and whatever answered calls that train nothing."""
+TEAM = "rollout"
+"""The root's agent where several agents made calls."""
+
+
+def rollout_spans(rollout: Rollout, *, content: bool = False) -> list[SpanRecord]:
+    """The spans of all attempts, each attempt's root before what is below it.
+
+    `content` adds messages, arguments and results; without it a trace tells nothing of them.
+    """
+    return [
+        span for attempt in rollout.attempts for span in attempt_spans(rollout, attempt, content)
+    ]
+
+
+def attempt_spans(rollout: Rollout, attempt: Attempt, content: bool = False) -> list[SpanRecord]:
+    """The spans of one attempt, the root first."""
+    return _Builder(rollout, attempt, content).build()
+
+
+def identity_of(rollout: Rollout, attempt: Attempt) -> Identity:
+    """Whose spans an attempt's are."""
+    return Identity(rollout.run_id, rollout.id, attempt.id)
+
+
+class _Builder:
+    """Collects one attempt's spans; `_cursor` is where a span begins whose time is not known."""
+
+    def __init__(self, rollout: Rollout, attempt: Attempt, content: bool) -> None:
+        self._rollout, self._attempt, self._content = rollout, attempt, content
+        self._trace = trace_id_of(identity_of(rollout, attempt))
+        self._root = span_id_of(self._trace)
+        self._resource = {names.SERVICE: SERVICE, names.RUN_ID: rollout.run_id}
+        self._own = {names.ROLLOUT_ID: rollout.id, names.ATTEMPT_ID: attempt.id}
+        first = next((c.started for c in attempt.calls if c.started), 0.0)
+        self._start = self._cursor = _ns(attempt.started or first)
+
+    def build(self) -> list[SpanRecord]:
+        attempt = self._attempt
+        agents = list(dict.fromkeys(call.agent for call in attempt.calls))
+        team = len(agents) > 1
+        asked = {made.id: call.agent for call in attempt.calls for made in call.reply.tool_calls}
+        results = {result.call_id: result for result in attempt.tool_results}
+        parents = {a: span_id_of(self._trace, "agent", a) if team else self._root for a in agents}
+        below: list[SpanRecord] = []
+        told: set[str] = set()
+        for i, call in enumerate(attempt.calls):
+            below.append(self._chat(i, call, parents[call.agent]))
+            for made in call.reply.tool_calls:
+                if made.id in results and made.id not in told:
+                    told.add(made.id)
+                    below.append(self._tool(made.id, results[made.id], parents[call.agent]))
+        for i, result in enumerate(attempt.tool_results):
+            if result.call_id not in told:  # no call on record asked for it
+                parent = parents.get(asked.get(result.call_id, ""), self._root)
+                below.append(self._tool(f"{i}", result, parent))
+        groups = [self._agent(a, parents[a], below) for a in agents] if team else []
+        return [self._top(TEAM if team else (agents or ["main"])[0], below), *groups, *below]
+
+    def _span(
+        self,
+        span_id: str,
+        parent: str | None,
+        name: str,
+        times: tuple[int, int],
+        attributes: dict[str, Any],
+        *,
+        kind: Kind = "internal",
+        events: tuple[SpanEvent, ...] = (),
+        status: tuple[Status, str] = ("unset", ""),
+    ) -> SpanRecord:
+        return SpanRecord(
+            trace_id=self._trace,
+            span_id=span_id,
+            parent_id=parent,
+            name=name,
+            start_ns=times[0],
+            end_ns=times[1],
+            kind=kind,
+            attributes=attributes | self._own,
+            events=events,
+            status=status[0],
+            status_message=status[1],
+            resource=self._resource,
+            scope=SCOPE,
+            rollout_id=self._rollout.id,
+            attempt_id=self._attempt.id,
+        )
+
+    def _times(self, started: float, seconds: float) -> tuple[int, int]:
+        start = _ns(started) if started else self._cursor
+        end = start + _ns(seconds)
+        self._cursor = max(self._cursor, end)
+        return start, end
+
+    def _top(self, agent: str, below: Sequence[SpanRecord]) -> SpanRecord:
+        rollout, attempt = self._rollout, self._attempt
+        start = min([self._start, *(s.start_ns for s in below)])
+        end = max([self._start + _ns(attempt.seconds), *(s.end_ns for s in below)])
+        attributes: dict[str, Any] = {
+            names.OPERATION: names.INVOKE_AGENT,
+            names.PROVIDER: PROVIDER,
+            names.AGENT: agent,
+            names.CONVERSATION: rollout.id,
+            names.INPUT_TOKENS: sum(len(c.prompt_ids) for c in attempt.calls),
+            names.OUTPUT_TOKENS: sum(len(c.sampled.token_ids) for c in attempt.calls),
+            names.TASK_ID: rollout.task.id,
+            names.MODE: rollout.mode.value,
+            names.STEP: rollout.step,
+        }
+        if rollout.label:
+            attributes[names.LABEL] = rollout.label
+        failure = attempt.failure
+        if failure is not None:
+            attributes[names.ERROR_TYPE] = failure.cause.value
+        if self._content:
+            attributes[names.INPUT_MESSAGES] = _messages(_task_messages(rollout))
+            if attempt.answer is not None:
+                attributes[names.OUTPUT_MESSAGES] = _messages(
+                    [Message("assistant", attempt.answer)], attempt.stop
+                )
+        return self._span(
+            self._root,
+            None,
+            f"{names.INVOKE_AGENT} {agent}",
+            (start, end),
+            attributes,
+            events=(*self._evaluations(end), *self._failures(end)),
+            status=_status(attempt),
+        )
+
+    def _evaluations(self, time: int) -> list[SpanEvent]:
+        """The reward, then its parts."""
+        reward = self._attempt.reward
+        if reward is None:
+            return []
+        scores = {"reward": reward.value}
+        scores |= {f"reward.{name}": value for name, value in reward.parts.items()}
+        return [
+            SpanEvent(
+                names.EVALUATION, time, {names.EVALUATION_NAME: name, names.SCORE: float(value)}
+            )
+            for name, value in scores.items()
+        ]
+
+    def _failures(self, time: int) -> list[SpanEvent]:
+        failure = self._attempt.failure
+        if failure is None:
+            return []
+        attributes = {
+            names.EXCEPTION_TYPE: failure.cause.value,
+            names.EXCEPTION_MESSAGE: failure.message,
+        }
+        if failure.traceback:
+            attributes[names.EXCEPTION_STACKTRACE] = failure.traceback
+        return [SpanEvent(names.EXCEPTION, time, attributes)]
+
+    def _agent(self, agent: str, span_id: str, below: Sequence[SpanRecord]) -> SpanRecord:
+        mine = [s for s in below if s.parent_id == span_id]
+        times = (min(s.start_ns for s in mine), max(s.end_ns for s in mine))
+        attributes = {
+            names.OPERATION: names.INVOKE_AGENT,
+            names.PROVIDER: PROVIDER,
+            names.AGENT: agent,
+        }
+        return self._span(span_id, self._root, f"{names.INVOKE_AGENT} {agent}", times, attributes)
+
+    def _chat(self, position: int, call: Call, parent: str) -> SpanRecord:
+        sampled, sampling, model = call.sampled, call.sampling, _model(call)
+        reason = "tool_calls" if call.reply.tool_calls else sampled.stop_reason.value
+        attributes: dict[str, Any] = {
+            names.OPERATION: names.CHAT,
+            names.PROVIDER: PROVIDER,
+            names.AGENT: call.agent,
+            names.REQUEST_MODEL: model,
+            names.RESPONSE_MODEL: model,
+            names.TEMPERATURE: sampling.temperature,
+            names.TOP_P: sampling.top_p,
+            names.MAX_TOKENS: sampling.max_tokens,
+            names.RESPONSE_ID: call.id,
+            names.FINISH_REASONS: [reason],
+            names.INPUT_TOKENS: len(call.prompt_ids),
+            names.OUTPUT_TOKENS: len(sampled.token_ids),
+            names.POLICY_VERSION: sampled.policy_version,
+        }
+        if sampling.top_k:
+            attributes[names.TOP_K] = sampling.top_k
+        if sampling.stop:
+            attributes[names.STOP_SEQUENCES] = list(sampling.stop)
+        if self._content:
+            attributes[names.INPUT_MESSAGES] = _messages(call.messages)
+            attributes[names.OUTPUT_MESSAGES] = _messages([call.reply], reason)
+        return self._span(
+            span_id_of(self._trace, "chat", position),
+            parent,
+            f"{names.CHAT} {model}",
+            self._times(call.started, call.seconds),
+            attributes,
+            kind="client",
+        )
+
+    def _tool(self, place: str, result: ToolResult, parent: str) -> SpanRecord:
+        attributes: dict[str, Any] = {
+            names.OPERATION: names.EXECUTE_TOOL,
+            names.TOOL: result.name,
+            names.TOOL_CALL_ID: result.call_id,
+        }
+        if result.error is not None:
+            attributes[names.ERROR_TYPE] = result.error
+        if self._content:
+            attributes[names.TOOL_ARGUMENTS] = result.arguments
+            attributes[names.TOOL_RESULT] = result.text
+        return self._span(
+            span_id_of(self._trace, "tool", place),
+            parent,
+            f"{names.EXECUTE_TOOL} {result.name}",
+            self._times(result.started, result.seconds),
+            attributes,
+            status=("unset", "") if result.error is None else ("error", result.error),
+        )
+
+
+def _model(call: Call) -> str:
+    if call.policy is None:
+        return OTHER_MODEL
+    return MODEL if call.policy == "main" else call.policy
+
+
+def _status(attempt: Attempt) -> tuple[Status, str]:
+    if attempt.failure is not None:
+        return "error", attempt.failure.message
+    return ("ok", "") if attempt.status is RolloutStatus.SUCCEEDED else ("unset", "")
+
+
+def _task_messages(rollout: Rollout) -> Sequence[Message]:
+    try:
+        return rollout.task.messages()
+    except (KeyError, TypeError, ValueError):
+        return ()  # the task is in no chat form; its agent knew what to make of it
+
+
+def _messages(messages: Sequence[Message], finish: str | None = None) -> str:
+    """Messages with parts, as JSON text (GenAI semantic conventions, input and output messages)."""
+    out: list[dict[str, Any]] = []
+    for message in messages:
+        item: dict[str, Any] = {"role": message.role, "parts": _parts(message)}
+        if finish is not None:
+            item["finish_reason"] = finish
+        out.append(item)
+    return json.dumps(out, ensure_ascii=False)
+
+
+def _parts(message: Message) -> list[dict[str, Any]]:
+    if message.role == "tool":
+        response = message.content or ""
+        return [{"type": "tool_call_response", "id": message.tool_call_id, "response": response}]
+    parts: list[dict[str, Any]] = []
+    if message.content:
+        parts.append({"type": "text", "content": message.content})
+    for call in message.tool_calls:
+        part = {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments}
+        parts.append(part)
+    return parts
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)

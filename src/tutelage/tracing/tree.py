@@ -1,0 +1,140 @@
+"""Spans as trees: which span stands under which, one tree for each attempt.
+
+The record's own spans (`rollout.py`) and those that came from user code or other programs meet
+here. A span whose parent is in the set stands under it; any other span of an attempt stands under
+the attempt's root, so nothing is an orphan. A client that traced a call of ours has the same
+`gen_ai.response.id`: there our span takes the place of its span, and the call shows once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tutelage.tracing import names
+from tutelage.tracing.records import SpanRecord
+from tutelage.tracing.rollout import attempt_spans
+from tutelage.types import Rollout
+
+
+@dataclass(slots=True)
+class SpanNode:
+    """A span with the spans below it, in the order in which they began."""
+
+    span: SpanRecord
+    children: list[SpanNode] = field(default_factory=list["SpanNode"])
+
+    def walk(self, depth: int = 0) -> Iterator[tuple[int, SpanRecord]]:
+        """This span and all below it, each with its depth."""
+        stack = [(depth, self)]
+        while stack:
+            level, node = stack.pop()
+            yield level, node.span
+            stack += [(level + 1, child) for child in reversed(node.children)]
+
+
+def rollout_trees(
+    rollout: Rollout, recorded: Iterable[SpanRecord] = (), *, content: bool = False
+) -> list[SpanNode]:
+    """One tree for each attempt. `recorded` are further spans of the rollout, as stored.
+
+    A recorded span that names no attempt, or one that is not there, counts for the last one.
+    """
+    extra: dict[str, list[SpanRecord]] = {attempt.id: [] for attempt in rollout.attempts}
+    for span in recorded:
+        extra[span.attempt_id if span.attempt_id in extra else rollout.last.id].append(span)
+    return [
+        attempt_tree(attempt_spans(rollout, attempt, content), extra[attempt.id])
+        for attempt in rollout.attempts
+    ]
+
+
+def whole_trace(
+    rollout: Rollout, recorded: Iterable[SpanRecord] = (), *, content: bool = False
+) -> list[SpanRecord]:
+    """All spans of a rollout as complete trees: each parent is in the list, before its children."""
+    trees = rollout_trees(rollout, recorded, content=content)
+    return [span for tree in trees for span in _rooted(tree)]
+
+
+def attempt_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord] = ()) -> SpanNode:
+    """The tree of an attempt: `own` with its root first, and whatever else belongs to it."""
+    root, spans = own[0], {span.span_id: span for span in own}
+    moved = _merge(spans, extra)
+    nodes = {span_id: SpanNode(span) for span_id, span in spans.items()}
+    for span_id, node in nodes.items():
+        if span_id == root.span_id:
+            continue
+        parent = node.span.parent_id or ""
+        parent = moved.get(parent, parent)
+        above = nodes.get(parent)
+        if above is None or _below(nodes, moved, node, parent):
+            above = nodes[root.span_id]
+        above.children.append(node)
+    for node in nodes.values():
+        node.children.sort(key=lambda child: (child.span.start_ns, _order(child.span)))
+    return nodes[root.span_id]
+
+
+def orphans(spans: Iterable[SpanRecord]) -> list[SpanRecord]:
+    """Spans whose parent is not among them."""
+    known = list(spans)
+    ids = {(span.trace_id, span.span_id) for span in known}
+    return [s for s in known if s.parent_id is not None and (s.trace_id, s.parent_id) not in ids]
+
+
+def _merge(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> dict[str, str]:
+    """Add `extra` to `spans`; returns who stands in for whom, by identifier.
+
+    Of two spans of one call, ours stays: under the other's parent, with what the other knew more.
+    """
+    calls = {_call(span): span.span_id for span in spans.values() if _call(span)}
+    moved: dict[str, str] = {}
+    for span in extra:
+        ours = calls.get(_call(span))
+        if ours is None:
+            spans.setdefault(span.span_id, span)
+            continue
+        moved[span.span_id] = ours
+        kept = spans[ours]
+        attributes: dict[str, Any] = {**span.attributes, **kept.attributes}
+        parent = span.parent_id
+        if parent is None or moved.get(parent) == ours:  # the inner one of two nested client spans
+            parent = kept.parent_id
+        spans[ours] = replace(kept, parent_id=parent, attributes=attributes)
+    return moved
+
+
+def _call(span: SpanRecord) -> str:
+    """The call that a chat span is about, empty for any other span."""
+    attributes = span.attributes
+    if attributes.get(names.OPERATION) != names.CHAT:
+        return ""
+    return str(attributes.get(names.RESPONSE_ID, ""))
+
+
+def _below(nodes: dict[str, SpanNode], moved: dict[str, str], node: SpanNode, parent: str) -> bool:
+    """Whether `parent` stands below `node`, as in spans that name each other as parents."""
+    seen: set[str] = set()
+    while parent in nodes and parent not in seen:
+        if parent == node.span.span_id:
+            return True
+        seen.add(parent)
+        above = nodes[parent].span.parent_id or ""
+        parent = moved.get(above, above)
+    return parent in seen
+
+
+def _order(span: SpanRecord) -> str:
+    """Among spans that begin at once: those of our record in the order of their making."""
+    return "" if span.scope == "tutelage" else span.span_id
+
+
+def _rooted(tree: SpanNode) -> Iterator[SpanRecord]:
+    """The spans of a tree, each with the trace of the root and the parent that it has there."""
+    stack: list[tuple[SpanNode, str | None]] = [(tree, None)]
+    while stack:
+        node, parent = stack.pop()
+        yield replace(node.span, trace_id=tree.span.trace_id, parent_id=parent)
+        stack += [(child, node.span.span_id) for child in reversed(node.children)]

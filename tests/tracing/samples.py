@@ -1,0 +1,98 @@
+"""Rollouts whose spans are known, and spans of other programs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tutelage.tracing import SpanRecord
+from tutelage.types import (
+    Attempt,
+    Call,
+    Failure,
+    FailureCause,
+    Message,
+    Mode,
+    Reward,
+    Rollout,
+    RolloutStatus,
+    Sampled,
+    Sampling,
+    StopReason,
+    Task,
+    ToolCall,
+    ToolResult,
+)
+
+START = 1_700_000_000.0
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+
+
+def call(index: int, *, agent: str = "main", tool: bool = False, **fields: Any) -> Call:
+    """One call of an agent, a second after the one before it; with `tool` it calls one."""
+    made = (ToolCall(f"t{index}", "calculator", '{"expression": "1+1"}'),) if tool else ()
+    given: dict[str, Any] = {
+        "id": f"chat_{index}",
+        "agent": agent,
+        "index": index,
+        "messages": (Message("user", "What is 1 + 1? Secret."),),
+        "prompt_ids": (1, 2, 3),
+        "sampled": Sampled((4, 5), (-0.1, -0.2), (-0.1, -0.2), StopReason.STOP, 3),
+        "reply": Message("assistant", None if tool else "2", made),
+        "sampling": Sampling(temperature=0.5, max_tokens=9, stop=("</s>",)),
+        "started": START + index,
+        "seconds": 0.25,
+    }
+    return Call(**given | fields)
+
+
+def attempt(*calls: Call, index: int = 0, **fields: Any) -> Attempt:
+    """A try with these calls, and a result for each tool call."""
+    made = [t for c in calls for t in c.reply.tool_calls]
+    given: dict[str, Any] = {
+        "id": f"att_{index}",
+        "index": index,
+        "status": RolloutStatus.SUCCEEDED,
+        "calls": calls,
+        "tool_results": tuple(
+            ToolResult(t.id, t.name, t.arguments, "2", seconds=0.1, started=START + 0.5 + i)
+            for i, t in enumerate(made)
+        ),
+        "answer": "2",
+        "reward": Reward(1.0, {"exact": 1.0}),
+        "stop": "answer",
+        "started": START,
+        "seconds": 3.0,
+    }
+    return Attempt(**given | fields)
+
+
+def rollout(*attempts: Attempt, name: str = "roll_0", run_id: str = "run") -> Rollout:
+    """A rollout; without attempts one with a tool call and an answer."""
+    task = Task("t0", {"question": "What is 1 + 1? Secret."})
+    tries = attempts or (attempt(call(0, tool=True), call(1)),)
+    return Rollout(name, run_id, task, Mode.TRAIN, 7, "g", 0, tries)
+
+
+def failed(index: int = 0, cause: FailureCause = FailureCause.TIMEOUT) -> Attempt:
+    """A try that failed without a call."""
+    failure = Failure(cause, "it was stopped", "Traceback ...")
+    return attempt(
+        index=index, status=RolloutStatus.FAILED, failure=failure, reward=None, answer=None
+    )
+
+
+def foreign(number: int = 0, parent: int | None = None, **fields: Any) -> SpanRecord:
+    """A span of another program's trace."""
+    base = SpanRecord(
+        trace_id=TRACE,
+        span_id=f"{number + 1:016x}",
+        parent_id=None if parent is None else f"{parent + 1:016x}",
+        name=f"foreign {number}",
+        start_ns=int((START + 1) * 1e9) + number,
+        end_ns=int((START + 2) * 1e9),
+        resource={"service.name": "agent"},
+        scope="theirs",
+        rollout_id="roll_0",
+    )
+    return replace(base, **fields)

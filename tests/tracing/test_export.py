@@ -1,0 +1,169 @@
+"""Export to a collector: what arrives, and what a collector that is down does not do."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tutelage.errors import ConfigError
+from tutelage.tracing import OtlpExporter, SpanRecord, read_otlp, rollout_spans
+from tutelage.tracing.export import endpoint, headers
+from tutelage.tracing.otlp import encode_protobuf
+
+from .samples import foreign, rollout
+
+
+class Collector:
+    """A receiver on this machine; `statuses` are its next answers, then 200."""
+
+    def __init__(self) -> None:
+        self.spans: list[SpanRecord] = []
+        self.requests: list[dict[str, str]] = []
+        self.statuses: list[int] = []
+        self.go = threading.Event()
+        self.go.set()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                outer.go.wait(20)
+                status = outer.statuses.pop(0) if outer.statuses else 200
+                given = {k.lower(): v for k, v in self.headers.items()}
+                outer.requests.append({"path": self.path, **given})
+                if status == 200:
+                    kind, encoding = given["content-type"], given.get("content-encoding", "")
+                    outer.spans += read_otlp(body, kind, encoding)
+                self.send_response(status)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    made = Collector()
+    yield made
+    made.go.set()
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def dead() -> str:
+    """An address where nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}/v1/traces"
+
+
+def exporter(url: str, warnings: list[str], **settings: object) -> OtlpExporter:
+    return OtlpExporter(url, warn=warnings.append, extra_headers={}, **settings)  # pyright: ignore
+
+
+def test_rollouts_and_spans_arrive(collector: Collector) -> None:
+    warnings: list[str] = []
+    with exporter(endpoint(collector.url) or "", warnings) as out:
+        out.submit([rollout(name=f"roll_{i}") for i in range(100)])
+        out.submit([foreign(1)])
+        assert out.flush(30)
+    wanted = [s for i in range(100) for s in rollout_spans(rollout(name=f"roll_{i}"))]
+    assert encode_protobuf(collector.spans) == encode_protobuf([*wanted, foreign(1)])
+    assert {r["path"] for r in collector.requests} == {"/v1/traces"}
+    assert (out.sent, out.dropped, warnings) == (401, 0, [])
+
+
+def test_content_goes_only_when_asked_for(collector: Collector) -> None:
+    for content in (False, True):
+        with exporter(collector.url, [], content=content) as out:
+            out.submit([rollout()])
+        assert ("Secret" in repr(collector.spans)) is content
+
+
+def test_a_collector_that_is_down_is_one_warning_and_holds_up_nothing() -> None:
+    warnings: list[str] = []
+    out = exporter(dead(), warnings, max_queue=50)
+    for i in range(200):
+        out.submit([rollout(name=f"roll_{i}")])
+    assert out.flush(20) is False
+    out.submit([rollout()] * 200)
+    out.close()
+    out.close()
+    assert len(warnings) == 1
+    assert "cannot reach http://127.0.0.1" in warnings[0]
+    assert "the run goes on" in warnings[0].lower()
+    assert (out.sent, out.dropped) == (0, 400)
+
+
+def test_a_collector_that_answers_late_holds_up_nothing(collector: Collector) -> None:
+    collector.go.clear()
+    warnings: list[str] = []
+    out = exporter(collector.url, warnings, max_queue=10)
+    began = threading.Thread(target=lambda: [out.submit([rollout()]) for _ in range(1000)])
+    began.start()
+    began.join(10)
+    assert not began.is_alive()
+    assert out.dropped > 900
+    collector.go.set()
+    out.close()
+    assert len(warnings) == 1
+
+
+def test_a_collector_that_comes_back_gets_what_waited(collector: Collector) -> None:
+    collector.statuses = [503, 429]
+    warnings: list[str] = []
+    out = exporter(collector.url, warnings)
+    out.submit([rollout()])
+    for _ in range(200):
+        if out.sent:
+            break
+        time.sleep(0.05)
+    out.close()
+    assert (len(collector.spans), out.dropped, len(warnings)) == (4, 0, 1)
+    assert "answers 503" in warnings[0]
+
+
+def test_a_refusal_is_final(collector: Collector) -> None:
+    collector.statuses = [400]
+    warnings: list[str] = []
+    with exporter(collector.url, warnings) as out:
+        out.submit([rollout()])
+        out.flush(20)
+    assert (len(collector.requests), out.dropped, len(warnings)) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("url", "env", "wanted"),
+    [
+        (None, {}, None),
+        ("http://h:4318", {}, "http://h:4318/v1/traces"),
+        ("http://h:4318/", {}, "http://h:4318/v1/traces"),
+        ("http://h/own/path", {}, "http://h/own/path"),
+        (None, {"OTEL_EXPORTER_OTLP_ENDPOINT": "https://h/x/"}, "https://h/x/v1/traces"),
+        (None, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://h/y"}, "http://h/y"),
+        (None, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h", "OTEL_SDK_DISABLED": "true"}, None),
+        ("http://a/b", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h"}, "http://a/b"),
+    ],
+)
+def test_where_traces_go(url: str | None, env: dict[str, str], wanted: str | None) -> None:
+    assert endpoint(url, env) == wanted
+
+
+@pytest.mark.parametrize("url", ["localhost:4318", "grpc://h:4317", "http://"])
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(ConfigError, match="no OTLP/HTTP endpoint"):
+        endpoint(url, {})
+
+
+def test_headers_of_the_environment() -> None:
+    env = {"OTEL_EXPORTER_OTLP_HEADERS": "Api-Key=a%20b, x=1,broken"}
+    assert headers(env) == {"api-key": "a b", "x": "1"}

@@ -1,0 +1,238 @@
+"""The spans that a rollout's record gives, and the trees they make with spans of others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tutelage.tracing import SpanRecord, names, rollout_spans, rollout_trees, whole_trace
+from tutelage.tracing.tree import orphans
+from tutelage.types import FailureCause
+
+from .samples import TRACE, attempt, call, failed, foreign, rollout
+
+OURS = ["invoke_agent main", "chat policy", "execute_tool calculator", "chat policy"]
+
+
+def lines(tree: Any) -> list[tuple[int, str]]:
+    return [(depth, span.name) for depth, span in tree.walk()]
+
+
+def assert_complete(spans: list[SpanRecord]) -> None:
+    """One root a trace, every parent there and before its children, every child within it."""
+    assert orphans(spans) == []
+    seen: dict[tuple[str, str], SpanRecord] = {}
+    for span in spans:
+        assert (span.trace_id, span.span_id) not in seen
+        if span.parent_id is not None:
+            assert (span.trace_id, span.parent_id) in seen
+        seen[span.trace_id, span.span_id] = span
+    roots = [span.trace_id for span in spans if span.parent_id is None]
+    assert sorted(roots) == sorted({span.trace_id for span in spans})
+
+
+def test_the_tree_of_an_attempt() -> None:
+    (tree,) = rollout_trees(rollout())
+    assert lines(tree) == [(0, OURS[0]), (1, OURS[1]), (1, OURS[2]), (1, OURS[3])]
+    root, first, tool, second = [span for _, span in tree.walk()]
+    assert first.kind == "client"
+    assert {s.trace_id for s in (root, first, tool, second)} == {root.trace_id}
+    assert {**first.attributes, names.FINISH_REASONS: None} == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "tutelage",
+        "gen_ai.agent.name": "main",
+        "gen_ai.request.model": "policy",
+        "gen_ai.response.model": "policy",
+        "gen_ai.request.temperature": 0.5,
+        "gen_ai.request.top_p": 1.0,
+        "gen_ai.request.max_tokens": 9,
+        "gen_ai.request.stop_sequences": ["</s>"],
+        "gen_ai.response.id": "chat_0",
+        "gen_ai.response.finish_reasons": None,
+        "gen_ai.usage.input_tokens": 3,
+        "gen_ai.usage.output_tokens": 2,
+        "tutelage.policy_version": 3,
+        "tutelage.rollout_id": "roll_0",
+        "tutelage.attempt_id": "att_0",
+    }
+    assert first.attributes[names.FINISH_REASONS] == ["tool_calls"]
+    assert second.attributes[names.FINISH_REASONS] == ["stop"]
+    assert (first.start_ns, first.seconds) == (1_700_000_000 * 10**9, 0.25)
+    assert (tool.attributes[names.TOOL], tool.attributes[names.TOOL_CALL_ID]) == (
+        "calculator",
+        "t0",
+    )
+    assert (root.seconds, root.status) == (3.0, "ok")
+    assert root.resource == {"service.name": "tutelage", "tutelage.run_id": "run"}
+
+
+def test_rewards_are_events_of_the_root() -> None:
+    root = rollout_spans(rollout())[0]
+    assert [(e.name, dict(e.attributes)) for e in root.events] == [
+        ("gen_ai.evaluation.result",
+         {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": 1.0})
+        for name in ("reward", "reward.exact")
+    ]  # fmt: skip
+
+
+def test_a_failure_is_the_status_of_the_root() -> None:
+    first, second = rollout_trees(rollout(failed(), attempt(call(0), index=1)))
+    root = first.span
+    assert (root.status, root.status_message) == ("error", "it was stopped")
+    assert root.attributes[names.ERROR_TYPE] == FailureCause.TIMEOUT.value
+    (event,) = root.events
+    assert event.attributes["exception.stacktrace"] == "Traceback ..."
+    assert second.span.trace_id != root.trace_id
+
+
+def test_content_is_left_out_unless_asked_for() -> None:
+    given = rollout()
+    assert "Secret" not in json.dumps([dict(s.attributes) for s in rollout_spans(given)])
+    root, first, tool, second = rollout_spans(given, content=True)
+    asked = json.loads(first.attributes[names.INPUT_MESSAGES])
+    text = {"type": "text", "content": "What is 1 + 1? Secret."}
+    assert asked == [{"role": "user", "parts": [text]}]
+    (said,) = json.loads(first.attributes[names.OUTPUT_MESSAGES])
+    part = {"type": "tool_call", "id": "t0", "name": "calculator",
+            "arguments": '{"expression": "1+1"}'}  # fmt: skip
+    assert said == {"role": "assistant", "parts": [part], "finish_reason": "tool_calls"}
+    assert tool.attributes[names.TOOL_RESULT] == "2"
+    assert json.loads(second.attributes[names.OUTPUT_MESSAGES])[0]["finish_reason"] == "stop"
+    assert json.loads(root.attributes[names.OUTPUT_MESSAGES])[0]["parts"][0]["content"] == "2"
+
+
+def test_several_agents_have_spans_of_their_own() -> None:
+    calls = (call(0), call(1, agent="user"), call(2, tool=True))
+    (tree,) = rollout_trees(rollout(attempt(*calls)))
+    assert lines(tree) == [
+        (0, "invoke_agent rollout"),
+        (1, "invoke_agent main"),
+        (2, "chat policy"),
+        (2, "execute_tool calculator"),
+        (2, "chat policy"),
+        (1, "invoke_agent user"),
+        (2, "chat policy"),
+    ]
+
+
+def test_a_call_that_trains_nothing_names_another_model() -> None:
+    calls = (call(0), call(1, policy=None), call(2, policy="judge"))
+    (tree,) = rollout_trees(rollout(attempt(*calls)))
+    assert [name for _, name in lines(tree)][1:] == ["chat policy", "chat other", "chat judge"]
+
+
+def test_ids_repeat_and_differ_between_runs_and_attempts() -> None:
+    assert rollout_spans(rollout()) == rollout_spans(rollout())
+    traces = {
+        span.trace_id
+        for given in (rollout(), rollout(name="roll_1"), rollout(run_id="other"))
+        for span in rollout_spans(given)
+    }
+    assert len(traces) == 3
+
+
+def test_a_record_without_times_keeps_its_order() -> None:
+    bare = tuple(replace(c, started=0.0, seconds=0.0) for c in (call(0, tool=True), call(1)))
+    given = attempt(*bare, started=0.0)
+    results = tuple(replace(r, started=0.0) for r in given.tool_results)
+    (tree,) = rollout_trees(rollout(replace(given, tool_results=results)))
+    assert [name for _, name in lines(tree)] == OURS
+
+
+# ---------------------------------------------------------------- with spans of others
+
+
+def test_other_spans_stand_under_their_parent_or_the_root() -> None:
+    (tree,) = rollout_trees(rollout(), [foreign(0), foreign(1, parent=0), foreign(2, parent=99)])
+    assert lines(tree)[-3:] == [(1, "foreign 0"), (2, "foreign 1"), (1, "foreign 2")]
+    spans = whole_trace(rollout(), [foreign(0), foreign(1, parent=0), foreign(2, parent=99)])
+    assert_complete(spans)
+    assert {span.trace_id for span in spans} == {tree.span.trace_id}
+
+
+def test_a_call_that_a_client_traced_too_shows_once() -> None:
+    chat = {names.OPERATION: "chat", names.RESPONSE_ID: "chat_0", "theirs": 1}
+    agent = foreign(0, name="their agent")
+    outer = foreign(1, parent=0, name="their chat", attributes=chat)
+    inner = foreign(2, parent=1, name="their client", attributes=chat)
+    http = foreign(3, parent=2, name="POST")
+    for order in ([agent, outer, inner, http], [http, inner, outer, agent]):
+        (tree,) = rollout_trees(rollout(), order)
+        assert lines(tree) == [
+            (0, "invoke_agent main"),
+            (1, "execute_tool calculator"),
+            (1, "their agent"),
+            (2, "chat policy"),
+            (3, "POST"),
+            (1, "chat policy"),
+        ] or lines(tree) == [
+            (0, "invoke_agent main"),
+            (1, "execute_tool calculator"),
+            (1, "chat policy"),
+            (1, "their agent"),
+            (2, "chat policy"),
+            (3, "POST"),
+        ]
+        merged = next(s for _, s in tree.walk() if s.attributes.get("theirs"))
+        assert merged.attributes[names.OUTPUT_TOKENS] == 2
+        assert_complete(whole_trace(rollout(), order))
+
+
+def test_spans_that_name_each_other_as_parents() -> None:
+    odd = [foreign(0, parent=1), foreign(1, parent=0), foreign(2, parent=2), foreign(3, parent=1)]
+    assert_complete(whole_trace(rollout(), odd))
+    assert len(whole_trace(rollout(), odd)) == 8
+
+
+def test_a_span_of_an_unknown_attempt_counts_for_the_last() -> None:
+    given = rollout(failed(), attempt(call(0), index=1))
+    spans = [foreign(0, attempt_id="att_0"), foreign(1, attempt_id="gone"), foreign(2)]
+    first, last = rollout_trees(given, spans)
+    assert [name for _, name in lines(first)][1:] == ["foreign 0"]
+    assert {name for _, name in lines(last)} >= {"foreign 1", "foreign 2"}
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.none() | st.integers(0, 12), st.booleans())))
+def test_any_spans_make_complete_trees(parts: list[tuple[int, int | None, bool]]) -> None:
+    chat = {names.OPERATION: "chat", names.RESPONSE_ID: "chat_1"}
+    extra = [
+        foreign(number, parent, attributes=chat if same else {}) for number, parent, same in parts
+    ]
+    spans = whole_trace(rollout(), extra)
+    assert_complete(spans)
+    others = {n for n, _, same in parts if not same} - {n for n, _, same in parts if same}
+    assert {f"foreign {n}" for n in others} <= {s.name for s in spans}
+
+
+# ---------------------------------------------------------------- names of yesterday
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"gen_ai.system": "openai"}, {names.PROVIDER: "openai"}),
+        ({"gen_ai.usage.prompt_tokens": 3}, {names.INPUT_TOKENS: 3}),
+        ({"llm.token_count.completion": 4}, {names.OUTPUT_TOKENS: 4}),
+        ({"openinference.span.kind": "LLM"}, {names.OPERATION: "chat"}),
+        ({"traceloop.span.kind": "tool"}, {names.OPERATION: "execute_tool"}),
+        ({"llm.invocation_parameters": '{"temperature": 0.5, "seed": 3}'},
+         {names.TEMPERATURE: 0.5, names.SEED: 3}),
+        ({"llm.invocation_parameters": "no json"}, {}),
+        ({"gen_ai.response.finish_reason": "stop"}, {names.FINISH_REASONS: ["stop"]}),
+        ({"gen_ai.system": "old", names.PROVIDER: "new"}, {names.PROVIDER: "new"}),
+    ],
+)  # fmt: skip
+def test_old_names_are_read(old: dict[str, Any], new: dict[str, Any]) -> None:
+    assert names.modern(old) == old | new
+
+
+def test_all_names_are_in_one_place() -> None:
+    assert TRACE not in {s.trace_id for s in rollout_spans(rollout())}
+    found = {name for span in rollout_spans(rollout(), content=True) for name in span.attributes}
+    known = {value for value in vars(names).values() if isinstance(value, str)}
+    assert found <= known
