@@ -1,0 +1,107 @@
+"""`tutelage serve RUN_OR_MODEL`: an OpenAI-compatible server for a policy, or for scripted replies.
+
+The gateway serves; this file opens one door in it, says how to reach it, and waits for Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from tutelage.gateway import Gateway
+    from tutelage.types import ChatClient
+
+_CALLS_KEPT = 0
+
+
+def serve(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN_OR_MODEL", help="Run, or a model folder or hub name."),
+    ] = None,
+    scripted: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Serve the replies of a JSONL file; needs no model."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 is any free one.")] = 8000,
+    secret: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TUTELAGE_SECRET",
+            show_envvar=False,
+            help="The API key; else a random one. TUTELAGE_SECRET sets it too.",
+        ),
+    ] = None,
+    slots: Annotated[int, typer.Option(min=1, help="Requests sampled at the same time.")] = 16,
+    max_length: Annotated[
+        int | None, typer.Option(min=2, help="Tokens of prompt and reply; else the run's.")
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, max=2.0, help="Where a request names none.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
+    record: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Append every call to a JSONL file, with token ids."),
+    ] = None,
+) -> None:
+    """Serve a policy, or scripted replies, to any OpenAI client."""
+    from tutelage.cli.console import waiting
+    from tutelage.errors import ConfigError
+    from tutelage.gateway import Gateway, Script, ScriptedClient
+    from tutelage.gateway.serving import CallLog
+    from tutelage.types import Sampling
+
+    if (target is None) == (scripted is None):
+        raise ConfigError("name what to serve: a run or model, or --scripted FILE, not both")
+    gateway = Gateway(host=host, port=port, secret=secret)
+    client: ChatClient
+    if scripted is not None:
+        client = ScriptedClient(Script.load(scripted), keep=_CALLS_KEPT)
+    else:
+        with waiting("loading the model ..."):
+            from tutelage.train.targets import served
+
+            client = served(str(target), slots=slots, max_length=max_length, seed=seed)
+    log = None if record is None else CallLog(record)
+    name = Path(str(scripted or target)).name
+    with gateway:
+        door = gateway.open(
+            "serve",
+            "main",
+            client,
+            model=name,
+            api_key=secret,
+            sampling=Sampling(temperature=temperature, max_tokens=1 << 20),
+            on_span=log,
+        )
+        _tell(gateway, name, None if secret is not None else door.api_key)
+        _wait(gateway)
+    if log is not None:
+        log.close()
+
+
+def _tell(gateway: Gateway, name: str, key: str | None) -> None:
+    """How to reach it, on standard output, so that a script can read it."""
+    from tutelage.cli.console import messages, output, say
+
+    console = output()
+    say(console, f"OPENAI_BASE_URL={gateway.url}/v1")
+    # A secret that the user chose is not repeated on a terminal that others may see.
+    say(console, f"OPENAI_API_KEY={key or '(the secret that you gave)'}")
+    console.file.flush()
+    say(messages(), (f"serving {name}; stop with Ctrl-C", "dim"))
+
+
+def _wait(gateway: Gateway) -> None:
+    """Until Ctrl-C, which is how serving ends."""
+    try:
+        while gateway.serving:
+            time.sleep(0.5)
+    except KeyboardInterrupt:
+        return

@@ -1,0 +1,346 @@
+"""The gateway as an ASGI app: routes, admission, and the endpoints.
+
+Starlette routes; the endpoints are plain ASGI (`http.py`). A request is admitted by its key before
+its body is read, its body becomes an `Ask`, the door has it sampled, and the answer is written or
+streamed while somebody watches whether the client is still there. Whatever goes wrong leaves as an
+OpenAI error object. `server.py` runs the app.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from hashlib import blake2b
+from typing import Protocol
+
+from starlette.routing import Route, Router
+from starlette.types import Receive, Scope, Send
+
+from tutelage.errors import TutelageError
+from tutelage.gateway import fields, http
+from tutelage.gateway.answers import Answer
+from tutelage.gateway.chat_reply import ChatStream, completion
+from tutelage.gateway.chat_request import read_chat
+from tutelage.gateway.door import Door, gone
+from tutelage.gateway.keys import Pass, Registry
+from tutelage.gateway.limits import Limits
+from tutelage.gateway.problems import NO_RETRY, ApiError, described
+from tutelage.gateway.responses_reply import ResponseStream, response_object
+from tutelage.gateway.responses_request import read_response
+from tutelage.tracing import Identity
+from tutelage.types import JSON
+
+log = logging.getLogger(__name__)
+PREFIXES = (
+    "",
+    "/rollout/{rollout}/attempt/{attempt}",
+    "/rollout/{rollout}/attempt/{attempt}/agent/{agent}",
+    "/agent/{agent}",
+)
+Handler = Callable[[Scope, Receive, Send, Pass], Awaitable[None]]
+
+
+class OnTraces(Protocol):
+    """Takes the body of `POST /v1/traces`; `tracing.TraceIngest` is one."""
+
+    def __call__(
+        self, body: bytes, content_type: str, encoding: str = "", *, only: Identity | None = None
+    ) -> bytes | None:
+        """Read the spans of the attempt `only`, in a worker thread; returns the answer's body.
+
+        A ValueError is answered with its `status`, 400 where it has none.
+        """
+        ...
+
+
+class Stream(Protocol):
+    """The events of an answer, as `ChatStream` and `ResponseStream` write them."""
+
+    def feed(self) -> bytes:
+        """What can be sent by now."""
+        ...
+
+    def finish(self) -> bytes:
+        """The rest."""
+        ...
+
+    def failed(self, error: JSON) -> bytes:
+        """The end of a stream that breaks."""
+        ...
+
+
+class Endpoint:
+    """One path: its methods, and errors as JSON."""
+
+    def __init__(self, app: App, **handlers: Handler) -> None:
+        self._app, self._handlers = app, handlers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        started = False
+
+        async def sending(message: object) -> None:
+            nonlocal started
+            started = True
+            await send(message)  # pyright: ignore[reportArgumentType]
+
+        try:
+            handler = self._handlers.get(scope["method"])
+            if handler is None:
+                allowed = ", ".join(self._handlers)
+                raise ApiError(405, f"use {allowed}", headers={"allow": allowed})
+            await self._app.admitted(handler, scope, receive, sending)
+        except http.ClientGone:
+            return
+        except Exception as error:
+            told = described(error)
+            if told.code == "internal_error":
+                log.exception("a request failed")
+            if not started:
+                await http.send_json(send, told.status, told.body(), told.headers)
+
+
+class App:
+    """The endpoints over a registry of doors."""
+
+    def __init__(self, registry: Registry, limits: Limits) -> None:
+        self.on_traces: OnTraces | None = None
+        self.in_flight = 0
+        self._registry, self._limits = registry, limits
+        endpoints = {
+            "/v1/chat/completions": Endpoint(self, POST=self._chat),
+            "/v1/responses": Endpoint(self, POST=self._responses),
+            "/v1/responses/{response}": Endpoint(self, GET=self._response),
+            "/v1/models": Endpoint(self, GET=self._models),
+            "/v1/models/{model:path}": Endpoint(self, GET=self._model),
+            "/v1/traces": Endpoint(self, POST=self._traces),
+        }
+        self._router = Router(
+            [
+                Route(prefix + path, endpoint)
+                for path, endpoint in endpoints.items()
+                for prefix in PREFIXES
+            ],
+            redirect_slashes=False,
+            default=_unknown,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        await self._router(scope, receive, send)
+
+    async def admitted(self, handler: Handler, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run a handler for a request whose key fits, within the limits."""
+        agent = http.header(scope, b"x-tutelage-agent")
+        entry = self._registry.admit(
+            http.header(scope, b"authorization"),
+            scope.get("path_params") or {},
+            None if agent is None else agent.decode("latin-1"),
+        )
+        door = entry.door
+        if self.in_flight >= self._limits.in_flight:
+            raise ApiError(
+                503, "too many requests at once", code="overloaded", headers={"retry-after": "1"}
+            )
+        if door.in_flight >= self._limits.in_flight_per_attempt:
+            raise ApiError(
+                429,
+                f"an attempt may have {self._limits.in_flight_per_attempt} requests at once",
+                code="too_many_requests",
+                headers={"retry-after": "1"},
+            )
+        self.in_flight += 1
+        door.in_flight += 1
+        try:
+            await handler(scope, receive, send, entry)
+        finally:
+            self.in_flight -= 1
+            door.in_flight -= 1
+
+    # ------------------------------------------------------------ endpoints
+
+    async def _chat(self, scope: Scope, receive: Receive, send: Send, entry: Pass) -> None:
+        body = await self._body(scope, receive)
+        ask = read_chat(fields.read_json(body), entry.door.sampling)
+        key, repeat = _identity(scope, b"chat", entry, body)
+        answer = entry.door.answer("chatcmpl-", key, repeat, ask, entry.agent)
+        model = entry.door.model(ask.model)
+        if ask.stream:
+            await self._stream(answer, entry.door, ChatStream(answer, model), receive, send)
+            return
+        await self._finished(answer, entry.door, receive)
+        await http.send_json(send, 200, completion(answer, model))
+        answer.delivered = True
+
+    async def _responses(self, scope: Scope, receive: Receive, send: Send, entry: Pass) -> None:
+        body = await self._body(scope, receive)
+        door = entry.door
+        asked = read_response(fields.read_json(body), door.sampling, door.responses)
+        key, repeat = _identity(scope, b"responses", entry, body)
+        answer = door.answer("resp_", key, repeat, asked.ask, entry.agent)
+        model = door.model(asked.ask.model)
+
+        def keep() -> None:
+            # Before the client hears of it: its next request may name this response.
+            if asked.store:
+                turn = (*asked.conversation, answer.calls[0].reply)
+                door.responses.add(response_object(answer, asked, model), turn)
+
+        if asked.ask.stream:
+            stream = ResponseStream(answer, asked, model)
+            await self._stream(answer, door, stream, receive, send, keep)
+            return
+        await self._finished(answer, door, receive)
+        keep()
+        await http.send_json(send, 200, response_object(answer, asked, model))
+        answer.delivered = True
+
+    async def _response(self, scope: Scope, receive: Receive, send: Send, entry: Pass) -> None:
+        wanted = scope["path_params"]["response"]
+        found = entry.door.responses.get(wanted)
+        if found is None:
+            raise ApiError(404, f"no response {wanted!r} of this attempt is stored")
+        await http.send_json(send, 200, found)
+
+    async def _models(self, scope: Scope, receive: Receive, send: Send, entry: Pass) -> None:
+        listed = [_model_object(name) for name in entry.door.models()]
+        await http.send_json(send, 200, {"object": "list", "data": listed})
+
+    async def _model(self, scope: Scope, receive: Receive, send: Send, entry: Pass) -> None:
+        wanted = scope["path_params"]["model"]
+        if wanted not in entry.door.models():
+            raise ApiError(404, f"the model {wanted!r} is not listed here", code="model_not_found")
+        await http.send_json(send, 200, _model_object(wanted))
+
+    async def _traces(self, scope: Scope, receive: Receive, send: Send, entry: Pass) -> None:
+        hook = self.on_traces
+        if hook is None:
+            raise ApiError(404, "this gateway takes no traces", headers=NO_RETRY)
+        body = await http.read_body(
+            scope, receive, self._limits.body_bytes, self._limits.body_seconds
+        )
+        kind = (http.header(scope, b"content-type") or b"").decode("latin-1")
+        encoding = (http.header(scope, b"content-encoding") or b"").decode("latin-1")
+        only = Identity("", entry.door.rollout_id, entry.door.attempt_id)
+        try:
+            answer = await asyncio.to_thread(hook, body, kind, encoding, only=only)
+        except (TutelageError, ValueError) as error:
+            status = int(getattr(error, "status", 400))
+            raise ApiError(status, f"the traces cannot be read: {error}") from error
+        if answer is None:  # an empty ExportTraceServiceResponse
+            answer = b"{}" if "json" in kind else b""
+        await http.send_bytes(send, 200, answer, kind or "application/x-protobuf")
+
+    # ------------------------------------------------------------ waiting
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        encoding = http.header(scope, b"content-encoding")
+        if encoding not in (None, b"", b"identity"):
+            raise ApiError(415, "send the body without content-encoding")
+        limits = self._limits
+        return await http.read_body(scope, receive, limits.body_bytes, limits.body_seconds)
+
+    async def _finished(self, answer: Answer, door: Door, receive: Receive) -> None:
+        """Wait for an answer and raise what it raised. A client that goes away ends the wait."""
+        answer.join()
+        try:
+            # An answer that needs no engine is there at once; then nobody has to watch.
+            await asyncio.sleep(0)
+            if not answer.task.done():
+                leaving = asyncio.ensure_future(receive())
+                try:
+                    await asyncio.wait((answer.task, leaving), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    leaving.cancel()
+        finally:
+            answer.leave()
+        if not answer.task.done():
+            raise http.ClientGone
+        _check(answer, door)
+
+    async def _stream(
+        self,
+        answer: Answer,
+        door: Door,
+        stream: Stream,
+        receive: Receive,
+        send: Send,
+        before_end: Callable[[], None] | None = None,
+    ) -> None:
+        """Send events as tokens come. What fails before the first is an error response."""
+        out = http.EventStream(send, self._limits.write_seconds)
+        news = asyncio.Event()
+        leaving = asyncio.ensure_future(receive())
+        leaving.add_done_callback(lambda _: news.set())
+        answer.join(news.set)
+        try:
+            while True:
+                news.clear()
+                ended = answer.task.done()
+                if not ended and leaving.done():
+                    raise http.ClientGone
+                data = stream.feed()
+                if data:
+                    await out.write(data)
+                if ended:
+                    break
+                await news.wait()
+            await self._end(answer, door, stream, out, before_end)
+        finally:
+            answer.leave(news.set)
+            leaving.cancel()
+
+    async def _end(
+        self,
+        answer: Answer,
+        door: Door,
+        stream: Stream,
+        out: http.EventStream,
+        before_end: Callable[[], None] | None,
+    ) -> None:
+        try:
+            _check(answer, door)
+            if before_end is not None:
+                before_end()
+            data = stream.finish()
+        except Exception as error:
+            if not out.begun:
+                raise
+            await out.write(stream.failed(described(error).body()), last=True)
+            return
+        await out.write(data, last=True)
+        answer.delivered = True
+
+
+def _check(answer: Answer, door: Door) -> None:
+    """Raise what ended an answer badly."""
+    if answer.task.cancelled():
+        raise gone() if door.closed else ApiError(500, "the request was cancelled")
+    error = answer.task.exception()
+    if error is not None:
+        raise error
+
+
+def _identity(scope: Scope, api: bytes, entry: Pass, body: bytes) -> tuple[bytes, bool]:
+    """What a request asks for as a hash, and whether it says that it is a repeat."""
+    named = http.header(scope, b"idempotency-key")
+    said = blake2b(digest_size=16)
+    said.update(b"%b\0%b\0" % (api, entry.agent.encode()))
+    said.update(body)
+    if named is not None:
+        said.update(b"\0" + named)
+        return said.digest(), True
+    return said.digest(), (http.header(scope, b"x-stainless-retry-count") or b"0") != b"0"
+
+
+def _model_object(name: str) -> JSON:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "tutelage"}
+
+
+async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] != "http":
+        await send({"type": "websocket.close", "code": 1000})
+        return
+    error = ApiError(404, "there is no such path here; base URLs end in /v1", code="unknown_url")
+    await http.send_json(send, 404, error.body())

@@ -1,0 +1,338 @@
+"""One attempt's access to its models: base URL, keys, budget, and what its requests left behind.
+
+Keys are derived from the gateway's secret by HMAC, looked up by their hash and compared in constant
+time. A closed door cancels what still runs and answers 410 from then on; the record of calls stays
+with the client that the door was opened with. `keys.py` has the registry, `server.py` opens doors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from tutelage.gateway.answers import Answer, Ledger, hands_out_tokens, with_limit
+from tutelage.gateway.asked import Ask
+from tutelage.gateway.problems import NO_RETRY, ApiError, invalid
+from tutelage.gateway.record import CallSpan, OnSpan, Recorder
+from tutelage.gateway.text import Decoder
+from tutelage.types import JSON, Call, ChatClient, Message, Sampling
+
+KEPT_RESPONSES = 1024
+KEPT_ERRORS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A client and what the gateway knows about it."""
+
+    name: str
+    client: ChatClient
+    streams: bool
+    decoder: Decoder | None
+
+    @staticmethod
+    def of(name: str, client: ChatClient) -> Model:
+        """Look at a client once, so that requests need not."""
+        found = getattr(client, "codec", None)
+        decoder = cast("Decoder", found) if hasattr(found, "decode") else None
+        return Model(name, client, hands_out_tokens(client), decoder)
+
+
+def usage(client: ChatClient, calls: Sequence[Call]) -> tuple[int, int]:
+    """Prompt and completion tokens. A client without token ids may know them from its server."""
+    counted = getattr(client, "usage", None)
+    pairs = [counted(c) if counted else None for c in calls]
+    known = [
+        pair or (len(call.prompt_ids), len(call.sampled.token_ids))
+        for pair, call in zip(pairs, calls, strict=True)
+    ]
+    # All choices answer one prompt, which counts once.
+    return max((p for p, _ in known), default=0), sum(n for _, n in known)
+
+
+class Responses:
+    """Responses of an attempt for `previous_response_id`, `GET` and item references."""
+
+    def __init__(self, size: int = KEPT_RESPONSES) -> None:
+        self._size = size
+        self._kept: OrderedDict[str, tuple[tuple[Message, ...], JSON]] = OrderedDict()
+        self._items: dict[str, JSON] = {}
+
+    def add(self, response: JSON, conversation: tuple[Message, ...]) -> None:
+        """Keep a finished response with its whole conversation, its own turn included."""
+        self._kept[response["id"]] = (conversation, response)
+        self._items |= {item["id"]: item for item in response["output"]}
+        while len(self._kept) > self._size:
+            _, (_, old) = self._kept.popitem(last=False)
+            for item in old["output"]:
+                self._items.pop(item["id"], None)
+
+    def conversation(self, response_id: str) -> tuple[Message, ...] | None:
+        """The messages up to and with that response."""
+        found = self._kept.get(response_id)
+        return None if found is None else found[0]
+
+    def item(self, item_id: str) -> JSON | None:
+        """An output item."""
+        return self._items.get(item_id)
+
+    def get(self, response_id: str) -> JSON | None:
+        """The response as it was sent."""
+        found = self._kept.get(response_id)
+        return None if found is None else found[1]
+
+
+class Door:
+    """See the module's docstring. Made by `Gateway.open`; everything public is thread-safe."""
+
+    def __init__(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        base_url: str,
+        api_key: str,
+        main: Model,
+        others: Mapping[str, Model],
+        *,
+        names: Collection[str] | None,
+        agent: str,
+        sampling: Sampling,
+        token_budget: int | None,
+        on_span: OnSpan | None,
+        recorder: Recorder,
+        key_for: Callable[[Door, str], str],
+        on_close: Callable[[Door], None],
+        environment: Mapping[str, str],
+    ) -> None:
+        self.rollout_id, self.attempt_id = rollout_id, attempt_id
+        self.base_url, self.api_key = base_url, api_key
+        self.agent, self.sampling = agent, sampling
+        self.closed = False
+        self.in_flight = 0
+        self.spent = 0
+        """Tokens that the main client sampled so far."""
+        self.errors: list[BaseException] = []
+        """What went wrong in the engines behind, the latest last, at most a hundred."""
+        self.ledger, self.responses = Ledger(), Responses()
+        self._main, self._others, self._names = main, dict(others), names
+        self._budget, self._on_span, self._recorder = token_budget, on_span, recorder
+        self._key_for, self._on_close = key_for, on_close
+        self._environment = dict(environment)
+        self._count = 0
+        self._running: set[Answer] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._response_of: dict[str, str] = {}
+
+    # ------------------------------------------------------------ for the runner
+
+    def env(self, agent: str | None = None) -> dict[str, str]:
+        """Environment variables that point an OpenAI client, and a trace exporter, here."""
+        key = self.api_key if agent is None else self.key_for(agent)
+        url = self.base_url
+        found = {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": key}
+        for name, value in self._environment.items():
+            found[name] = value.format(base=url, key=key)
+        return found
+
+    def key_for(self, agent: str) -> str:
+        """A key whose calls belong to another agent of the same attempt."""
+        return self._key_for(self, agent)
+
+    @property
+    def budget_left(self) -> int | None:
+        """Tokens that may still be sampled, None without a budget."""
+        return None if self._budget is None else max(0, self._budget - self.spent)
+
+    def calls_of(self, response_id: str) -> tuple[str, ...]:
+        """Ids of the calls behind a response id (`gen_ai.response.id`); empty when unknown."""
+        return self._calls.get(response_id, ())
+
+    def response_id(self, call_id: str) -> str | None:
+        """The id under which a client saw a call: the join key of its spans and evaluations.
+
+        Of several choices the first has the response's id, the i-th that id with `-i`.
+        """
+        return self._response_of.get(call_id)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Refuse new requests, cancel what runs and wait for it, and flush what was recorded.
+
+        On the gateway's own loop it cannot wait: use `aclose` there. Closing twice is fine.
+        """
+        self._shut()
+        loop = self._loop
+        running = [a.task for a in tuple(self._running)]
+        if loop is not None and loop.is_running() and running and not _inside(loop):
+            waiting = asyncio.run_coroutine_threadsafe(_settle(running, timeout), loop)
+            waiting.result(timeout + 1)
+        if loop is None or not _inside(loop):
+            self._recorder.flush(timeout)
+
+    async def aclose(self, timeout: float = 5.0) -> None:
+        """`close` from any event loop, the gateway's included."""
+        self._shut()
+        loop = self._loop
+        running = [a.task for a in tuple(self._running)]
+        if loop is not None and _inside(loop):
+            await _settle(running, timeout)
+            await asyncio.to_thread(self._recorder.flush, timeout)
+        else:
+            await asyncio.to_thread(self.close, timeout)
+
+    def _shut(self) -> None:
+        self.closed = True
+        self._on_close(self)
+        loop = self._loop
+        for answer in tuple(self._running):
+            if loop is not None and not loop.is_closed():
+                loop.call_soon_threadsafe(answer.task.cancel)
+
+    # ------------------------------------------------------------ for the endpoints
+
+    def models(self) -> list[str]:
+        """Names that requests may use; the first is the main one."""
+        return [*(self._names or [self._main.name]), *self._others]
+
+    def model(self, name: str) -> Model:
+        """The model of that name. Without a list of its own names the main one answers to any."""
+        if name in self._others:
+            return self._others[name]
+        if self._names is not None and name not in self._names:
+            raise ApiError(
+                404,
+                f"the model {name!r} is not served here; there are: {', '.join(self.models())}",
+                param="model",
+                code="model_not_found",
+            )
+        return self._main
+
+    def check_open(self) -> None:
+        """Refuse requests of an attempt that has ended."""
+        if self.closed:
+            raise gone()
+
+    def answer(self, prefix: str, key: bytes, repeat: bool, ask: Ask, agent: str) -> Answer:
+        """The answer to a request: a new one, or for a repeat the one that there is.
+
+        `key` stands for what was asked. The answer's id begins with `prefix`.
+        """
+        self.check_open()
+        if repeat:
+            found = self.ledger.find(key)
+            if found is not None:
+                return found
+        model = self.model(ask.model)
+        if ask.logprobs and model.decoder is None:
+            raise invalid(f"the model {model.name!r} gives no log-probabilities", "logprobs")
+        if model is self._main:
+            left = self.budget_left
+            if left == 0:
+                raise ApiError(
+                    402,
+                    f"the attempt has used its {self._budget} tokens",
+                    code="token_budget_exhausted",
+                    headers=NO_RETRY,
+                )
+            ask = with_limit(ask, left)
+        self._count += 1
+        self._loop = asyncio.get_running_loop()
+        answer = Answer(
+            f"{prefix}{self.attempt_id}-{self._count}",
+            ask,
+            model.client,
+            agent,
+            model.streams,
+            partial(self._ended, model, prefix),
+        )
+        self._running.add(answer)
+        self.ledger.add(key, answer)
+        return answer
+
+    def decoder(self, answer: Answer) -> Decoder | None:
+        """How to read the tokens of an answer."""
+        return self.model(answer.ask.model).decoder
+
+    def _ended(
+        self,
+        model: Model,
+        prefix: str,
+        answer: Answer,
+        calls: tuple[Call, ...],
+        error: BaseException | None,
+    ) -> None:
+        """Count and record an answer when its sampling has ended, delivered or not."""
+        self._running.discard(answer)
+        if error is None:
+            if model is self._main:
+                self.spent += usage(model.client, calls)[1]
+            self._remember(answer.id, calls)
+        else:
+            self.ledger.drop(answer)
+            if isinstance(error, Exception):  # a cancelled request is nobody's failure
+                self.errors = [*self.errors[1 - KEPT_ERRORS :], error]
+        if self._on_span is not None:
+            self._recorder.put(self._on_span, self._span(answer, model, prefix, calls, error))
+
+    def _remember(self, response_id: str, calls: Sequence[Call]) -> None:
+        self._calls[response_id] = tuple(c.id for c in calls)
+        for i, call in enumerate(calls):
+            self._response_of[call.id] = f"{response_id}-{i}" if i else response_id
+        while len(self._calls) > 4 * KEPT_RESPONSES:
+            for call_id in self._calls.popitem(last=False)[1]:
+                self._response_of.pop(call_id, None)
+
+    def _span(
+        self,
+        answer: Answer,
+        model: Model,
+        prefix: str,
+        calls: tuple[Call, ...],
+        error: BaseException | None,
+    ) -> CallSpan:
+        tokens = usage(model.client, calls)
+        return CallSpan(
+            rollout_id=self.rollout_id,
+            attempt_id=self.attempt_id,
+            agent=answer.agent,
+            model=answer.ask.model,
+            response_id=answer.id,
+            api="responses" if prefix == "resp_" else "chat.completions",
+            calls=calls,
+            began_ns=answer.began_ns,
+            ended_ns=time.time_ns(),
+            finish_reasons=tuple(finish_reason(c) for c in calls),
+            input_tokens=tokens[0],
+            output_tokens=tokens[1],
+            stream=answer.ask.stream,
+            error=None if error is None else f"{type(error).__name__}: {error}",
+        )
+
+
+def finish_reason(call: Call) -> str:
+    """Why a choice ended, in OpenAI's words."""
+    if call.reply.tool_calls:
+        return "tool_calls"
+    return "length" if call.sampled.stop_reason.value == "length" else "stop"
+
+
+def gone() -> ApiError:
+    """The answer to requests of a closed attempt."""
+    return ApiError(410, "this attempt has ended", code="attempt_closed", headers=NO_RETRY)
+
+
+def _inside(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+async def _settle(tasks: Sequence[asyncio.Task[Any]], timeout: float) -> None:
+    if tasks:
+        await asyncio.wait(tasks, timeout=timeout)

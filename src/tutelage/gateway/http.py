@@ -1,0 +1,123 @@
+"""The few things that the endpoints need of ASGI: bodies with limits, JSON, server-sent events.
+
+Plain ASGI instead of request and response objects, because this is the path of every model call:
+see `benchmarks/gateway`. `app.py` is what uses it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from tutelage.gateway.problems import ApiError
+
+_JSON = (b"content-type", b"application/json")
+_EVENTS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+_CLOSE: Mapping[str, str] = {"connection": "close"}
+
+
+class ClientGone(Exception):
+    """The client closed the connection; there is nobody to answer."""
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """A request header by its lower-case name."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return value
+    return None
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int, seconds: float) -> bytes:
+    """The body. Raises `ApiError` 413 when it is too large and 408 when it takes too long."""
+    declared = header(scope, b"content-length")
+    # uvicorn has refused what is no number.
+    if declared is not None and declared.isdigit() and int(declared) > limit:
+        raise _too_large(limit)
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise ClientGone
+                part: bytes = message.get("body", b"")
+                if not message.get("more_body", False):
+                    if size + len(part) > limit:
+                        raise _too_large(limit)
+                    return b"".join((*parts, part)) if parts else part
+                size += len(part)
+                if size > limit:
+                    raise _too_large(limit)
+                parts.append(part)
+    except TimeoutError:
+        raise ApiError(
+            408, f"the body did not arrive within {seconds:g} seconds", headers=_CLOSE
+        ) from None
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(
+        413, f"the body is larger than {limit} bytes", code="request_too_large", headers=_CLOSE
+    )
+
+
+async def send_json(
+    send: Send, status: int, data: Any, headers: Mapping[str, str] | None = None
+) -> None:
+    """A whole JSON response."""
+    body = orjson.dumps(data)
+    sent = [_JSON, (b"content-length", str(len(body)).encode())]
+    if headers:
+        sent += [(k.encode(), v.encode()) for k, v in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": sent})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_bytes(send: Send, status: int, body: bytes, content_type: str) -> None:
+    """A whole response of another type."""
+    headers = [
+        (b"content-type", content_type.encode()),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def event(data: Any, name: str | None = None) -> bytes:
+    """One server-sent event."""
+    line = b"data: " + orjson.dumps(data) + b"\n\n"
+    return line if name is None else b"event: " + name.encode() + b"\n" + line
+
+
+class EventStream:
+    """A response of server-sent events; begins with the first bytes. A client that reads nothing
+    for `seconds` counts as gone."""
+
+    def __init__(self, send: Send, seconds: float) -> None:
+        self.begun = False
+        self._send, self._seconds = send, seconds
+
+    async def write(self, data: bytes, *, last: bool = False) -> None:
+        """Send some events."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                if not self.begun:
+                    self.begun = True
+                    await self._send(
+                        {"type": "http.response.start", "status": 200, "headers": _EVENTS}
+                    )
+                await self._send(
+                    {"type": "http.response.body", "body": data, "more_body": not last}
+                )
+        except TimeoutError:
+            raise ClientGone from None

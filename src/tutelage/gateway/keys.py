@@ -1,0 +1,138 @@
+"""Which door a request is for, and whether it may pass.
+
+A key opens one attempt, and says which agent of it calls. A path such as
+`/rollout/R/attempt/A/v1/...` must agree with the key: another attempt's key gets 403. Nothing here
+is ever logged. `server.py` fills the registry from any thread, `app.py` asks it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tutelage.errors import ConfigError
+from tutelage.gateway.door import Door, gone
+from tutelage.gateway.problems import ApiError
+
+CLOSED_KEYS = 10_000
+"""Keys of closed attempts that are still answered with 410; older ones are unknown (401)."""
+MAX_ID = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A request that may enter: where, and who calls."""
+
+    door: Door
+    agent: str
+
+
+def derive(secret: bytes, rollout_id: str, attempt_id: str, agent: str | None) -> str:
+    """The key of an attempt, or of one agent of it."""
+    said = "\0".join((rollout_id, attempt_id, "" if agent is None else f"/{agent}"))
+    return f"sk-tutelage-{hmac.new(secret, said.encode(), hashlib.sha256).hexdigest()}"
+
+
+def check_id(value: str, what: str) -> str:
+    """An id that can stand in a path. Raises `ConfigError`."""
+    if not value or len(value) > MAX_ID or not value.isprintable() or set(value) & set("/?#%\\ "):
+        raise ConfigError(
+            f"the {what} {value!r} cannot stand in a URL: use letters, digits, - _ . : and at "
+            f"most {MAX_ID} of them"
+        )
+    return value
+
+
+def agent_name(value: str, param: str) -> str:
+    """An agent id from a path or header."""
+    if not value or len(value) > MAX_ID or not value.isprintable():
+        raise ApiError(400, f"{param} is no name of an agent", param=param)
+    return value
+
+
+class Registry:
+    """The open doors by key and by attempt."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_key: dict[bytes, tuple[Door, bytes, str]] = {}
+        self._by_attempt: dict[tuple[str, str], Door] = {}
+        self._closed: OrderedDict[bytes, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._by_attempt)
+
+    def doors(self) -> list[Door]:
+        """Every open door."""
+        with self._lock:
+            return list(self._by_attempt.values())
+
+    def add(self, door: Door) -> None:
+        """Open a door. Raises `ConfigError` when its attempt has one or its key is taken."""
+        at = (door.rollout_id, door.attempt_id)
+        with self._lock:
+            if at in self._by_attempt:
+                raise ConfigError(
+                    f"attempt {door.attempt_id!r} of rollout {door.rollout_id!r} is already open; "
+                    "close its door first"
+                )
+            if _digest(door.api_key.encode()) in self._by_key:
+                raise ConfigError("the key is taken by another attempt; give each its own")
+            self._by_attempt[at] = door
+        self.add_key(door, door.api_key, door.agent)
+
+    def add_key(self, door: Door, key: str, agent: str) -> None:
+        """One more key of an open door."""
+        raw = key.encode()
+        with self._lock:
+            self._by_key[_digest(raw)] = (door, raw, agent)
+            self._closed.pop(_digest(raw), None)
+
+    def remove(self, door: Door) -> None:
+        """Close a door; unknown ones are fine."""
+        with self._lock:
+            if self._by_attempt.get((door.rollout_id, door.attempt_id)) is door:
+                del self._by_attempt[door.rollout_id, door.attempt_id]
+            keys = [d for d, (owner, _, _) in self._by_key.items() if owner is door]
+            for digest in keys:
+                del self._by_key[digest]
+                self._closed[digest] = None
+            while len(self._closed) > CLOSED_KEYS:
+                self._closed.popitem(last=False)
+
+    def admit(
+        self, authorization: bytes | None, path: Mapping[str, str], header_agent: str | None
+    ) -> Pass:
+        """The door for a request. Raises `ApiError` 401, 403 or 410."""
+        scheme, _, given = (authorization or b"").partition(b" ")
+        given = given.strip()
+        if scheme.lower() != b"bearer" or not given:
+            raise ApiError(
+                401, "send the attempt's key as `Authorization: Bearer KEY`", code="missing_key"
+            )
+        digest = _digest(given)
+        found = self._by_key.get(digest)
+        if found is None or not hmac.compare_digest(found[1], given):
+            if digest in self._closed:
+                raise gone()
+            raise ApiError(401, "the key is not known here", code="invalid_api_key")
+        door, _, agent = found
+        if path:
+            rollout, attempt = path.get("rollout"), path.get("attempt")
+            if rollout is not None and (rollout, attempt) != (door.rollout_id, door.attempt_id):
+                raise ApiError(
+                    403, "the key belongs to another attempt than the path", code="wrong_attempt"
+                )
+            if "agent" in path:
+                return Pass(door, agent_name(path["agent"], "the agent in the path"))
+        if header_agent is not None:
+            return Pass(door, agent_name(header_agent, "x-tutelage-agent"))
+        return Pass(door, agent)
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

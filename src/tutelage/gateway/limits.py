@@ -1,0 +1,27 @@
+"""How much of it a gateway serves at once; everything has a bound.
+
+`http.py` and `app.py` keep those of requests, `connections.py` those of connections.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bytes, counts and seconds. A request beyond a count is told to come back (503 or 429)."""
+
+    body_bytes: int = 16 << 20
+    in_flight: int = 2048
+    """Requests at once, all attempts together."""
+    in_flight_per_attempt: int = 256
+    connections: int = 4096
+    """Open connections; more are closed as they come."""
+    header_seconds: float = 20.0
+    """For a connection to send a whole request head."""
+    body_seconds: float = 30.0
+    write_seconds: float = 60.0
+    """For a client to read a piece of a stream."""
+    idle_seconds: float = 75.0
+    """For a kept connection to send its next request."""

@@ -1,0 +1,310 @@
+"""The gateway: uvicorn in a thread with an event loop of its own, and the doors of attempts.
+
+Its own loop, so that an agent that blocks the caller's cannot stop the model it waits for. Clients
+that are given to `open` are used on that loop alone; an engine driver must live there too (`run`,
+`loop`). `app.py` serves the requests, `door.py` is what an attempt gets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import importlib
+import importlib.util
+import ipaddress
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Collection, Coroutine, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import uvicorn
+
+from tutelage.errors import ConfigError
+from tutelage.gateway.app import App, OnTraces
+from tutelage.gateway.connections import protocol
+from tutelage.gateway.door import Door, Model
+from tutelage.gateway.keys import Registry, check_id, derive
+from tutelage.gateway.limits import Limits
+from tutelage.gateway.record import OnSpan, Recorder
+from tutelage.types import ChatClient, Sampling
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+MIN_SECRET = 16
+_SHUTDOWN_SECONDS = 2
+_DEFAULTS = Sampling(max_tokens=1 << 20)
+"""What holds where a request is silent; an engine ends a reply at its context anyway."""
+
+
+class Gateway:
+    """See the module's docstring. `with Gateway() as gateway:` starts and closes it."""
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        secret: str | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """Port 0 takes any free one. Keys derive from `secret`; without it from a random one.
+
+        Raises `ConfigError` for an address that others can reach without a secret of at least 16
+        characters.
+        """
+        self.limits = limits or Limits()
+        self.host, self._port = host, port
+        if secret is not None and len(secret) < MIN_SECRET:
+            raise ConfigError(f"the secret has {len(secret)} characters; give it {MIN_SECRET}")
+        if secret is None and not _is_loopback(host):
+            raise ConfigError(
+                f"the host {host!r} can be reached from other machines, so the gateway needs a "
+                f"secret of at least {MIN_SECRET} characters"
+            )
+        self._secret = secrets.token_bytes(32) if secret is None else secret.encode()
+        self._registry = Registry()
+        self._recorder = Recorder()
+        self.app = App(self._registry, self.limits)
+        """The ASGI app; works without `start`, on whatever loop serves it."""
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # ------------------------------------------------------------ life
+
+    def start(self) -> Self:
+        """Listen and serve. Raises `ConfigError` when the address cannot be had."""
+        if self._thread is not None:
+            raise ConfigError("the gateway is already started")
+        sock = _listen(self.host, self._port)
+        self._port = int(sock.getsockname()[1])
+        config = uvicorn.Config(
+            self.app,
+            loop="none",
+            http=protocol(self.limits),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=round(self.limits.idle_seconds),
+            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+            backlog=self.limits.connections,
+        )
+        ready = threading.Event()
+        self._server = _Server(config, ready)
+        self._loop = _new_loop()
+        self._thread = threading.Thread(
+            target=_serve, args=(self._loop, self._server, sock), name="tutelage-gateway",
+            daemon=True,
+        )  # fmt: skip
+        self._thread.start()
+        ready.wait()
+        return self
+
+    def close(self) -> None:
+        """Close every door, stop serving, and hand on what was recorded. Twice is fine."""
+        for door in self._registry.doors():
+            door.close()
+        thread, self._thread = self._thread, None
+        if thread is not None and self._server is not None:
+            self._server.should_exit = True
+            thread.join()
+            self._loop = self._server = None
+        self._recorder.close()
+
+    @property
+    def serving(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def __enter__(self) -> Self:
+        return self if self._thread is not None else self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that serves, on which clients are used. Raises `ConfigError` before `start`."""
+        if self._loop is None:
+            raise ConfigError("the gateway is not started; call `start()` first")
+        return self._loop
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Run a coroutine on the gateway's loop, from any thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the gateway's loop and wait for its result; not from that loop."""
+        return self.submit(coroutine).result()
+
+    # ------------------------------------------------------------ doors
+
+    @property
+    def port(self) -> int:
+        """The port; known once started."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """Scheme, host and port; a name that only an ASGI client understands before `start`."""
+        if self._thread is None:
+            return "http://gateway"
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self._port}" if ":" in host else f"http://{host}:{self._port}"
+
+    @property
+    def on_traces(self) -> OnTraces | None:
+        """Takes the spans that agents send to `POST /v1/traces`; None refuses them."""
+        return self.app.on_traces
+
+    @on_traces.setter
+    def on_traces(self, hook: OnTraces | None) -> None:
+        self.app.on_traces = hook
+
+    def open(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        client: ChatClient,
+        *,
+        clients: Mapping[str, ChatClient] | None = None,
+        names: Collection[str] | None = None,
+        model: str = "policy",
+        agent: str = "main",
+        sampling: Sampling = _DEFAULTS,
+        token_budget: int | None = None,
+        api_key: str | None = None,
+        on_span: OnSpan | None = None,
+    ) -> Door:
+        """Give an attempt its models: `client`, and `clients` by model name.
+
+        Without `names` the main client answers to any name that `clients` does not have, so that an
+        agent with a name of its own runs as it is; with `names` any other one is a 404. `agent` is
+        whose calls they are where neither path nor header says. `sampling` holds where a request is
+        silent. `token_budget` bounds the tokens that the main client samples. Raises `ConfigError`
+        for ids that cannot stand in a URL and for an attempt that is open.
+        """
+        check_id(rollout_id, "rollout id")
+        check_id(attempt_id, "attempt id")
+        key = api_key or derive(self._secret, rollout_id, attempt_id, None)
+        door = Door(
+            rollout_id,
+            attempt_id,
+            f"{self.url}/rollout/{rollout_id}/attempt/{attempt_id}/v1",
+            key,
+            Model.of(model, client),
+            {name: Model.of(name, other) for name, other in (clients or {}).items()},
+            names=names,
+            agent=agent,
+            sampling=sampling,
+            token_budget=token_budget,
+            on_span=on_span,
+            recorder=self._recorder,
+            key_for=self._key_for,
+            on_close=self._registry.remove,
+            environment=self._trace_environment(),
+        )
+        self._registry.add(door)
+        return door
+
+    @property
+    def recorder(self) -> Recorder:
+        """The queue of spans, for its counters."""
+        return self._recorder
+
+    def _key_for(self, door: Door, agent: str) -> str:
+        key = derive(self._secret, door.rollout_id, door.attempt_id, agent)
+        if not door.closed:
+            self._registry.add_key(door, key, agent)
+        return key
+
+    def _trace_environment(self) -> Mapping[str, str]:
+        """Where an instrumented agent sends its spans, unless the user has said otherwise."""
+        if self.on_traces is None or any(k.startswith("OTEL_EXPORTER_OTLP") for k in os.environ):
+            return {}
+        return {
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "{base}/traces",
+            "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "authorization=Bearer%20{key}",
+        }
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server that says when it serves, and leaves signals to the program."""
+
+    def __init__(self, config: uvicorn.Config, ready: threading.Event) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say so."""
+        try:
+            await super().startup(sockets)
+        finally:
+            self._ready.set()
+
+
+def _serve(loop: asyncio.AbstractEventLoop, server: _Server, sock: socket.socket) -> None:
+    """The gateway's thread."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(server.serve([sock]))
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+        sock.close()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where it is installed: half the cost of a request is the loop's."""
+    if importlib.util.find_spec("uvloop") is None:
+        return asyncio.new_event_loop()
+    return importlib.import_module("uvloop").new_event_loop()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit it. Without it a head and a body that are written one after the
+        # other wait 40 ms for each other, by Nagle's algorithm and delayed acknowledgements.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            sock.bind((host, port))
+        except OSError:
+            sock.close()
+            raise
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host!r} port {port}: {error.strerror or error}; choose another "
+            "with --port, or 0 for any free one"
+        ) from error
+    return sock
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

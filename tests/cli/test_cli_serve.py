@@ -1,0 +1,129 @@
+"""`tutelage serve`: scripted replies and a policy over a real port, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from .conftest import Tutelage
+
+
+@contextmanager
+def serving(*args: str, **environment: str) -> Generator[tuple[dict[str, str], Any]]:
+    """The command in its own process, and what it printed."""
+    # A shell's background job ignores Ctrl-C, and what it starts inherits that.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heard}; from tutelage.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "serve", "--port", "0", *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | environment,
+    )
+    try:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().strip() for _ in range(2)]
+        yield dict(line.partition("=")[::2] for line in lines), process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def ask(said: dict[str, str], key: str | None = None, **body: Any) -> httpx2.Response:
+    return httpx2.post(
+        said["OPENAI_BASE_URL"] + "/chat/completions",
+        json={"model": "m", "messages": [{"role": "user", "content": "hi"}], **body},
+        headers={"authorization": f"Bearer {key or said['OPENAI_API_KEY']}"},
+        timeout=60,
+    )
+
+
+def test_a_script_is_served_recorded_and_stopped_by_ctrl_c(tmp_path: Path) -> None:
+    script, record = tmp_path / "s.jsonl", tmp_path / "calls.jsonl"
+    script.write_text('{"content": "one"}\n{"tool_calls": [{"name": "f"}]}\n')
+    with serving("--scripted", str(script), "--record", str(record)) as (said, process):
+        assert ask(said).json()["choices"][0]["message"]["content"] == "one"
+        assert ask(said, stream=True).text.endswith("data: [DONE]\n\n")
+        assert ask(said, key="wrong").status_code == 401
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    first, second = map(json.loads, record.read_text().splitlines())
+    assert first["reply"] == {"role": "assistant", "content": "one"}
+    assert first["messages"] == [{"role": "user", "content": "hi"}]
+    assert len(first["token_ids"]) == len(first["logprobs"]) == 4
+    assert second["reply"]["tool_calls"][0]["function"]["name"] == "f"
+    assert second["finish_reason"] == "tool_calls"
+
+
+def test_a_secret_is_the_key_and_is_not_shown(tmp_path: Path) -> None:
+    script = tmp_path / "s.jsonl"
+    script.write_text('{"content": "one"}\n')
+    secret = "a secret of twenty-two"
+    with serving("--scripted", str(script), TUTELAGE_SECRET=secret) as (said, process):
+        assert secret not in said["OPENAI_API_KEY"]
+        assert ask(said, key=secret).status_code == 200
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+        assert secret not in told
+
+
+def test_serving_a_script_loads_neither_torch_nor_transformers(tmp_path: Path) -> None:
+    script = tmp_path / "s.jsonl"
+    script.write_text('{"content": "one"}\n')
+    code = (
+        "import sys, tutelage.cli.serve as serve\n"
+        "serve._wait = lambda gateway: None\n"
+        f"serve.serve(scripted=__import__('pathlib').Path({str(script)!r}), target=None,"
+        " host='127.0.0.1', port=0, secret=None, record=None, temperature=1.0)\n"
+        "print(sorted({'torch', 'transformers', 'sqlalchemy'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_policy_is_served(tmp_path: Path, one_thread: None) -> None:
+    from tutelage.testing import tiny_policy
+
+    tiny_policy().save(tmp_path / "policy")
+    with serving(str(tmp_path / "policy"), "--slots", "2") as (said, _):
+        answers = [ask(said, max_tokens=5, seed=3, logprobs=True).json() for _ in range(2)]
+        streamed = ask(said, max_tokens=5, stream=True)
+    assert answers[0]["usage"]["completion_tokens"] <= 5
+    assert answers[0]["choices"] == answers[1]["choices"]
+    assert streamed.text.endswith("data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        ((), "name what to serve"),
+        (("x", "--scripted", "s.jsonl"), "not both"),
+        (("--scripted", "none.jsonl"), "cannot read"),
+        (("--scripted", "bad.jsonl"), "bad.jsonl:1"),
+        (("--scripted", "good.jsonl", "--host", "0.0.0.0"), "secret"),
+        (("--scripted", "good.jsonl", "--secret", "short"), "16"),
+        (("--scripted", "good.jsonl", "--record", "no/where"), "cannot write"),
+        (("nothing",), "nothing"),
+    ],
+)
+def test_what_cannot_be_served_is_a_users_error(
+    tutelage: Tutelage, tmp_path: Path, args: tuple[str, ...], told: str
+) -> None:
+    tmp_path.joinpath("bad.jsonl").write_text("{\n")
+    tmp_path.joinpath("good.jsonl").write_text('{"content": "x"}\n')
+    result = tutelage("serve", *args)
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert "Traceback" not in result.output

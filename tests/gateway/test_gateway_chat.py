@@ -1,0 +1,397 @@
+"""Chat completions: what is sent, what is refused, and that the record says the same."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from conftest import ASK, CALCULATOR, TOOL_TURN, Open, events
+
+from tutelage.errors import ConfigError, ContextOverflowError, EngineError
+from tutelage.gateway.scripted import ScriptedReply
+from tutelage.types import Call, Constraint, Sampled, Sampling, StopReason, ToolCall, ToolSpec
+
+
+async def test_a_completion_is_the_call_on_record(door: Open) -> None:
+    case = door("It is 2.")
+    answer = (await case.chat()).json()
+    (call,) = case.client.calls
+    choice = answer["choices"][0]
+    assert answer["object"] == "chat.completion"
+    assert answer["model"] == "m"
+    assert choice["message"] == {"role": "assistant", "content": "It is 2.", "refusal": None}
+    assert choice["finish_reason"] == "stop"
+    assert answer["usage"] == {
+        "prompt_tokens": len(call.prompt_ids),
+        "completion_tokens": len(call.sampled.token_ids),
+        "total_tokens": len(call.prompt_ids) + len(call.sampled.token_ids),
+    }
+    assert case.door.calls_of(answer["id"]) == (call.id,)
+    assert case.door.response_id(call.id) == answer["id"]
+
+
+async def test_tool_calls_carry_the_ids_on_record(door: Open) -> None:
+    case = door(TOOL_TURN, TOOL_TURN)
+    seen: list[str] = []
+    for _ in range(2):
+        choice = (await case.chat(tools=[CALCULATOR])).json()["choices"][0]
+        assert choice["finish_reason"] == "tool_calls"
+        (sent,) = choice["message"]["tool_calls"]
+        assert sent["function"] == {"name": "calculator", "arguments": '{"expression":"1+1"}'}
+        seen.append(sent["id"])
+    assert seen == [c.reply.tool_calls[0].id for c in case.client.calls]
+    assert len(set(seen)) == 2
+    assert case.client.calls[0].tools == (
+        ToolSpec("calculator", "Compute.", CALCULATOR["function"]["parameters"]),
+    )
+
+
+async def test_every_role_and_form_of_content_is_read(door: Open) -> None:
+    case = door("ok")
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    tool = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "developer", "content": "d"},
+        {"role": "system", "content": parts},
+        {"role": "user", "content": ""},
+        {"role": "assistant", "content": None, "tool_calls": [tool], "refusal": None},
+        {"role": "tool", "content": parts, "tool_call_id": "c1"},
+        {"role": "assistant", "content": "", "tool_calls": [tool], "annotations": []},
+        {"role": "assistant", "content": "", "function_call": None},
+        {"role": "user", "content": "u", "name": "Ann"},
+    ]
+    assert (await case.chat(messages=messages)).status_code == 200
+    got = case.client.calls[0].messages
+    assert [m.role for m in got] == [
+        "system", "system", "user", "assistant", "tool", "assistant", "assistant", "user"
+    ]  # fmt: skip
+    assert [m.content for m in got] == ["d", "ab", "", None, "ab", None, "", "u"]
+    assert got[3].tool_calls == (ToolCall("c1", "f", "{}"),)
+    assert got[4].tool_call_id == "c1"
+    assert got[7].name == "Ann"
+
+
+class Asked:
+    """Keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.given: list[dict[str, Any]] = []
+
+    async def chat(self, messages: Any, **given: Any) -> Call:
+        from tutelage.types import Message
+
+        self.given.append(given)
+        n = len(self.given)
+        sampled = Sampled((5, 6), (-0.5, -1.0), (-0.25, -2.0), StopReason.STOP, 3)
+        reply = Message("assistant", f"reply {n}")
+        return Call(f"call_{n}", "main", n, (), (1, 2, 3), sampled, reply, given["sampling"])
+
+
+async def test_what_the_request_asks_for_reaches_the_client(door: Open) -> None:
+    client = Asked()
+    case = door(client, sampling=Sampling(temperature=0.7, max_tokens=99))
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    named = {"type": "function", "function": {"name": "calculator"}}
+    tools = {"tools": [CALCULATOR]}
+    for body in (
+        {},
+        {"temperature": 0, "top_p": 0.5, "max_tokens": 7, "stop": "x", "seed": 11, "top_k": -1},
+        {"max_completion_tokens": 8, "max_tokens": 7, "stop": ["x", "y"]},
+        {"response_format": wanted},
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "text"}, "tool_choice": "none"},
+        {**tools, "tool_choice": "required"},
+        {**tools, "tool_choice": named, "parallel_tool_calls": False},
+        {**tools, "tool_choice": "auto"},
+        {**tools, "tool_choice": "none"},
+        {**tools, "parallel_tool_calls": False},
+    ):
+        answer = await case.chat(**body)
+        assert answer.status_code == 200, answer.text
+    sampling = [g["sampling"] for g in client.given]
+    assert sampling[0] == Sampling(temperature=0.7, max_tokens=99)
+    assert sampling[1] == Sampling(temperature=0, top_p=0.5, max_tokens=7, stop=("x",))
+    assert sampling[2].max_tokens == 8
+    assert sampling[2].stop == ("x", "y")
+    assert [g.get("seed") for g in client.given[:2]] == [None, 11]
+    assert [g.get("constraint") for g in client.given[3:]] == [
+        Constraint(json_schema=schema),
+        Constraint(json_schema={"type": "object"}),
+        None,
+        Constraint("required"),
+        Constraint("calculator", parallel_tool_calls=False),
+        None,
+        Constraint("none"),
+        Constraint(parallel_tool_calls=False),
+    ]
+
+
+async def test_several_choices_are_several_calls(door: Open) -> None:
+    client = Asked()
+    case = door(client)
+    answer = (await case.chat(n=3, seed=5)).json()
+    assert [c["index"] for c in answer["choices"]] == [0, 1, 2]
+    said = {c["message"]["content"] for c in answer["choices"]}
+    assert said == {"reply 1", "reply 2", "reply 3"}
+    assert [g["seed"] for g in client.given] == [5, 6, 7]
+    assert answer["usage"]["prompt_tokens"] == 3
+    assert answer["usage"]["completion_tokens"] == 6
+    assert case.door.calls_of(answer["id"]) == ("call_1", "call_2", "call_3")
+    assert case.door.response_id("call_2") == f"{answer['id']}-1"
+
+
+async def test_logprobs_are_those_on_record(door: Open) -> None:
+    case = door("Añ!")
+    answer = (await case.chat(logprobs=True, return_token_ids=True)).json()
+    call = case.client.calls[0]
+    choice = answer["choices"][0]
+    entries = choice["logprobs"]["content"]
+    assert [e["logprob"] for e in entries] == list(call.sampled.raw_logprobs)
+    assert entries[0] == {"token": "A", "logprob": 0.0, "bytes": [65], "top_logprobs": []}
+    assert choice["token_ids"] == list(call.sampled.token_ids)
+    assert answer["prompt_token_ids"] == list(call.prompt_ids)
+    plain = (await case.chat(logprobs=True)).json()["choices"][0]
+    # Without token ids the token that ends the turn is not shown: it has no text.
+    assert len(plain["logprobs"]["content"]) == len(call.sampled.token_ids) - 1
+    assert "token_ids" not in plain
+
+
+async def test_logprobs_that_are_not_known_are_refused(door: Open) -> None:
+    answer = await door(Asked()).chat(logprobs=True)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "logprobs"
+
+
+async def test_a_stop_string_is_not_part_of_the_content(door: Open) -> None:
+    case = door("one two END three")
+    for stream in (False, True):
+        answer = await case.chat(stop=["END"], stream=stream)
+        if stream:
+            chunks = [json.loads(e) for e in events(answer.text)[:-1]]
+            said = "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks)
+        else:
+            said = answer.json()["choices"][0]["message"]["content"]
+        assert said == "one two"
+
+
+async def test_a_stream_says_what_the_reply_says(door: Open) -> None:
+    case = door(ScriptedReply("I think of it.", TOOL_TURN.tool_calls * 2))
+    answer = await case.chat(
+        stream=True, tools=[CALCULATOR], stream_options={"include_usage": True}
+    )
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    *data, done = events(answer.text)
+    assert done == "[DONE]"
+    chunks = [json.loads(e) for e in data]
+    usage = chunks.pop()
+    assert usage["choices"] == []
+    call = case.client.calls[0]
+    assert usage["usage"]["completion_tokens"] == len(call.sampled.token_ids)
+    assert all(c["usage"] is None for c in chunks)
+    assert len({c["id"] for c in [*chunks, usage]}) == 1
+    deltas = [c["choices"][0]["delta"] for c in chunks]
+    assert deltas[0] == {"role": "assistant", "content": ""}
+    pieces = [d["content"] for d in deltas[1:] if d.get("content")]
+    assert len(pieces) > 1
+    assert "".join(pieces) == "I think of it."
+    calls: dict[int, dict[str, str]] = {}
+    for delta in deltas:
+        for part in delta.get("tool_calls", ()):
+            known = calls.setdefault(part["index"], {"arguments": ""})
+            if "id" in part:
+                known |= {"id": part["id"], "name": part["function"]["name"]}
+            known["arguments"] += part["function"]["arguments"]
+    assert [calls[i]["id"] for i in (0, 1)] == [c.id for c in call.reply.tool_calls]
+    assert {c["arguments"] for c in calls.values()} == {'{"expression":"1+1"}'}
+    assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+async def test_streams_of_several_choices_are_told_apart(door: Open) -> None:
+    case = door("one 1", "two 2")
+    answer = await case.chat(stream=True, n=2)
+    said = {0: "", 1: ""}
+    for data in events(answer.text)[:-1]:
+        choice = json.loads(data)["choices"][0]
+        said[choice["index"]] += choice["delta"].get("content") or ""
+    assert said == {0: "one 1", 1: "two 2"}
+
+
+async def test_a_client_without_tokens_streams_when_it_is_done(door: Open) -> None:
+    answer = await door(Asked()).chat(stream=True)
+    chunks = [json.loads(e) for e in events(answer.text)[:-1]]
+    assert [c["choices"][0]["delta"].get("content") for c in chunks] == ["", "reply 1", None]
+
+
+async def test_a_reply_that_was_cut_says_length(door: Open) -> None:
+    choice = (await door("abcdef").chat(max_tokens=3)).json()["choices"][0]
+    assert choice["message"]["content"] == "abc"
+    assert choice["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"frequency_penalty": 0.5}, "frequency_penalty"),
+        ({"presence_penalty": -1}, "presence_penalty"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"top_logprobs": 3, "logprobs": True}, "top_logprobs"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"nonsense": 1}, "nonsense"),
+        ({"temperature": 3}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"n": 1.5}, "n"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"seed": "x"}, "seed"),
+        ({"seed": 1 << 70}, "seed"),
+        ({"stop": [""]}, "stop[0]"),
+        ({"stop": {"a": 1}}, "stop"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
+        ({"model": 5}, "model"),
+        ({"model": None}, "model"),
+        ({"messages": None}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": ["hi"]}, "messages[0]"),
+        ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role"),
+        ({"messages": [{"role": ["user"], "content": ""}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages[0].content[0].type",
+        ),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
+        ({"messages": [{**ASK[0], "audio": {"id": "x"}}]}, "messages[0].audio"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{"id": "x"}]}]},
+            "messages[0].tool_calls[0].function",
+        ),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [CALCULATOR, CALCULATOR]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function.name"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "sometimes"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+            "response_format.json_schema.schema",
+        ),
+    ],
+    ids=lambda v: json.dumps(v)[:60] if isinstance(v, dict) else "",
+)
+async def test_what_cannot_be_honoured_is_a_400_that_names_it(
+    door: Open, body: dict[str, Any], param: str
+) -> None:
+    case = door()
+    answer = await case.chat(**body)
+    error = answer.json()["error"]
+    assert answer.status_code == 400
+    assert error["param"] == param
+    assert error["type"] == "invalid_request_error"
+    assert error["message"]
+    assert not case.client.calls
+
+
+async def test_what_is_harmless_is_accepted(door: Open) -> None:
+    answer = await door().chat(
+        user="u", metadata={"a": "b"}, store=True, service_tier="auto", prompt_cache_key="k",
+        frequency_penalty=0, presence_penalty=0.0, logit_bias={}, logit_bias_=None, audio=None,
+        safety_identifier="s", modalities=["text"], parallel_tool_calls=True, top_logprobs=0,
+        stop=None, tools=None, tool_choice=None, n=None, temperature=None, max_tokens=None,
+    )  # fmt: skip
+    assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b'{"a":NaN}', b"[" * 5000]
+)
+async def test_what_is_no_json_object_is_a_400(door: Open, body: bytes) -> None:
+    case = door()
+    answer = await case.http.post(case.door.base_url + "/chat/completions", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "invalid_json"
+
+
+class Failing:
+    """Raises."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def chat(self, *_: Any, **__: Any) -> Call:
+        raise self.error
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (ContextOverflowError("too long"), 400, "context_length_exceeded"),
+        (EngineError("lost"), 500, "engine_error"),
+        (ConfigError("the schema cannot be compiled"), 400, None),
+        (ZeroDivisionError("inner secret"), 500, "internal_error"),
+    ],
+)
+async def test_failures_below_are_openai_errors(
+    door: Open, error: Exception, status: int, code: str | None, stream: bool
+) -> None:
+    case = door(Failing(error))
+    answer = await case.chat(stream=stream)
+    told = answer.json()["error"]
+    assert (answer.status_code, told["code"]) == (status, code)
+    assert "inner secret" not in answer.text
+    assert case.door.errors == [error]
+
+
+async def test_scripted_errors_keep_their_status(door: Open) -> None:
+    case = door(ScriptedReply(error=(529, "busy")), "better")
+    answer = await case.chat()
+    assert answer.status_code == 529
+    assert answer.json()["error"]["message"] == "busy"
+    assert (await case.chat()).json()["choices"][0]["message"]["content"] == "better"
+
+
+async def test_the_token_budget_cuts_and_then_refuses_for_good(door: Open) -> None:
+    case = door("abcdefgh", token_budget=12)
+    assert (await case.chat()).json()["usage"]["completion_tokens"] == 9
+    second = (await case.chat()).json()
+    assert second["choices"][0]["finish_reason"] == "length"
+    assert second["usage"]["completion_tokens"] == 3
+    assert case.door.budget_left == 0
+    refused = await case.chat()
+    assert refused.status_code == 402
+    assert refused.json()["error"]["code"] == "token_budget_exhausted"
+    assert refused.headers["x-should-retry"] == "false"
+    assert len(case.client.calls) == 2
+
+
+async def test_models_by_name_each_have_their_client(door: Open) -> None:
+    judge = Asked()
+    case = door("main", clients={"judge": judge}, names=["policy"], token_budget=100)
+    assert (await case.chat(model="judge")).json()["choices"][0]["message"]["content"] == "reply 1"
+    assert case.door.spent == 0
+    assert (await case.chat(model="policy")).json()["choices"][0]["message"]["content"] == "main"
+    missing = await case.chat(model="gpt-5")
+    assert missing.status_code == 404
+    assert missing.json()["error"]["code"] == "model_not_found"
+    listed = (await case.http.get(case.door.base_url + "/models")).json()["data"]
+    assert [m["id"] for m in listed] == ["policy", "judge"]
+    one = await case.http.get(case.door.base_url + "/models/judge")
+    assert one.json()["id"] == "judge"
+
+
+async def test_without_names_the_main_client_answers_to_any(door: Open) -> None:
+    answer = await door("main").chat(model="gpt-4o")
+    assert answer.json()["model"] == "gpt-4o"
+    assert math.isclose(answer.json()["usage"]["completion_tokens"], 5)

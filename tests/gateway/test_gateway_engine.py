@@ -1,0 +1,128 @@
+"""From HTTP to the engine and back: what agents see, what is recorded, what becomes a row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+from conftest import CALCULATOR, FLAT_CALCULATOR, Open, events
+
+from tutelage.engine.chat import ChatSession
+from tutelage.engine.driver import EngineDriver
+from tutelage.gateway import Gateway
+from tutelage.gateway.serving import ServedPolicy
+from tutelage.policy.codec import Codec
+from tutelage.rollouts.rows import build_rows
+from tutelage.seeds import SeedTree
+from tutelage.testing import ScriptedEngine, tiny_engine
+
+CALL = '<tool_call>{"name": "calculator", "arguments": {"expression":"1+1"}}</tool_call>'
+
+
+@pytest.fixture
+def codec(tiny: Any) -> Codec:
+    return tiny("qwen2").codec
+
+
+def session(codec: Codec, *script: str) -> ChatSession:
+    return ChatSession(ScriptedEngine(codec, script), codec, seeds=SeedTree(0), name="att")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_turns_over_chat_completions_make_one_row(
+    door: Open, codec: Codec, stream: bool
+) -> None:
+    """The agent re-dumps arguments and rewrites content: history is known by the ids of calls."""
+    chat = session(codec, f"Hm. {CALL}", "It is 2.")
+    case = door(chat)
+    messages: list[Any] = [{"role": "user", "content": "What is 1 + 1?"}]
+    answer = await case.chat(messages=messages, tools=[CALCULATOR], stream=stream)
+    if stream:
+        chunks = [json.loads(e)["choices"][0]["delta"] for e in events(answer.text)[:-1]]
+        call_id = next(c["tool_calls"][0]["id"] for c in chunks if "tool_calls" in c)
+    else:
+        call_id = answer.json()["choices"][0]["message"]["tool_calls"][0]["id"]
+    function = {"name": "calculator", "arguments": '{ "expression" : "1+1" }'}
+    turn = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": call_id, "type": "function", "function": function}],
+    }
+    result = {"role": "tool", "tool_call_id": call_id, "content": "2"}
+    await case.chat(messages=[*messages, turn, result], tools=[CALCULATOR], stream=stream)
+    assert chat.calls[1].reply.content == "It is 2."
+    (row,) = build_rows(chat.calls)
+    assert row.trained == sum(len(c.sampled.token_ids) for c in chat.calls)
+
+
+async def test_turns_over_responses_make_one_row(door: Open, codec: Codec) -> None:
+    chat = session(codec, CALL, "It is 2.", "Yes.")
+    case = door(chat)
+    first = (await case.respond(tools=[FLAT_CALCULATOR])).json()
+    call_id = first["output"][0]["call_id"]
+    output = {"type": "function_call_output", "call_id": call_id, "output": "2"}
+    second = await case.respond(
+        input=[output], previous_response_id=first["id"], tools=[FLAT_CALCULATOR]
+    )
+    third = await case.respond(
+        input="Sure?", previous_response_id=second.json()["id"], tools=[FLAT_CALCULATOR]
+    )
+    assert third.json()["output"][0]["content"][0]["text"] == "Yes."
+    assert len(build_rows(chat.calls)) == 1
+
+
+async def test_a_reply_that_is_half_a_call_is_content(door: Open, codec: Codec) -> None:
+    chat = session(codec, '<tool_call>{"name": ', '<tool_call>{"name": ')
+    case = door(chat)
+    plain = (await case.chat(tools=[CALCULATOR])).json()["choices"][0]
+    assert plain["message"]["content"] == '<tool_call>{"name":'
+    assert plain["finish_reason"] == "stop"
+    assert chat.calls[0].parse_errors
+    streamed = await case.chat(tools=[CALCULATOR], stream=True)
+    deltas = [json.loads(e)["choices"][0]["delta"] for e in events(streamed.text)[:-1]]
+    assert "".join(d.get("content") or "" for d in deltas) == '<tool_call>{"name":'
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_a_native_engine_streams_what_it_records(
+    tiny: Any, live: Callable[..., Gateway], served: bool
+) -> None:
+    policy = tiny("qwen2")
+    gateway = live()
+    driver = EngineDriver(tiny_engine(policy, slots=4), schedule="free")
+    client: Any = (
+        ServedPolicy(driver, policy.codec, SeedTree(1))
+        if served
+        else ChatSession(driver, policy.codec, seeds=SeedTree(1), name="att")
+    )
+    spans: list[Any] = []
+    door = gateway.open("r", "a", client, on_span=spans.append)
+    headers = {"authorization": f"Bearer {door.api_key}"}
+    body = {
+        "model": "m", "messages": [{"role": "user", "content": "What is 1 + 1?"}], "seed": 7,
+        "max_tokens": 40, "logprobs": True, "n": 2, "return_token_ids": True,
+    }  # fmt: skip
+    url = door.base_url + "/chat/completions"
+    plain = httpx2.post(url, json=body, headers=headers, timeout=120).json()
+    streamed = httpx2.post(url, json={**body, "stream": True}, headers=headers, timeout=120).text
+    door.close()
+    said = {0: "", 1: ""}
+    pieces = 0
+    for data in events(streamed)[:-1]:
+        choice = json.loads(data)["choices"][0]
+        piece = choice["delta"].get("content") or ""
+        pieces += bool(piece)
+        said[choice["index"]] += piece
+    for i, choice in enumerate(plain["choices"]):
+        call = spans[0].calls[i]
+        assert choice["token_ids"] == list(call.sampled.token_ids)
+        entries = choice["logprobs"]["content"]
+        assert [e["logprob"] for e in entries] == pytest.approx(call.sampled.raw_logprobs)
+        # Equal seeds give equal samples, streamed or not.
+        assert spans[1].calls[i].sampled.token_ids == call.sampled.token_ids
+        assert said[i] == (choice["message"]["content"] or "")
+    assert plain["choices"][0]["token_ids"] != plain["choices"][1]["token_ids"]
+    assert pieces > 4

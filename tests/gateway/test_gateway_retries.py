@@ -1,0 +1,268 @@
+"""A repeated request is answered, not sampled again; spans and closing lose nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from conftest import Open, Puppet, events
+
+from tutelage.gateway import CallSpan
+from tutelage.gateway.answers import KEPT_ANSWERS
+from tutelage.gateway.record import Recorder
+from tutelage.gateway.scripted import ScriptedReply
+from tutelage.tracing import Identity
+
+
+async def until(condition: Any) -> None:
+    """Wait for something that other tasks do."""
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came about")
+
+
+AGAIN = {"x_stainless_retry_count": "1"}
+CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+RESPONSE: dict[str, Any] = {"model": "m", "input": "hi"}
+BOTH = pytest.mark.parametrize(
+    ("path", "body"), [("/chat/completions", CHAT), ("/responses", RESPONSE)]
+)
+
+
+@BOTH
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_repeat_gets_the_first_result(
+    door: Open, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    case = door("one", "two", "three")
+    body = {**body, "stream": stream}
+    first = await case.post(path, body, x_stainless_retry_count="0")
+    again = await case.post(path, body, **AGAIN)
+    if stream:  # the same but for how it is cut into pieces
+        assert events(again.text)[-2:] == events(first.text)[-2:] or path == "/responses"
+    else:
+        assert again.json() == first.json()
+    assert "one" in again.text
+    assert len(case.client.calls) == 1
+    fresh = await case.post(path, body)
+    assert "two" in fresh.text
+    other = await case.post(path, {**body, "temperature": 0.5}, **AGAIN)
+    assert "three" in other.text
+
+
+@BOTH
+async def test_a_repeat_joins_what_still_runs(door: Open, path: str, body: dict[str, Any]) -> None:
+    puppet = Puppet()
+    case = door(puppet)
+    first = asyncio.create_task(case.post(path, body))
+    await until(lambda: puppet.started)
+    second = asyncio.create_task(case.post(path, body, **AGAIN))
+    await until(lambda: case.door.in_flight == 2)
+    puppet.go.set()
+    one, two = await first, await second
+    assert one.json() == two.json()
+    assert puppet.started == 1
+    assert len(puppet.inner.calls) == 1
+
+
+async def test_who_leaves_does_not_cancel_who_joined(door: Open) -> None:
+    puppet = Puppet()
+    case = door(puppet)
+    answer = case.door.answer("chatcmpl-", b"k", False, _ask(), "main")
+    answer.join()
+    same = case.door.answer("chatcmpl-", b"k", True, _ask(), "main")
+    assert same is answer
+    same.join()
+    answer.leave()
+    await asyncio.sleep(0)
+    assert not answer.task.done()
+    puppet.go.set()
+    await answer.task
+    same.leave()
+    assert puppet.cancelled == 0
+
+
+async def test_the_last_to_leave_cancels(door: Open) -> None:
+    puppet = Puppet()
+    case = door(puppet)
+    answer = case.door.answer("chatcmpl-", b"k", False, _ask(), "main")
+    answer.join()
+    await until(lambda: puppet.started)
+    answer.leave()
+    await until(lambda: puppet.cancelled)
+    # What came to nothing is no result: a repeat samples.
+    again = case.door.answer("chatcmpl-", b"k", True, _ask(), "main")
+    assert again is not answer
+    again.task.cancel()
+
+
+def _ask() -> Any:
+    from tutelage.gateway.asked import Ask
+    from tutelage.types import Message, Sampling
+
+    return Ask("m", (Message("user", "hi"),), Sampling())
+
+
+async def test_a_failure_is_no_result(door: Open) -> None:
+    case = door(ScriptedReply(error=(500, "down")), "up")
+    assert (await case.post("/chat/completions", CHAT)).status_code == 500
+    retried = await case.post("/chat/completions", CHAT, **AGAIN)
+    assert retried.json()["choices"][0]["message"]["content"] == "up"
+
+
+async def test_equal_requests_are_told_apart_by_what_arrived(door: Open) -> None:
+    """Two equal requests, the first of which never reached its client."""
+    case = door("one", "two")
+    answers = [case.door.answer("chatcmpl-", b"k", False, _ask(), "main") for _ in range(2)]
+    await asyncio.gather(*(a.task for a in answers))
+    answers[1].delivered = True
+    assert case.door.ledger.find(b"k") is answers[0]
+    answers[0].delivered = True
+    assert case.door.ledger.find(b"k") is answers[1]
+
+
+async def test_an_idempotency_key_needs_no_count(door: Open) -> None:
+    case = door("one", "two", "three")
+    key = {"idempotency_key": "k1"}
+    first = await case.post("/chat/completions", CHAT, **key)
+    assert (await case.post("/chat/completions", CHAT, **key)).json() == first.json()
+    other = await case.post("/chat/completions", CHAT, idempotency_key="k2")
+    assert other.json()["id"] != first.json()["id"]
+
+
+async def test_the_agent_is_part_of_what_was_asked(door: Open) -> None:
+    case = door("one", "two")
+    await case.post("/chat/completions", CHAT, x_tutelage_agent="a")
+    await case.post("/chat/completions", CHAT, x_tutelage_agent="b", **AGAIN)
+    assert [c.agent for c in case.client.calls] == ["a", "b"]
+
+
+async def test_what_a_door_keeps_is_bounded(door: Open) -> None:
+    case = door("ok")
+    for i in range(KEPT_ANSWERS + 20):
+        answer = case.door.answer("chatcmpl-", b"%d" % (i % 300), False, _ask(), "main")
+        await answer.task
+    assert len(case.door.ledger) == KEPT_ANSWERS
+    assert case.door.ledger.find(b"0") is None
+    assert case.door.ledger.find(b"299") is None or KEPT_ANSWERS + 20 > 299
+
+
+async def test_closing_cancels_what_runs_and_answers_410(door: Open) -> None:
+    puppet = Puppet()
+    case = door(puppet)
+    waiting = [asyncio.create_task(case.chat(stream=stream)) for stream in (False, True)]
+    await until(lambda: puppet.started == 2)
+    await case.door.aclose()
+    for task in waiting:
+        assert (await task).status_code == 410
+    assert puppet.cancelled == 2
+
+
+async def test_limits_of_requests_at_once(door: Open) -> None:
+    from tutelage.gateway import Gateway, Limits
+
+    gateway = Gateway(limits=Limits(in_flight=3, in_flight_per_attempt=2))
+    puppet, free = Puppet(), Puppet()
+    case, other = door(puppet, gateway=gateway), door(free, gateway=gateway)
+    waiting = [asyncio.create_task(case.chat()) for _ in range(2)]
+    await until(lambda: puppet.started == 2)
+    third = await case.chat()
+    assert third.status_code == 429
+    assert third.headers["retry-after"] == "1"
+    waiting.append(asyncio.create_task(other.chat()))
+    await until(lambda: free.started == 1)
+    fourth = await other.chat()
+    assert fourth.status_code == 503
+    puppet.go.set()
+    free.go.set()
+    assert [(await t).status_code for t in waiting] == [200] * 3
+    assert (await case.chat()).status_code == 200
+
+
+# ------------------------------------------------------------ spans
+
+
+async def test_every_request_leaves_a_span_before_the_door_is_closed(door: Open) -> None:
+    spans: list[CallSpan] = []
+    case = door("one two", ScriptedReply(error=(500, "down")), on_span=spans.append)
+    answer = await case.chat(stream=True)
+    assert (await case.respond()).status_code == 500
+    await case.door.aclose()
+    good, bad = spans
+    assert good.response_id in answer.text
+    assert good.calls == tuple(case.client.calls)
+    assert (good.api, good.stream, good.finish_reasons) == ("chat.completions", True, ("stop",))
+    assert good.output_tokens == len(case.client.calls[0].sampled.token_ids)
+    assert good.began_ns <= good.ended_ns
+    assert (good.rollout_id, good.attempt_id) == (case.door.rollout_id, case.door.attempt_id)
+    assert (bad.api, bad.calls) == ("responses", ())
+    assert "down" in (bad.error or "")
+
+
+async def test_a_listener_that_fails_or_blocks_harms_no_call(door: Open) -> None:
+    held = threading.Event()
+
+    def listen(span: CallSpan) -> None:
+        held.wait(10)
+        raise ValueError("broken listener")
+
+    case = door("ok", on_span=listen)
+    for _ in range(3):
+        assert (await case.chat()).status_code == 200
+    held.set()
+    await case.door.aclose()
+    assert case.gateway.recorder.failed == 3
+
+
+def test_a_full_queue_drops_and_counts() -> None:
+    recorder, held = Recorder(2), threading.Event()
+    seen: list[Any] = []
+
+    def listen(span: Any) -> None:
+        held.wait(10)
+        seen.append(span)
+
+    spans: list[Any] = list(range(10))
+    for span in spans:
+        recorder.put(listen, span)
+    assert recorder.dropped >= 7
+    held.set()
+    assert recorder.flush()
+    assert len(seen) + recorder.dropped == 10
+    recorder.close()
+
+
+# ------------------------------------------------------------ traces
+
+
+async def test_traces_go_to_the_hook_with_whose_they_are(door: Open) -> None:
+    case = door()
+    url = case.door.base_url + "/traces"
+    assert (await case.http.post(url, content=b"x")).status_code == 404
+    seen: list[Any] = []
+
+    def hook(
+        body: bytes, content_type: str, encoding: str = "", *, only: Identity | None = None
+    ) -> bytes | None:
+        if body == b"bad":
+            raise ValueError("not a trace")
+        seen.append((body, content_type, encoding, only))
+        return b"seen" if body == b"told" else None
+
+    case.gateway.on_traces = hook
+    headers = {"content-type": "application/x-protobuf", "content-encoding": "gzip"}
+    answer = await case.http.post(url, content=b"abc", headers=headers)
+    assert (answer.status_code, answer.content) == (200, b"")
+    whose = Identity("", case.door.rollout_id, case.door.attempt_id)
+    assert seen == [(b"abc", "application/x-protobuf", "gzip", whose)]
+    answer = await case.http.post(url, content=b"told")
+    assert answer.content == b"seen"
+    answer = await case.http.post(url, json={})
+    assert answer.json() == {}
+    bad = await case.http.post(url, content=b"bad")
+    assert bad.status_code == 400
+    assert "not a trace" in bad.json()["error"]["message"]

@@ -1,0 +1,286 @@
+"""The gateway on a real socket: its own thread, slow and vanishing clients, closing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx2
+import pytest
+from conftest import ASK, Puppet
+
+from tutelage.errors import ConfigError
+from tutelage.gateway import Door, Gateway, Limits, ScriptedClient
+from tutelage.gateway.scripted import ScriptedReply
+
+Live = Callable[..., Gateway]
+BODY = {"model": "m", "messages": ASK}
+
+
+def ask(door: Door, http: Any = httpx2, **body: Any) -> httpx2.Response:
+    """A chat completion, blocking."""
+    headers = {"authorization": f"Bearer {door.api_key}"}
+    url = door.base_url + "/chat/completions"
+    return http.post(url, json={**BODY, **body}, headers=headers, timeout=30)
+
+
+def head(door: Door, length: int) -> bytes:
+    """A request's head as bytes."""
+    path = door.base_url.partition("/rollout")[2]
+    lines = [
+        f"POST /rollout{path}/chat/completions HTTP/1.1",
+        "host: x",
+        f"authorization: Bearer {door.api_key}",
+        f"content-length: {length}",
+        "",
+        "",
+    ]
+    return "\r\n".join(lines).encode()
+
+
+def connect(gateway: Gateway) -> socket.socket:
+    """A raw connection."""
+    return socket.create_connection((gateway.host, gateway.port), timeout=30)
+
+
+def wait(condition: Callable[[], Any]) -> None:
+    """Wait for what another thread does."""
+    for _ in range(10_000):
+        if condition():
+            return
+        time.sleep(0.001)
+    raise AssertionError("it never came about")
+
+
+def read_all(sock: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    found = b""
+    while True:
+        try:
+            part = sock.recv(65536)
+        except ConnectionError:
+            return found
+        if not part:
+            return found
+        found += part
+
+
+async def test_an_agent_that_blocks_its_loop_is_answered(live: Live) -> None:
+    """A synchronous client inside a running loop: the model must not live on that loop."""
+    door = live().open("r", "a", ScriptedClient(["ok"]))
+    assert ask(door).json()["choices"][0]["message"]["content"] == "ok"
+
+
+def test_many_attempts_at_once_get_their_own_replies(live: Live) -> None:
+    gateway = live()
+    clients = [ScriptedClient([ScriptedReply(f"reply {i}", delay=0.001)]) for i in range(50)]
+    doors = [gateway.open(f"r{i}", f"a{i}", c) for i, c in enumerate(clients)]
+    with httpx2.Client(timeout=60) as http, ThreadPoolExecutor(25) as pool:
+        # One client: making one costs more than all its requests.
+        answers = list(pool.map(lambda i: (i, ask(doors[i % 50], http).json()), range(150)))
+    for i, answer in answers:
+        assert answer["choices"][0]["message"]["content"] == f"reply {i % 50}"
+    assert [len(c.calls) for c in clients] == [3] * 50
+    list(ThreadPoolExecutor(25).map(Door.close, doors))
+    assert {ask(door).status_code for door in doors[:3]} == {410}
+
+
+def test_clients_live_on_the_gateways_loop(live: Live) -> None:
+    gateway = live()
+
+    async def where() -> tuple[Any, str]:
+        return asyncio.get_running_loop(), threading.current_thread().name
+
+    assert gateway.run(where()) == (gateway.loop, "tutelage-gateway")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_away_cancels_the_sampling(live: Live, stream: bool) -> None:
+    gateway = live()
+    puppet = Puppet()
+    door = gateway.open("r", "a", puppet)
+    body = json.dumps({**BODY, "stream": stream}).encode()
+    with connect(gateway) as sock:
+        sock.sendall(head(door, len(body)) + body)
+        wait(lambda: puppet.started)
+    wait(lambda: puppet.cancelled)
+    wait(lambda: door.in_flight == 0)
+    assert not puppet.inner.calls
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_stream_cancels_it(live: Live) -> None:
+    gateway = live()
+    puppet = Puppet()
+    door = gateway.open("r", "a", puppet)
+    body = json.dumps({**BODY, "stream": True}).encode()
+    with connect(gateway) as sock:
+        sock.sendall(head(door, len(body)) + body)
+        wait(lambda: puppet.on_token)
+        assert puppet.on_token is not None
+        gateway.loop.call_soon_threadsafe(puppet.on_token, b"Hello")
+        got = b""
+        while b"Hello" not in got:
+            got += sock.recv(4096)
+        assert b"200 OK" in got
+    wait(lambda: puppet.cancelled)
+
+
+def test_tokens_arrive_while_others_are_still_sampled(live: Live) -> None:
+    gateway = live()
+    puppet = Puppet()
+    door = gateway.open("r", "a", puppet)
+    headers = {"authorization": f"Bearer {door.api_key}"}
+    url = door.base_url + "/chat/completions"
+
+    def sample() -> None:
+        wait(lambda: puppet.on_token)
+        assert puppet.on_token is not None
+        gateway.loop.call_soon_threadsafe(puppet.on_token, b"do")
+
+    sampling = threading.Thread(target=sample)
+    sampling.start()
+    with httpx2.stream("POST", url, json={**BODY, "stream": True}, headers=headers) as answer:
+        lines = answer.iter_lines()
+        said = ""
+        while said != "do":
+            line = next(lines)
+            if line.startswith("data: "):
+                said += json.loads(line[6:])["choices"][0]["delta"].get("content") or ""
+        assert not puppet.go.is_set()
+        gateway.loop.call_soon_threadsafe(puppet.go.set)
+        rest = [line for line in lines if line.startswith("data: ")]
+    sampling.join()
+    assert rest[-1] == "data: [DONE]"
+
+
+def test_bodies_that_are_too_large_are_refused_unread(live: Live) -> None:
+    gateway = live(limits=Limits(body_bytes=1000))
+    door = gateway.open("r", "a", ScriptedClient(["ok"]))
+    answer = ask(door, user="x" * 2000)
+    assert answer.status_code == 413
+    with connect(gateway) as sock:  # 10 GB announced, nothing sent
+        sock.sendall(head(door, 10**10))
+        assert b"413" in read_all(sock)
+    with connect(gateway) as sock:  # not announced
+        raw = head(door, 0).replace(b"content-length: 0", b"transfer-encoding: chunked")
+        sock.sendall(raw + b"800\r\n" + b"x" * 2048 + b"\r\n")
+        assert b"413" in read_all(sock)
+    assert ask(door).status_code == 200
+
+
+def test_slow_and_half_open_connections_are_closed(live: Live) -> None:
+    gateway = live(limits=Limits(header_seconds=0.2, body_seconds=0.2))
+    door = gateway.open("r", "a", ScriptedClient(["ok"]))
+    with connect(gateway) as silent, connect(gateway) as dribbling, connect(gateway) as headless:
+        headless.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n")
+        dribbling.sendall(head(door, 500) + b'{"model":')
+        assert b"408" in read_all(dribbling)
+        assert read_all(silent) == b""
+        assert read_all(headless) == b""
+    assert ask(door).status_code == 200
+
+
+def test_a_byte_now_and_then_does_not_keep_a_connection(live: Live) -> None:
+    gateway = live(limits=Limits(header_seconds=0.3))
+    with connect(gateway) as sock:
+        try:
+            for byte in b"POST /v1/chat/completions HTTP/1.1" * 20:
+                sock.sendall(bytes([byte]))
+                time.sleep(0.02)
+        except ConnectionError:
+            return
+    raise AssertionError("it was never closed")
+
+
+def test_connections_beyond_the_bound_are_closed(live: Live) -> None:
+    gateway = live(limits=Limits(connections=5))
+    door = gateway.open("r", "a", ScriptedClient(["ok"]))
+    kept = [connect(gateway) for _ in range(5)]
+    time.sleep(0.05)
+    with connect(gateway) as sixth:
+        assert read_all(sixth) == b""
+    for sock in kept:
+        sock.close()
+    wait(lambda: _served(door))
+
+
+def _served(door: Door) -> bool:
+    try:
+        return ask(door).status_code == 200
+    except httpx2.HTTPError:
+        return False
+
+
+def test_what_is_no_http_is_refused(live: Live) -> None:
+    gateway = live()
+    with connect(gateway) as sock:
+        sock.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 nonsense\r\n\r\n")
+        assert b"400" in read_all(sock)
+    assert ask(gateway.open("r", "a", ScriptedClient(["ok"]))).status_code == 200
+
+
+def test_closing_a_door_from_another_thread_waits_for_the_cancelled(live: Live) -> None:
+    gateway = live()
+    puppet = Puppet()
+    door = gateway.open("r", "a", puppet)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ask, door)
+        wait(lambda: puppet.started)
+        door.close()
+        assert puppet.cancelled == 1
+        assert waiting.result().status_code == 410
+
+
+async def test_closing_from_a_loop_and_from_the_gateways_own(live: Live) -> None:
+    gateway = live()
+    for here in (True, False):
+        puppet = Puppet()
+        door = gateway.open("r", f"a{here}", puppet)
+        waiting = asyncio.create_task(asyncio.to_thread(ask, door))
+        await asyncio.to_thread(wait, lambda puppet=puppet: puppet.started)
+        if here:
+            await door.aclose()
+        else:
+            await asyncio.wrap_future(gateway.submit(door.aclose()))
+        assert puppet.cancelled == 1
+        assert (await waiting).status_code == 410
+
+
+def test_closing_the_gateway_closes_its_doors_and_its_port() -> None:
+    gateway = Gateway().start()
+    puppet = Puppet()
+    door = gateway.open("r", "a", puppet)
+    port = gateway.port
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ask, door)
+        wait(lambda: puppet.started)
+        gateway.close()
+        assert waiting.result().status_code == 410
+    assert puppet.cancelled == 1
+    gateway.close()
+    with pytest.raises(OSError, match=r"refused|reset"):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+    with pytest.raises(ConfigError, match="not started"):
+        _ = gateway.loop
+
+
+def test_an_address_in_use_is_a_users_error(live: Live) -> None:
+    gateway = live()
+    with pytest.raises(ConfigError, match="cannot listen"):
+        Gateway(port=gateway.port).start()
+    with pytest.raises(ConfigError, match="already started"):
+        gateway.start()
+
+
+def test_a_gateway_can_be_started_again() -> None:
+    gateway = Gateway()
+    for _ in range(2):
+        with gateway:
+            door = gateway.open("r", "a", ScriptedClient(["ok"]))
+            assert ask(door).status_code == 200

@@ -1,0 +1,90 @@
+"""Text that goes out while it is sampled: always a beginning of what the reply says in the end."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tutelage.gateway.scripted import ByteCodec
+from tutelage.gateway.text import TextStream, cut
+from tutelage.policy.codec import Codec
+
+PIECES = st.lists(
+    st.sampled_from(
+        ["<tool_call>", "</tool_call>", "<tool", "<", ">", "a", " ", "\n", "é", "🙂", "STOP", "ST",
+         "tool_call>", '{"name": "f", "arguments": {}}', "<tool_call>\n{}\n</tool_call>", "\ufffd"]
+    ),
+    max_size=12,
+)  # fmt: skip
+CUTS = st.lists(st.integers(0, 400), max_size=12)
+
+
+def parts(ids: list[int], cuts: list[int]) -> list[list[int]]:
+    """The ids in pieces."""
+    edges = sorted({0, len(ids), *(c for c in cuts if c < len(ids))})
+    return [ids[a:b] for a, b in pairwise(edges)]
+
+
+def hermes(text: str) -> str | None:
+    """The content as the codec reads it."""
+    from tutelage.policy import codec
+
+    return vars(codec)["_parse_hermes"](text, lambda i: f"c{i}").message.content
+
+
+@settings(max_examples=300, deadline=None)
+@given(pieces=PIECES, cuts=CUTS, stop=st.sampled_from([(), ("STOP",), ("\n", "ST")]))
+def test_what_was_sent_is_a_beginning_of_the_content(
+    pieces: list[str], cuts: list[int], stop: tuple[str, ...]
+) -> None:
+    text = "".join(pieces)
+    ends = [text.find(s) + len(s) for s in stop if s in text]
+    text = text[: min(ends)] if ends else text  # an engine stops there
+    stream = TextStream(ByteCodec(), stop)
+    ids = [*text.encode(), ByteCodec.end]
+    sent = [stream.feed(part) for part in parts(ids, cuts)]
+    content = cut(hermes(text), stop)
+    assert (content or "").startswith("".join(sent))
+    assert "".join(sent) + stream.finish(content) == (content or "")
+
+
+def test_plain_text_goes_out_at_once_and_doubtful_text_waits() -> None:
+    stream = TextStream(ByteCodec(), ("END",))
+    assert stream.feed(b"Hello") == "Hello"
+    assert stream.feed(b" wor") == " wor"
+    assert stream.feed(b"ld <tool_") == "ld"
+    assert stream.feed(b"x") == " <tool_x"
+    assert stream.feed("é".encode()[:1]) == ""
+    assert stream.feed("é".encode()[1:]) == "é"
+    assert stream.feed(b" E") == ""
+    assert stream.feed(b"N") == ""
+    assert stream.feed(b"X") == " ENX"
+    assert stream.feed(b"<tool_call>{}") == ""
+    assert stream.feed(b"</tool_call>after") == ""
+
+
+@pytest.mark.parametrize("text", ["It is 46. " * 40, "naïve — 🙂 " * 30])
+def test_long_texts_of_a_real_tokenizer(tiny: Any, text: str) -> None:
+    codec: Codec = tiny("qwen2").codec
+    ids = codec.encode(text)
+    stream = TextStream(codec)
+    sent = "".join(stream.feed([i]) for i in ids)
+    assert text.strip().startswith(sent)
+    assert len(sent) > len(text) - 8
+    assert sent + stream.finish(text.strip()) == text.strip()
+
+
+def test_a_llama_reply_that_may_be_a_call_waits() -> None:
+    class Llama(ByteCodec):
+        call_format = "llama"
+
+    stream = TextStream(Llama())
+    assert stream.feed(b'{"name"') == ""
+    assert stream.feed(b": 1}") == ""
+    assert stream.finish('{"name": 1}') == '{"name": 1}'
+    plain = TextStream(Llama())
+    assert plain.feed(b"Well") == "Well"
