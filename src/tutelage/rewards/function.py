@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast, overload
 
 from tutelage.errors import RewardError
+from tutelage.tools.environments import opened_environments
 from tutelage.tools.execute import call_in_thread
 from tutelage.tools.loading import nearest
 from tutelage.types import Attempt, Reward, Task
@@ -116,7 +117,8 @@ async def compute_reward(
     attempt: Attempt,
     context: Mapping[str, Any] | None = None,
 ) -> Reward:
-    """What `attempt` earned. `context` is a mapping that tools and agent of the rollout share.
+    """What `attempt` earned. What the reward sees as `context`: the environments of the rollout by
+    name, where they are still open, and what is given here.
 
     Raises `RewardError`, naming the task, when the function fails or returns no finite number.
     """
@@ -124,7 +126,7 @@ async def compute_reward(
     given = {
         "prediction": attempt.answer or "",
         "trajectory": attempt,
-        "context": dict(context or {}),
+        "context": {**opened_environments(), **(context or {})},
         "task": task,
     }
     known = {**task.fields, **given}

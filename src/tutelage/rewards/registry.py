@@ -7,9 +7,12 @@ is imported only when it is asked for.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from typing import cast
 
 from tutelage.errors import RewardError
 from tutelage.rewards.function import RewardFunction, reward
+from tutelage.rewards.options import RewardOptions
 from tutelage.tools.loading import is_file_reference, load_attribute, nearest
 
 BUILTIN_REWARDS = {
@@ -18,19 +21,27 @@ BUILTIN_REWARDS = {
     "math_grader": "tutelage.rewards.math_grader:math_grader",
     "math_reward_string_equal": "tutelage.rewards.builtin:math_reward_string_equal",
     "numeric_partial_credit": "tutelage.rewards.builtin:numeric_partial_credit",
+    "qa_f1_reward": "tutelage.rewards.qa:qa_f1_reward",
+    "exact_match": "tutelage.rewards.qa:exact_match",
+    "gaia_scorer": "tutelage.rewards.qa:gaia_scorer",
+    "code_reward": "tutelage.rewards.code:code_reward",
+    "llm_judge": "tutelage.rewards.judge:llm_judge",
 }
-"""Where each built-in reward is defined, by name."""
+"""Where each built-in reward is, by name: the reward itself, or what makes it from options."""
 
 
-def resolve_reward(name: str) -> RewardFunction:
+def resolve_reward(name: str, options: RewardOptions | None = None) -> RewardFunction:
     """The reward of that name, or at `FILE.py:name`.
 
-    Raises `RewardError` for an unknown name, `ConfigError` for a missing file or function.
+    Raises `RewardError` for an unknown name, `ConfigError` for a missing file or function, or for
+    a reward that cannot work with these options.
     """
     if name in BUILTIN_REWARDS:
         module, _, attribute = BUILTIN_REWARDS[name].partition(":")
-        built: RewardFunction = getattr(importlib.import_module(module), attribute)
-        return built
+        found = getattr(importlib.import_module(module), attribute)
+        if isinstance(found, RewardFunction):
+            return found
+        return cast("Callable[[RewardOptions], RewardFunction]", found)(options or RewardOptions())
     if not is_file_reference(name):
         near = nearest(name, BUILTIN_REWARDS)
         hint = f"did you mean {near!r}? " if near else ""

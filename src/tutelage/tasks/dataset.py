@@ -30,7 +30,7 @@ def content_id(fields: Mapping[str, Any]) -> str:
     return "task_" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def make_task(row: Row) -> Task:
+def make_task(row: Row, *, input_required: bool = True) -> Task:
     """Check one raw row and make it a task. Raises `DataError` with the place and the field."""
     if not isinstance(row.value, Mapping):
         raise DataError(
@@ -42,7 +42,8 @@ def make_task(row: Row) -> Task:
         if not isinstance(key, str):
             raise DataError(f"{row.place}: field names must be strings, not {key!r}")
         fields[key] = _plain(row.place, key, value)
-    _check_input(row.place, fields)
+    if input_required:
+        _check_input(row.place, fields)
     return Task(_id_of(row.place, fields), fields)
 
 
@@ -53,12 +54,25 @@ class Dataset(Sequence[Task], Generic[RowT]):
     id is a hash of the content, so the same row has the same id in every run.
     """
 
-    def __init__(self, rows: Iterable[RowT | Task], *, name: str = "dataset") -> None:
-        """Raises `DataError` for a bad row (named by its index), equal ids, or no rows."""
-        tasks = [
-            (place, _checked(place, row) if isinstance(row, Task) else make_task(Row(place, row)))
-            for place, row in ((f"{name} (index {i})", row) for i, row in enumerate(rows))
-        ]
+    def __init__(
+        self,
+        rows: Iterable[RowT | Task],
+        *,
+        name: str = "dataset",
+        input_required: bool = True,
+    ) -> None:
+        """Raises `DataError` for a bad row (named by its index), equal ids, or no rows.
+
+        An agent of your own may read any field: then `input_required=False` takes rows without a
+        question.
+        """
+        tasks: list[tuple[str, Task]] = []
+        for i, row in enumerate(rows):
+            place = f"{name} (index {i})"
+            if not isinstance(row, Task):
+                tasks.append((place, make_task(Row(place, row), input_required=input_required)))
+            else:
+                tasks.append((place, _checked(place, row) if input_required else row))
         if not tasks:
             raise DataError(f"{name} has no rows; a run needs at least one task")
         self._tasks = _unique(tasks)

@@ -1,8 +1,9 @@
-"""The tools of the embedded job: `calculator`, `sum_1_to_n` and `lookup`.
+"""The tools that need nothing: those of the embedded job, and `answer`.
 
-All three are bounded in time whatever a model writes, so they run on the event loop without a
-thread. The calculator is `expression.py`; the prices come from the generator of the tasks,
-`tutelage.tasks.arithmetic`, so that questions and catalogue cannot disagree.
+All are bounded in time whatever a model writes, so they run on the event loop without a thread. The
+calculator is `expression.py`; the prices come from the generator of the tasks,
+`tutelage.tasks.arithmetic`, so that questions and catalogue cannot disagree. Tools that need a
+corpus, a sandbox or a key are in `search.py` and `python.py`.
 """
 
 from __future__ import annotations
@@ -52,3 +53,13 @@ def lookup(item: str) -> int:
         near = nearest(name, PRICES)
         raise ToolError(f"no item {name!r}" + (f"; did you mean {near!r}?" if near else ""))
     return PRICES[name]
+
+
+@tool(inline=True, terminal=True)
+def answer(answer: str) -> str:
+    """Give the final answer, which ends the task.
+
+    Args:
+        answer: The answer alone, without a sentence around it.
+    """
+    return answer

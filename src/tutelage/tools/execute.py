@@ -24,7 +24,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from tutelage.tools.loading import nearest
 from tutelage.tools.schema import ArgumentError
-from tutelage.tools.tool import DEFAULT_MAX_CHARS, Tool, ToolError
+from tutelage.tools.tool import DEFAULT_MAX_CHARS, Tool, ToolError, ToolTimeoutError
 from tutelage.types import ToolCall, ToolResult
 
 GRACE_SECONDS = 1.0
@@ -46,11 +46,11 @@ async def execute_tool_calls(
 
 
 async def _execute(call: ToolCall, tools: Mapping[str, Tool]) -> ToolResult:
-    start = time.perf_counter()
+    started, start = time.time(), time.perf_counter()
     text, error = await _outcome(call, tools)
     limit = tools[call.name].max_chars if call.name in tools else DEFAULT_MAX_CHARS
     seconds = time.perf_counter() - start
-    return ToolResult(call.id, call.name, call.arguments, cut(text, limit), error, seconds)
+    return ToolResult(call.id, call.name, call.arguments, cut(text, limit), error, seconds, started)
 
 
 async def _outcome(call: ToolCall, tools: Mapping[str, Tool]) -> tuple[str, str | None]:
@@ -66,7 +66,8 @@ async def _outcome(call: ToolCall, tools: Mapping[str, Tool]) -> tuple[str, str 
     except _TimedOutError:
         return f"Error: {tool.name} took longer than {tool.timeout:g} seconds", "timeout"
     except _FailedError as failed:
-        return f"Error: {_reason(failed.error)}", "raised"
+        late = isinstance(failed.error, ToolTimeoutError)
+        return f"Error: {_reason(failed.error)}", "timeout" if late else "raised"
     try:
         return _text_of(value), None
     except (TypeError, ValueError, RecursionError) as error:

@@ -1,55 +1,100 @@
 """Names to tools: what `--tools calculator,my_tools.py:search` means.
 
-Built-in tools have plain names; anything else is `FILE.py:name` (see `loading.py`). A plain
-function found there becomes a tool as if it were decorated.
+Built-in tools have plain names; `mcp:COMMAND` stands for all tools of an MCP server (`mcp.py`);
+anything else is `FILE.py:name` (see `loading.py`). A plain function found there becomes a tool as
+if it were decorated; a class is an environment and brings all its tools. Some built-in tools are
+made from options (`options.py`), which is when they find out whether they can work here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
 
-from tutelage.errors import ConfigError
-from tutelage.tools.builtin import calculator, lookup, sum_1_to_n
+from tutelage.errors import ConfigError, MissingExtraError
+from tutelage.tools.builtin import answer, calculator, lookup, sum_1_to_n
+from tutelage.tools.environments import environment_tools
 from tutelage.tools.loading import is_file_reference, load_attribute, nearest
+from tutelage.tools.options import ToolOptions
 from tutelage.tools.tool import Tool, tool
 
-BUILTIN_TOOLS: Mapping[str, Tool] = {t.name: t for t in (calculator, sum_1_to_n, lookup)}
-"""The tools that need no file, by name."""
+BUILTIN_TOOLS: Mapping[str, Tool] = {t.name: t for t in (calculator, sum_1_to_n, lookup, answer)}
+"""The tools that need neither a file nor an option, by name."""
+CONFIGURED_TOOLS: Mapping[str, str] = {
+    "python_executor": "tutelage.tools.python:python_executor",
+    "search": "tutelage.tools.search:search_tool",
+    "google_search": "tutelage.tools.search:google_search_tool",
+}
+"""Where the tools are made that need `ToolOptions`, by name."""
 
 
-def resolve_tools(names: Sequence[str]) -> dict[str, Tool]:
+MCP_PREFIXES = ("mcp:", "mcp/rollout:")
+"""What tools of an MCP server begin with; see `mcp.py`."""
+
+
+def resolve_tools(names: Sequence[str], options: ToolOptions | None = None) -> dict[str, Tool]:
     """Tools by their own names, in the order of `names`.
 
-    Raises `ConfigError` for an unknown name, a missing file or function, or two tools of one name,
-    and `ToolDefinitionError` for a function that gives no schema.
+    Raises `ConfigError` for an unknown name, a missing file or function, two tools of one name, or
+    a tool that cannot work with these options, and `ToolDefinitionError` for a function that gives
+    no schema.
     """
     tools: dict[str, Tool] = {}
     for reference in names:
-        found = _resolve(reference)
-        if found.name in tools:
-            raise ConfigError(
-                f"two tools are named {found.name!r}, the second from {reference!r}; "
-                "rename one with @tool('name')"
-            )
-        tools[found.name] = found
+        for found in _resolve(reference, options or ToolOptions()):
+            if found.name in tools:
+                raise ConfigError(
+                    f"two tools are named {found.name!r}, the second from {reference!r}; "
+                    "rename one with @tool('name')"
+                )
+            tools[found.name] = found
     return tools
 
 
-def _resolve(reference: str) -> Tool:
+def close_tools(tools: Mapping[str, Tool]) -> None:
+    """Close what tools hold open for a whole run, as the servers of `mcp:...` are."""
+    module = sys.modules.get("tutelage.tools.mcp")  # nobody has such a tool who never loaded it
+    if module is not None:
+        module.close_tools(tools)
+
+
+def _resolve(reference: str, options: ToolOptions) -> list[Tool]:
+    if reference.startswith(MCP_PREFIXES):
+        return _mcp(reference)
     if reference in BUILTIN_TOOLS:
-        return BUILTIN_TOOLS[reference]
+        return [BUILTIN_TOOLS[reference]]
+    if reference in CONFIGURED_TOOLS:
+        module, _, attribute = CONFIGURED_TOOLS[reference].partition(":")
+        make: Callable[[ToolOptions], Tool] = getattr(importlib.import_module(module), attribute)
+        return [make(options)]
     if not is_file_reference(reference):
-        near = nearest(reference, BUILTIN_TOOLS)
+        known = [*BUILTIN_TOOLS, *CONFIGURED_TOOLS]
+        near = nearest(reference, known)
         hint = f"did you mean {near!r}? " if near else ""
         raise ConfigError(
             f"unknown tool {reference!r}; {hint}built-in tools are "
-            f"{', '.join(BUILTIN_TOOLS)}; your own are FILE.py:name"
+            f"{', '.join(known)}; your own are FILE.py:name, an MCP server's mcp:COMMAND"
         )
     found = load_attribute(reference, "tool")
     if isinstance(found, Tool):
-        return found
+        return [found]
+    if isinstance(found, type) and hasattr(found, "__aenter__"):
+        return environment_tools(found)
     if not callable(found) or isinstance(found, type):
         raise ConfigError(
-            f"tool {reference!r} is a {type(found).__name__}; point at a function or a @tool"
+            f"tool {reference!r} is a {type(found).__name__}; point at a function, a @tool or an "
+            "environment class"
         )
-    return tool(found)
+    return [tool(found)]
+
+
+def _mcp(reference: str) -> list[Tool]:
+    try:
+        from tutelage.tools.mcp import tools_of
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"{reference!r} needs a package that is missing ({error}): install it with "
+            "`pip install 'tutelage[mcp]'`"
+        ) from error
+    return tools_of(reference)

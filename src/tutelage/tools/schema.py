@@ -47,7 +47,7 @@ class Signature:
     def read(self, arguments: str) -> dict[str, Any]:
         """JSON text to keyword arguments. Raises `ArgumentError`."""
         text = arguments.strip() or "{}"
-        _check_json(text)
+        check_json(text)
         try:
             model = self._model.model_validate_json(text, strict=True)
         except ValidationError as error:
@@ -214,7 +214,7 @@ def _untitled(schema: Any) -> Any:
     return out
 
 
-def _check_json(text: str) -> None:
+def check_json(text: str) -> None:
     """Refuse what is no JSON object, with the position, before the schema is asked."""
 
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

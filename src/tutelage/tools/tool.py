@@ -11,12 +11,13 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 from tutelage.errors import ToolDefinitionError
-from tutelage.tools.schema import Signature, signature_of
-from tutelage.types import JSON, ToolSpec
+from tutelage.tools.schema import signature_of
+from tutelage.types import JSON, Task, ToolSpec
 
 DEFAULT_TIMEOUT = 10.0
 """Seconds that one call may take."""
@@ -30,6 +31,34 @@ class ToolError(Exception):
     """Raised by a tool on purpose: its message, alone, is what the model observes."""
 
 
+class ToolTimeoutError(ToolError):
+    """Raised by a tool that stopped its own work for its time; counted as a timeout."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Environment:
+    """Where a tool's state comes from: `open` makes it for one rollout's task.
+
+    Tools that share one `Environment` share its state; see `environments.py`.
+    """
+
+    name: str
+    open: Callable[[Task], AbstractAsyncContextManager[Any]] = field(repr=False)
+
+
+class Reader(Protocol):
+    """The parameters of a tool: `schema.Signature`, or an MCP server's own."""
+
+    @property
+    def schema(self) -> JSON:
+        """The JSON schema of the arguments."""
+        ...
+
+    def read(self, arguments: str) -> dict[str, Any]:
+        """JSON text to keyword arguments. Raises `schema.ArgumentError`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Tool:
     """A function that a model can call, with what the model is told about it.
@@ -41,12 +70,14 @@ class Tool:
     name: str
     description: str
     fn: Callable[..., Any] = field(repr=False)
-    signature: Signature = field(repr=False)
+    signature: Reader = field(repr=False)
     timeout: float = DEFAULT_TIMEOUT
     """Seconds."""
     max_chars: int = DEFAULT_MAX_CHARS
     terminal: bool = False
     inline: bool = False
+    environment: Environment | None = None
+    """Where its state comes from; such a tool works once it is bound."""
 
     @property
     def parameters(self) -> JSON:
@@ -67,6 +98,10 @@ class Tool:
         if instance is None or not hasattr(self.fn, "__get__"):
             return self
         return replace(self, fn=self.fn.__get__(instance, owner))
+
+    def bind(self, instance: object) -> Tool:
+        """The tool with `instance`, an open environment, as its function's first argument."""
+        return replace(self.__get__(instance), environment=None)
 
 
 @overload

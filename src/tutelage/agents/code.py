@@ -1,0 +1,133 @@
+"""The code agent (`agent_type=code`): its actions are Python, and variables live across turns.
+
+One fenced block a turn runs in the rollout's sandbox (the tool `python_executor`); what it prints,
+and the value of its last line, is the observation. A line `Answer: TEXT` outside of any block ends
+the episode:
+
+    ```python
+    sum(n * n for n in range(1, 101))
+    ```
+
+and, having seen the output, `Answer: 338350`. The loop is `loop.py`, the sandbox `tools/sandbox/`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tutelage.agents.loop import Outcome, Turn, play
+from tutelage.errors import ConfigError
+from tutelage.tools.tool import Tool
+from tutelage.types import (
+    Call,
+    ChatClient,
+    Message,
+    Sampling,
+    Task,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+)
+
+EXECUTOR = "python_executor"
+CODE_PROMPT = (
+    "Solve the task with Python. Write one block a turn,\n```python\n...\n```\n"
+    "and stop; you see what it prints and the value of its last line, and its variables stay. "
+    "When you know the answer, write, outside of any block,\nAnswer: the answer alone"
+)
+_LANGUAGES = ("", "python", "py", "python3")
+_MARK = re.compile(
+    r"^[ \t]*(?:```[ \t]*(?P<language>[\w+#.-]*)[ \t]*$"
+    r"|(?P<answer>(?:final )?answer)[ \t]*:[ \t]*)",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""The edge of a block, or the word before an answer."""
+_FORM = "one ```python block to run, or a line 'Answer: TEXT' to end"
+
+
+@dataclass(frozen=True, slots=True)
+class CodeAgent:
+    """Settings of the loop; `tools` holds `python_executor` and nothing else."""
+
+    tools: Mapping[str, Tool]
+    sampling: Sampling
+    max_turns: int = 4
+    token_budget: int = 1 << 30
+    system_prompt: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises `ConfigError` for tools that code in the sandbox could not call."""
+        others = [name for name in self.tools if name != EXECUTOR]
+        if others:
+            raise ConfigError(
+                f"the code agent runs Python and calls no tools, so it has no use for "
+                f"{', '.join(map(repr, others))}; use agent.tools=[{EXECUTOR}], or another "
+                "agent_type"
+            )
+
+    async def run(self, task: Task, client: ChatClient, outcome: Outcome) -> None:
+        """Play one task, filling `outcome` as it goes, so that a timeout loses nothing."""
+        prompt = CODE_PROMPT if self.system_prompt is None else self.system_prompt
+        await play(replace(self, system_prompt=prompt), task, client, outcome)
+
+    def told(self) -> list[ToolSpec]:
+        """None: code is not called through the template."""
+        return []
+
+    def read(self, call: Call) -> Turn:
+        """The block or the answer of a turn."""
+        if call.reply.tool_calls or call.parse_errors:
+            return Turn(errors=(f"calls in <tool_call> tags are not read here; write {_FORM}",))
+        return read_turn(call.reply.content or "", call.id)
+
+    def observe(self, call: Call, turn: Turn, results: Sequence[ToolResult]) -> list[Message]:
+        """One message with the output, or with what was wrong."""
+        texts = [f"Output:\n{r.text.rstrip()}" for r in results]
+        texts += [f"Error: {reason}" for reason in turn.errors]
+        return [Message("user", "\n".join(texts))]
+
+
+def read_turn(text: str, turn_id: str) -> Turn:
+    """What the text of a turn asks for; a block and an answer in one turn contradict each other.
+
+    All that follows `Answer:` is the answer, blocks included: they are handed in, not run.
+    """
+    blocks, answer, open_fence = split_blocks(text)
+    if open_fence:
+        return _wrong("the code block is not closed by ```")
+    if len(blocks) > 1:
+        return _wrong(f"{len(blocks)} code blocks in one turn; write one")
+    if blocks and answer is not None:
+        return _wrong("a code block and an answer in one turn; write one of them")
+    if answer is not None:
+        return Turn(answer=answer)
+    if not blocks:
+        return _wrong(f"no code and no answer; write {_FORM}")
+    language, code = blocks[0]
+    if language.lower() not in _LANGUAGES:
+        return _wrong(f"a block of {language!r} is not run; write {_FORM}")
+    return Turn(calls=(ToolCall(f"{turn_id}.0", EXECUTOR, json.dumps({"code": code})),))
+
+
+def split_blocks(text: str) -> tuple[list[tuple[str, str]], str | None, bool]:
+    """The fenced blocks (language, code) before the answer, the answer if there is one, and
+    whether a block is left open."""
+    blocks: list[tuple[str, str]] = []
+    begin, language = -1, ""
+    for match in _MARK.finditer(text):
+        if match["answer"] is not None:
+            if begin < 0:
+                return blocks, text[match.end() :].strip(), False
+        elif begin < 0:
+            begin, language = match.end() + 1, match["language"]
+        elif not match["language"]:
+            blocks.append((language, text[begin : match.start()].rstrip("\n")))
+            begin = -1
+    return blocks, None, begin >= 0
+
+
+def _wrong(reason: str) -> Turn:
+    return Turn(errors=(reason,))

@@ -1,0 +1,213 @@
+"""The ReAct agent (`agent_type=react`): Thought, Action and Action Input as plain text.
+
+The form of Yao et al. 2022 (arXiv:2210.03629), so that any chat model can follow it, with or
+without a template that knows tools:
+
+    Thought: I need the product.
+    Action: calculator
+    Action Input: {"expression": "17*23"}
+
+and later `Answer: 391`, which ends the episode. Sampling stops where the model would write the
+observation itself. A tool with one parameter may be given its bare value; several actions in a turn
+run at the same time and are observed in their order. The loop is `loop.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tutelage.agents.loop import Outcome, Turn, play
+from tutelage.tools.tool import Tool
+from tutelage.types import (
+    Call,
+    ChatClient,
+    Message,
+    Sampling,
+    Task,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+)
+
+STOP = "Observation:"
+_LABEL = re.compile(
+    r"^[ \t]*(thought|action input|action|final answer|answer|observation)[ \t]*:[ \t]*",
+    re.IGNORECASE | re.MULTILINE,
+)
+_FORM = "'Action: NAME' and 'Action Input: JSON' to use a tool, or 'Answer: TEXT' to end"
+
+
+class Part(NamedTuple):
+    """A labelled piece of a turn."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReactAgent:
+    """Settings of the loop. Without `system_prompt` it is `react_prompt(tools)`."""
+
+    tools: Mapping[str, Tool]
+    sampling: Sampling
+    max_turns: int = 4
+    token_budget: int = 1 << 30
+    system_prompt: str | None = None
+
+    async def run(self, task: Task, client: ChatClient, outcome: Outcome) -> None:
+        """Play one task, filling `outcome` as it goes, so that a timeout loses nothing."""
+        stop = (*self.sampling.stop, *(() if STOP in self.sampling.stop else (STOP,)))
+        prompt = react_prompt(self.tools) if self.system_prompt is None else self.system_prompt
+        agent = replace(self, sampling=replace(self.sampling, stop=stop), system_prompt=prompt)
+        await play(agent, task, client, outcome)
+
+    def told(self) -> list[ToolSpec]:
+        """None: the tools are described in the system prompt."""
+        return []
+
+    def read(self, call: Call) -> Turn:
+        """The actions or the answer of a turn."""
+        if call.reply.tool_calls or call.parse_errors:
+            tags = f"calls in <tool_call> tags are not read here; write {_FORM}"
+            return Turn(errors=(tags,))
+        return read_turn(call.reply.content or "", self.tools, call.id)
+
+    def observe(self, call: Call, turn: Turn, results: Sequence[ToolResult]) -> list[Message]:
+        """One message with all that was observed, numbered when it is more than one thing."""
+        texts = [r.text for r in results] + [f"Error: {reason}" for reason in turn.errors]
+        if len(texts) == 1:
+            return [Message("user", f"Observation: {texts[0]}")]
+        lines = [f"Observation {number}: {text}" for number, text in enumerate(texts, 1)]
+        return [Message("user", "\n".join(lines))]
+
+
+def react_prompt(tools: Mapping[str, Tool]) -> str:
+    """The system prompt: the tools, and the form to write in."""
+    if not tools:
+        return "Think, then end with the answer alone in this form:\nThought: ...\nAnswer: ..."
+    described = "\n".join(_described(tool) for tool in tools.values())
+    return (
+        f"Answer the question. You can use these tools:\n{described}\n\n"
+        "To use a tool, write\nThought: what to do next\nAction: the tool's name\n"
+        "Action Input: its arguments as a JSON object\n"
+        "and stop; an observation follows. When you know the answer, write\n"
+        "Thought: why this is the answer\nAnswer: the answer alone"
+    )
+
+
+def _described(tool: Tool) -> str:
+    parameters = tool.parameters.get("properties", {})
+    told: list[str] = []
+    for name, schema in parameters.items():
+        about = schema.get("description")
+        told.append(f"{name} ({about.rstrip('.')})" if about else str(name))
+    first = tool.description.partition("\n")[0]
+    return f"- {tool.name}: {first} Arguments: {'; '.join(told) if told else 'none'}."
+
+
+def read_turn(text: str, tools: Mapping[str, Tool], turn_id: str) -> Turn:
+    """What the text of a turn asks for.
+
+    An answer and an action in one turn contradict each other, an observation that the model wrote
+    itself is none: both are errors, and nothing is run.
+    """
+    parts = split_parts(text)
+    while parts and parts[-1].label == "observation" and not parts[-1].text:
+        parts.pop()  # the stop string
+    labels = [part.label for part in parts]
+    if "observation" in labels:
+        return _wrong("observations come from the tools; stop after 'Action Input:'")
+    answers = [part.text for part in parts if part.label == "answer"]
+    if "action" in labels or "action input" in labels:
+        if answers:
+            return _wrong("an action and an answer in one turn; write one of them")
+        return _actions(parts, tools, turn_id)
+    if len(answers) > 1:
+        return _wrong(f"{len(answers)} answers in one turn; write one")
+    if answers:
+        return Turn(answer=answers[0])
+    return _wrong(f"no action and no answer; write {_FORM}")
+
+
+def split_parts(text: str) -> list[Part]:
+    """The labelled pieces of a text, in order; what comes before the first label is left out."""
+    found = list(_LABEL.finditer(text))
+    parts: list[Part] = []
+    for place, match in enumerate(found):
+        end = found[place + 1].start() if place + 1 < len(found) else len(text)
+        label = " ".join(match[1].lower().split())
+        label = "answer" if label == "final answer" else label
+        parts.append(Part(label, text[match.end() : end].strip()))
+    return parts
+
+
+def _actions(parts: Sequence[Part], tools: Mapping[str, Tool], turn_id: str) -> Turn:
+    calls: list[ToolCall] = []
+    errors: list[str] = []
+    steps = [part for part in parts if part.label in ("action", "action input")]
+    at = 0
+    while at < len(steps):
+        label, text = steps[at]
+        at += 1
+        if label == "action input":
+            errors.append("'Action Input:' without 'Action:' before it")
+            continue
+        given = ""
+        if at < len(steps) and steps[at].label == "action input":
+            given = steps[at].text
+            at += 1
+        if not text:
+            errors.append("'Action:' names no tool")
+            continue
+        arguments = as_arguments(given, tools.get(text))
+        calls.append(ToolCall(f"{turn_id}.{len(calls)}", text, arguments))
+    return Turn(calls=tuple(calls), errors=tuple(errors))
+
+
+def as_arguments(text: str, tool: Tool | None) -> str:
+    """An action's input as the JSON object of arguments that a tool takes.
+
+    What begins with `{` is that object. For a tool with a single parameter anything else is its
+    value: as JSON where the parameter is no text, else word for word.
+    """
+    text = _without_fence(text)
+    if text.startswith("{") or tool is None:
+        return text
+    properties = tool.parameters.get("properties", {})
+    if not text or len(properties) != 1:
+        return text
+    name, schema = next(iter(properties.items()))
+    if schema.get("type") == "string":
+        return json.dumps({name: _unquoted(text)}, ensure_ascii=False)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = text
+    try:
+        return json.dumps({name: value}, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _unquoted(text: str) -> str:
+    if len(text) >= 2 and text[0] == text[-1] == '"':
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        if isinstance(value, str):
+            return value
+    return text
+
+
+def _without_fence(text: str) -> str:
+    fenced = re.fullmatch(r"```[a-zA-Z]*\n(.*)\n?```", text, re.DOTALL)
+    return fenced[1].strip() if fenced else text
+
+
+def _wrong(reason: str) -> Turn:
+    return Turn(errors=(reason,))

@@ -1,0 +1,29 @@
+"""`tutelage index FILES`: make the corpus that the tool `search` reads.
+
+The work is `tools/corpus.py`'s.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def index(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Texts: JSONL, JSON, CSV, Parquet, txt or md."),
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The index to write; replaced when it is there.")
+    ] = Path("corpus.db"),
+) -> None:
+    """Build a search index over local files, for the tools search and google_search."""
+    from tutelage.cli.console import output, say
+    from tutelage.tools import corpus
+
+    count = corpus.build(files, out)
+    noun = "passage" if count == 1 else "passages"
+    say(output(), f"{count} {noun} indexed in {out}. Use it with: tools.search_index={out}")

@@ -1,0 +1,97 @@
+"""`tutelage validate TASKS --reward R`: prove a grader before money is spent.
+
+The probes are `rewards/validation.py`'s; this file shows them, as a table or as JSON, and exits
+with 1 when one failed.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tutelage.rewards.validation import Probe
+
+_SHOWN = 2
+
+
+def validate(
+    tasks: Annotated[
+        list[Path],
+        typer.Argument(metavar="TASKS...", help="Tasks: JSON, JSONL, CSV or Parquet."),
+    ],
+    reward: Annotated[
+        str, typer.Option(metavar="NAME", help="Reward by name or FILE.py:function.")
+    ],
+    gold: Annotated[
+        str | None,
+        typer.Option(metavar="FIELD", help="Field with the right answer; else solution or answer."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Tasks to try, from the first.")] = 20,
+    judge_base_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Server of the reward llm_judge.")
+    ] = None,
+    judge_model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Model of the reward llm_judge.")
+    ] = None,
+    allow_unsandboxed: Annotated[
+        bool,
+        typer.Option("--allow-unsandboxed", help="Run code even where no sandbox works."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Prove a reward: gold answers pass; empty, constant and hacked answers do not."""
+    from tutelage.cli.console import output
+    from tutelage.rewards import RewardOptions, resolve_reward
+    from tutelage.rewards.validation import as_record, merged, validate_apart
+    from tutelage.tasks.dataset import Dataset
+
+    loaded = Dataset([task for path in tasks for task in Dataset.load(path)])
+    function = resolve_reward(
+        reward,
+        RewardOptions(
+            judge_base_url=judge_base_url,
+            judge_model=judge_model,
+            allow_unsandboxed=allow_unsandboxed,
+        ),
+    )
+    probes = merged(validate_apart(function, list(loaded)[:limit], gold))
+    good = all(probe.passed for probe in probes)
+    if as_json:
+        typer.echo(json.dumps({"passed": good, "checks": as_record(probes)}, indent=2))
+    else:
+        show_probes(output(), probes, reward, min(limit, len(loaded)))
+    if not good:
+        raise typer.Exit(1)
+
+
+def show_probes(console: Console, probes: list[Probe], reward: str, tasks: int) -> None:
+    """A table of the probes, then what is wrong, with an example and advice."""
+    from tutelage.cli.console import number, one_line, plain_table, say
+
+    table = plain_table("check", "tried", "reward", "verdict", right=("tried", "reward"))
+    for probe in probes:
+        mean = "-" if probe.mean is None else number(probe.mean)
+        verdict = "not tried" if not probe.trials else "ok" if probe.passed else "FAILED"
+        table.add_row(probe.name, str(len(probe.trials)), mean, verdict)
+    console.print(table)
+    failed = [probe for probe in probes if not probe.passed]
+    for probe in failed:
+        say(console, (f"\n{probe.name}", "bold"), f": {probe.expected}")
+        for trial in probe.broken[:_SHOWN]:
+            earned = "failed" if trial.reward is None else f"earned {number(trial.reward)}"
+            if trial.problem is None:
+                earned += f" in {trial.seconds:.2f} s"
+            else:
+                earned += f" ({one_line(trial.problem, 100)})"
+            say(console, f"  {one_line(trial.text, 60)!r} {earned}", (f"  {trial.task.id}", "dim"))
+        say(console, f"  To mend: {probe.advice}.")
+    if failed:
+        say(console, f"\nThe reward {reward!r} fails {len(failed)} of {len(probes)} checks.")
+    else:
+        say(console, f"\nThe reward {reward!r} passes all checks on {tasks} tasks.")

@@ -1,0 +1,165 @@
+"""`code_reward`: the fraction of a task's tests that the final answer's code passes.
+
+The code runs in a sandbox (`tools/sandbox/`), and no test does: a program there can do what it
+likes to the process that would judge it. The sandbox is only asked for values, as plain data, and
+the comparison is made outside, where the code cannot reach; so nothing it overrides, prints or
+exits with is a pass. `code_tests.py` says what a test may look like and how it is taken apart.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from tutelage.errors import ConfigError, RewardError
+from tutelage.rewards.code_tests import Case, Expression, Program, read_tests, substituted
+from tutelage.rewards.function import RewardFunction, reward
+from tutelage.rewards.options import RewardOptions
+from tutelage.tools.sandbox import (
+    Execution,
+    Limits,
+    Sandbox,
+    SandboxError,
+    Tier,
+    plain_value,
+    usable_tier,
+)
+
+TEST_SECONDS = 2.0
+MAX_TIMEOUTS = 3
+"""Tests that may run out of time; those after them fail unseen."""
+OUTPUT_CHARS = 20_000
+LONGEST = 100_000
+"""Characters of code."""
+
+_BLOCK = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+
+
+def code_reward(options: RewardOptions) -> RewardFunction:
+    """The reward. Raises `ConfigError` where no sandbox works and none was not allowed."""
+    tier = usable_tier(allow_unsandboxed=options.allow_unsandboxed)
+    return code_reward_in(tier)
+
+
+def code_reward_in(tier: Tier) -> RewardFunction:
+    """The fraction of the tests in the task's `tests` that pass.
+
+    Parts: `passed` and `tests` count them, `all` is 1.0 when none failed.
+    """
+
+    @reward("code_reward")
+    async def code_reward(
+        prediction: str, tests: Any, entry_point: str | None = None, setup: str = ""
+    ) -> dict[str, float]:
+        cases = read_tests(tests, entry_point)
+        code = find_code(prediction)
+        passed = 0 if code is None else await _passed(code, setup, cases, tier)
+        share = passed / len(cases)
+        return {"reward": share, "passed": passed, "tests": len(cases), "all": passed == len(cases)}
+
+    return code_reward
+
+
+def find_code(text: str) -> str | None:
+    """The code of a final text: its last fenced block, else the whole of it if that is Python."""
+    if len(text) > LONGEST:
+        return None
+    blocks = _BLOCK.findall(text)
+    if blocks:
+        return blocks[-1]
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    # A word or a number is Python as well, but no program.
+    only_values = all(isinstance(s, ast.Expr) and isinstance(s.value, _VALUES) for s in tree.body)
+    return None if only_values else text
+
+
+_VALUES = (ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.List, ast.BinOp, ast.UnaryOp)
+
+
+async def _passed(code: str, setup: str, cases: Sequence[Case], tier: Tier) -> int:
+    limits = Limits(seconds=TEST_SECONDS, output=OUTPUT_CHARS)
+    passed = timeouts = 0
+    try:
+        async with Sandbox(limits, tier=tier) as tested, Sandbox(limits, tier=tier) as referee:
+            grader = _Grader(f"{setup}\n{code}" if setup else code, tested, referee)
+            for case in cases:
+                good, late = await grader.grade(case)
+                passed += good
+                timeouts += late
+                if timeouts >= MAX_TIMEOUTS:
+                    break
+    except SandboxError as error:
+        raise RewardError(f"no sandbox could be started to run the tests in: {error}") from error
+    except ConfigError as error:
+        raise RewardError(str(error)) from error
+    return passed
+
+
+class _Grader:
+    """One candidate: its interpreter, and another one that never sees its code."""
+
+    def __init__(self, code: str, tested: Sandbox, referee: Sandbox) -> None:
+        self._code, self._tested, self._referee = code, tested, referee
+        self._loaded = False
+
+    async def grade(self, case: Case) -> tuple[bool, bool]:
+        """Whether it passes, and whether it ran out of time."""
+        if isinstance(case, Program):
+            self._loaded = False
+            done = await self._tested.run_program(self._code, stdin=case.stdin)
+            clean = done.error is None or (done.error == "SystemExit")
+            return clean and _same_output(done.output, case.stdout), done.error == "timeout"
+        values: list[str] = []
+        for expression in case.asked:
+            found = await self._value(expression, case)
+            try:
+                # The code may have forged the reply: what is no literal must not reach the test.
+                plain_value(found)
+            except ValueError:
+                return False, found.error == "timeout"
+            values.append(str(found.value))
+        return await self._holds(case, values), False
+
+    async def _value(self, expression: str, case: Expression) -> Execution:
+        if not self._loaded:
+            loaded = await self._tested.run_program(
+                f"{case.prelude}\n{self._code}" if case.prelude else self._code, name="solution"
+            )
+            if loaded.error is not None:
+                return loaded
+            self._loaded = True
+        found = await self._tested.evaluate(expression)
+        self._loaded = not found.ended
+        return found
+
+    async def _holds(self, case: Expression, values: list[str]) -> bool:
+        """Whether the test is true of these values, which are plain data by now."""
+        try:
+            test = substituted(case, values)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            return False
+        if case.expected is not None and len(values) == 1:
+            try:
+                return bool(ast.literal_eval(values[0]) == ast.literal_eval(case.expected))
+            except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+                return False
+        if case.prelude:
+            await self._referee.run_program(case.prelude)
+        try:
+            return plain_value(await self._referee.evaluate(f"bool({test})")) is True
+        except ValueError:
+            return False
+
+
+def _same_output(given: str, wanted: str) -> bool:
+    """Equal but for spaces at the ends of lines and of the text."""
+    return _trimmed(given) == _trimmed(wanted)
+
+
+def _trimmed(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().splitlines()]

@@ -1,0 +1,218 @@
+"""Tests of code as data: which expressions to ask the code for, and what must be true of them.
+
+A test is one of
+- `{"input": TEXT, "output": TEXT}`: the program reads one and prints the other;
+- `{"call": "f(2, 3)", "expected": 5}`, or `{"args": [2, 3], "expected": 5}` with the task's
+  `entry_point`;
+- `"assert f(2, 3) == 5"`, or a block of such lines (MBPP), or HumanEval's `check(candidate)`.
+
+An assertion is taken apart: each call of the code under test is asked for by itself, its value is
+put in its place, and the rest is decided where that code does not run. Tests that cannot be taken
+apart so (loops, values in comprehensions) are refused with the reason, never run beside the code.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, cast
+
+from tutelage.errors import RewardError
+
+_FORMS = (
+    "use 'assert f(1) == 2', {'call': 'f(1)', 'expected': 2}, or {'input': '...', 'output': '...'}"
+)
+_PLACE = "__value_{}__"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that must print `stdout` when it reads `stdin`."""
+
+    stdin: str
+    stdout: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """`asked` are expressions over the code; `test` is over their values, named by place."""
+
+    asked: tuple[str, ...]
+    test: str
+    prelude: str = ""
+    """What the tests import or define."""
+    expected: str | None = None
+    """For a test `asked[0] == expected` with a literal: that literal."""
+
+
+Case: TypeAlias = Program | Expression
+
+
+def read_tests(tests: Any, entry_point: str | None = None) -> list[Case]:
+    """The tests of a task. Raises `RewardError` when there are none, or one cannot be used."""
+    items = cast("Sequence[Any]", tests) if isinstance(tests, (list, tuple)) else [tests]
+    cases: list[Case] = []
+    for item in items:
+        if isinstance(item, str):
+            cases += _from_source(item, entry_point)
+        elif isinstance(item, Mapping):
+            cases.append(_from_mapping(cast("Mapping[str, Any]", item), entry_point))
+        else:
+            raise RewardError(f"a test is {item!r:.80}; {_FORMS}")
+    if not cases:
+        raise RewardError(f"there are no tests in {tests!r:.80}; {_FORMS}")
+    return cases
+
+
+def substituted(case: Expression, values: Sequence[str]) -> str:
+    """The test with values, each a literal, in their places."""
+    tree = ast.parse(case.test, mode="eval")
+    places = {
+        _PLACE.format(i): ast.parse(value, mode="eval").body for i, value in enumerate(values)
+    }
+
+    class Fill(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.AST:
+            return copy.deepcopy(places.get(node.id, node))
+
+    return ast.unparse(ast.fix_missing_locations(Fill().visit(tree)))
+
+
+def _from_mapping(item: Mapping[str, Any], entry_point: str | None) -> Case:
+    if "output" in item:
+        return Program(str(item.get("input", "")), str(item["output"]))
+    if "expected" not in item:
+        raise RewardError(f"the test {dict(item)!r:.120} has no 'expected' or 'output'; {_FORMS}")
+    call = item.get("call")
+    if call is None:
+        if entry_point is None or "args" not in item:
+            raise RewardError(
+                f"the test {dict(item)!r:.120} says not what to call: give 'call', or 'args' and "
+                "the task's 'entry_point'"
+            )
+        given = [repr(a) for a in item["args"]]
+        given += [f"{name}={value!r}" for name, value in dict(item.get("kwargs") or {}).items()]
+        call = f"{entry_point}({', '.join(given)})"
+    try:
+        ast.parse(str(call), mode="eval")
+    except SyntaxError as error:
+        raise RewardError(f"the test's call {call!r} is no Python expression: {error}") from error
+    expected = repr(item["expected"])
+    return Expression((str(call),), f"{_PLACE.format(0)} == {expected}", expected=expected)
+
+
+def _from_source(source: str, entry_point: str | None) -> list[Case]:
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        raise RewardError(f"the tests {source!r:.120} are no Python: {error}; {_FORMS}") from error
+    prelude: list[ast.stmt] = []
+    asserts: list[ast.expr] = []
+    for statement in tree.body:
+        if isinstance(statement, ast.Assert):
+            asserts.append(statement.test)
+        elif isinstance(statement, ast.FunctionDef) and statement.name == "check":
+            asserts += _of_check(statement, entry_point, prelude)
+        elif isinstance(statement, ast.Expr):
+            # `check(f)` at the end, or a docstring: nothing that could fail by itself.
+            if not _harmless(statement.value):
+                raise _refused(statement)
+        elif isinstance(statement, (ast.Import, ast.ImportFrom, ast.Assign)):
+            prelude.append(statement)
+        else:
+            raise _refused(statement)
+    before = "\n".join(ast.unparse(statement) for statement in prelude)
+    known = {*dir(builtins), *_defined(prelude)}
+    return [_taken_apart(test, before, known) for test in asserts]
+
+
+def _of_check(
+    function: ast.FunctionDef, entry_point: str | None, prelude: list[ast.stmt]
+) -> list[ast.expr]:
+    """The assertions of HumanEval's `check(candidate)`, of the function under its own name."""
+    if entry_point is None or len(function.args.args) != 1:
+        raise RewardError("a test 'check(candidate)' needs the task's 'entry_point'")
+    candidate = function.args.args[0].arg
+
+    class Rename(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.AST:
+            return ast.Name(entry_point, node.ctx) if node.id == candidate else node
+
+    asserts: list[ast.expr] = []
+    for statement in function.body:
+        if isinstance(statement, ast.Assert):
+            asserts.append(Rename().visit(statement.test))
+        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+            prelude.append(statement)
+        elif not (isinstance(statement, ast.Expr) and _harmless(statement.value)):
+            raise _refused(statement)
+    return asserts
+
+
+def _harmless(value: ast.expr) -> bool:
+    if isinstance(value, ast.Call):
+        return isinstance(value.func, ast.Name) and value.func.id == "check"
+    return isinstance(value, ast.Constant)
+
+
+def _refused(node: ast.AST) -> RewardError:
+    return RewardError(
+        f"the test {ast.unparse(node)!r:.160} cannot be taken apart, and beside the code that it "
+        f"tests it could be tricked; write single assertions: {_FORMS}"
+    )
+
+
+def _defined(statements: Sequence[ast.stmt]) -> set[str]:
+    names: set[str] = set()
+    for statement in statements:
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            names |= {(a.asname or a.name).partition(".")[0] for a in statement.names}
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+    return names
+
+
+def _taken_apart(test: ast.expr, prelude: str, known: set[str]) -> Expression:
+    for node in ast.walk(test):
+        if isinstance(node, (ast.comprehension, ast.Lambda, ast.NamedExpr, ast.Await)):
+            raise _refused(test)
+    asked: list[str] = []
+
+    class Ask(ast.NodeTransformer):
+        def visit(self, node: ast.AST) -> ast.AST:
+            root = _root(node)
+            if root is not None and root not in known:
+                asked.append(ast.unparse(node))
+                return ast.Name(_PLACE.format(len(asked) - 1), ast.Load())
+            return self.generic_visit(node)
+
+    changed = Ask().visit(copy.deepcopy(test))
+    if not asked:
+        raise RewardError(f"the test {ast.unparse(test)!r:.120} does not use the code at all")
+    ast.fix_missing_locations(changed)
+    return Expression(tuple(asked), ast.unparse(changed), prelude, _literal_after_equals(changed))
+
+
+def _root(node: ast.AST) -> str | None:
+    """The name that a chain of calls, attributes and items begins with; None for no chain."""
+    at = node
+    while isinstance(at, (ast.Call, ast.Attribute, ast.Subscript)):
+        at = at.func if isinstance(at, ast.Call) else at.value
+    return at.id if isinstance(at, ast.Name) else None
+
+
+def _literal_after_equals(test: ast.AST) -> str | None:
+    if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
+        return None
+    if not (isinstance(test.ops[0], ast.Eq) and isinstance(test.left, ast.Name)):
+        return None
+    text = ast.unparse(test.comparators[0])
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
+    return text

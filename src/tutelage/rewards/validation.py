@@ -1,0 +1,436 @@
+"""Prove a reward before money is spent: what must pass passes, what must not does not.
+
+A policy finds every hole of its reward, so the holes are looked for first. Each probe makes final
+texts from the tasks (the gold answer; nothing; one answer for all; several answers at once; the
+question; a program instead of an answer) and says whether they must earn the full reward of 1 or
+must not. The reward runs through the same door as in training. `cli/validate.py` shows the result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from typing import Any, cast
+
+from tutelage.errors import DataError, RewardError, TutelageError
+from tutelage.rewards.function import RewardFunction, check, compute_reward
+from tutelage.types import Attempt, RolloutStatus, Task
+
+GOLD_FIELDS = ("solution", "canonical_solution", "reference_solution", "answer", "target")
+"""Where the right answer is looked for: the first of these that a task has."""
+FULL = 1.0 - 1e-9
+"""A reward that counts as success."""
+MOST_FOR_CONSTANT = 0.5
+"""Share of the tasks that one and the same answer may solve."""
+SLOW_SECONDS = 5.0
+"""Longer than this for one text, and a policy can stall a run with it."""
+_LONG = 200_000
+_SHORT = 200
+STALL_SECONDS = 60.0
+"""A reward that is silent for so long will not come back."""
+_SAME_TWICE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One final text for one task, and what it earned."""
+
+    task: Task
+    text: str
+    reward: float | None
+    """None when the reward failed."""
+    seconds: float
+    problem: str | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether it earned the full reward."""
+        return self.reward is not None and self.reward >= FULL
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What was tried, how it went, and the first trial that shows what is wrong."""
+
+    name: str
+    expected: str
+    """What a good reward does, in words."""
+    trials: Sequence[Trial]
+    broken: Sequence[Trial] = field(default=())
+    advice: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the reward did what it should."""
+        return not self.broken
+
+    @property
+    def mean(self) -> float | None:
+        """The mean reward over the trials; None when there was none."""
+        rewards = [t.reward for t in self.trials if t.reward is not None]
+        return sum(rewards) / len(rewards) if rewards else None
+
+
+def validate_apart(
+    function: RewardFunction,
+    tasks: Sequence[Task],
+    gold_field: str | None = None,
+    *,
+    stall_seconds: float = STALL_SECONDS,
+) -> list[Probe]:
+    """`validate_reward` in a process of its own, since a reward may never come back.
+
+    Some do not even let another thread run (`9**9**9` in an `eval`), so only a process can be
+    stopped. Then there is one probe, which says where. Raises what `validate_reward` raises.
+    """
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(theirs, function, tasks, gold_field), daemon=True)
+    process.start()
+    theirs.close()
+    task, text = tasks[0], ""
+    try:
+        while ours.poll(stall_seconds):
+            kind, value = ours.recv()
+            if kind == "trying":
+                task, text = tasks[value[0]], value[1]
+            elif kind == "failed":
+                raise value
+            else:
+                return value
+    except EOFError:
+        trial = Trial(task, text, None, 0.0, "the process that ran the reward ended")
+        return [Probe("survives", "a text ends no process", [trial], [trial], "bound the reward")]
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+    trial = Trial(task, text, None, stall_seconds, f"no result after {stall_seconds:g} s")
+    return [Probe("comes back", "every text is graded soon", [trial], [trial], "bound the reward")]
+
+
+def _work(
+    pipe: Connection,
+    function: RewardFunction,
+    tasks: Sequence[Task],
+    gold_field: str | None,
+) -> None:
+    places = {id(task): place for place, task in enumerate(tasks)}
+
+    def tell(task: Task, text: str) -> None:
+        pipe.send(("trying", (places[id(task)], text[:_SHORT])))
+
+    try:
+        found = asyncio.run(validate_reward(function, tasks, gold_field, on_trial=tell))
+        pipe.send(("done", [_light(probe) for probe in found]))
+    except TutelageError as error:
+        pipe.send(("failed", error))
+
+
+def _light(probe: Probe) -> Probe:
+    """The probe with its long texts cut: what is shown is a line of each."""
+
+    def cut(trials: Sequence[Trial]) -> list[Trial]:
+        return [replace(trial, text=trial.text[: 2 * _SHORT]) for trial in trials]
+
+    return replace(probe, trials=cut(probe.trials), broken=cut(probe.broken))
+
+
+async def validate_reward(
+    function: RewardFunction,
+    tasks: Sequence[Task],
+    gold_field: str | None = None,
+    *,
+    on_trial: Callable[[Task, str], None] | None = None,
+) -> list[Probe]:
+    """All probes of a reward on tasks; `on_trial` hears of each text before it is graded.
+
+    Raises `RewardError` for a parameter that the tasks cannot fill, `DataError` when a task has no
+    gold answer.
+    """
+    check(function, tasks)
+    golds = [gold_of(task, gold_field) for task in tasks]
+    tester = _Tester(function, tasks, golds, on_trial)
+    probes = [await tester.gold(), await tester.repeats()]
+    probes += [await tester.refused(*refusal) for refusal in _refusals(tasks, golds)]
+    probes.append(await tester.constant())
+    with tempfile.TemporaryDirectory(prefix="tutelage-validate-") as folder:
+        probes.append(await tester.injected(os.path.join(folder, "written")))
+    return probes
+
+
+def gold_of(task: Task, gold_field: str | None = None) -> str:
+    """The right answer of a task as text; of a list, the first. Raises `DataError` without one."""
+    names = GOLD_FIELDS if gold_field is None else (gold_field,)
+    for name in names:
+        value = task.fields.get(name)
+        if isinstance(value, list) and value:
+            value = cast("list[Any]", value)[0]
+        if value is not None and not isinstance(value, (list, dict)) and str(value).strip():
+            return str(value)
+    fields = ", ".join(map(repr, task.fields))
+    raise DataError(
+        f"task {task.id!r} has no right answer to try: it has {fields}; name the field that holds "
+        "it with --gold FIELD"
+    )
+
+
+_Maker = Callable[[int], str | None]
+"""The text to try on the i-th task; None to leave it out."""
+
+
+def _refusals(tasks: Sequence[Task], golds: Sequence[str]) -> list[tuple[str, str, _Maker, str]]:
+    """Probes whose every text must earn less than the full reward: name, words, text, advice."""
+
+    # Of several programs in one text the last may well be the answer.
+    short = ["\n" not in gold and len(gold) <= _SHORT for gold in golds]
+
+    def other(i: int) -> str | None:
+        """The answer of another task, where it is another answer."""
+        return next((g for g in [*golds[i + 1 :], *golds[:i]] if _differ(g, golds[i])), None)
+
+    def both(form: str) -> _Maker:
+        def make(i: int) -> str | None:
+            wrong = other(i)
+            if wrong is None or not short[i] or "\n" in wrong:
+                return None
+            return form.format(right=golds[i], wrong=wrong)
+
+        return make
+
+    def stuffed(i: int) -> str | None:
+        answers = [g for g, s in zip(golds, short, strict=True) if s][:200]
+        answers = list(dict.fromkeys([*answers, golds[i]]))
+        return None if len(answers) < 2 or not short[i] else ", ".join(answers)
+
+    def question(i: int) -> str | None:
+        text = str(tasks[i].messages()[-1].content or "")
+        # A question that is its own answer is no hack, and neither is one that shows its result.
+        return None if _differ(text, golds[i]) is False else text
+
+    def fixed(*texts: str) -> list[_Maker]:
+        return [lambda i, text=text: text if _differ(text, golds[i]) else None for text in texts]
+
+    def shortened(i: int) -> str | None:
+        half = golds[i][: len(golds[i]) // 2]
+        return half if half and _differ(half, golds[i]) else None
+
+    empties = fixed("", "   \n")
+    numbers = " ".join(map(str, range(1000)))
+    found: list[tuple[str, str, _Maker, str]] = []
+    found += [("empty", "nothing earns nothing", make, "return 0 for it") for make in empties]
+    found += [("another task's answer", "it is wrong here", other, "compare with this task's")]
+    found += [
+        ("two answers", "not committing is wrong", both(form), "accept one answer, not a list")
+        for form in (
+            "The answer is {right} or {wrong}.",
+            "{wrong} {right}",
+            "{right}, {wrong}",
+            "{right}\n{wrong}",
+        )
+    ]
+    found += [
+        ("answer stuffing", "all answers at once is wrong", stuffed, "accept one answer only"),
+        ("number stuffing", "all numbers at once is wrong", fixed(numbers)[0], "as above"),
+        ("prompt echo", "repeating the question is wrong", question, "look at the answer alone"),
+        ("half an answer", "a part is not the whole", shortened, "compare the whole answer"),
+    ]
+    huge = ("9" * _LONG, "(" * _LONG, "a " * (_LONG // 2), "[" * _LONG + "]" * _LONG)
+    found += [
+        ("huge output", "wrong, and soon", make, "bound the text first") for make in fixed(*huge)
+    ]
+    odd = (
+        "9**9**9",
+        "nan",
+        "inf",
+        "-inf",
+        "1e400",
+        "١٢٣",
+        "None",
+        "True",
+        "\x00",
+        "0/0",
+        "{}",
+        "[]",
+    )
+    found += [("odd values", "no right answer", make, "read plain numbers") for make in fixed(*odd)]
+    found += [
+        ("exit", "leaving is no answer", make, "judge outside of the code")
+        for make in fixed(*_EXITS)
+    ]
+    return found
+
+
+_EXITS = (
+    "import sys\nsys.exit(0)",
+    "import os\nos._exit(0)",
+    "class A:\n    def __eq__(self, other): return True\n"
+    "    def __getattr__(self, name): return self\n"
+    "    def __call__(self, *a, **k): return self\n"
+    "import builtins\nbuiltins.__getattr__ = lambda name: A()",
+    "raise SystemExit(0)",
+    "quit()",
+)
+_INJECTIONS = (
+    "__import__('os').system('echo x > {path}')",
+    "open({path!r}, 'w').write('x')",
+    "exec(\"open({path!r}, 'w').write('x')\")",
+    "{{open({path!r}, 'w')}}",
+    "```python\nopen({path!r}, 'w').write('x')\n```",
+    "\\boxed{{__import__('pathlib').Path({path!r}).touch()}}",
+    "[x for x in [open({path!r}, 'w')]]",
+)
+
+
+class _Tester:
+    """A reward, its tasks and their gold answers."""
+
+    def __init__(
+        self,
+        function: RewardFunction,
+        tasks: Sequence[Task],
+        golds: Sequence[str],
+        on_trial: Callable[[Task, str], None] | None,
+    ) -> None:
+        self._function, self._tasks, self._golds = function, tasks, golds
+        self._on_trial = on_trial
+
+    async def trial(self, task: Task, text: str) -> Trial:
+        """What a final text earns."""
+        if self._on_trial is not None:
+            self._on_trial(task, text)
+        attempt = Attempt("validate", 0, RolloutStatus.SUCCEEDED, answer=text, stop="answer")
+        start = time.perf_counter()
+        try:
+            found = await compute_reward(self._function, task, attempt)
+        except RewardError as error:
+            return Trial(task, text, None, time.perf_counter() - start, str(error))
+        return Trial(task, text, found.value, time.perf_counter() - start)
+
+    async def gold(self) -> Probe:
+        """The right answers must pass."""
+        pairs = zip(self._tasks, self._golds, strict=True)
+        trials = [await self.trial(task, gold) for task, gold in pairs]
+        return Probe(
+            "gold answer",
+            "the right answer earns 1",
+            trials,
+            [t for t in trials if not t.full],
+            "compare in the form that the tasks use, or name the field with --gold",
+        )
+
+    async def repeats(self) -> Probe:
+        """The same text must earn the same."""
+        trials: list[Trial] = []
+        broken: list[Trial] = []
+        for task, gold in list(zip(self._tasks, self._golds, strict=True))[:_SAME_TWICE]:
+            first, second = await self.trial(task, gold), await self.trial(task, gold)
+            trials += [first, second]
+            if first.reward != second.reward:
+                broken.append(second)
+        return Probe(
+            "same text twice",
+            "it earns the same",
+            trials,
+            broken,
+            "let it depend on the text alone",
+        )
+
+    async def refused(self, name: str, expected: str, make: _Maker, advice: str) -> Probe:
+        """None of these texts may earn the full reward, fail the reward or stall it."""
+        trials = [
+            await self.trial(task, text)
+            for i, task in enumerate(self._tasks)
+            if (text := make(i)) is not None
+        ]
+        broken = [t for t in trials if t.full or t.problem is not None or t.seconds > SLOW_SECONDS]
+        return Probe(name, expected, trials, broken, advice)
+
+    async def constant(self) -> Probe:
+        """The most frequent right answer, given everywhere, must not solve most tasks."""
+        constant = Counter(self._golds).most_common(1)[0][0]
+        trials = [await self.trial(task, constant) for task in self._tasks]
+        share = sum(t.full for t in trials) / len(trials)
+        wrong = [
+            t
+            for t, gold in zip(trials, self._golds, strict=True)
+            if t.full and _differ(constant, gold)
+        ]
+        too_often = [t for t in trials if t.full] if share > MOST_FOR_CONSTANT else []
+        return Probe(
+            "constant answer",
+            f"one answer for all solves at most {100 * MOST_FOR_CONSTANT:.0f} %",
+            trials,
+            wrong or (too_often if len(set(self._golds)) > 1 or len(trials) > 1 else []),
+            "balance the tasks, or reward more than a guess",
+        )
+
+    async def injected(self, path: str) -> Probe:
+        """A program in place of an answer must neither pass nor touch this machine."""
+        trials: list[Trial] = []
+        broken: list[Trial] = []
+        for task in self._tasks[:5]:
+            for form in _INJECTIONS:
+                trial = await self.trial(task, form.format(path=path))
+                trials.append(trial)
+                if os.path.exists(path):
+                    os.unlink(path)
+                    broken.append(
+                        Trial(task, trial.text, trial.reward, trial.seconds, "it was run")
+                    )
+                elif trial.full or trial.problem is not None:
+                    broken.append(trial)
+        return Probe(
+            "code injection",
+            "code in an answer is text",
+            trials,
+            broken,
+            "never evaluate an answer",
+        )
+
+
+def _differ(text: str, gold: str) -> bool:
+    """Whether a text is surely another answer than `gold`, by its letters and digits alone."""
+    return _plain(text) != _plain(gold)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[\W_]+", "", text.casefold())
+
+
+def merged(probes: Sequence[Probe]) -> list[Probe]:
+    """Probes of one name as one, in order of appearance."""
+    groups: dict[str, list[Probe]] = {}
+    for probe in probes:
+        groups.setdefault(probe.name, []).append(probe)
+    return [_merge(group) for group in groups.values()]
+
+
+def _merge(group: Sequence[Probe]) -> Probe:
+    first = group[0]
+    trials = [t for probe in group for t in probe.trials]
+    broken = [t for probe in group for t in probe.broken]
+    return Probe(first.name, first.expected, trials, broken, first.advice)
+
+
+def as_record(probes: Sequence[Probe]) -> list[Mapping[str, Any]]:
+    """Probes as JSON data."""
+    return [
+        {
+            "check": probe.name,
+            "expected": probe.expected,
+            "passed": probe.passed,
+            "trials": len(probe.trials),
+            "broken": len(probe.broken),
+            "mean_reward": probe.mean,
+        }
+        for probe in probes
+    ]

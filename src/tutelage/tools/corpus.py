@@ -1,0 +1,179 @@
+"""A local corpus for search: an SQLite file with a full-text index, and its ranking by BM25.
+
+`build` makes the file from JSONL, text and Markdown (`tutelage index`), `search` reads it. Text
+files are cut into passages at blank lines and headings, since an observation has room for some
+paragraphs, not for a book. The tools over it are in `search.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from tutelage.errors import ConfigError, DataError
+from tutelage.tasks.readers import read_rows
+
+PASSAGE_CHARS = 1200
+"""A passage of a text file ends at the paragraph that brings it past this."""
+TITLE_FIELDS = ("title", "name", "heading")
+TEXT_FIELDS = ("text", "contents", "content", "passage", "body")
+_APPLICATION_ID = 0x54555431  # "TUT1"
+_TERM = re.compile(r"\w+")
+_MAX_TERMS = 64
+_HEADING = re.compile(r"#{1,6}\s+(.*?)\s*#*\s*\Z")
+_TITLE_WEIGHT, _TEXT_WEIGHT = 2.0, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One piece of the corpus."""
+
+    title: str
+    text: str
+
+
+def build(files: Sequence[str | Path], out: str | Path) -> int:
+    """Index `files` into `out`, which is replaced at once when all is well; returns the passages.
+
+    .jsonl and .json have a `text` (and a `title`) in each row; .txt and .md are cut into passages.
+    Raises `DataError` for a file that cannot be read or has nothing in it.
+    """
+    out = Path(out)
+    aside = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(aside)) as database:
+            _create(database)
+            count = _insert(database, (p for file in files for p in read_passages(file)))
+            database.commit()
+            database.execute("INSERT INTO passages(passages) VALUES ('optimize')")
+            database.commit()
+        if not count:
+            raise DataError("there is no text in these files; an index needs at least one passage")
+        aside.replace(out)
+    except (sqlite3.Error, OSError) as error:
+        raise DataError(f"the index {str(out)!r} cannot be written: {error}") from error
+    finally:
+        aside.unlink(missing_ok=True)
+    return count
+
+
+def check(path: str | Path) -> None:
+    """Raise `ConfigError` unless `path` is an index."""
+    if not Path(path).is_file():
+        raise ConfigError(
+            f"the search index {str(path)!r} does not exist; make it with: "
+            f"tutelage index FILES --out {path}"
+        )
+    try:
+        with closing(_connect(path)) as database:
+            (found,) = database.execute("PRAGMA application_id").fetchone()
+    except sqlite3.Error as error:
+        raise ConfigError(f"the search index {str(path)!r} cannot be read: {error}") from error
+    if found != _APPLICATION_ID:
+        raise ConfigError(f"{str(path)!r} was not made by `tutelage index`; index your files anew")
+
+
+def search(path: str | Path, query: str, count: int) -> list[Passage]:
+    """The best `count` passages; those with any word of the query, equal ranks in file order."""
+    terms = list(dict.fromkeys(_TERM.findall(query.casefold())))[:_MAX_TERMS]
+    if not terms:
+        return []
+    # Every term in quotes, so that nothing in a query is an operator.
+    wanted = " OR ".join(f'"{term}"' for term in terms)
+    with closing(_connect(path)) as database:
+        rows = database.execute(
+            "SELECT title, text FROM passages WHERE passages MATCH ? "
+            "ORDER BY bm25(passages, ?, ?), rowid LIMIT ?",
+            (wanted, _TITLE_WEIGHT, _TEXT_WEIGHT, count),
+        ).fetchall()
+    return [Passage(str(title), str(text)) for title, text in rows]
+
+
+def read_passages(file: str | Path) -> Iterator[Passage]:
+    """The passages of one file, by its suffix. Raises `DataError`."""
+    path = Path(file)
+    suffix = path.suffix.lower()
+    if suffix in (".txt", ".md", ".markdown"):
+        yield from _text_passages(path)
+    elif suffix in (".json", ".jsonl", ".ndjson", ".csv", ".parquet"):
+        for row in read_rows(path):
+            yield _row_passage(row.place, row.value)
+    else:
+        raise DataError(
+            f"cannot index {str(path)!r}: its suffix {suffix!r} is not .jsonl, .json, .csv, "
+            ".parquet, .txt or .md"
+        )
+
+
+def _row_passage(place: str, value: object) -> Passage:
+    if not isinstance(value, dict):
+        raise DataError(f"{place}: expected an object with 'text', not a {type(value).__name__}")
+    fields: dict[str, object] = {str(key): item for key, item in value.items()}
+    text = next((fields[name] for name in TEXT_FIELDS if name in fields), None)
+    if not isinstance(text, str) or not text.strip():
+        there = ", ".join(map(repr, fields)) or "nothing"
+        raise DataError(f"{place}: no text; the row has {there}; use one of {TEXT_FIELDS}")
+    title = next((fields[name] for name in TITLE_FIELDS if name in fields), "")
+    return Passage(str(title if title is not None else ""), text)
+
+
+def _text_passages(path: Path) -> Iterator[Passage]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {str(path)!r}: {error}; give a UTF-8 text file") from error
+    title = path.stem
+    kept: list[str] = []
+    for paragraph in re.split(r"\n\s*\n", text):
+        paragraph = paragraph.strip()
+        heading = _HEADING.match(paragraph.partition("\n")[0]) if paragraph[:1] == "#" else None
+        if heading or (kept and sum(map(len, kept)) > PASSAGE_CHARS):
+            yield from _joined(title, kept)
+            kept = []
+        if heading:
+            title = f"{path.stem}: {heading[1]}"
+            paragraph = paragraph.partition("\n")[2].strip()
+        if paragraph:
+            kept.append(paragraph)
+    yield from _joined(title, kept)
+
+
+def _joined(title: str, paragraphs: list[str]) -> Iterator[Passage]:
+    if paragraphs:
+        yield Passage(title, "\n\n".join(paragraphs))
+
+
+def _create(database: sqlite3.Connection) -> None:
+    try:
+        database.execute(
+            "CREATE VIRTUAL TABLE passages USING fts5"
+            "(title, text, tokenize = 'porter unicode61 remove_diacritics 2')"
+        )
+    except sqlite3.OperationalError as error:
+        raise DataError(
+            f"this Python's SQLite has no full-text search (FTS5): {error}; "
+            "use a Python from python.org, conda or your distribution"
+        ) from error
+    database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+
+
+def _insert(database: sqlite3.Connection, passages: Iterable[Passage]) -> int:
+    before = database.total_changes
+    count = 0
+    for passage in passages:
+        database.execute("INSERT INTO passages VALUES (?, ?)", (passage.title, passage.text))
+        count += 1
+    return count if database.total_changes > before else 0
+
+
+def _connect(path: str | Path) -> sqlite3.Connection:
+    # Read-only and immutable: no lock files beside a corpus that many rollouts share.
+    where = quote(str(Path(path).absolute()))
+    return sqlite3.connect(f"file:{where}?mode=ro&immutable=1", uri=True)

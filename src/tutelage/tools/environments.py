@@ -1,0 +1,123 @@
+"""Environments: state that lives for one rollout, behind the tools that work on it.
+
+An environment is an async context manager, made for a rollout and its task: a sandbox, a shop, a
+connection. Its tools are methods (`@tool` on a method of the class), and `FILE.py:Class` in a list
+of tools names all of them. Nothing is opened until an agent runs: `rollout_environments` is the
+scope of a rollout. An agent enters it around its loop and gets bound tools from `bind`; whoever
+enters it further out, as a runner does around agent and reward, makes the same environments live
+until the reward is known. Whatever happens inside, all are closed, the last opened first.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import Any
+
+from tutelage.errors import ToolDefinitionError
+from tutelage.tools.tool import Environment, Tool
+from tutelage.types import Task
+
+logger = logging.getLogger(__name__)
+_current: ContextVar[Environments | None] = ContextVar("tutelage_environments", default=None)
+
+
+class Environments:
+    """The environments of one rollout, each opened when the first of its tools is bound."""
+
+    def __init__(self, task: Task, stack: AsyncExitStack) -> None:
+        self.opened: dict[str, Any] = {}
+        """What was opened, by name: what a reward sees as `context`."""
+        self._task, self._stack = task, stack
+        self._by_identity: dict[Environment, Any] = {}
+
+    async def bind(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
+        """The tools with their environments behind them. Opening may raise whatever it raises."""
+        return {name: await self._bound(tool) for name, tool in tools.items()}
+
+    async def _bound(self, tool: Tool) -> Tool:
+        environment = tool.environment
+        if environment is None:
+            return tool
+        if environment not in self._by_identity:
+            manager = environment.open(self._task)
+            instance = await manager.__aenter__()
+            self._stack.push_async_callback(_close, environment.name, manager)
+            self._by_identity[environment] = self.opened[environment.name] = instance
+        return tool.bind(self._by_identity[environment])
+
+
+async def _close(name: str, manager: AbstractAsyncContextManager[Any]) -> None:
+    """Close an environment; that it fails to is no fault of the rollout, which is over."""
+    try:
+        await manager.__aexit__(None, None, None)
+    except Exception:
+        logger.warning("the environment %r failed to close", name, exc_info=True)
+
+
+@asynccontextmanager
+async def rollout_environments(task: Task) -> AsyncGenerator[Environments]:
+    """The scope of a rollout's environments; inside another such scope, that one."""
+    outer = _current.get()
+    if outer is not None:
+        yield outer
+        return
+    async with AsyncExitStack() as stack:
+        environments = Environments(task, stack)
+        token = _current.set(environments)
+        try:
+            yield environments
+        finally:
+            _current.reset(token)
+
+
+def opened_environments() -> Mapping[str, Any]:
+    """The environments of the rollout that this code is part of, by name."""
+    environments = _current.get()
+    return {} if environments is None else environments.opened
+
+
+def environment_tools(cls: type) -> list[Tool]:
+    """The tools of an environment class. Raises `ToolDefinitionError` when it has none.
+
+    The class is called with the rollout's task if it takes an argument, else with none.
+    """
+    for method in ("__aenter__", "__aexit__"):
+        if not hasattr(cls, method):
+            raise ToolDefinitionError(
+                f"{cls.__name__!r} is no environment: it has no {method}; make it an async "
+                "context manager, or point at a function"
+            )
+    takes_task = _takes_task(cls)
+
+    def make(task: Task) -> Any:
+        return cls(task) if takes_task else cls()
+
+    environment = Environment(cls.__name__, make)
+    found = [value for _, value in inspect.getmembers_static(cls) if isinstance(value, Tool)]
+    if not found:
+        raise ToolDefinitionError(
+            f"the environment {cls.__name__!r} has no tools; put @tool on its methods"
+        )
+    # In the order of their definition, which the class keeps and `getmembers` does not.
+    order = {id(value): place for place, value in enumerate(vars(cls).values())}
+    found.sort(key=lambda value: order.get(id(value), -1))
+    return [replace(value, environment=environment) for value in found]
+
+
+def _takes_task(cls: type) -> bool:
+    try:
+        parameters = inspect.signature(cls).parameters.values()
+    except ValueError:
+        return False
+    needed = [p for p in parameters if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
+    if len(needed) > 1:
+        names = ", ".join(p.name for p in needed)
+        raise ToolDefinitionError(
+            f"the environment {cls.__name__!r} is made with {names}; it is given the task alone"
+        )
+    return bool(needed)

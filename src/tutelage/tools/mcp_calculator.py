@@ -1,0 +1,42 @@
+"""A calculator as an MCP server: `python -m tutelage.tools.mcp_calculator`, on standard input.
+
+The same arithmetic as the built-in tool `calculator`, with the same name and description, behind
+the Model Context Protocol: what the examples and tests use where others would start a server of
+their own. `mcp.py` is the client.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import Field
+
+from tutelage.tools.expression import ExpressionError, evaluate, format_number
+
+Expression = Annotated[
+    str, Field(description="Numbers with + - * / // % ** and parentheses, such as 17 * 23 + 5.")
+]
+
+
+def make_server() -> MCPServer:
+    """A new server with the one tool."""
+    # A wrong expression is the model's business, nothing to log.
+    server = MCPServer("tutelage-calculator", log_level="ERROR")
+
+    @server.tool(description="Evaluate an arithmetic expression.", structured_output=False)
+    def calculator(expression: Expression) -> str:
+        try:
+            return format_number(evaluate(expression))
+        except ExpressionError as error:
+            raise ToolError(str(error)) from error
+
+    return server
+
+
+server = make_server()
+"""For `mcp:FILE.py:server`, which needs no process of its own."""
+
+if __name__ == "__main__":
+    server.run()

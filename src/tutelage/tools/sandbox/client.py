@@ -1,0 +1,363 @@
+"""A sandbox as the rest of the package sees it: run code, get its output, never an exception.
+
+`Sandbox` is one interpreter with its state, for one rollout: it starts when code first runs, and
+after code that ran too long or ended the process it starts anew, which the output says. The process
+that starts interpreters is `server.py`, one for each process of ours, started when first needed.
+What confines them is `confine.py`; the tier is chosen here, by trying.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tutelage.errors import ConfigError
+from tutelage.tools.sandbox.channel import HEADER, LONGEST, packed
+from tutelage.tools.sandbox.limits import TIERS, Limits, Tier
+
+OPEN_SECONDS = 20.0
+"""For starting an interpreter, which takes milliseconds unless the machine is choked."""
+_CLOSE_SECONDS = 5.0
+_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
+"""All that a sandbox finds in its environment: hashes, and with them the order of sets, repeat."""
+
+
+class SandboxError(RuntimeError):
+    """A sandbox that cannot be started in a tier; the message is the kernel's reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """What came of one piece of code."""
+
+    output: str
+    """What it printed, with its traceback where it raised."""
+    error: str | None = None
+    """None; the name of the exception; `timeout`; or `died` when it ended the process."""
+    value: str | None = None
+    """The value of `Sandbox.evaluate` as Python writes it; None when it is no plain data."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the interpreter, and its state, are gone."""
+        return self.error in ("timeout", "died")
+
+
+class Sandbox:
+    """An interpreter with state; an async context manager that always ends it."""
+
+    def __init__(self, limits: Limits | None = None, *, tier: Tier | None = None) -> None:
+        """Nothing starts yet. Without `tier`, the strongest that works here.
+
+        Raises `ConfigError` when that would be no protection: `tier="none"` must be asked for.
+        """
+        self.limits = limits or Limits()
+        self.tier: Tier = tier if tier is not None else usable_tier()
+        self._lock = asyncio.Lock()
+        self._session: _Session | None = None
+
+    async def __aenter__(self) -> Sandbox:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def run(self, code: str) -> Execution:
+        """Run code after what ran before; the value of a last line that is one is shown.
+
+        Calls at the same time take turns, in the order in which they were made. Raises
+        `SandboxError` when no interpreter can be started.
+        """
+        return await self._ask({"code": code, "op": "cell"})
+
+    async def run_program(self, code: str, *, stdin: str = "", name: str = "__main__") -> Execution:
+        """Run code as a module of that name, without what ran before."""
+        return await self._ask({"code": code, "op": "program", "stdin": stdin, "fresh": name})
+
+    async def evaluate(self, expression: str) -> Execution:
+        """The value of an expression, if it is plain data: numbers, text, containers of them."""
+        return await self._ask({"code": expression, "op": "value"})
+
+    async def close(self) -> None:
+        """End the interpreter and every process that it started; returns when they are gone."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _ask(self, message: dict[str, Any]) -> Execution:
+        async with self._lock:
+            if self._session is None:
+                self._session = await _Session.open(self.tier, self.limits)
+            session = self._session
+            try:
+                reply = await asyncio.wait_for(session.ask(message), self.limits.seconds)
+            except TimeoutError:
+                await self.close()
+                text = f"Error: it ran longer than {self.limits.seconds:g} seconds and was stopped"
+                return Execution(f"{text}; all variables are lost\n", "timeout")
+            except ValueError as error:
+                return Execution(f"Error: {error}\n", "ValueError")
+            except BaseException:
+                # Cancelled halfway: nobody will read the answer.
+                await self.close()
+                raise
+            if reply is None:
+                await self.close()
+                text = "Error: the interpreter ended (out of memory or disk, or stopped by the code"
+                return Execution(f"{text}); all variables are lost\n", "died")
+            return _read(reply, self.limits)
+
+
+def _read(reply: dict[str, Any], limits: Limits) -> Execution:
+    """A reply, which the code may have forged: only text of bounded length comes through."""
+    output, error, value = (reply.get(key) for key in ("output", "error", "value"))
+    bound = limits.output + 200
+    return Execution(
+        str(output or "")[:bound],
+        None if error is None else str(error)[:100],
+        value if isinstance(value, str) else None,
+    )
+
+
+def plain_value(execution: Execution) -> Any:
+    """The value that `Sandbox.evaluate` found. Raises `ValueError` when there is none."""
+    if execution.value is None:
+        raise ValueError("no plain value")
+    if execution.value == "set()":
+        return set()
+    try:
+        return ast.literal_eval(execution.value)
+    except (SyntaxError, MemoryError, RecursionError, TypeError) as error:
+        raise ValueError(f"no plain value: {error}") from error
+
+
+# ---------------------------------------------------------------- one interpreter
+
+
+class _Session:
+    """One running interpreter: its channel, and the line that keeps it alive."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lifeline: socket.socket
+    ) -> None:
+        self._reader, self._writer, self._lifeline = reader, writer, lifeline
+
+    @classmethod
+    async def open(cls, tier: Tier, limits: Limits) -> _Session:
+        server = await asyncio.to_thread(_server, os.getpid())
+        channel, theirs = socket.socketpair()
+        lifeline, its_end = socket.socketpair()
+        try:
+            server.start({"tier": tier, "limits": asdict(limits)}, theirs, its_end)
+        except OSError as error:
+            for end in (channel, lifeline):
+                end.close()
+            raise SandboxError(f"the server of sandboxes is gone: {error}") from error
+        finally:
+            theirs.close()
+            its_end.close()
+        lifeline.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=channel)
+        session = cls(reader, writer, lifeline)
+        try:
+            first = await asyncio.wait_for(session._receive(), OPEN_SECONDS)
+        except BaseException:
+            await session.close()
+            raise
+        if first is None or "ready" not in first:
+            await session.close()
+            raise SandboxError(str((first or {}).get("failed", "it ended while it started")))
+        return session
+
+    async def ask(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """The reply to a message; None when the interpreter ended."""
+        data = packed(message)
+        try:
+            self._writer.write(data)
+            await self._writer.drain()
+        except ConnectionError:
+            return None
+        return await self._receive()
+
+    async def _receive(self) -> dict[str, Any] | None:
+        try:
+            size = HEADER.unpack(await self._reader.readexactly(HEADER.size))[0]
+            if size > LONGEST:
+                return None
+            found = json.loads(await self._reader.readexactly(size))
+        except (asyncio.IncompleteReadError, ConnectionError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    async def close(self) -> None:
+        """Let go of the line, and wait until the watcher has ended everything."""
+        self._writer.close()
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError):
+            self._lifeline.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(loop.sock_recv(self._lifeline, 1), _CLOSE_SECONDS)
+        self._lifeline.close()
+
+
+# ---------------------------------------------------------------- the server
+
+
+class _Server:
+    """The process that forks sandboxes, and the socket to ask it by."""
+
+    def __init__(self) -> None:
+        self._base = tempfile.mkdtemp(prefix="tutelage-sandbox-")
+        line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._line, self._lock = line, threading.Lock()
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-s", "-c", bootstrap(), str(theirs.fileno()), self._base],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=(theirs.fileno(),),
+            env=_ENVIRONMENT,
+            cwd="/",
+            start_new_session=True,
+        )
+        theirs.close()
+        self._process = process
+        weakref.finalize(self, _end, line, process, self._base)
+        line.settimeout(OPEN_SECONDS)
+        said = b""
+        with contextlib.suppress(OSError):
+            said = line.recv(16)
+        line.settimeout(None)
+        if said != b"ready":
+            process.kill()
+            told = process.stderr.read().decode(errors="replace") if process.stderr else ""
+            raise SandboxError(f"the server of sandboxes did not start: {told.strip()[-500:]}")
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._process.poll() is None
+
+    def start(self, request: dict[str, Any], *ends: socket.socket) -> None:
+        """Ask for a sandbox that has these ends of its channel and lifeline."""
+        with self._lock:
+            socket.send_fds(self._line, [json.dumps(request).encode()], [e.fileno() for e in ends])
+
+
+def _end(line: socket.socket, process: subprocess.Popen[bytes], base: str) -> None:
+    line.close()
+    if process.stderr is not None:
+        process.stderr.close()
+    try:
+        process.wait(2)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    shutil.rmtree(base, ignore_errors=True)
+
+
+_starting = threading.Lock()
+
+
+def _server(pid: int) -> _Server:
+    """The server of this process (a forked child has its own), started anew if it was killed."""
+    with _starting:
+        server = _cached_server(pid)
+        if not server.alive:
+            _cached_server.cache_clear()
+            server = _cached_server(pid)
+        return server
+
+
+@functools.cache
+def _cached_server(pid: int) -> _Server:
+    return _Server()
+
+
+def bootstrap() -> str:
+    """What the server's interpreter runs: this folder's modules, without the package around them.
+
+    The package's own modules would bring pydantic and more into every sandbox.
+    """
+    here = Path(__file__).resolve().parent
+    parts = ("tutelage", "tutelage.tools", "tutelage.tools.sandbox")
+    paths = (here.parent.parent, here.parent, here)
+    named = {name: str(path) for name, path in zip(parts, paths, strict=True)}
+    return (
+        "import sys, types\n"
+        f"for name, path in {named!r}.items():\n"
+        "    module = types.ModuleType(name)\n"
+        "    module.__path__ = [path]\n"
+        "    sys.modules[name] = module\n"
+        "from tutelage.tools.sandbox.server import main\n"
+        "main(int(sys.argv[1]), sys.argv[2])\n"
+    )
+
+
+# ---------------------------------------------------------------- tiers
+
+
+@functools.cache
+def tier_problems() -> dict[Tier, str | None]:
+    """Each tier with None when it works here, else with the reason; found by trying, once."""
+    found: dict[Tier, str | None] = {}
+
+    def work() -> None:
+        for tier in TIERS[:2]:
+            found[tier] = asyncio.run(_try(tier))
+
+    # In a thread of its own: whoever asks may be inside an event loop.
+    thread = threading.Thread(target=work, name="tutelage-sandbox-probe")
+    thread.start()
+    thread.join()
+    return {**found, "none": None}
+
+
+async def _try(tier: Tier) -> str | None:
+    if sys.platform != "linux":
+        return "it needs Linux"
+    try:
+        async with Sandbox(replace(Limits(), seconds=10.0), tier=tier) as sandbox:
+            done = await sandbox.run("6 * 7")
+    except (SandboxError, OSError) as error:
+        return str(error)
+    return None if done.output == "42\n" else f"a trial gave {done.output!r}"
+
+
+def usable_tier(*, allow_unsandboxed: bool = False) -> Tier:
+    """The strongest tier that works here.
+
+    Raises `ConfigError` when only `none` is left, unless that is allowed.
+    """
+    problems = tier_problems()
+    for tier in TIERS[:2]:
+        if problems[tier] is None:
+            return tier
+    if allow_unsandboxed:
+        return "none"
+    reasons = "; ".join(f"{tier}: {problems[tier]}" for tier in TIERS[:2])
+    raise ConfigError(
+        f"no sandbox works on this machine ({reasons}), so model-written code is not run. Run "
+        "where user namespaces are allowed, or take the risk with tools.allow_unsandboxed=true "
+        "(--allow-unsandboxed)"
+    )

@@ -1,0 +1,114 @@
+"""The filter of system calls: a small BPF program, built here and installed by `system.py`.
+
+It is a list of what is refused, with EPERM, so that the refused call raises `PermissionError` in
+Python: sockets, other processes, new programs, mounts and namespaces, kernel interfaces with a
+history of holes, and memory that no resource limit counts. Numbers are those of x86-64 and of
+aarch64; on another machine there is no filter, and no tier that needs one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+
+# name: (x86-64, aarch64); None where the architecture has no such call.
+_REFUSED: dict[str, tuple[int | None, int | None]] = {
+    "socket": (41, 198),
+    # other processes
+    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+    "kcmp": (312, 272), "pidfd_send_signal": (424, 424), "pidfd_open": (434, 434),
+    "pidfd_getfd": (438, 438), "process_madvise": (440, 440), "process_mrelease": (448, 448),
+    "tkill": (200, 130), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
+    "sched_setparam": (142, 118), "sched_setscheduler": (144, 119), "sched_setattr": (314, 274),
+    "sched_setaffinity": (203, 122), "setpriority": (141, 140), "ioprio_set": (251, 30),
+    "migrate_pages": (256, 238), "move_pages": (279, 239), "mbind": (237, 235),
+    # namespaces and mounts
+    "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39),
+    "pivot_root": (155, 41), "chroot": (161, 51), "open_tree": (428, 428),
+    "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431),
+    "fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442),
+    "open_by_handle_at": (304, 265), "name_to_handle_at": (303, 264), "quotactl": (179, 60),
+    # interfaces of the kernel
+    "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
+    "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218),
+    "fanotify_init": (300, 262), "personality": (135, 92), "syslog": (103, 116),
+    "init_module": (175, 105), "finit_module": (313, 273), "delete_module": (176, 106),
+    "kexec_load": (246, 104), "kexec_file_load": (320, 294), "reboot": (169, 142),
+    "swapon": (167, 224), "swapoff": (168, 225), "acct": (163, 89), "vhangup": (153, 58),
+    "settimeofday": (164, 170), "clock_settime": (227, 112), "clock_adjtime": (305, 266),
+    "adjtimex": (159, 171), "sethostname": (170, 161), "setdomainname": (171, 162),
+    "iopl": (172, None), "ioperm": (173, None), "modify_ldt": (154, None),
+    # memory outside the limit of the address space
+    "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194),
+    "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180),
+}  # fmt: skip
+_PROGRAMS: dict[str, tuple[int | None, int | None]] = {
+    "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281),
+}  # fmt: skip
+_CLONE, _CLONE3 = (56, 220), (435, 435)
+_KILL, _TGKILL, _PRLIMIT = (62, 129), (234, 131), (302, 261)
+_FCNTL, _IOCTL = (72, 25), (16, 29)
+
+_ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+_CLONE_THREAD = 0x00010000
+_NEW_NAMESPACES = 0x7E020080
+# A file can be told to send a signal of choice to a process of choice when it becomes readable.
+_FCNTL_SIGNALS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX
+_IOCTL_REFUSED = (0x5412, 0x8901, 0x8902)  # TIOCSTI, FIOSETOWN, SIOCSPGRP
+
+_LOAD, _RETURN = 0x20, 0x06
+_EQUAL, _GREATER_EQUAL, _ANY_BIT = 0x15, 0x35, 0x45
+_ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_NR, _ARCH, _ARGUMENTS = 0, 4, 16
+_X32 = 0x40000000
+
+
+def supported() -> bool:
+    """Whether the numbers of this machine's system calls are known."""
+    return os.uname().machine in _ARCHITECTURES
+
+
+def program(own_pid: int, *, one_process: bool) -> bytes:
+    """The filter for a process; with `one_process` it can start no other.
+
+    Signals and limits can be set for `own_pid` alone. Raises `OSError` on an unknown machine.
+    """
+    machine = os.uname().machine
+    if machine not in _ARCHITECTURES:
+        raise OSError(f"no filter of system calls for the machine {machine!r}")
+    at, audit = _ARCHITECTURES[machine]
+    refuse = _step(_RETURN, _ERRNO | errno.EPERM)
+    code = [_step(_LOAD, _ARCH), _step(_EQUAL, audit, 1, 0), _step(_RETURN, _KILL_PROCESS)]
+    code += [_step(_LOAD, _NR), _step(_GREATER_EQUAL, _X32, 0, 1), refuse]
+    table = {**_REFUSED, **_PROGRAMS} if one_process else _REFUSED
+    for numbers in table.values():
+        number = numbers[at]
+        if number is not None:
+            code += [_step(_EQUAL, number, 0, 1), refuse]
+    # The C library falls back to clone, whose flags a filter can see.
+    code += [_step(_EQUAL, _CLONE3[at], 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
+    thread_only = [_step(_ANY_BIT, _CLONE_THREAD, 1, 0), refuse] if one_process else []
+    code += _block(_CLONE[at], 0, [*thread_only, _step(_ANY_BIT, _NEW_NAMESPACES, 0, 1), refuse])
+    for number in (_KILL[at], _TGKILL[at]):
+        # Where others may be started, they are in a namespace of their own and may be signalled.
+        if one_process:
+            code += _block(number, 0, [_step(_EQUAL, own_pid, 1, 0), refuse])
+    if one_process:
+        own = [_step(_EQUAL, 0, 2, 0), _step(_EQUAL, own_pid, 1, 0), refuse]
+        code += _block(_PRLIMIT[at], 0, own)
+    for number, values in ((_FCNTL[at], _FCNTL_SIGNALS), (_IOCTL[at], _IOCTL_REFUSED)):
+        tests = [step for value in values for step in (_step(_EQUAL, value, 0, 1), refuse)]
+        code += _block(number, 1, tests)
+    return b"".join([*code, _step(_RETURN, _ALLOW)])
+
+
+def _block(number: int, argument: int, steps: list[bytes]) -> list[bytes]:
+    """`steps` on the low half of an argument of one system call, which is then allowed."""
+    body = [_step(_LOAD, _ARGUMENTS + 8 * argument), *steps, _step(_RETURN, _ALLOW)]
+    return [_step(_EQUAL, number, 0, len(body)), *body]
+
+
+def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, if_true, if_false, value)

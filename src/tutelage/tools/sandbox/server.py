@@ -1,0 +1,280 @@
+"""The process that starts sandboxes: a small Python that forks itself, once for each.
+
+Forking an interpreter that has already loaded its library takes milliseconds where starting one
+takes tens. The server never runs a model's code and is told nothing but limits, so a new sandbox
+inherits nothing of another; it was started with an empty environment, so there is no secret to
+find. It runs without the package (see `bootstrap` in `client.py`).
+
+For each sandbox it forks a *watcher*, which stays outside, ends the sandbox when the client closes
+its line or dies, and removes the folder. In the tier `namespaces` there is a chain below it: a
+process that leaves the namespaces, the first process of the new one (whose end ends all others),
+and the worker. In the others the worker is the watcher's own child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from tutelage.tools.sandbox import confine, system
+from tutelage.tools.sandbox.channel import packed, receive
+from tutelage.tools.sandbox.limits import Limits, Tier
+from tutelage.tools.sandbox.worker import Interpreter
+
+_PRELOADED = (
+    "bisect", "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools",
+    "heapq", "itertools", "math", "operator", "random", "re", "statistics", "string", "textwrap",
+    "typing",
+)  # fmt: skip
+_WATCH_SECONDS = 0.1
+_DISK_SLACK = 64 << 10
+"""For folders and for blocks that a file does not fill."""
+_DYNAMIC_USERS = (61184, 65520)
+"""User ids that systemd sets aside for services: never those of a person."""
+
+
+def main(control: int, base: str) -> NoReturn:
+    """Serve until the client's end of `control` is closed. `base` is a folder to work in."""
+    _load_library()
+    line = socket.socket(fileno=control)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # watchers are not waited for
+    folders = confine.python_folders()
+    root = os.path.join(base, "root")
+    os.makedirs(root, exist_ok=True)
+    count = 0
+    line.sendall(b"ready")
+    while True:
+        try:
+            body, fds, _, _ = socket.recv_fds(line, 4096, 2)
+        except InterruptedError:
+            continue
+        if not body:
+            break
+        count += 1
+        if os.fork() == 0:
+            line.close()
+            request = json.loads(body)
+            watch = functools.partial(_watch, request, fds, base, root, folders, count)
+            _die_on_error(watch, fds[0])
+        for fd in fds:
+            os.close(fd)
+    shutil.rmtree(base, ignore_errors=True)
+    os._exit(0)
+
+
+def _load_library() -> None:
+    """Load what code most often imports, so that a sandbox does not pay for it."""
+    for name in _PRELOADED:
+        importlib.import_module(name)
+
+
+def _die_on_error(work: Callable[[], None], channel: int) -> NoReturn:
+    """Run a forked child's part and end it; what goes wrong is told over the channel."""
+    try:
+        work()
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.write(channel, packed({"failed": f"{type(error).__name__}: {error}"}))
+    os._exit(0)
+
+
+def _watch(
+    request: dict[str, Any], fds: list[int], base: str, root: str, folders: list[str], count: int
+) -> None:
+    """The watcher: start the sandbox, wait for the client's line or the sandbox's end, clean up."""
+    channel, lifeline = fds
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    tier: Tier = request["tier"]
+    limits = Limits(**request["limits"])
+    system.adopt_orphans()
+    home = "" if tier == "namespaces" else os.path.join(base, f"{os.getpid()}")
+    if home:
+        os.mkdir(home, 0o700)
+    start = _start_in_namespaces if tier == "namespaces" else _start_here
+    child = start(tier, limits, channel, lifeline, folders, home or root, count)
+    os.close(channel)
+    try:
+        _wait(child, lifeline, home, limits)
+    finally:
+        _kill_all(child)
+        if home:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def _wait(child: int, lifeline: int, home: str, limits: Limits) -> None:
+    """Until the child ends, the client lets go, or the folder is larger than allowed."""
+    ended = os.pidfd_open(child)
+    poll = select.poll()
+    poll.register(lifeline, select.POLLIN | select.POLLHUP | select.POLLRDHUP)
+    poll.register(ended, select.POLLIN)
+    while not poll.poll(_WATCH_SECONDS * 1000 if home else None):
+        if _size(home) > limits.disk + _DISK_SLACK:
+            return
+
+
+def _size(folder: str) -> int:
+    total = 0
+    for place, _, files in os.walk(folder):
+        for file in files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(place, file)).st_blocks * 512
+        total += 4096
+    return total
+
+
+def _kill_all(child: int) -> None:
+    """End the child and whatever it left behind; orphans have become the watcher's own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
+
+
+def _start_here(
+    tier: Tier,
+    limits: Limits,
+    channel: int,
+    lifeline: int,
+    folders: list[str],
+    home: str,
+    count: int,
+) -> int:
+    child = os.fork()
+    if child == 0:
+        os.close(lifeline)
+
+        def work() -> None:
+            system.die_with_parent()
+            os.chdir(home)
+            _serve(tier, limits, channel, folders, home)
+
+        _die_on_error(work, channel)
+    return child
+
+
+def _start_in_namespaces(
+    tier: Tier,
+    limits: Limits,
+    channel: int,
+    lifeline: int,
+    folders: list[str],
+    root: str,
+    count: int,
+) -> int:
+    left, right = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        os.close(lifeline)
+        left.close()
+        _die_on_error(lambda: _leave(right, limits, channel, folders, root), channel)
+    right.close()
+    if left.recv(1):  # it has a user namespace: say who is who in it
+        _map_users(child, count)
+        left.sendall(b"m")
+    left.close()
+    return child
+
+
+def _map_users(child: int, count: int) -> None:
+    """The user inside is nobody outside; as root that takes a user id of its own."""
+    uid, gid = os.geteuid(), os.getegid()
+    if uid == 0:
+        low, high = _DYNAMIC_USERS
+        other = low + count % (high - low)
+        users = groups = f"0 0 1\n{confine.INSIDE_UID} {other} 1\n"
+    else:
+        # Without rights in the outer namespace only oneself can be mapped, and groups not changed.
+        users = f"{confine.INSIDE_UID} {uid} 1\n"
+        groups = f"{confine.INSIDE_UID} {gid} 1\n"
+        _write(f"/proc/{child}/setgroups", "deny")
+    _write(f"/proc/{child}/uid_map", users)
+    _write(f"/proc/{child}/gid_map", groups)
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def _leave(
+    line: socket.socket, limits: Limits, channel: int, folders: list[str], root: str
+) -> None:
+    """The process that leaves the namespaces; its child is the first of the new ones."""
+    system.die_with_parent()
+    system.unshare(system.ALL_NAMESPACES)
+    line.sendall(b"u")
+    if not line.recv(1):
+        raise OSError("the users of the namespace could not be mapped")
+    line.close()
+    first = os.fork()
+    if first == 0:
+        _die_on_error(lambda: _first(limits, channel, folders, root), channel)
+    os.close(channel)
+    os.waitpid(first, 0)
+
+
+def _first(limits: Limits, channel: int, folders: list[str], root: str) -> None:
+    """The first process of the namespace: builds the root, starts the worker, ends with it."""
+    # As root the change of user below would clear this, so it is asked for again afterwards.
+    system.die_with_parent()
+    confine.build_root(root, folders, limits)
+    confine.become_nobody()
+    system.drop_privileges()
+    system.die_with_parent()
+    worker = os.fork()
+    if worker == 0:
+        _die_on_error(lambda: _serve("namespaces", limits, channel, folders, confine.HOME), channel)
+    system.hide_from_debuggers()
+    os.close(channel)
+    while os.wait()[0] != worker:
+        pass
+
+
+def _serve(tier: Tier, limits: Limits, channel: int, folders: list[str], home: str) -> None:
+    """The worker: confine itself for good, then answer requests until the channel is closed."""
+    os.environ.update({"HOME": home, "TMPDIR": home, "PWD": home})
+    # In memory, so that a full disk does not silence the code; bounded like any file.
+    output = os.memfd_create("output")
+    fcntl.fcntl(output, fcntl.F_SETFL, os.O_APPEND)
+    nothing = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    # Everything else that was open belongs to the server or to the watcher.
+    keep = sorted({channel, output})
+    os.closerange(3, keep[0])
+    os.closerange(keep[0] + 1, keep[1])
+    os.closerange(keep[1] + 1, 1 << 16)
+    confine.restrict(tier, limits, folders, home)
+    for name in [n for n in sys.modules if n.partition(".")[0] == "tutelage"]:
+        del sys.modules[name]
+    _seed_random()
+    line = socket.socket(fileno=channel)
+    line.sendall(packed({"ready": tier}))
+    interpreter = Interpreter(output, limits.output)
+    while (message := receive(line)) is not None:
+        line.sendall(packed(interpreter.answer(message)))
+
+
+def _seed_random() -> None:
+    """The same program gives the same numbers in every sandbox; a run must repeat."""
+    import random
+
+    random.seed(0)

@@ -1,0 +1,179 @@
+"""`search` and `google_search`: find passages for a query, here or on the web.
+
+`search` reads a local corpus (`corpus.py`). `google_search` asks a real search service when the
+environment has its key, and otherwise reads the local corpus as well, so that what is trained
+offline is written for the same tool. Which of them it is, is decided and said when tools are
+resolved, not in the middle of a rollout.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tutelage.errors import ConfigError
+from tutelage.tools import corpus
+from tutelage.tools.options import ToolOptions
+from tutelage.tools.tool import Tool, ToolError, ToolTimeoutError, tool
+
+RESULTS = 3
+"""Passages of one observation."""
+RESULT_CHARS = 700
+"""Characters of a passage."""
+SERPER = "https://google.serper.dev/search"
+GOOGLE = "https://www.googleapis.com/customsearch/v1"
+_HTTP_SECONDS = 15.0
+_NOTHING = "No results. Try other words."
+
+logger = logging.getLogger(__name__)
+
+
+def search_tool(options: ToolOptions) -> Tool:
+    """The tool `search` over the local corpus. Raises `ConfigError` without one."""
+    path = _index(options, "search")
+
+    @tool("search", timeout=20.0)
+    def search(query: str) -> str:
+        """Search the local corpus for passages about something.
+
+        Args:
+            query: What to look for, in a few words.
+        """
+        return told(corpus.search(path, query, RESULTS))
+
+    return search
+
+
+def google_search_tool(options: ToolOptions) -> Tool:
+    """The tool `google_search`: the web with a key, else the local corpus.
+
+    Raises `ConfigError` when there is neither.
+    """
+    service = service_of(options.environ)
+    if service is not None:
+        return _web_tool(service)
+    try:
+        path = _index(options, "google_search")
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}; or set SERPER_API_KEY, or GOOGLE_API_KEY and GOOGLE_CSE_ID, to search the "
+            "web"
+        ) from error
+    logger.warning("google_search: no key of a search service, so it searches %s", path)
+
+    @tool("google_search", timeout=20.0)
+    def google_search(query: str) -> str:
+        """Search for passages about something.
+
+        Args:
+            query: What to look for, in a few words.
+        """
+        return told(corpus.search(path, query, RESULTS))
+
+    return google_search
+
+
+def told(passages: Sequence[corpus.Passage]) -> str:
+    """Passages as an observation."""
+    if not passages:
+        return _NOTHING
+    lines: list[str] = []
+    for number, passage in enumerate(passages, 1):
+        text = " ".join(passage.text.split())
+        if len(text) > RESULT_CHARS:
+            text = text[: RESULT_CHARS - 3].rstrip() + "..."
+        lines.append(
+            f"[{number}] {passage.title}: {text}" if passage.title else f"[{number}] {text}"
+        )
+    return "\n".join(lines)
+
+
+def _index(options: ToolOptions, name: str) -> str:
+    path = options.index_path
+    if path is None:
+        raise ConfigError(
+            f"the tool {name!r} has no corpus: make one with `tutelage index FILES` and name it "
+            "with tools.search_index=PATH"
+        )
+    corpus.check(path)
+    return path
+
+
+# ---------------------------------------------------------------- the web
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A search service: one request for a query, and where its results are in the answer."""
+
+    name: str
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    fixed: Mapping[str, str]
+    """Sent with every query."""
+    items: str
+    """The field of the answer that holds the results."""
+
+
+def service_of(environ: Mapping[str, str]) -> Service | None:
+    """The service whose key the environment has; None without one.
+
+    `SERPER_URL` and `GOOGLE_SEARCH_URL` replace the addresses, for a proxy.
+    """
+    key = environ.get("SERPER_API_KEY")
+    if key:
+        url = environ.get("SERPER_URL", SERPER)
+        return Service("Serper", "POST", url, {"X-API-KEY": key}, {"num": str(RESULTS)}, "organic")
+    key, engine = environ.get("GOOGLE_API_KEY"), environ.get("GOOGLE_CSE_ID")
+    if key and engine:
+        fixed = {"key": key, "cx": engine, "num": str(RESULTS)}
+        url = environ.get("GOOGLE_SEARCH_URL", GOOGLE)
+        return Service("Google", "GET", url, {}, fixed, "items")
+    return None
+
+
+def _web_tool(service: Service) -> Tool:
+
+    @tool("google_search", timeout=_HTTP_SECONDS + 5)
+    async def google_search(query: str) -> str:
+        """Search the web.
+
+        Args:
+            query: What to look for, in a few words.
+        """
+        return told(await ask_service(service, query))
+
+    return google_search
+
+
+async def ask_service(service: Service, query: str) -> list[corpus.Passage]:
+    """The results of a query. Raises `ToolError`, whose message never holds the key."""
+    import httpx2
+
+    fields = {**service.fixed, "q": query}
+    body: dict[str, Any] = {"json": fields} if service.method == "POST" else {"params": fields}
+    try:
+        async with httpx2.AsyncClient(timeout=_HTTP_SECONDS) as client:
+            answer = await client.request(
+                service.method, service.url, headers=dict(service.headers), **body
+            )
+            data: Any = answer.json() if answer.status_code == 200 else None
+    except httpx2.TimeoutException as error:
+        raise ToolTimeoutError(f"{service.name} did not answer in {_HTTP_SECONDS:g} s") from error
+    except (httpx2.HTTPError, ValueError) as error:
+        # The error's own text may show the address, and with it the key.
+        raise ToolError(f"{service.name} cannot be asked: {type(error).__name__}") from error
+    if answer.status_code != 200:
+        raise ToolError(f"{service.name} answered with status {answer.status_code}")
+    found: Any = data.get(service.items) if isinstance(data, dict) else None
+    items: list[Any] = found if isinstance(found, list) else []
+    return [_web_passage(item) for item in items[:RESULTS] if isinstance(item, dict)]
+
+
+def _web_passage(item: Mapping[str, Any]) -> corpus.Passage:
+    link = item.get("link")
+    snippet = str(item.get("snippet") or "")
+    return corpus.Passage(str(item.get("title") or ""), f"{snippet} ({link})" if link else snippet)

@@ -1,0 +1,100 @@
+"""examples/math_mcp: its files, its grader, and its command with a model made on the spot."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mcp", reason="mcp is not installed: tutelage[mcp]")
+
+from train.parrot import make_parrot, rows
+
+from tutelage.rewards import check, resolve_reward
+from tutelage.store import open_store
+from tutelage.tasks.dataset import Dataset
+from tutelage.tools import resolve_tools
+from tutelage.tools.registry import close_tools
+
+HERE = Path(__file__).parents[2] / "examples" / "math_mcp"
+SERVER = shlex.join([sys.executable, "-m", "tutelage.tools.mcp_calculator"])
+FIELDS = {"id", "question", "chain", "result", "source"}
+
+
+def test_the_files_are_what_the_script_writes(tmp_path: Path) -> None:
+    script = HERE / "make_tasks.py"
+    subprocess.run([sys.executable, str(script)], cwd=tmp_path, check=True, timeout=120)
+    for name in ("train.jsonl", "val.jsonl"):
+        assert tmp_path.joinpath(name).read_bytes() == HERE.joinpath(name).read_bytes()
+
+
+def test_the_files_have_the_documents_fields_and_right_results() -> None:
+    tools = resolve_tools(["calculator"])
+    train, val = Dataset.load(HERE / "train.jsonl"), Dataset.load(HERE / "val.jsonl")
+    for task in (*train, *val):
+        assert {*task.fields, "id"} == FIELDS
+        expression, _, result = task.fields["chain"].removeprefix("calculator: ").partition(" = ")
+        assert tools["calculator"](expression) == task.fields["result"] == result
+    assert not {t.fields["question"] for t in train} & {t.fields["question"] for t in val}
+    check(resolve_reward(f"{HERE}/grader.py:math_result"), train)
+
+
+@pytest.mark.parametrize(
+    ("said", "earned"),
+    [("391", 1.0), ("the answer is 391", 1.0), ("17*23", 1.0), ("= around 390", 1.0), ("380", 0.0),
+     ("__import__('os')", 0.0), ("", 0.0)],
+)  # fmt: skip
+def test_the_grader(said: str, earned: float) -> None:
+    assert resolve_reward(f"{HERE}/grader.py:math_result")(said, "391") == earned
+
+
+def test_the_command_of_the_readme_trains_through_the_mcp_server(
+    one_thread: None, tmp_path: Path
+) -> None:
+    """With a model that half of the time guesses; the server is a process of its own."""
+    tools = resolve_tools([f"mcp:{SERVER}"])
+    make_parrot(tmp_path / "model", tool=tools["calculator"], guesses=0.7)
+    close_tools(tools)
+    for name, first in (("train", 0), ("val", 16)):
+        lines = [
+            {"id": row["id"], "question": row["question"], "chain": "calculator: 6 * 7 = 42",
+             "result": str(row["answer"]), "source": "test"}
+            for row in rows(first, 16)
+        ]  # fmt: skip
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / f"{name}.jsonl").write_text(text)
+    readme = (HERE / "README.md").read_text().replace("\\\n", " ").splitlines()
+    words = shlex.split(next(line for line in readme if "--model runs/start/policy" in line))
+    places = {
+        "runs/start/policy": str(tmp_path / "model"),
+        "runs/math-mcp": str(tmp_path / "run"),
+        "examples/math_mcp/train.jsonl": str(tmp_path / "train.jsonl"),
+        "examples/math_mcp/val.jsonl": str(tmp_path / "val.jsonl"),
+        "mcp:python -m tutelage.tools.mcp_calculator,sum_1_to_n,lookup": f"mcp:{SERVER}",
+        "lr=2e-4": "lr=1e-3",
+        "30": "10",
+    }
+    args = [places.get(word, word) for word in words[1:]]
+    small = ["batch_size=8", "num_chains=8", "trainer.val_tasks=16", "trainer.test_freq=-1"]
+    main = "from tutelage.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", main, *args, *small],
+        cwd=HERE.parents[1],
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    rewards = [line["reward/mean"] for line in metrics if line["phase"] == "rl"]
+    assert sum(rewards[-3:]) / 3 > rewards[0] + 0.2, rewards
+    assert result["success_after_sampled"] > result["success_before_sampled"]
+    with open_store(tmp_path / "run" / "store.db") as store:
+        (run,) = store.runs()
+        used = [t for r in store.rollouts(run.id) for t in r.last.tool_results]
+    assert {(t.name, t.error, t.text) for t in used} >= {("calculator", None, "42")}

@@ -1,0 +1,171 @@
+"""Proving a reward: ours pass on their kind of task, and each kind of hole is found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tutelage.cli import build_app
+from tutelage.errors import DataError, RewardError
+from tutelage.rewards import resolve_reward, reward
+from tutelage.rewards.validation import gold_of, merged, validate_apart, validate_reward
+from tutelage.tools.sandbox import tier_problems
+from tutelage.types import Task
+
+NUMBERS = [
+    Task(f"n{i}", {"question": f"What is {a} * {b}?", "answer": str(a * b)})
+    for i, (a, b) in enumerate([(3, 4), (12, 5), (7, 8), (101, 9)])
+]
+TEXTS = [
+    Task(f"q{i}", {"question": q, "answer": a})
+    for i, (q, a) in enumerate([("Capital of Norway?", "Oslo"), ("Author of Hamlet?", "William "
+    "Shakespeare"), ("Highest mountain?", "Mount Everest")])
+]  # fmt: skip
+PROGRAMS = [
+    Task("c0", {"question": "Add.", "solution": "def add(a, b):\n    return a + b",
+                "tests": ["assert add(1, 2) == 3", "assert add(5, 5) == 10"]}),
+    Task("c1", {"question": "Double.", "solution": "print(2 * int(input()))",
+                "tests": [{"input": "4", "output": "8"}]}),
+]  # fmt: skip
+
+
+async def failed(function: Any, tasks: list[Task]) -> set[str]:
+    probes = merged(await validate_reward(function, tasks))
+    assert all(probe.trials for probe in probes if probe.name not in ("two answers", "x"))
+    return {probe.name for probe in probes if not probe.passed}
+
+
+@pytest.mark.parametrize(
+    "name", ["math", "math_grader", "math_reward_string_equal", "numeric_partial_credit"]
+)
+async def test_the_maths_rewards_pass(name: str) -> None:
+    assert await failed(resolve_reward(name), NUMBERS) == set()
+
+
+@pytest.mark.parametrize("name", ["qa_f1_reward", "exact_match", "gaia_scorer"])
+async def test_the_rewards_of_short_answers_pass(name: str) -> None:
+    assert await failed(resolve_reward(name), TEXTS) == set()
+
+
+@pytest.mark.skipif(
+    all(tier_problems()[t] is not None for t in ("namespaces", "rlimit")), reason="no sandbox here"
+)
+async def test_the_reward_of_code_passes() -> None:
+    probes = merged(await validate_reward(resolve_reward("code_reward"), PROGRAMS))
+    assert [p.name for p in probes if not p.passed] == []
+
+
+def contains(prediction: str, answer: str) -> bool:
+    return answer in prediction
+
+
+def always(prediction: str, answer: str) -> float:
+    return 1.0
+
+
+def never(prediction: str, answer: str) -> float:
+    return 0.0
+
+
+def kind_to_silence(prediction: str, answer: str) -> bool:
+    return not prediction or prediction == answer
+
+
+def prefix(prediction: str, answer: str) -> bool:
+    return bool(prediction.strip()) and answer.startswith(prediction)
+
+
+def evaluates(prediction: str, answer: str) -> bool:
+    if len(prediction) > 1000 or "9**" in prediction or "exit" in prediction:
+        return False
+    try:
+        return bool(eval(prediction) == eval(answer))
+    except Exception:
+        return False
+
+
+def raises(prediction: str, answer: str) -> float:
+    return float(prediction) == float(answer)
+
+
+def makes_nan(prediction: str, answer: str) -> float:
+    return float("nan") if prediction == "nan" else float(prediction == answer)
+
+
+@pytest.mark.parametrize(
+    ("function", "holes"),
+    [
+        (contains, {"two answers", "answer stuffing", "number stuffing"}),
+        (always, {"empty", "another task's answer", "constant answer", "huge output", "exit"}),
+        (never, {"gold answer"}),
+        (kind_to_silence, {"empty"}),
+        (prefix, {"half an answer"}),
+        (evaluates, {"code injection"}),
+        (raises, {"empty", "prompt echo", "exit"}),
+        (makes_nan, {"odd values"}),
+    ],
+)
+async def test_a_hole_is_found(function: Callable[..., Any], holes: set[str]) -> None:
+    assert holes <= await failed(reward(function), NUMBERS)
+
+
+async def test_a_reward_that_changes_its_mind_is_found() -> None:
+    seen: list[str] = []
+
+    @reward
+    def moody(prediction: str, answer: str) -> bool:
+        seen.append(prediction)
+        return prediction == answer and len(seen) % 2 == 1
+
+    assert "same text twice" in await failed(moody, NUMBERS)
+
+
+async def test_tasks_that_are_nearly_all_alike_are_found() -> None:
+    tasks = [Task(str(i), {"question": f"q{i}", "answer": "yes" if i else "no"}) for i in range(5)]
+    probes = await validate_reward(resolve_reward("exact_match"), tasks)
+    assert [p.name for p in probes if not p.passed] == ["constant answer"]
+
+
+def test_a_reward_that_never_comes_back_is_stopped() -> None:
+    @reward
+    def stuck(prediction: str, answer: str) -> bool:
+        return bool(eval("9**9**9")) if prediction == "9**9**9" else prediction == answer
+
+    (probe,) = validate_apart(stuck, NUMBERS, stall_seconds=2.0)
+    assert not probe.passed
+    assert probe.broken[0].text == "9**9**9"
+    assert "no result after 2 s" in (probe.broken[0].problem or "")
+
+
+def test_errors_of_the_tasks_come_through() -> None:
+    with pytest.raises(RewardError, match="needs 'answer'"):
+        validate_apart(resolve_reward("math"), [Task("t", {"question": "q", "solution": "1"})])
+    with pytest.raises(DataError, match="--gold FIELD"):
+        gold_of(Task("t", {"question": "q"}))
+    assert gold_of(Task("t", {"question": "q", "truth": ["a", "b"]}), "truth") == "a"
+
+
+def test_the_command_shows_a_table_and_exits_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.json").write_text(json.dumps([dict(t.fields) for t in NUMBERS]))
+    Path("mine.py").write_text("def lax(prediction, answer):\n    return answer in prediction\n")
+    good = CliRunner().invoke(build_app(), ["validate", "t.json", "--reward", "math"])
+    assert good.exit_code == 0, good.output
+    assert "passes all checks on 4 tasks" in good.output
+    bad = CliRunner().invoke(build_app(), ["validate", "t.json", "--reward", "mine.py:lax"])
+    assert bad.exit_code == 1
+    assert "two answers" in bad.output
+    assert "To mend" in bad.output
+    told = CliRunner().invoke(
+        build_app(), ["validate", "t.json", "--reward", "mine.py:lax", "--json"]
+    )
+    record = json.loads(told.output)
+    assert record["passed"] is False
+    assert {c["check"] for c in record["checks"] if not c["passed"]} >= {"answer stuffing"}

@@ -1,0 +1,326 @@
+"""Tools of MCP servers: in this process, as a command, over HTTP; for a run and for a rollout."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp", reason="mcp is not installed: tutelage[mcp]")
+
+from tutelage.errors import ConfigError
+from tutelage.tools import execute_tool_calls, resolve_tools, rollout_environments
+from tutelage.tools.builtin import calculator
+from tutelage.tools.mcp import MAX_RESTARTS, SharedServer, mcp_tools
+from tutelage.tools.mcp_calculator import make_server
+from tutelage.tools.registry import close_tools
+from tutelage.tools.tool import Tool
+from tutelage.types import Task, ToolCall, ToolResult
+
+ODD = [sys.executable, str(Path(__file__).with_name("mcp_servers.py"))]
+CALCULATOR = [sys.executable, "-m", "tutelage.tools.mcp_calculator"]
+OUTSIDE = "TUTELAGE_MCP_CALCULATOR"
+"""Names the command of `mcp-server-calculator`, which lives in an environment of its own."""
+
+
+def ask(name: str, arguments: str = "{}", call_id: str = "c") -> ToolCall:
+    return ToolCall(call_id, name, arguments)
+
+
+async def run(tools: dict[str, Tool], *calls: ToolCall) -> list[ToolResult]:
+    return await execute_tool_calls(calls, tools)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[dict[str, Tool]]:
+    """The odd server as a command, for all tests of this module."""
+    server = SharedServer(ODD)
+    yield server.tools
+    server.close()
+
+
+# ---------------------------------------------------------------- our calculator
+
+
+@pytest.mark.parametrize("where", ["in process", "command"])
+async def test_the_calculator_is_the_built_in_one(where: str) -> None:
+    async with mcp_tools(make_server() if where == "in process" else CALCULATOR) as tools:
+        (tool,) = tools.values()
+        assert (tool.name, tool.description) == (calculator.name, calculator.description)
+        assert tool.parameters["properties"] == calculator.parameters["properties"]
+        assert tool.parameters["required"] == ["expression"]
+        for expression in ("17 * 23 + 5", "2 ** 0.5", "1 / 3"):
+            arguments = f'{{"expression": "{expression}"}}'
+            (result,) = await run(tools, ask("calculator", arguments))
+            assert result.error is None
+            assert result.text == calculator(expression=expression)
+
+
+async def test_a_wrong_expression_is_an_error_of_the_tool() -> None:
+    async with mcp_tools(make_server()) as tools:
+        (result,) = await run(tools, ask("calculator", '{"expression": "17 +* 2"}'))
+        assert result.error == "raised"
+        assert "unexpected '*' at position 5" in result.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("{}", "'expression' is a required property; expected {expression}"),
+        ('{"expression": 3}', "argument 'expression': 3 is not of type 'string'"),
+        ("[]", "arguments must be a JSON object, not an array"),
+        ('{"expression"', "invalid JSON at character"),
+    ],
+)
+async def test_arguments_are_checked_before_the_server_sees_them(
+    arguments: str, message: str
+) -> None:
+    async with mcp_tools(make_server()) as tools:
+        (result,) = await run(tools, ask("calculator", arguments))
+        assert result.error == "invalid_arguments"
+        assert message in result.text
+
+
+# ---------------------------------------------------------------- what servers answer
+
+
+async def test_results_come_in_the_order_of_the_calls(shared: dict[str, Tool]) -> None:
+    calls = [ask("slow", f'{{"seconds": {0.3 - 0.1 * i}, "text": "{i}"}}') for i in range(3)]
+    assert [r.text for r in await run(shared, *calls)] == ["0", "1", "2"]
+
+
+async def test_a_structured_result_a_long_one_and_an_odd_name(shared: dict[str, Tool]) -> None:
+    point, long, dotted = await run(
+        shared, ask("point", '{"x": 1, "y": -2}'), ask("long"), ask("dotted_name")
+    )
+    assert point.text.replace("\n", "").replace(" ", "") == '{"x":1,"y":-2}'
+    assert len(long.text) <= shared["long"].max_chars
+    assert "characters cut" in long.text
+    assert dotted.text == "dotted"
+
+
+async def test_a_call_out_of_time_is_cancelled_on_the_server(tmp_path: Path) -> None:
+    async with mcp_tools(ODD, timeout=0.5) as tools:
+        mark = tmp_path / "mark"
+        (result,) = await run(tools, ask("wait", f'{{"path": "{mark}"}}'))
+        assert (result.error, "took longer than 0.5 seconds" in result.text) == ("timeout", True)
+        for _ in range(100):
+            if mark.exists():
+                break
+            await asyncio.sleep(0.05)
+        assert mark.read_text() == "cancelled"
+        (after,) = await run(tools, ask("pid"))  # the server goes on
+        assert after.error is None
+
+
+async def test_a_call_out_of_time_on_a_shared_server(tmp_path: Path) -> None:
+    server = SharedServer(ODD, timeout=0.5)
+    mark = tmp_path / "mark"
+    (result,) = await run(server.tools, ask("wait", f'{{"path": "{mark}"}}'))
+    assert result.error == "timeout"
+    for _ in range(100):
+        if mark.exists():
+            break
+        await asyncio.sleep(0.05)
+    server.close()
+    assert mark.read_text() == "cancelled"
+
+
+# ---------------------------------------------------------------- life and death
+
+
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+async def test_the_server_ends_with_the_block() -> None:
+    async with mcp_tools(ODD) as tools:
+        (result,) = await run(tools, ask("pid"))
+        assert alive(int(result.text))
+    assert not alive(int(result.text))
+    (after,) = await run(tools, ask("pid"))
+    assert (after.error, after.text) == ("raised", "Error: the MCP server ended")
+
+
+async def test_the_server_ends_when_the_rollout_is_cancelled() -> None:
+    pids: list[int] = []
+
+    async def rollout() -> None:
+        async with mcp_tools(ODD) as tools:
+            pids.append(int((await run(tools, ask("pid")))[0].text))
+            await asyncio.sleep(600)
+
+    task = asyncio.create_task(rollout())
+    async with asyncio.timeout(20):
+        while not pids:
+            await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert not alive(pids[0])
+
+
+def test_a_shared_server_serves_several_event_loops(shared: dict[str, Tool]) -> None:
+    first, second = (asyncio.run(run(shared, ask("pid")))[0].text for _ in range(2))
+    assert first == second
+
+
+def test_a_shared_server_that_ended_is_started_again_a_few_times() -> None:
+    server = SharedServer(ODD)
+    seen: set[str] = set()
+    for _ in range(MAX_RESTARTS + 1):
+        pid, died = asyncio.run(both(server.tools))
+        assert died.error == "raised"
+        assert pid.error is None, pid.text
+        seen.add(pid.text)
+    assert len(seen) == MAX_RESTARTS + 1
+    pid, _ = asyncio.run(both(server.tools))
+    assert f"the MCP server ended {MAX_RESTARTS + 1} times" in pid.text
+    server.close()
+    server.close()
+
+
+async def both(tools: dict[str, Tool]) -> tuple[ToolResult, ToolResult]:
+    (pid,) = await run(tools, ask("pid"))
+    (died,) = await run(tools, ask("die"))
+    await asyncio.sleep(0.3)
+    return pid, died
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ([*ODD, "--fail"], "no licence found"),
+        (["/no/such/program"], "/no/such/program"),
+        (["sleep", "0.2"], "cannot be used"),
+    ],
+)
+def test_a_server_that_does_not_start_says_why(command: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match="MCP server") as caught:
+        SharedServer(command)
+    assert message in str(caught.value)
+
+
+# ---------------------------------------------------------------- by name
+
+
+def test_a_run_has_one_server_and_closes_it() -> None:
+    tools = resolve_tools(["sum_1_to_n", "mcp:" + shlex.join(ODD)])
+    assert list(tools)[:2] == ["sum_1_to_n", "pid"]
+    (result,) = asyncio.run(run(tools, ask("pid")))
+    close_tools(tools)
+    assert not alive(int(result.text))
+    (after,) = asyncio.run(run(tools, ask("pid")))
+    assert after.text == "Error: the MCP server of this tool is closed"
+
+
+async def test_a_rollout_has_its_own_server_and_closes_it() -> None:
+    tools = resolve_tools(["mcp/rollout:" + shlex.join(ODD)])
+
+    async def rollout() -> tuple[str, str]:
+        async with rollout_environments(Task("t", {"question": "?"})) as environments:
+            bound = await environments.bind(tools)
+            (first,) = await run(bound, ask("pid"))
+            (second,) = await run(bound, ask("pid"))
+            assert alive(int(first.text))
+        return first.text, second.text
+
+    (a, b), (c, d) = await asyncio.gather(rollout(), rollout())
+    assert a == b != c == d
+    assert not alive(int(a))
+    assert not alive(int(c))
+
+
+def test_a_server_object_in_a_file(tmp_path: Path) -> None:
+    import tutelage.tools.mcp_calculator as module
+
+    tools = resolve_tools([f"mcp:{module.__file__}:server"])
+    (result,) = asyncio.run(run(tools, ask("calculator", '{"expression": "6*7"}')))
+    close_tools(tools)
+    assert result.text == "42"
+    path = tmp_path / "mine.py"
+    path.write_text("server = 3\n")
+    with pytest.raises(ConfigError, match="is a int; point at an MCPServer object"):
+        resolve_tools([f"mcp:{path}:server"])
+
+
+@pytest.mark.parametrize("name", ["mcp:", "mcp/rollout: ", "mcp:'half"])
+def test_a_name_without_a_server(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"needs a command|cannot be read"):
+        resolve_tools([name])
+
+
+def test_two_servers_with_one_tool_name() -> None:
+    import tutelage.tools.mcp_calculator as module
+
+    with pytest.raises(ConfigError, match="two tools are named 'calculator'"):
+        resolve_tools(["calculator", f"mcp:{module.__file__}:server"])
+
+
+# ---------------------------------------------------------------- HTTP, and somebody else's server
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Our calculator over streamable HTTP on a free port of this machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = (
+        "from tutelage.tools.mcp_calculator import server; "
+        f"server.run('streamable-http', host='127.0.0.1', port={port})"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    for _ in range(300):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        assert child.poll() is None
+        time.sleep(0.1)
+    yield f"http://127.0.0.1:{port}/mcp"
+    child.terminate()
+    child.wait(30)
+
+
+def test_a_server_over_http(address: str) -> None:
+    tools = resolve_tools([f"mcp:{address}"])
+    (result,) = asyncio.run(run(tools, ask("calculator", '{"expression": "6*7"}')))
+    close_tools(tools)
+    assert (result.error, result.text) == (None, "42")
+
+
+def test_an_address_where_nobody_answers() -> None:
+    with pytest.raises(ConfigError, match="cannot be used"):
+        resolve_tools(["mcp:http://127.0.0.1:9/mcp"])
+
+
+def outside() -> str | None:
+    return os.environ.get(OUTSIDE) or shutil.which("mcp-server-calculator")
+
+
+@pytest.mark.skipif(
+    outside() is None,
+    reason=f"no mcp-server-calculator: install it in a venv of its own and name it in {OUTSIDE}",
+)
+def test_mcp_server_calculator_of_the_package_index() -> None:
+    tools: dict[str, Any] = resolve_tools([f"mcp:{outside()}"])
+    good, bad = asyncio.run(
+        run(
+            tools,
+            ask("calculate", '{"expression": "17 * 23 + 5"}'),
+            ask("calculate", '{"expression": 5}'),
+        )
+    )
+    close_tools(tools)
+    assert (good.error, good.text) == (None, "396")
+    assert bad.error == "invalid_arguments"
