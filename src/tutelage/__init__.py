@@ -15,22 +15,42 @@ __version__ = "0.1.0"
 _EXPORTS: dict[str, str] = {
     "RL": "tutelage.train.algorithm",
     "VERL": "tutelage.train.algorithm",
+    "Callback": "tutelage.train.callbacks",
     "Dataset": "tutelage.tasks.dataset",
+    "ExternalAgent": "tutelage.agents.external",
+    "LLM": "tutelage.resources",
+    "LitAgent": "tutelage.agents.lit_agent",
     "Message": "tutelage.types",
+    "NamedResources": "tutelage.resources",
+    "PromptTemplate": "tutelage.resources",
     "Reward": "tutelage.types",
-    "Rollout": "tutelage.types",
+    "Rollout": "tutelage.agents.context",
     "Task": "tutelage.types",
     "Tool": "tutelage.tools.tool",
     "ToolError": "tutelage.tools.tool",
+    "Trainer": "tutelage.train.trainer",
+    "TrainingResult": "tutelage.train.result",
     "TutelageError": "tutelage.errors",
+    "emit_reward": "tutelage.agents.context",
+    "init": "tutelage.agents.context",
     "reward": "tutelage.rewards.function",
+    "rollout": "tutelage.agents.function",
     "tool": "tutelage.tools.tool",
 }
 
 __all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
+    from tutelage.agents.context import Rollout as Rollout
+    from tutelage.agents.context import emit_reward as emit_reward
+    from tutelage.agents.context import init as init
+    from tutelage.agents.external import ExternalAgent as ExternalAgent
+    from tutelage.agents.function import rollout as rollout
+    from tutelage.agents.lit_agent import LitAgent as LitAgent
     from tutelage.errors import TutelageError as TutelageError
+    from tutelage.resources import LLM as LLM
+    from tutelage.resources import NamedResources as NamedResources
+    from tutelage.resources import PromptTemplate as PromptTemplate
     from tutelage.rewards.function import reward as reward
     from tutelage.tasks.dataset import Dataset as Dataset
     from tutelage.tools.tool import Tool as Tool
@@ -38,9 +58,11 @@ if TYPE_CHECKING:
     from tutelage.tools.tool import tool as tool
     from tutelage.train.algorithm import RL as RL
     from tutelage.train.algorithm import VERL as VERL
+    from tutelage.train.callbacks import Callback as Callback
+    from tutelage.train.result import TrainingResult as TrainingResult
+    from tutelage.train.trainer import Trainer as Trainer
     from tutelage.types import Message as Message
     from tutelage.types import Reward as Reward
-    from tutelage.types import Rollout as Rollout
     from tutelage.types import Task as Task
 
 

@@ -16,6 +16,7 @@ def call(
     *,
     agent: str = "main",
     version: int = 0,
+    policy: str | None = "main",
 ) -> Call:
     logprobs = tuple(-(index + 1) - t / 1000 for t in sampled)
     return Call(
@@ -27,6 +28,7 @@ def call(
         sampled=Sampled(sampled, logprobs, logprobs, StopReason.STOP, version),
         reply=Message("assistant"),
         sampling=Sampling(),
+        policy=policy,
     )
 
 
@@ -59,10 +61,22 @@ def test_calls_are_taken_in_time_order_and_find_their_own_row() -> None:
     assert [r.ids for r in rows] == [(1, 2, 3, 4), (7, 8, 9)]
 
 
-def test_agents_that_are_not_trained_make_no_rows() -> None:
-    calls = [call(0, (1,), (2,)), call(1, (5,), (6,), agent="judge"), call(2, (1, 2), (3,))]
+def test_calls_that_train_another_policy_or_none_make_no_rows() -> None:
+    calls = [
+        call(0, (1,), (2,)),
+        call(1, (5,), (6,), agent="judge", policy="b"),
+        call(2, (1, 2), (3,), agent="helper"),
+        call(3, (7,), (8,), policy=None),
+    ]
     assert [r.ids for r in build_rows(calls)] == [(1, 2, 3)]
-    assert [r.ids for r in build_rows(calls, {"judge"})] == [(5, 6)]
+    assert [r.ids for r in build_rows(calls, "b")] == [(5, 6)]
+
+
+def test_a_call_that_is_not_trained_lies_in_a_row_without_a_mask() -> None:
+    """What another agent sampled may be in a later prompt: it is observed there."""
+    calls = [call(0, (1,), (2,), policy=None), call(1, (1, 2, 3), (4,))]
+    (row,) = build_rows(calls)
+    assert (row.ids, row.mask) == ((1, 2, 3, 4), (0, 0, 0, 1))
 
 
 def test_a_call_without_tokens_makes_no_row() -> None:

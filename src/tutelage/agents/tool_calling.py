@@ -1,29 +1,20 @@
-"""The tool-calling agent (`agent_type=hf`): call the model, run its tools, observe, repeat.
+"""The tool-calling agent (`agent_type=hf`): calls in the chat template's own form.
 
-It ends with an answer (a turn without calls, or a terminal tool), at the turn limit, or when its
-token budget or the context is used up. Whatever the model writes is obeyed or answered: a call
-that cannot be read gets an observation that says what was wrong. The model is any `ChatClient`;
-`rollouts/runner.py` runs the agent on tasks, `tools/execute.py` runs the calls.
+The template tells the model about its tools, the codec reads the calls, and results are `tool`
+messages. A turn without a call is the answer. A call that cannot be read gets an observation that
+says what was wrong. The loop is `loop.py`; `rollouts/runner.py` runs the agent on tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from tutelage.errors import ContextOverflowError
-from tutelage.tools.execute import execute_tool_calls
+from tutelage.agents.loop import Outcome, Turn, play
 from tutelage.tools.tool import Tool
-from tutelage.types import Call, ChatClient, Message, Sampling, StopReason, Task, ToolResult
+from tutelage.types import Call, ChatClient, Message, Sampling, Task, ToolResult, ToolSpec
 
-
-@dataclass(slots=True)
-class Outcome:
-    """How an episode went: the final text, why it ended, and every tool result."""
-
-    answer: str | None = None
-    stop: str = "max_turns"
-    tool_results: list[ToolResult] = field(default_factory=list[ToolResult])
+__all__ = ["Outcome", "ToolCallingAgent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,50 +29,23 @@ class ToolCallingAgent:
 
     async def run(self, task: Task, client: ChatClient, outcome: Outcome) -> None:
         """Play one task, filling `outcome` as it goes, so that a timeout loses nothing."""
-        messages = list(task.messages())
-        if self.system_prompt is not None:
-            messages.insert(0, Message("system", self.system_prompt))
-        specs = [t.spec for t in self.tools.values()]
-        left = self.token_budget
-        for turn in range(self.max_turns):
-            sampling = replace(self.sampling, max_tokens=min(self.sampling.max_tokens, left))
-            try:
-                call = await client.chat(messages, tools=specs, sampling=sampling)
-            except ContextOverflowError:
-                outcome.stop = "context"
-                return
-            left -= len(call.sampled.token_ids)
-            messages.append(call.reply)
-            if call.sampled.stop_reason is StopReason.LENGTH:
-                outcome.stop = "token_budget"
-                return
-            if not call.reply.tool_calls and not call.parse_errors:
-                outcome.answer, outcome.stop = call.reply.content or "", "answer"
-                return
-            last = turn == self.max_turns - 1 or left <= 0
-            if not last or self._answers(call):
-                messages += await self._observe(call, outcome)
-            if outcome.stop == "answer":
-                return
-            if last:
-                outcome.stop = "max_turns" if left > 0 else "token_budget"
-                return
+        await play(self, task, client, outcome)
 
-    def _answers(self, call: Call) -> bool:
-        """Whether the turn calls a terminal tool: worth running although no turn may follow."""
-        found = (self.tools.get(c.name) for c in call.reply.tool_calls)
-        return any(tool is not None and tool.terminal for tool in found)
+    def told(self) -> list[ToolSpec]:
+        """All tools."""
+        return [tool.spec for tool in self.tools.values()]
 
-    async def _observe(self, call: Call, outcome: Outcome) -> list[Message]:
-        """Run the turn's calls; one observation for each, and one for each that was unreadable."""
-        results = await execute_tool_calls(call.reply.tool_calls, self.tools)
-        outcome.tool_results += results
-        for result in results:
-            if result.error is None and self.tools[result.name].terminal:
-                outcome.answer, outcome.stop = result.text, "answer"
+    def read(self, call: Call) -> Turn:
+        """The calls that the codec found; a turn without any is the answer."""
+        if not call.reply.tool_calls and not call.parse_errors:
+            return Turn(answer=call.reply.content or "")
+        return Turn(calls=call.reply.tool_calls, errors=call.parse_errors)
+
+    def observe(self, call: Call, turn: Turn, results: Sequence[ToolResult]) -> list[Message]:
+        """One message for each result, and one for each call that was unreadable."""
         observed = [Message("tool", r.text, tool_call_id=r.call_id, name=r.name) for r in results]
         broken = [
             Message("tool", f"Error: {reason}", tool_call_id=call.id, name="unreadable")
-            for reason in call.parse_errors
+            for reason in turn.errors
         ]
         return observed + broken

@@ -2,14 +2,18 @@
 
 A call continues a row when its prompt begins with that row's ids, token for token; then the new
 prompt tokens join with mask 0 and the sampled ones with mask 1. Otherwise a new row starts. Nothing
-is decoded and encoded again. `train/step.py` turns rows into a loss.
+is decoded and encoded again. A token that a grammar forced has mask 0; where it only narrowed the
+choice, the row says what the trainer needs to narrow it too. `train/batch.py` turns rows into a
+batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tutelage.policy.grammar import Narrowed
+from tutelage.resources import POLICY
 from tutelage.types import Call
 
 
@@ -22,6 +26,8 @@ class Row:
     logprobs: tuple[float, ...]
     policy_version: int
     """The oldest version that sampled any of its tokens."""
+    narrowed: tuple[Narrowed, ...] = ()
+    """Its replies that a grammar constrained."""
 
     @property
     def trained(self) -> int:
@@ -29,11 +35,15 @@ class Row:
         return sum(self.mask)
 
 
-def build_rows(calls: Iterable[Call], trainable: Set[str] = frozenset({"main"})) -> list[Row]:
-    """Rows of one attempt, in time order; calls of agents not in `trainable` make none."""
+def build_rows(calls: Iterable[Call], policy: str = POLICY) -> list[Row]:
+    """Rows of one attempt, in time order, of the calls that train `policy` (`Call.policy`).
+
+    Calls to other models, and of agents that are not trained, make none; nor do calls in which a
+    grammar left nothing to choose.
+    """
     rows: list[Row] = []
     for call in sorted(calls, key=lambda c: c.index):
-        if call.agent not in trainable or not call.sampled.token_ids:
+        if call.policy != policy or not call.sampled.token_ids:
             continue
         found = next(
             (i for i in reversed(range(len(rows))) if _extends(rows[i], call.prompt_ids)), None
@@ -42,7 +52,7 @@ def build_rows(calls: Iterable[Call], trainable: Set[str] = frozenset({"main"}))
             rows.append(_join(None, call))
         else:
             rows[found] = _join(rows[found], call)
-    return rows
+    return [row for row in rows if row.trained]
 
 
 def _extends(row: Row, prompt: tuple[int, ...]) -> bool:
@@ -51,15 +61,26 @@ def _extends(row: Row, prompt: tuple[int, ...]) -> bool:
 
 def _join(row: Row | None, call: Call) -> Row:
     sampled = call.sampled
-    ids, mask, logprobs, version = (
-        ((), (), (), sampled.policy_version)
+    ids, mask, logprobs, version, narrowed = (
+        ((), (), (), sampled.policy_version, ())
         if row is None
-        else (row.ids, row.mask, row.logprobs, min(row.policy_version, sampled.policy_version))
+        else (
+            row.ids,
+            row.mask,
+            row.logprobs,
+            min(row.policy_version, sampled.policy_version),
+            row.narrowed,
+        )
     )
+    trained = tuple(int(count != 1) for count in sampled.allowed) or (1,) * len(sampled.token_ids)
+    if sampled.allowed and call.constraint is not None:
+        start = len(call.prompt_ids)
+        narrowed += (Narrowed(start, sampled.allowed, call.tools, call.constraint),)
     observed = len(call.prompt_ids) - len(ids)
     return Row(
         ids=call.prompt_ids + sampled.token_ids,
-        mask=mask + (0,) * observed + (1,) * len(sampled.token_ids),
+        mask=mask + (0,) * observed + trained,
         logprobs=logprobs + (0.0,) * observed + sampled.logprobs,
         policy_version=version,
+        narrowed=narrowed,
     )

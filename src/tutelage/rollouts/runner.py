@@ -9,10 +9,12 @@ order. The engine's schedule is `engine/driver.py`; what becomes of the calls is
 from __future__ import annotations
 
 import asyncio
+import math
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from time import perf_counter
+from time import perf_counter, time
 from typing import Protocol
 
 from tutelage.agents.tool_calling import Outcome
@@ -22,6 +24,7 @@ from tutelage.errors import ContextOverflowError, EngineError, RewardError
 from tutelage.policy.codec import Codec
 from tutelage.rewards import RewardFunction, compute_reward
 from tutelage.seeds import SeedTree
+from tutelage.tools.environments import rollout_environments
 from tutelage.types import (
     Attempt,
     ChatClient,
@@ -66,6 +69,90 @@ class RunnerSettings:
     backoff: float = 0.1
     concurrency: int = 512
     failure_reward: float = 0.0
+    group_deadline: float | None = None
+    """Seconds from the start of a group's first rollout to the end of its last, where bounded."""
+
+
+class Deadlines:
+    """How long attempts may take: each its own time, and no longer than its group."""
+
+    def __init__(self, settings: RunnerSettings) -> None:
+        self._settings = settings
+        self._closing: dict[str, float] = {}
+        """When each group closes, by the clock of `perf_counter`."""
+
+    def of(self, spec: Spec) -> tuple[float, Failure]:
+        """Seconds that an attempt has from now, and what it failed of when they are over."""
+        limit, left = self._settings.timeout, self._left(spec)
+        if left < limit:
+            told = f"its group closed {self._settings.group_deadline} seconds after it began"
+            return max(0.0, left), Failure(FailureCause.CANCELLED, told)
+        return limit, Failure(FailureCause.TIMEOUT, f"it was stopped after {limit:g} seconds")
+
+    def _left(self, spec: Spec) -> float:
+        """Seconds until a training group closes; its first rollout starts the clock."""
+        if self._settings.group_deadline is None or spec.mode is not Mode.TRAIN:
+            return math.inf
+        closing = perf_counter() + self._settings.group_deadline
+        return self._closing.setdefault(spec.group, closing) - perf_counter()
+
+
+async def play_all(
+    specs: Sequence[Spec],
+    play: Callable[[int, Spec], Awaitable[Rollout]],
+    concurrency: int,
+    participant: Callable[[], AbstractAsyncContextManager[None]],
+    on_done: Callable[[Rollout], None] | None,
+) -> list[Rollout]:
+    """Play all specs, at most `concurrency` at once, each inside a `participant()`; in order."""
+    gate = asyncio.Semaphore(concurrency)
+
+    async def one(order: int, spec: Spec) -> Rollout:
+        await gate.acquire()
+        async with participant():
+            try:
+                rollout = await play(order, spec)
+            finally:
+                gate.release()
+            # Who waits at the gate begins before this rollout leaves the schedule: else what
+            # the engine does next would depend on which of two tools came back first.
+            await asyncio.sleep(0)
+        if on_done is not None:
+            on_done(rollout)
+        return rollout
+
+    # Held until every rollout has begun, so that groups are admitted together.
+    async with asyncio.TaskGroup() as group, participant():
+        tasks = [group.create_task(one(i, spec)) for i, spec in enumerate(specs)]
+        await asyncio.sleep(0)
+    return [task.result() for task in tasks]
+
+
+async def with_retries(
+    spec: Spec, settings: RunnerSettings, attempt: Callable[[int], Awaitable[Attempt]]
+) -> Rollout:
+    """A rollout of as many attempts as it takes: what an engine lost is tried again, a little
+    later each time and not all at the same moment."""
+    attempts: list[Attempt] = []
+    while True:
+        attempts.append(await attempt(len(attempts)))
+        failure = attempts[-1].failure
+        transient = failure is not None and failure.cause is FailureCause.ENGINE_ERROR
+        if not transient or len(attempts) >= settings.attempts:
+            break
+        jitter = 0.5 + spec.seeds.child("retry", len(attempts)).python().random()
+        await asyncio.sleep(settings.backoff * 2 ** (len(attempts) - 1) * jitter)
+    return Rollout(
+        id=spec.seeds.id("roll"),
+        run_id=settings.run_id,
+        task=spec.task,
+        mode=spec.mode,
+        step=spec.step,
+        group=spec.group,
+        index=spec.index,
+        attempts=tuple(attempts),
+        label=spec.label,
+    )
 
 
 class Runner:
@@ -79,7 +166,7 @@ class Runner:
         settings: RunnerSettings,
     ) -> None:
         self._driver, self._codec, self._reward = driver, codec, reward
-        self._settings = settings
+        self._settings, self._deadlines = settings, Deadlines(settings)
 
     async def run(
         self,
@@ -88,55 +175,24 @@ class Runner:
         on_done: Callable[[Rollout], None] | None = None,
     ) -> list[Rollout]:
         """Run all specs; `on_done` sees each rollout as it ends. Cancelling cancels them all."""
-        gate = asyncio.Semaphore(self._settings.concurrency)
 
         async def one(order: int, spec: Spec) -> Rollout:
-            await gate.acquire()
-            async with self._driver.participant():
-                try:
-                    rollout = await self._rollout(order, spec, agent)
-                finally:
-                    gate.release()
-                # Who waits at the gate begins before this rollout leaves the schedule: else what
-                # the engine does next would depend on which of two tools came back first.
-                await asyncio.sleep(0)
-            if on_done is not None:
-                on_done(rollout)
-            return rollout
+            async def attempt(number: int) -> Attempt:
+                # Around agent and reward, so that both see the same environments.
+                async with rollout_environments(spec.task):
+                    return await self._attempt(order, spec, agent, number)
 
-        # Held until every rollout has begun, so that groups are admitted together.
-        async with asyncio.TaskGroup() as group, self._driver.participant():
-            tasks = [group.create_task(one(i, spec)) for i, spec in enumerate(specs)]
-            await asyncio.sleep(0)
-        return [task.result() for task in tasks]
+            return await with_retries(spec, self._settings, attempt)
 
-    async def _rollout(self, order: int, spec: Spec, agent: Agent) -> Rollout:
-        attempts: list[Attempt] = []
-        while True:
-            attempt = await self._attempt(order, spec, agent, len(attempts))
-            attempts.append(attempt)
-            failure = attempt.failure
-            transient = failure is not None and failure.cause is FailureCause.ENGINE_ERROR
-            if not transient or len(attempts) >= self._settings.attempts:
-                break
-            await asyncio.sleep(self._settings.backoff * 2 ** (len(attempts) - 1))
-        return Rollout(
-            id=spec.seeds.id("roll"),
-            run_id=self._settings.run_id,
-            task=spec.task,
-            mode=spec.mode,
-            step=spec.step,
-            group=spec.group,
-            index=spec.index,
-            attempts=tuple(attempts),
-            label=spec.label,
+        return await play_all(
+            specs, one, self._settings.concurrency, self._driver.participant, on_done
         )
 
     async def _attempt(self, order: int, spec: Spec, agent: Agent, number: int) -> Attempt:
         seeds = spec.seeds.child("attempt", number)
         attempt_id = seeds.id("att")
         session = ChatSession(self._driver, self._codec, seeds=seeds, name=attempt_id, order=order)
-        outcome, start = Outcome(), perf_counter()
+        outcome, started, start = Outcome(), time(), perf_counter()
         try:
             failure = await self._play(spec, agent, session, outcome)
         finally:
@@ -150,6 +206,7 @@ class Runner:
             answer=outcome.answer,
             failure=failure,
             stop=outcome.stop if failure is None else None,
+            started=started,
             seconds=perf_counter() - start,
         )
         return await self._grade(spec.task, attempt)
@@ -157,7 +214,8 @@ class Runner:
     async def _play(
         self, spec: Spec, agent: Agent, client: ChatSession, outcome: Outcome
     ) -> Failure | None:
-        limit, failure = self._settings.timeout, None
+        limit, expired = self._deadlines.of(spec)
+        failure = None
         deadline = asyncio.timeout(limit)
         try:
             async with deadline:
@@ -172,9 +230,8 @@ class Runner:
                 raise  # the run is being stopped, not this agent by itself
             message = f"{type(error).__name__}: {error}"
             failure = Failure(FailureCause.AGENT_ERROR, message, traceback.format_exc())
-        if deadline.expired():  # however the agent took it, and also when it went on regardless
-            return Failure(FailureCause.TIMEOUT, f"it was stopped after {limit:g} seconds")
-        return failure
+        # However the agent took it, and also when it went on regardless.
+        return expired if deadline.expired() else failure
 
     async def _grade(self, task: Task, attempt: Attempt) -> Attempt:
         """The attempt with its reward; a reward that fails makes the attempt fail."""

@@ -1,0 +1,199 @@
+"""What an agent knows about the rollout it plays: `rollout`, and who is calling a model just now.
+
+A `RolloutContext` is one live attempt, seen from inside: its identifiers, deadline, models, and a
+place for rewards and marks. Agents' code knows it as `tutelage.Rollout`; the record that is left
+when the attempt is over is `types.Rollout`. Which attempt a piece of code belongs to travels in
+context variables, so that hundreds of rollouts can share a process. `function.py` and
+`lit_agent.py` are the agents that get one, `rollouts/live.py` makes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote
+
+from tutelage.errors import ConfigError, TutelageError
+from tutelage.resources import AGENT, LLM, MAIN_AGENT, POLICY, NamedResources, PromptTemplate
+from tutelage.types import Mode, Task
+
+
+@dataclass(slots=True)
+class RolloutContext:
+    """One attempt, as the agent that plays it sees it."""
+
+    rollout_id: str
+    attempt_id: str
+    attempt: int
+    """0 for the first try, 1 for the first retry."""
+    task_record: Task = field(repr=False)
+    mode: Mode
+    step: int
+    resources: NamedResources = field(repr=False)
+    deadline: float
+    """When the attempt is stopped, on the clock of `time.monotonic()`."""
+    policy: str | None = POLICY
+    """Name of the resource that is the policy."""
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """Environment of an external agent: where its model is, and whose call it is."""
+    answer: str | None = None
+    """The agent's final text, for the record and for a reward function; setting it is optional."""
+    stop: str = "answer"
+    cancelled: bool = False
+    """Whether the attempt was stopped; an agent in a thread looks here to end early."""
+    emitted: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]], repr=False)
+    """Rewards by name, in the order in which they came."""
+    marked: dict[str, None] = field(default_factory=dict[str, None], repr=False)
+    """Agents that are trained, once any is marked."""
+    closed: bool = False
+
+    @property
+    def task(self) -> dict[str, Any]:
+        """The task's fields and its `id`, as agents are given it."""
+        return task_dict(self.task_record)
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the deadline, 0 when it has passed."""
+        return max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def id(self) -> str:
+        """The same as `rollout_id`."""
+        return self.rollout_id
+
+    def llm(self, name: str = MAIN_AGENT) -> LLM:
+        """The LLM of that resource name; `main` is the policy whatever its name.
+
+        Inside `with rollout.agent("user")` its endpoint and its calls carry that agent's name.
+        Raises `ConfigError` for an unknown name.
+        """
+        found = self.resources.get(name)
+        if found is None and name == MAIN_AGENT and self.policy is not None:
+            found = self.resources.get(self.policy)
+        if not isinstance(found, LLM):
+            known = [n for n, v in self.resources.items() if isinstance(v, LLM)]
+            raise ConfigError(
+                f"there is no LLM {name!r} in this rollout; there are "
+                f"{', '.join(map(repr, known)) or 'none'}"
+            )
+        return for_agent(found, calling_agent())
+
+    def prompt(self, name: str | None = None) -> PromptTemplate:
+        """The prompt template of that name; without one, the only one there is."""
+        found = {n: v for n, v in self.resources.items() if isinstance(v, PromptTemplate)}
+        if name is None and len(found) == 1:
+            return next(iter(found.values()))
+        if name is None or name not in found:
+            which = "only" if name is None else repr(name)
+            raise ConfigError(
+                f"there is no {which} prompt template; there are "
+                f"{', '.join(map(repr, found)) or 'none'}"
+            )
+        return found[name]
+
+    @contextmanager
+    def agent(self, name: str) -> Generator[None]:
+        """Around what another agent of this rollout does: its calls carry its name."""
+        token = AGENT.set(name)
+        try:
+            yield
+        finally:
+            AGENT.reset(token)
+
+    def mark_agent_as_trainable(self, agent: str) -> None:
+        """Train the calls of this agent and of others so marked, and no others.
+
+        It counts whenever it comes before the attempt ends, for earlier calls too. Raises
+        `TutelageError` after that.
+        """
+        self._check_open(f"agent {agent!r} cannot be marked")
+        self.marked[agent] = None
+
+    def emit_reward(self, value: Any, name: str = "reward") -> None:
+        """Report a reward, or a dict of named ones; the last one of a name counts."""
+        self._check_open(f"the reward {value!r} comes too late")
+        named: Mapping[Any, Any] = value if isinstance(value, Mapping) else {name: value}
+        self.emitted += [(str(key), part) for key, part in named.items()]
+
+    def _check_open(self, what: str) -> None:
+        if self.closed:
+            raise TutelageError(f"attempt {self.attempt_id} of {self.rollout_id} is over: {what}")
+
+
+Rollout = RolloutContext
+"""The name under which agents' code knows it, as the public `tutelage.Rollout`."""
+
+_CURRENT: ContextVar[RolloutContext | None] = ContextVar("tutelage_rollout", default=None)
+
+
+def current_rollout() -> RolloutContext | None:
+    """The rollout that this code belongs to, None outside of one."""
+    return _CURRENT.get()
+
+
+def enter(rollout: RolloutContext) -> None:
+    """Make this context (a task's, or a thread's copy of one) belong to a rollout."""
+    _CURRENT.set(rollout)
+    AGENT.set(MAIN_AGENT)
+
+
+def calling_agent() -> str:
+    """Who calls a model just now; `main` outside of `rollout.agent(...)`."""
+    return AGENT.get()
+
+
+def emit_reward(value: Any, name: str = "reward") -> None:
+    """Report a reward of the rollout that this code belongs to; see `Rollout.emit_reward`.
+
+    Raises `ConfigError` outside of a rollout.
+    """
+    rollout = current_rollout()
+    if rollout is None:
+        raise ConfigError(
+            "emit_reward was called outside of a rollout: call it in an agent while it plays, or "
+            "return the reward"
+        )
+    rollout.emit_reward(value, name)
+
+
+def init() -> None:
+    """Make ready for training: spans that frameworks open are collected with their rollouts.
+
+    It adds Tutelage to the process's OpenTelemetry provider, and sets one where there is none.
+    Training works without it; only the spans of other libraries are missing then. Twice is fine.
+    """
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+
+    from tutelage.tracing import instrument
+
+    provider = trace.get_tracer_provider()
+    if not isinstance(provider, TracerProvider):
+        provider = TracerProvider(shutdown_on_exit=False)
+        trace.set_tracer_provider(provider)
+    if not vars(provider).get("_tutelage"):
+        vars(provider)["_tutelage"] = True
+        instrument(provider)
+
+
+def task_dict(task: Task) -> dict[str, Any]:
+    """A task as agents are given it: its fields, and its `id`."""
+    return {**task.fields, "id": task.fields.get("id", task.id)}
+
+
+def for_agent(llm: LLM, agent: str) -> LLM:
+    """The same LLM with an endpoint that carries an agent's name in its path."""
+    if agent == MAIN_AGENT or llm.endpoint is None:
+        return llm
+    return replace(llm, endpoint=agent_url(llm.endpoint, agent))
+
+
+def agent_url(base: str, agent: str) -> str:
+    """`.../attempt/A/v1` as `.../attempt/A/agent/NAME/v1`, where the gateway reads it."""
+    head, slash, version = base.rstrip("/").rpartition("/")
+    return f"{head}/agent/{quote(agent, safe='')}{slash}{version}"

@@ -1,0 +1,223 @@
+"""`ExternalAgent`: any program as an agent, one process a rollout.
+
+The program gets the task as JSON, on its standard input or in a file, and its model by
+`OPENAI_BASE_URL` and `OPENAI_API_KEY`; it says on standard output what it came to. It is the leader
+of a process group, which is ended as a whole at the deadline and also when the program is done, so
+that nothing it started stays behind. What it writes is read all the time and kept in part: a
+program that never stops talking neither hangs nor fills the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import signal
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from tutelage.agents.context import RolloutContext
+from tutelage.agents.program import Isolation
+from tutelage.errors import ConfigError
+from tutelage.resources import LLM
+
+KEPT = 1 << 20
+"""Bytes of each output that are kept, the latest ones."""
+SHOWN = 2000
+"""Characters of its error output in a failure's message."""
+GRACE_SECONDS = 1.0
+"""How long a program may clean up between SIGTERM and SIGKILL."""
+
+Output = Literal["answer", "reward", "json"]
+
+
+class ProgramFailedError(Exception):
+    """The program ended badly, or said nothing that can be read; the message shows its words."""
+
+
+class ExternalAgent:
+    """A command that plays one rollout.
+
+    `output` says what its standard output is: `answer`, a text for the reward function to grade;
+    `reward`, whose last line is a number or a JSON object of named ones; `json`, whose last line is
+    an object with `answer`, `reward`, or both. `task` is `stdin`, or `file`: then the path stands
+    in TUTELAGE_TASK_FILE and for `{task}` in the command.
+    """
+
+    isolation: Isolation = "none"
+
+    def __init__(
+        self,
+        command: str | Sequence[str],
+        *,
+        output: Output = "answer",
+        task: Literal["stdin", "file"] = "stdin",
+        cwd: str | Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Raises `ConfigError` for a program that is not there."""
+        self.command = shlex.split(command) if isinstance(command, str) else [*command]
+        self.output: Output = output
+        self.task: Literal["stdin", "file"] = task
+        self.cwd = None if cwd is None else Path(cwd)
+        self.env = dict(env or {})
+        _check_command(self.command, self.cwd)
+
+    @property
+    def name(self) -> str:
+        """The program's file name."""
+        words = [w for w in self.command[1:2] if not w.startswith("-")]
+        return Path([self.command[0], *words][-1]).name
+
+    def own_resources(self) -> Mapping[str, Any]:
+        """None: its model comes from the environment."""
+        return {}
+
+    def check(self, names: Collection[str]) -> None:
+        """Nothing to check: it asks for no resource by name."""
+
+    async def play(self, rollout: RolloutContext) -> Any:
+        """Run the program. Raises `ProgramFailedError` when it fails."""
+        with tempfile.TemporaryDirectory(prefix="tutelage-") as folder:
+            path = Path(folder, "task.json")
+            text = json.dumps(rollout.task, ensure_ascii=False)
+            path.write_text(text, encoding="utf-8")
+            words = [w.replace("{task}", str(path)) for w in self.command]
+            out = await self._run(words, self._environment(rollout, path), text)
+        return self._read(out, rollout)
+
+    def _environment(self, rollout: RolloutContext, path: Path) -> dict[str, str]:
+        facts = {
+            "TUTELAGE_ROLLOUT_ID": rollout.rollout_id,
+            "TUTELAGE_ATTEMPT_ID": rollout.attempt_id,
+            "TUTELAGE_MODE": rollout.mode.value,
+            "TUTELAGE_TASK_FILE": str(path),
+        }
+        if rollout.policy is not None:
+            llm = rollout.resources.get(rollout.policy)
+            if isinstance(llm, LLM) and llm.model:
+                facts["OPENAI_MODEL"] = llm.model
+        return {**os.environ, **self.env, **rollout.env, **facts}
+
+    async def _run(self, words: Sequence[str], env: Mapping[str, str], task: str) -> str:
+        process = await asyncio.create_subprocess_exec(
+            *words,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=self.cwd,
+            env=dict(env),
+            start_new_session=True,
+        )
+        out, err = bytearray(), bytearray()
+        readers = [
+            asyncio.create_task(_drain(cast("asyncio.StreamReader", stream), kept))
+            for stream, kept in ((process.stdout, out), (process.stderr, err))
+        ]
+        feeder = asyncio.create_task(_feed(process, task if self.task == "stdin" else ""))
+        try:
+            code = await _ended(process)
+            # What it left behind holds its pipes open: that ends first.
+            _signal_group(process.pid, signal.SIGKILL)
+            await asyncio.wait(readers, timeout=GRACE_SECONDS)
+        except asyncio.CancelledError:
+            await asyncio.shield(_end(process))
+            raise
+        finally:
+            for reader in (*readers, feeder):
+                reader.cancel()
+        if code != 0:
+            how = f"exit status {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
+            raise ProgramFailedError(f"{self.name} ended with {how}: {_tail(err or out)}")
+        return bytes(out).decode("utf-8", "replace")
+
+    def _read(self, out: str, rollout: RolloutContext) -> Any:
+        if self.output == "answer":
+            rollout.answer = out.strip()
+            return rollout.answer
+        lines = [line for line in out.splitlines() if line.strip()]
+        last = lines[-1].strip() if lines else ""
+        try:
+            value = json.loads(last)
+        except ValueError:
+            wanted = "a number or a JSON object" if self.output == "reward" else "a JSON object"
+            raise ProgramFailedError(
+                f"the last line of {self.name}'s output must be {wanted}, not {last!r:.200}"
+            ) from None
+        if self.output == "reward":
+            return value
+        if not isinstance(value, dict) or not {"answer", "reward"} & {*cast("Any", value)}:
+            raise ProgramFailedError(
+                f"the last line of {self.name}'s output must be an object with 'answer' or "
+                f"'reward', not {last!r:.200}"
+            )
+        said = cast("dict[str, Any]", value)
+        if said.get("answer") is not None:
+            rollout.answer = str(said["answer"])
+        return said["reward"] if said.get("reward") is not None else rollout.answer
+
+
+async def _feed(process: asyncio.subprocess.Process, text: str) -> None:
+    stdin = process.stdin
+    if stdin is None:
+        return
+    with suppress(ConnectionError):  # it need not read its input
+        stdin.write(text.encode())
+        await stdin.drain()
+        stdin.close()
+        await stdin.wait_closed()
+
+
+async def _drain(stream: asyncio.StreamReader, kept: bytearray) -> None:
+    while piece := await stream.read(1 << 16):
+        kept += piece
+        if len(kept) > 2 * KEPT:
+            del kept[:-KEPT]
+
+
+async def _ended(process: asyncio.subprocess.Process) -> int:
+    """The exit status, as soon as the program itself has ended: `process.wait` also waits for its
+    pipes, which anything that it left behind keeps open."""
+    pause = 0.001
+    while process.returncode is None:
+        await asyncio.sleep(pause)
+        pause = min(0.05, 2 * pause)
+    return process.returncode
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End the whole group: politely, and after the grace by force."""
+    _signal_group(process.pid, signal.SIGTERM)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(_ended(process), GRACE_SECONDS)
+    _signal_group(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _tail(output: bytearray) -> str:
+    text = bytes(output[-4 * SHOWN :]).decode("utf-8", "replace").strip()
+    return text[-SHOWN:] or "it wrote nothing"
+
+
+def _check_command(command: Sequence[str], cwd: Path | None) -> None:
+    if not command:
+        raise ConfigError("an ExternalAgent needs a command, such as ['python', 'agent.py']")
+    if cwd is not None and not cwd.is_dir():
+        raise ConfigError(f"the agent's folder {str(cwd)!r} does not exist")
+    program = command[0]
+    if os.sep in program:
+        found = (cwd or Path()).joinpath(program).exists()
+    else:
+        found = shutil.which(program) is not None
+    if not found:
+        raise ConfigError(f"the agent's program {program!r} cannot be found; give its full path")

@@ -1,0 +1,226 @@
+"""Agents in processes of their own: for code that blocks, leaks or crashes.
+
+Workers are started afresh (no fork of a process that has threads), import the agent once, and play
+one rollout after another. Each leads its own process group: a rollout that is stopped takes its
+worker and all that the agent started with it, and the next rollout gets a new one. A worker ends by
+itself when this process is gone. Models are reached over HTTP; rewards, marks and the answer come
+back when the rollout is over. `program.py` says what is played here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from tutelage.agents.context import RolloutContext, enter
+from tutelage.agents.program import Isolation, Program
+from tutelage.errors import ConfigError, EngineError
+from tutelage.resources import LLM, NamedResources
+from tutelage.tools.execute import call_in_thread
+
+_BROUGHT_BACK = ("emitted", "marked", "answer", "stop")
+"""What a worker's copy of the rollout hands back."""
+
+
+class AgentCrashedError(Exception):
+    """The worker ended in the middle of a rollout: a crash, or a kill for memory."""
+
+
+class AgentRaisedError(Exception):
+    """The agent raised; the message and `trace` are those of the worker."""
+
+    def __init__(self, message: str, trace: str) -> None:
+        super().__init__(message)
+        self.trace = trace
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One rollout on its way to a worker; the deadline as seconds from now."""
+
+    fields: Mapping[str, Any]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What came of it."""
+
+    value: Any
+    error: tuple[str, str] | None
+    """Message and traceback, when the agent raised."""
+    back: Mapping[str, Any]
+
+
+class IsolatedAgent:
+    """Plays another program in worker processes, as many as rollouts run at once."""
+
+    isolation: Isolation = "none"
+
+    def __init__(self, program: Program) -> None:
+        """Raises `ConfigError` when the program cannot be sent to another process."""
+        self.program = program
+        try:
+            self._packed = pickle.dumps(program)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"agent {program.name!r} cannot go to a process of its own: {error}. Define it at "
+                "the top of a module, and keep what cannot be pickled out of its instance"
+            ) from error
+        self._idle: list[_Worker] = []
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        return self.program.name
+
+    def own_resources(self) -> Mapping[str, Any]:
+        """The program's."""
+        return self.program.own_resources()
+
+    def check(self, names: Collection[str]) -> None:
+        """As the program."""
+        self.program.check(names)
+
+    async def play(self, rollout: RolloutContext) -> Any:
+        """Play in a worker. Raises `AgentRaisedError`, or `AgentCrashedError` when it died."""
+        worker = self._idle.pop() if self._idle else None
+        worker = worker if worker is not None and worker.alive else _Worker(self._packed)
+        try:
+            done = await worker.play(rollout)
+        except BaseException:
+            worker.kill()
+            raise
+        self._idle.append(worker)
+        for name, value in done.back.items():
+            setattr(rollout, name, value)
+        if done.error is not None:
+            raise AgentRaisedError(*done.error)
+        return done.value
+
+    def close(self) -> None:
+        """End the workers that are idle; the others end with their rollouts."""
+        while self._idle:
+            self._idle.pop().kill()
+
+
+class _Worker:
+    """One process."""
+
+    def __init__(self, packed: bytes) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        lifeline, self._lifeline = context.Pipe(duplex=False)
+        self._process: BaseProcess = context.Process(
+            target=_work, args=(theirs, lifeline, packed), name="tutelage-agent", daemon=False
+        )
+        self._process.start()
+        theirs.close()
+        lifeline.close()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    async def play(self, rollout: RolloutContext) -> _Done:
+        facts = {f.name: getattr(rollout, f.name) for f in fields(rollout)}
+        facts["resources"] = _portable(rollout.resources)
+        job = _Job(facts, rollout.remaining)
+        try:
+            answer = await call_in_thread(lambda: self._exchange(job))
+        except (EOFError, OSError) as error:
+            self._process.join(1.0)
+            code = self._process.exitcode
+            raise AgentCrashedError(
+                f"the agent's process ended in the middle of the rollout (exit code {code})"
+            ) from error
+        if isinstance(answer, Exception):
+            raise EngineError(f"the agent's process could not be started: {answer}") from answer
+        return answer
+
+    def _exchange(self, job: _Job) -> Any:
+        self._pipe.send(job)
+        return self._pipe.recv()
+
+    def kill(self) -> None:
+        """End it with everything that it started."""
+        pid = self._process.pid
+        if pid is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+            self._process.kill()  # it may not have made its group yet
+        threading.Thread(target=self._bury, name="tutelage-bury", daemon=True).start()
+
+    def _bury(self) -> None:
+        self._process.join(5.0)
+        for end in (self._pipe, self._lifeline):
+            with suppress(OSError):
+                end.close()
+
+
+def _portable(resources: NamedResources) -> NamedResources:
+    """Resources for another process: LLMs without their short cut past HTTP."""
+    changes = {k: replace(v, client=None) for k, v in resources.items() if isinstance(v, LLM)}
+    return resources.replaced(changes)
+
+
+def _work(pipe: Connection, lifeline: Connection, packed: bytes) -> None:
+    """The worker's main loop."""
+    os.setsid()
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    try:
+        program: Program = pickle.loads(packed)
+    except Exception as error:
+        with suppress(EOFError, OSError):
+            pipe.recv()
+            pipe.send(EngineError(f"{type(error).__name__}: {error}"))
+        return
+    while True:
+        try:
+            job: _Job = pipe.recv()
+        except (EOFError, OSError):
+            return
+        facts: dict[str, Any] = {**job.fields, "deadline": time.monotonic() + job.seconds}
+        rollout = RolloutContext(**facts)
+        done = contextvars.copy_context().run(_play, program, rollout)
+        try:
+            pipe.send(done)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            pipe.send(_Done(None, (f"the result cannot be sent back: {error}", ""), {}))
+
+
+def _play(program: Program, rollout: RolloutContext) -> _Done:
+    enter(rollout)
+    value, error = None, None
+    try:
+        value = asyncio.run(_wait(program, rollout))
+    except (Exception, SystemExit) as raised:
+        error = (f"{type(raised).__name__}: {raised}", traceback.format_exc())
+    return _Done(value, error, {name: getattr(rollout, name) for name in _BROUGHT_BACK})
+
+
+async def _wait(program: Program, rollout: RolloutContext) -> Any:
+    return await program.play(rollout)
+
+
+def _end_with(lifeline: Connection) -> None:
+    """Wait until the parent is gone, then end this process and what it started."""
+    with suppress(EOFError, OSError):
+        lifeline.recv()
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

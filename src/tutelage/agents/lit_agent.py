@@ -1,0 +1,98 @@
+"""`LitAgent`: an agent as a class, for several agents, several models, or state of its own.
+
+Override one of the six methods; the most specific one that a class overrides is played: the one for
+the rollout's mode before the general one, the async one before the other. All take the task, the
+resources and the rollout, and return what a function agent returns (`function.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from tutelage.agents.context import RolloutContext
+from tutelage.agents.program import Isolation, call
+from tutelage.errors import ConfigError
+from tutelage.resources import NamedResources
+from tutelage.types import Mode
+
+_METHODS: Mapping[bool, tuple[str, ...]] = {
+    True: ("training_rollout_async", "training_rollout", "rollout_async", "rollout"),
+    False: ("validation_rollout_async", "validation_rollout", "rollout_async", "rollout"),
+}
+"""By whether the rollout is for training: the methods to try, the first that is overridden."""
+
+
+class LitAgent:
+    """See the module's docstring. Hand an instance to `Trainer.train`.
+
+    One instance plays many rollouts at once: keep what belongs to one of them in local variables.
+    """
+
+    isolation: Isolation = "none"
+    """`process` plays each rollout in a process; then the instance must be picklable."""
+
+    @property
+    def name(self) -> str:
+        """The class's name."""
+        return type(self).__name__
+
+    async def rollout_async(
+        self, task: Any, resources: NamedResources, rollout: RolloutContext
+    ) -> Any:
+        """Play any rollout."""
+        raise NotImplementedError
+
+    def rollout(self, task: Any, resources: NamedResources, rollout: RolloutContext) -> Any:
+        """Play any rollout, without async: it runs in a thread."""
+        raise NotImplementedError
+
+    async def training_rollout_async(
+        self, task: Any, resources: NamedResources, rollout: RolloutContext
+    ) -> Any:
+        """Play a rollout for training."""
+        raise NotImplementedError
+
+    def training_rollout(
+        self, task: Any, resources: NamedResources, rollout: RolloutContext
+    ) -> Any:
+        """Play a rollout for training, without async."""
+        raise NotImplementedError
+
+    async def validation_rollout_async(
+        self, task: Any, resources: NamedResources, rollout: RolloutContext
+    ) -> Any:
+        """Play a rollout for validation or test."""
+        raise NotImplementedError
+
+    def validation_rollout(
+        self, task: Any, resources: NamedResources, rollout: RolloutContext
+    ) -> Any:
+        """Play a rollout for validation or test, without async."""
+        raise NotImplementedError
+
+    def own_resources(self) -> Mapping[str, Any]:
+        """Resources that the class brings; override it to give some."""
+        return {}
+
+    def check(self, names: Collection[str]) -> None:
+        """Raise `ConfigError` when no method is overridden for some mode."""
+        for training, kind in ((True, "training"), (False, "validation")):
+            if self._method(training) is None:
+                raise ConfigError(
+                    f"{self.name} has nothing to play in {kind} rollouts: override rollout_async, "
+                    f"rollout, {kind}_rollout_async or {kind}_rollout"
+                )
+
+    async def play(self, rollout: RolloutContext) -> Any:
+        """Play it with the method for its mode."""
+        method = self._method(rollout.mode is Mode.TRAIN)
+        if method is None:
+            raise ConfigError(f"{self.name} has no method for {rollout.mode.value} rollouts")
+        return await call(method, rollout.task, rollout.resources, rollout)
+
+    def _method(self, training: bool) -> Callable[..., Any] | None:
+        for name in _METHODS[training]:
+            if getattr(type(self), name) is not getattr(LitAgent, name):
+                return getattr(self, name)
+        return None

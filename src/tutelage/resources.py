@@ -1,0 +1,288 @@
+"""Resources: the named things that an agent is given and that an algorithm may change.
+
+`LLM` names a model, `PromptTemplate` holds a text with placeholders, anything else is passed on as
+it is. They come together in `NamedResources`. An agent never asks where its model runs: before an
+attempt begins, the runner hands it copies whose `endpoint` and `api_key` lead to that attempt's own
+door (`rollouts/models.py`). Which LLM is the policy is decided here, in `roles`, by rules that
+leave no judge to be the small policy by accident.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from tutelage.errors import ConfigError
+from tutelage.types import Call, ChatClient, Message, Sampling, ToolSpec
+
+POLICY = "main"
+"""The name of the policy where nobody gave it another."""
+MAIN_AGENT = "main"
+"""Who calls a model where nobody said so."""
+AGENT: ContextVar[str] = ContextVar("tutelage_agent", default=MAIN_AGENT)
+"""The agent whose code runs; `agents/context.py` sets it."""
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_PLACEHOLDER = re.compile(rf"\{{\{{(?P<literal>{_NAME})\}}\}}|\{{(?P<name>{_NAME})\}}")
+_SINGLE = re.compile(rf"\{{({_NAME})\}}")
+
+
+@dataclass(frozen=True, slots=True)
+class LLM:
+    """A chat model that an agent is given.
+
+    `name` is a label (or the folder of a Hugging Face model to train). With an `endpoint` it is
+    that OpenAI-compatible server; `trainable` makes it the policy, `frozen` the policy as it was
+    before training, `tokenizer_only` stands for its tokenizer. Sampling fields that are None leave
+    the choice to the run. Inside a rollout `endpoint`, `api_key` and `model` are always filled.
+    """
+
+    name: str = ""
+    endpoint: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    model: str | None = None
+    """The model name to send; None sends `name`."""
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    trainable: bool = False
+    frozen: bool = False
+    tokenizer_only: bool = False
+    policy: str = POLICY
+    """Which policy it is, where several are trained at once."""
+    client: ChatClient | None = field(default=None, repr=False, compare=False)
+    """Inside a rollout in this process: the same model without HTTP; see `chat`."""
+
+    def __post_init__(self) -> None:
+        said = [w for w in ("trainable", "frozen") if getattr(self, w)]
+        said += ["endpoint"] if self.endpoint is not None and self.client is None else []
+        if len(said) > 1 and "trainable" in said:
+            raise ConfigError(
+                f"LLM {self.name!r} is given {' and '.join(said)}: a model that is trained is "
+                "sampled here; leave one of them out"
+            )
+        if len(said) > 1:
+            raise ConfigError(
+                f"LLM {self.name!r} is given frozen and endpoint; leave one of them out"
+            )
+
+    def sampling(self, default: Sampling) -> Sampling:
+        """`default` with what this resource says of its own."""
+        said = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "max_tokens": self.max_tokens,
+            "stop": self.stop or None,
+        }
+        return replace(default, **{k: v for k, v in said.items() if v is not None})
+
+    async def chat(
+        self,
+        messages: str | Sequence[Message | Mapping[str, Any]],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        agent: str | None = None,
+        **sampling: Any,
+    ) -> Call:
+        """Ask without HTTP, in a rollout in this process; the reply is `call.reply.content`.
+
+        `messages` is a question or OpenAI messages, `sampling` fields of `Sampling`, `agent` the
+        name of who asks (by default that of `rollout.agent(...)`). The call is recorded as one
+        over the endpoint is. Raises `ConfigError` outside a rollout, `EngineError` as the engine.
+        """
+        if self.client is None:
+            raise ConfigError(
+                f"LLM {self.name!r} answers inside a rollout only, in the same process; use its "
+                "endpoint with any OpenAI client"
+            )
+        if isinstance(messages, str):
+            messages = [Message("user", messages)]
+        given = [m if isinstance(m, Message) else Message.from_dict(m) for m in messages]
+        return await self.client.chat(
+            given,
+            tools=tools,
+            sampling=replace(self.sampling(Sampling()), **sampling),
+            agent=agent or AGENT.get(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTemplate:
+    """A text with `{placeholders}`, which a prompt algorithm may rewrite.
+
+    Only `{name}` with a plain name is a placeholder, and `{{name}}` is how `{name}` is written as
+    text. Every other brace is text as it stands, so JSON in a prompt needs no escaping.
+    """
+
+    template: str
+    version: int = 0
+
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """Names of the placeholders, each once, in order."""
+        found = (m.group("name") for m in _PLACEHOLDER.finditer(self.template))
+        return tuple(dict.fromkeys(name for name in found if name is not None))
+
+    def format(self, **values: Any) -> str:
+        """The text with every placeholder replaced, in one pass: values are never read again.
+
+        Raises `ConfigError` for a placeholder without a value. Values nobody asked for are fine.
+        """
+        missing = [name for name in self.placeholders if name not in values]
+        if missing:
+            raise ConfigError(
+                f"the prompt template needs {', '.join(map(repr, missing))}; give "
+                f"format({', '.join(f'{m}=...' for m in missing)})"
+            )
+
+        def fill(found: re.Match[str]) -> str:
+            name = found.group("name")
+            return f"{{{found.group('literal')}}}" if name is None else str(values[name])
+
+        return _PLACEHOLDER.sub(fill, self.template)
+
+    def with_text(self, template: str) -> PromptTemplate:
+        """The next version. Raises `ConfigError` when its placeholders are not the same ones."""
+        made = PromptTemplate(template, self.version + 1)
+        lost = sorted({*self.placeholders} - {*made.placeholders})
+        new = sorted({*made.placeholders} - {*self.placeholders})
+        if lost or new:
+            raise ConfigError(
+                f"a new prompt must keep the placeholders {list(self.placeholders)!r}; this one "
+                f"lost {lost!r} and added {new!r}"
+            )
+        return made
+
+    @staticmethod
+    def escape(text: str) -> str:
+        """`text` as it must stand in a template to come out of `format` unchanged."""
+        return _SINGLE.sub(r"{{\1}}", text)
+
+    def __str__(self) -> str:
+        return self.template
+
+
+class NamedResources(Mapping[str, Any]):
+    """Resources by name: `resources["main"]`, `resources.get("main")`, `resources.main`.
+
+    Those that are async context managers are entered once before the first rollout and closed after
+    the last one; an agent is then given what entering returned.
+    """
+
+    def __init__(self, resources: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+        """Raises `ConfigError` for a name that is no identifier or one of the agent's own words."""
+        given = {**(resources or {}), **named}
+        for name in given:
+            if not isinstance(cast("Any", name), str) or not name.isidentifier():
+                raise ConfigError(f"resource name {name!r} must be an identifier, such as 'main'")
+            if name in RESERVED:
+                raise ConfigError(
+                    f"a resource cannot be named {name!r}: agents get their {name} under that name"
+                )
+        self._items: dict[str, Any] = given
+
+    def __getitem__(self, name: str) -> Any:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getattr__(self, name: str) -> Any:
+        items: dict[str, Any] = self.__dict__.get("_items", {})
+        if name in items:
+            return items[name]
+        raise AttributeError(f"no resource {name!r}; there are {', '.join(items) or 'none'}")
+
+    def __repr__(self) -> str:
+        return f"NamedResources({self._items!r})"
+
+    def replaced(self, changes: Mapping[str, Any]) -> NamedResources:
+        """A copy with other values under some names."""
+        made = NamedResources()
+        made._items = {**self._items, **changes}
+        return made
+
+    async def entered(self, stack: AsyncExitStack) -> NamedResources:
+        """A copy with every async context manager entered on `stack`, in the order of names."""
+        changes = {
+            name: await stack.enter_async_context(value)
+            for name, value in self._items.items()
+            if hasattr(value, "__aenter__") and hasattr(value, "__aexit__")
+        }
+        return self.replaced(changes) if changes else self
+
+
+RESERVED = ("task", "rollout", "resources")
+"""Parameters of agents that mean the same everywhere, so that no resource may have their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What each LLM of a run is, by resource name."""
+
+    policies: Mapping[str, str]
+    """Resource to policy: those that are sampled here and trained."""
+    frozen: tuple[str, ...]
+    remote: Mapping[str, str]
+    """Resource to base URL."""
+
+    @property
+    def main(self) -> str | None:
+        """The resource that is the policy, None when nothing is trained."""
+        return next(iter(self.policies), None)
+
+
+def roles(resources: Mapping[str, Any], endpoints: Mapping[str, str] | None = None) -> Roles:
+    """Who is the policy and where the others are served, or why that is not clear.
+
+    `endpoints` gives base URLs by resource name or by model name. The policy is what is marked
+    `trainable`, else the only LLM that has no endpoint and is not frozen. Raises `ConfigError`.
+    """
+    llms = {
+        name: value
+        for name, value in resources.items()
+        if isinstance(value, LLM) and not value.tokenizer_only
+    }
+    known = dict(endpoints or {})
+    remote = {
+        name: url
+        for name, llm in llms.items()
+        if (url := llm.endpoint or known.get(name) or known.get(llm.name)) is not None
+    }
+    strangers = sorted({*known} - {*llms} - {llm.name for llm in llms.values()})
+    if strangers:
+        raise ConfigError(
+            f"endpoints name {strangers[0]!r}, which is no LLM of this run; there are "
+            f"{', '.join(map(repr, llms)) or 'none'}"
+        )
+    frozen = tuple(name for name, llm in llms.items() if llm.frozen)
+    marked = [name for name, llm in llms.items() if llm.trainable]
+    for name in marked:
+        if name in remote:
+            raise ConfigError(
+                f"LLM {name!r} is trainable and has the endpoint {remote[name]!r}: what is trained "
+                "is sampled here; leave one of them out"
+            )
+    open_ones = [name for name in llms if name not in remote and name not in frozen]
+    chosen = marked or (open_ones if len(open_ones) == 1 else [])
+    loose = [name for name in open_ones if name not in chosen]
+    if loose:
+        names = ", ".join(map(repr, loose))
+        which = "" if marked else "Mark the one to train with LLM(trainable=True). "
+        raise ConfigError(
+            f"it is not said what serves the LLM {names}. {which}Every other one needs an endpoint "
+            f"(LLM(endpoint=...), or endpoints={{{loose[-1]!r}: 'http://...'}} of the Trainer), or "
+            "frozen=True, which is the policy as it was before training"
+        )
+    policies = {name: llms[name].policy for name in chosen}
+    if frozen and not policies:
+        raise ConfigError(f"LLM {frozen[0]!r} is frozen, but there is no policy to take it from")
+    return Roles(policies, frozen, remote)

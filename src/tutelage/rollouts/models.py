@@ -1,0 +1,346 @@
+"""Where the LLMs of an attempt come from: a session on the engine behind the attempt's own door.
+
+`PolicyModels` binds the resources of a run. The policy is sampled by an engine that lives in the
+gateway's event loop; a frozen LLM by a second one over the weights from before training; every
+other one is a client of its server. All of them are reached through one door an attempt, which
+knows whose calls it lets through, or in this process without HTTP. `live.py` opens and closes it;
+the gateway itself is `gateway/server.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tutelage.engine.chat import ChatSession
+from tutelage.engine.protocol import AsyncEngine, OnToken
+from tutelage.errors import ContextOverflowError, EngineError
+from tutelage.policy.codec import Codec
+from tutelage.resources import LLM, NamedResources, Roles
+from tutelage.seeds import SeedTree
+from tutelage.types import Call, ChatClient, Constraint, Message, Sampling, ToolSpec
+
+if TYPE_CHECKING:
+    from tutelage.gateway import Gateway
+
+
+class Seat(Protocol):
+    """What one attempt was given."""
+
+    @property
+    def resources(self) -> Mapping[str, Any]:
+        """LLMs and tokenizers by resource name, ready to use."""
+        ...
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """Environment for an external agent."""
+        ...
+
+    async def close(self) -> list[Call]:
+        """Refuse further calls, cancel those that run, and give the record back.
+
+        A call's `policy` names what it would train; it is None where nothing is.
+        """
+        ...
+
+    @property
+    def failure(self) -> EngineError | None:
+        """The latest failure of an engine in this attempt, which an agent may have swallowed."""
+        ...
+
+
+class Models(Protocol):
+    """Makes seats."""
+
+    def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> Seat:
+        """A seat for one attempt."""
+        ...
+
+
+class NoModels:
+    """For agents whose run has no LLM at all."""
+
+    def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> Seat:
+        """A seat without anything."""
+        return _EMPTY
+
+
+class _Empty:
+    resources: Mapping[str, Any] = {}
+    env: Mapping[str, str] = {}
+    failure: EngineError | None = None
+
+    async def close(self) -> list[Call]:
+        return []
+
+
+_EMPTY = _Empty()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One policy to sample from: an engine in the gateway's loop, its codec, how to sample it.
+
+    `trains` is the policy's name, None for a frozen one.
+    """
+
+    engine: AsyncEngine
+    codec: Codec
+    sampling: Sampling
+    trains: str | None
+
+
+class AttemptClient:
+    """A session of one attempt that the run keeps in hand.
+
+    How a policy is sampled (temperature, top-p, top-k) is the run's decision, since its losses are
+    computed for that distribution; the length and the stop strings are the agent's. Failures of the
+    engine are kept, whatever the agent makes of them, and after `end` nothing is sampled.
+    """
+
+    def __init__(
+        self, source: Source, seeds: SeedTree, name: str, order: int, tickets: Iterator[int]
+    ) -> None:
+        """`tickets` numbers the calls of all clients of the attempt in the order of their start."""
+        self.codec = source.codec
+        self.failure: EngineError | None = None
+        self._source = source
+        self._session = ChatSession(
+            source.engine, source.codec, seeds=seeds, name=name, order=order
+        )
+        self._ended = False
+        self._running: set[asyncio.Task[Any]] = set()
+        self._tickets, self._ticket_of = tickets, dict[str, int]()
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        sampling: Sampling,
+        agent: str = "main",
+        constraint: Constraint | None = None,
+        seed: int | None = None,
+        on_token: OnToken | None = None,
+    ) -> Call:
+        """Send one request; see `ChatClient`."""
+        if self._ended:
+            raise EngineError("this attempt has ended; its models answer no more")
+        ticket, task = next(self._tickets), asyncio.current_task()
+        if task is not None:
+            self._running.add(task)
+        ruled = self._source.sampling
+        try:
+            call = await self._session.chat(
+                messages,
+                tools=tools,
+                sampling=replace(
+                    sampling, temperature=ruled.temperature, top_p=ruled.top_p, top_k=ruled.top_k
+                ),
+                agent=agent,
+                constraint=constraint,
+                seed=seed,
+                on_token=on_token,
+            )
+            self._ticket_of[call.id] = ticket
+            return call
+        except EngineError as error:
+            if not self._ended:
+                self.failure = error
+            raise
+        finally:
+            if task is not None:
+                self._running.discard(task)
+
+    async def end(self) -> list[tuple[int, Call]]:
+        """Cancel what runs, free the engine's slots, and return the calls that were answered, each
+        with its ticket."""
+        self._ended = True
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=5.0)
+        self._session.close()
+        trains, tickets = self._source.trains, self._ticket_of
+        return [(tickets[c.id], replace(c, policy=trains)) for c in self._session.calls]
+
+
+class RemoteClient:
+    """Another server's LLM in an attempt: recorded, never trained."""
+
+    def __init__(self, client: ChatClient, tickets: Iterator[int]) -> None:
+        self._client, self._tickets = client, tickets
+        self._calls: list[tuple[int, Call]] = []
+        self.failure: EngineError | None = None
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        sampling: Sampling,
+        agent: str = "main",
+        constraint: Constraint | None = None,
+        seed: int | None = None,
+    ) -> Call:
+        """Send one request; see `ChatClient`."""
+        ticket = next(self._tickets)
+        try:
+            call = await self._client.chat(
+                messages,
+                tools=tools,
+                sampling=sampling,
+                agent=agent,
+                constraint=constraint,
+                seed=seed,
+            )
+        except ContextOverflowError:
+            raise
+        except EngineError as error:
+            self.failure = error
+            raise
+        self._calls.append((ticket, replace(call, policy=None)))
+        return call
+
+    async def end(self) -> list[tuple[int, Call]]:
+        """The calls that were answered."""
+        return self._calls
+
+
+class LoopClient:
+    """A client that lives in another event loop, from whichever loop it is asked."""
+
+    def __init__(self, client: ChatClient, loop: asyncio.AbstractEventLoop) -> None:
+        self._client, self._loop = client, loop
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        sampling: Sampling,
+        agent: str = "main",
+        constraint: Constraint | None = None,
+        seed: int | None = None,
+    ) -> Call:
+        """Send one request; cancelling it cancels it there."""
+        work = self._client.chat(
+            messages, tools=tools, sampling=sampling, agent=agent, constraint=constraint, seed=seed
+        )
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+
+Remote = Callable[[str, SeedTree], ChatClient]
+"""Makes the client of a remote LLM for one attempt, from its resource name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyModels:
+    """Models of a run, for attempts that play at the same time.
+
+    `sources` has the engines by resource name: the policies and what is frozen. Everything else in
+    `roles.remote` gets its client from `remote`.
+    """
+
+    gateway: Gateway
+    resources: NamedResources
+    roles: Roles
+    sources: Mapping[str, Source]
+    remote: Remote | None = None
+    max_tokens: int = 256
+    """Tokens of a reply for which the agent named no limit."""
+    token_budget: int | None = None
+    tokenizers: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> Seat:
+        """Open a door for an attempt."""
+        clients: dict[str, AttemptClient | RemoteClient] = {}
+        tickets = itertools.count()
+        for place, (name, source) in enumerate(self.sources.items()):
+            # The first one draws as the only one would; the others from streams of their own.
+            branch = seeds if place == 0 else seeds.child("llm", name)
+            clients[name] = AttemptClient(source, branch, f"{attempt_id}/{name}", order, tickets)
+        for name in self.roles.remote:
+            if self.remote is not None:
+                clients[name] = RemoteClient(self.remote(name, seeds.child("llm", name)), tickets)
+        return _PolicySeat(self, rollout_id, attempt_id, clients)
+
+
+class _PolicySeat:
+    """See `Seat`."""
+
+    def __init__(
+        self,
+        models: PolicyModels,
+        rollout_id: str,
+        attempt_id: str,
+        clients: Mapping[str, AttemptClient | RemoteClient],
+    ) -> None:
+        self._models, self._clients = models, clients
+        main = models.roles.main or next(iter(clients))
+        others: dict[str, ChatClient] = {}
+        for name, client in clients.items():
+            if name != main:
+                others[name] = client
+                others.setdefault(_label(models.resources, name) or name, client)
+        self._door = models.gateway.open(
+            rollout_id,
+            attempt_id,
+            clients[main],
+            clients=others,
+            # One model answers to any name; of several, a wrong name must not be the policy.
+            names=[main, *filter(None, [_label(models.resources, main)])] if others else None,
+            model=main,
+            sampling=self._sampling(main),
+            token_budget=models.token_budget,
+        )
+        self.env: Mapping[str, str] = self._door.env()
+        bound: dict[str, Any] = {name: self._bind(name, client) for name, client in clients.items()}
+        self.resources: Mapping[str, Any] = {**models.tokenizers, **bound}
+
+    @property
+    def failure(self) -> EngineError | None:
+        """The latest failure of an engine."""
+        return next((c.failure for c in self._clients.values() if c.failure is not None), None)
+
+    async def close(self) -> list[Call]:
+        """Shut the door, and collect what came through it, in the order of time."""
+        work = asyncio.run_coroutine_threadsafe(self._end(), self._models.gateway.loop)
+        return await asyncio.wrap_future(work)
+
+    async def _end(self) -> list[Call]:
+        await self._door.aclose()
+        found = [pair for client in self._clients.values() for pair in await client.end()]
+        found.sort(key=lambda pair: pair[0])
+        # Several sessions count from 0 each: the record has one order for all.
+        several = len(self._clients) > 1
+        return [replace(c, index=i) if several else c for i, (_, c) in enumerate(found)]
+
+    def _sampling(self, name: str) -> Sampling:
+        """What holds for requests that are silent about it."""
+        given = self._models.resources.get(name)
+        default = Sampling(max_tokens=self._models.max_tokens)
+        return given.sampling(default) if isinstance(given, LLM) else default
+
+    def _bind(self, name: str, client: AttemptClient | RemoteClient) -> LLM:
+        given = self._models.resources.get(name)
+        llm = given if isinstance(given, LLM) else LLM(name)
+        return replace(
+            llm,
+            endpoint=self._door.base_url,
+            api_key=self._door.api_key,
+            model=name,
+            max_tokens=llm.max_tokens or self._models.max_tokens,
+            client=LoopClient(client, self._models.gateway.loop),
+            trainable=False,
+            frozen=False,
+        )
+
+
+def _label(resources: NamedResources, name: str) -> str:
+    found = resources.get(name)
+    return found.name if isinstance(found, LLM) else ""
