@@ -1,7 +1,7 @@
 """Everything about a run that two equal runs must have in common, to compare bit for bit.
 
-Only clock readings are left out: `seconds` of attempts and tool calls, the metrics that
-`WALL_CLOCK_METRICS` names, and the times in `result.json` and in a checkpoint's state.
+Only clock readings are left out: times of attempts, calls and tool calls, the metrics that
+`is_wall_clock` names, and the times in `result.json` and in a checkpoint's state.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from tutelage.store import open_store
 from tutelage.train import checkpoint
-from tutelage.train.folder import WALL_CLOCK_METRICS, RunFolder
+from tutelage.train.folder import RunFolder, is_wall_clock
 from tutelage.types import Rollout
 
 CLOCK_RESULTS = ("wall_seconds", "phases")
@@ -87,7 +87,7 @@ def fingerprints(where: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def without_clock(line: dict[str, Any]) -> dict[str, Any]:
     """A line of metrics without those that depend on the machine's speed."""
-    return {k: v for k, v in line.items() if not k.startswith(WALL_CLOCK_METRICS)}
+    return {k: v for k, v in line.items() if not is_wall_clock(k)}
 
 
 def record(rollout: Rollout, *, seconds: bool = False) -> dict[str, Any]:
@@ -95,9 +95,8 @@ def record(rollout: Rollout, *, seconds: bool = False) -> dict[str, Any]:
     data: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(rollout)))
     if not seconds:
         for attempt in data["attempts"]:
-            del attempt["seconds"]
-            for result in attempt["tool_results"]:
-                del result["seconds"]
+            for part in (attempt, *attempt["calls"], *attempt["tool_results"]):
+                del part["seconds"], part["started"]
     return data
 
 

@@ -209,3 +209,31 @@ def test_a_run_by_the_clock_goes_on_with_the_time_that_is_left(
     assert result["status"] == "finished"
     assert result["rl_steps"] == events[0]["step"] >= 2
     assert result["wall_seconds"] >= 0.06 * 60
+
+
+EVERY_STATE: dict[str, object] = {
+    "algorithm.adv_estimator": "gae",
+    "critic.optim.lr": 1e-2,
+    "trainer.critic_warmup": 1,
+    "algorithm.use_kl_in_reward": "true",
+    "algorithm.kl_penalty": "low_var_kl",
+    "algorithm.kl_ctrl.type": "adaptive",
+    "algorithm.kl_ctrl.horizon": 50,
+    "actor.use_kl_loss": "true",
+    "actor.kl_loss_type": "full",
+    "actor.entropy_coeff": 0.001,
+    "data.sampling": "difficulty",
+    "trainer.logger": "[tensorboard]",
+}
+
+
+def test_killed_with_every_kind_of_state(
+    with_tools: Arguments, tutelage: Command, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Critic, reference, adaptive coefficient and curriculum at once; each alone is tested in
+    `tests/train/test_resume_state.py`, without processes."""
+    reference = Reference(with_tools(EVERY_STATE), tmp_path_factory.mktemp("every"))
+    total = len(reference.outcome["rollouts"])
+    job = tutelage.start(*reference.arguments, KILL_AT=str(1 + int(0.7 * total))).end()
+    assert job.code == -9
+    reference.check(tutelage)

@@ -62,6 +62,7 @@ RESULT: dict[str, Any] = {
     "phases": {"cold_start": 71.2, "before": 4.1, "rl": 148.0, "after": 5.5, "control": 48.3},
     "max_dlogp": 3.2e-6,
     "guess_share": 0.7,
+    "mixed_steps": 60,
     "warnings": ["rollout.name=vllm is not here: the native engine samples"],
 }
 

@@ -191,3 +191,21 @@ def test_nothing_sampled_at_all_stops_the_run() -> None:
     empty.append(rollout("t", "g", [], 0.0, cause=FailureCause.TIMEOUT))
     with pytest.raises(FailureBudgetError, match=r"none of 4 .* \(3 x context, 1 x timeout\)"):
         make_batch(empty, config())
+
+
+def test_a_group_that_closed_with_fewer_than_two_teaches_nothing_and_is_counted() -> None:
+    rng = random.Random(3)
+    lost = FailureCause.CANCELLED
+    made = [
+        rollout("a0", "a", turns(rng, 1), 1.0),
+        rollout("a1", "a", turns(rng, 1), None, cause=lost),
+        rollout("b0", "b", turns(rng, 1), 1.0),
+        rollout("b1", "b", turns(rng, 1), 0.0),
+        rollout("c0", "c", turns(rng, 1), None, cause=lost),
+        rollout("d0", "d", turns(rng, 1), 0.5),
+        rollout("d1", "d", turns(rng, 1), 0.5),
+    ]
+    batch = make_batch(made, config())
+    assert (batch.groups, batch.single_member, batch.zero_variance) == (4, 2, 1)
+    assert not batch.advantages_BT[0].any()
+    assert batch.advantages_BT[1].any()

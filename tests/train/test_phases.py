@@ -11,7 +11,9 @@ import pytest
 from tutelage.seeds import SeedTree
 from tutelage.train.cold_start import FLOOR, WARMUP, rate
 from tutelage.train.context import Clock
-from tutelage.train.phases import learning_rate_share, rollout_metrics, tasks_of_step
+from tutelage.train.metrics import rollout_metrics
+from tutelage.train.optim import learning_rate_share
+from tutelage.train.sampling import tasks_of_step
 from tutelage.types import FailureCause, Task
 
 from .samples import config, rollout
@@ -89,16 +91,17 @@ def test_tool_use_is_reported_by_name() -> None:
         made = rollout(name, "g", [], 1.0)
         return replace(made, attempts=(replace(made.last, tool_results=results),))
 
-    good = ToolResult("1", "add", "{}", "3")
+    good = ToolResult("1", "add", "{}", "3", seconds=0.5)
     bad = ToolResult("2", "add", "{}", "Error", "raised")
     invented = ToolResult("3", "frob", "{}", "Error", "unknown_tool")
     told = rollout_metrics([with_tools("a", good, bad), with_tools("b", good, invented)])
     assert told["tools/add/calls"] == 3 / 2
     assert told["tools/add/errors"] == 1 / 3
+    assert told["tools/add/seconds"] == 1.0 / 3
     assert told["tools/unknown/calls"] == 1 / 2
     assert told["tools/unknown/errors"] == 1
     assert not [name for name in told if "frob" in name], "a model may invent any number of names"
-    assert Counter(name.split("/")[0] for name in told)["tools"] == 4
+    assert Counter(name.split("/")[0] for name in told)["tools"] == 6
 
 
 def test_the_clock_counts_all_processes() -> None:

@@ -77,7 +77,7 @@ def test_a_file_without_validation_is_split(tmp_path: Path) -> None:
     assert len(tasks.val) == 4
     assert len(tasks.train) == 36
     assert not {t.id for t in tasks.train} & {t.id for t in tasks.val}
-    assert not tasks.demonstrated
+    assert not tasks.shown
 
 
 def test_several_files_are_one_set(tmp_path: Path) -> None:

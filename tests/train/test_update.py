@@ -15,7 +15,7 @@ from tutelage.policy.packing import TokenRow
 from tutelage.rollouts.rows import Row
 from tutelage.seeds import SeedTree
 from tutelage.train.batch import Batch, make_batch
-from tutelage.train.update import Numerics, update_policy
+from tutelage.train.update import Numerics, tells_itself, trainer_logp, update_policy
 from tutelage.types import FailureCause, Rollout
 
 from .samples import call, config, conversation, rollout, step_of_rollouts
@@ -386,3 +386,45 @@ def test_the_first_forward_pass_measures_the_sampler(fresh: Fresh) -> None:
     _, told = gradient(policy, make_batch(off, settings), settings)
     assert told["max_dlogp"] == pytest.approx(0.5, abs=1e-4)
     assert told["ratio/max"] == pytest.approx(2.718281828**0.5, rel=1e-3)
+
+
+@pytest.mark.parametrize("correction", ["none", "token_tis", "icepop"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_only_pass_may_tell_what_the_trainer_said_before(
+    fresh: Fresh, correction: str, dtype: torch.dtype
+) -> None:
+    """With one optimizer step a batch, its own forward pass stands for a pass before it."""
+    settings = config(f"rollout.correction={correction}", "actor.max_tokens_per_micro_batch=4096")
+    numerics = Numerics(dtype=dtype)
+    policy = fresh("qwen3")
+    batch = make_batch(step_of_rollouts(policy, 3), settings)
+    recorded = batch.old_logp_BT + 0.3 * batch.mask_BT * torch.randn(
+        batch.mask_BT.shape, generator=torch.Generator().manual_seed(1)
+    )
+    batch = dataclasses.replace(batch, old_logp_BT=recorded)
+    found: list[list[Tensor]] = []
+    for known in (None, trainer_logp(policy, batch, settings, numerics)):
+        probe: Any = Probe(policy)
+        update_policy(
+            policy, probe, batch, settings, numerics, seeds=SeedTree(0), trainer_logp_BT=known
+        )
+        found.append(probe.steps[0])
+    assert tells_itself(settings, numerics) == (correction != "none" or dtype == torch.bfloat16)
+    if tells_itself(settings, numerics):
+        size = float(torch.stack([g.norm() for g in found[1]]).norm())
+        gap = max(float((a - b).abs().max()) for a, b in zip(*found, strict=True))
+        assert gap <= (1e-5 if dtype == torch.float32 else 2e-2) * max(1.0, size)
+
+
+def test_what_needs_the_whole_batch_is_computed_before() -> None:
+    for keys in (
+        ["rollout.correction=sequence_tis"],
+        ["actor.policy_loss.loss_mode=clip_cov"],
+        ["actor.ppo_epochs=2"],
+    ):
+        settings = (
+            config(*keys)
+            if "correction" in keys[0]
+            else config("rollout.correction=token_tis", *keys)
+        )
+        assert not tells_itself(settings, Numerics()), keys

@@ -51,6 +51,8 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "batch_size": "data.train_batch_size",
         "tools": "agent.tools",
         "reward": "agent.reward_name",
+        "store": "trainer.store_url",
+        "otlp": "trainer.otlp_endpoint",
         "template": "agent.template",
         "backend": "agent.backend",
         "max_turns": "agent.max_turns",

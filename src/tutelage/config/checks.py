@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from tutelage.config.facts import Built, Machine, device_of
 from tutelage.config.keys import get
@@ -38,11 +39,12 @@ def find_problems(config: RunConfig, machine: Machine, built: Built) -> Iterator
     yield from _device(config, machine, built)
     yield from _engine(config, built)
     yield from _run(config)
+    yield from _addresses(config)
     if config.algorithm.name == "rl":
         yield from _learning(config, built)
         yield from _batch(config)
         yield from _sampling(config, built)
-        yield from _kl(config, built)
+        yield from _kl(config)
 
 
 def find_warnings(config: RunConfig) -> Iterator[str]:
@@ -52,6 +54,39 @@ def find_warnings(config: RunConfig) -> Iterator[str]:
         yield (
             f"actor.kl_loss_type={config.actor.kl_loss_type!r} has an expected gradient of zero as "
             "a loss, so it does not hold the policy near the reference; low_var_kl or kl+ does"
+        )
+
+
+def _addresses(config: RunConfig) -> Iterator[Problem]:
+    """Where records go: the configuration is written into the run folder, so it holds no secret."""
+    store = config.trainer.store_url
+    if store is not None:
+        address = urlsplit(store)
+        if address.scheme.partition("+")[0] not in ("postgresql", "postgres") or not (
+            address.path.strip("/")
+        ):
+            yield Problem(
+                "trainer.store_url",
+                f"{address.scheme}://..." if address.scheme else store,
+                "it names no PostgreSQL database",
+                "Use postgresql://HOST/DATABASE, or leave it out for a file in the run folder.",
+            )
+        if address.password or "password=" in address.query:
+            yield Problem(
+                "trainer.store_url",
+                f"{address.scheme}://...",
+                "it holds a password, and the configuration is written to disk",
+                "Put the password into PGPASSWORD or ~/.pgpass and leave it out here.",
+            )
+    otlp = config.trainer.otlp_endpoint
+    if otlp is not None and (
+        urlsplit(otlp).scheme not in ("http", "https") or not urlsplit(otlp).netloc
+    ):
+        yield Problem(
+            "trainer.otlp_endpoint",
+            otlp,
+            "it is no http address",
+            "Use the address of a collector, such as http://localhost:4318.",
         )
 
 
@@ -163,6 +198,14 @@ def _learning(config: RunConfig, built: Built) -> Iterator[Problem]:
     yield from _among("actor.policy_loss.loss_mode", config, built.loss_modes)
     yield from _among("actor.loss_agg_mode", config, built.aggregations)
     yield from _among("rollout.correction", config, built.corrections)
+    loss = config.actor.policy_loss
+    if loss.loss_mode == "clip_cov" and loss.clip_cov_lb >= loss.clip_cov_ub:
+        yield Problem(
+            "actor.policy_loss.clip_cov_lb",
+            loss.clip_cov_lb,
+            f"not below clip_cov_ub={loss.clip_cov_ub!r}, so no token could be selected",
+            "Use a lower one.",
+        )
 
 
 def _batch(config: RunConfig) -> Iterator[Problem]:
@@ -174,6 +217,21 @@ def _batch(config: RunConfig) -> Iterator[Problem]:
             1,
             f"{estimator} compares the rollouts of one task, so every advantage would be 0",
             "Use agent.num_chains=8, or an estimator without groups.",
+        )
+    if config.algorithm.filter_groups.enable and (estimator not in GROUP_ESTIMATORS or chains == 1):
+        yield Problem(
+            "algorithm.filter_groups.enable",
+            True,
+            f"{estimator} with {chains} rollouts of each task has no groups to compare",
+            "Use algorithm.filter_groups.enable=false.",
+        )
+    warmup, steps = config.trainer.critic_warmup, config.trainer.total_training_steps
+    if config.has_critic and steps is not None and 0 < steps <= warmup:
+        yield Problem(
+            "trainer.critic_warmup",
+            warmup,
+            f"the run has {steps} steps, so the policy would never be trained",
+            f"Use a number below {steps}.",
         )
     total = config.rollouts_per_batch
     sizes = [("actor.ppo_mini_batch_size", config.actor.ppo_mini_batch_size)]
@@ -217,7 +275,7 @@ def _sampling(config: RunConfig, built: Built) -> Iterator[Problem]:
             )
 
 
-def _kl(config: RunConfig, built: Built) -> Iterator[Problem]:
+def _kl(config: RunConfig) -> Iterator[Problem]:
     places = (
         ("algorithm.use_kl_in_reward", "algorithm.kl_ctrl.kl_coef"),
         ("actor.use_kl_loss", "actor.kl_loss_coef"),
@@ -225,10 +283,7 @@ def _kl(config: RunConfig, built: Built) -> Iterator[Problem]:
     for switch, coefficient in places:
         if not get(config, switch):
             continue
-        if not built.kl:
-            reason = "the KL from a reference policy is not built yet"
-            yield Problem(switch, True, reason, f"Use {switch}=false.")
-        elif get(config, coefficient) == 0:
+        if get(config, coefficient) == 0:
             yield Problem(
                 coefficient,
                 0.0,

@@ -29,16 +29,14 @@ class Machine:
 class Built:
     """What the package can do today; everything else that the schema names is refused."""
 
-    estimators: tuple[str, ...] = ("grpo",)
-    loss_modes: tuple[str, ...] = ("vanilla",)
+    estimators: tuple[str, ...] = get_args(Estimator)
+    loss_modes: tuple[str, ...] = get_args(LossMode)
     aggregations: tuple[str, ...] = get_args(Aggregation)
     corrections: tuple[str, ...] = get_args(Correction)
-    agent_types: tuple[str, ...] = ("hf",)
-    templates: tuple[str, ...] = ()
+    agent_types: tuple[str, ...] = ("hf", "react", "code")
+    templates: tuple[str, ...] = ("qwen2.5", "qwen3", "llama-3.2")
     backends: tuple[str, ...] = ("native",)
-    loggers: tuple[str, ...] = ("console", "jsonl")
-    kl: bool = False
-    """KL in the reward and in the loss, with its reference model."""
+    loggers: tuple[str, ...] = get_args(LoggerName)
     narrowed_sampling: bool = False
     """Training with top_p or top_k, which needs the support set replayed in the trainer."""
     gradient_checkpointing: bool = False
@@ -51,14 +49,9 @@ class Built:
     def everything(cls) -> Built:
         """All that the schema can name: what the checks allow once every part exists."""
         return cls(
-            estimators=get_args(Estimator),
-            loss_modes=get_args(LossMode),
-            corrections=get_args(Correction),
             agent_types=("hf", "react", "code", "gui"),
             templates=get_args(Template),
             backends=("native", "vllm", "openai"),
-            loggers=get_args(LoggerName),
-            kl=True,
             narrowed_sampling=True,
             gradient_checkpointing=True,
             offload=True,

@@ -19,6 +19,7 @@ MATH: dict[str, Any] = {
     "agent.num_chains": 8,
     "actor.optim.lr": 2e-4,
     "actor.optim.lr_scheduler_type": "linear",
+    "critic.optim.lr": 1e-3,
     "actor.clip_ratio_low": 0.2,
     "actor.clip_ratio_high": 0.28,
     "actor.use_kl_loss": False,
@@ -26,16 +27,21 @@ MATH: dict[str, Any] = {
     "actor.loss_agg_mode": "token-mean",
     "agent.max_tokens_per_turn": 40,
     "rollout.max_len": 256,
-    "trainer.total_training_steps": 40,
+    "trainer.total_training_steps": 60,
     "trainer.save_freq": 20,
     "trainer.test_freq": 5,
 }
-EMBEDDED_ONLY = ("actor.optim.lr", "agent.max_tokens_per_turn", "rollout.max_len")
+EMBEDDED_ONLY = (
+    "actor.optim.lr",
+    "critic.optim.lr",
+    "agent.max_tokens_per_turn",
+    "rollout.max_len",
+)
 """Keys whose preset fits the embedded policy alone. A model of the user's own takes the schema's
 defaults: real chat templates are longer, and a pretrained model needs a smaller rate."""
 MATH_LEVELS: dict[str, dict[str, Any]] = {
     "default": {},
-    "hard": {"trainer.total_training_steps": 200},
+    "hard": {"trainer.total_training_steps": 300, "trainer.test_freq": 20},
 }
 MATH_ALGORITHMS: dict[str, dict[str, Any]] = {
     "rl": {},

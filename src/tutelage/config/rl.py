@@ -61,6 +61,15 @@ class KLControl(Section):
     """Rollouts over which the adaptive controller moves; larger is slower."""
 
 
+class FilterGroupsConfig(Section):
+    """Dynamic sampling: groups whose rewards are all equal are replaced by fresh ones."""
+
+    enable: bool = False
+    """Replace the groups of a step that cannot teach by groups of other tasks."""
+    max_num_gen_batches: Count = 4
+    """Rounds of sampling for one step at most; what is still missing then stays without effect."""
+
+
 class AlgorithmConfig(Section):
     """What is learned from rewards: the advantage estimator and the KL penalty in the reward."""
 
@@ -80,6 +89,8 @@ class AlgorithmConfig(Section):
     """Divide GRPO's advantages by the group's standard deviation; false is Dr.GRPO."""
     single_member: Literal["zero", "verl"] = "zero"
     """Advantage of a group of one: `zero`, or what `verl` gives it."""
+    filter_groups: FilterGroupsConfig = FilterGroupsConfig()
+    """Replacement of groups that cannot teach."""
     kl_ctrl: KLControl = KLControl()
     """Controller of the KL coefficient in the reward."""
 
@@ -88,7 +99,7 @@ class OptimizerConfig(Section):
     """AdamW of the policy, with a linear warm-up."""
 
     lr: Positive = 1e-6
-    """Learning rate of the policy."""
+    """Learning rate."""
     weight_decay: NonNegative = 0.0
     """Decoupled weight decay."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
@@ -106,6 +117,20 @@ class PolicyLossConfig(Section):
 
     loss_mode: LossMode = "vanilla"
     """Policy loss; `vanilla` is PPO's clipped ratio with a dual clip."""
+    tau_pos: Positive = 1.0
+    """Temperature of `sapo` where the advantage is positive."""
+    tau_neg: Positive = 1.05
+    """Temperature of `sapo` where the advantage is not positive."""
+    clip_cov_ratio: PositiveShare = 2e-4
+    """Share of the tokens that `clip_cov` detaches."""
+    clip_cov_lb: float = 1.0
+    """Least covariance of a token that `clip_cov` may detach."""
+    clip_cov_ub: float = 5.0
+    """Greatest covariance of a token that `clip_cov` may detach."""
+    kl_cov_ratio: PositiveShare = 2e-4
+    """Share of the tokens, those of highest covariance, that `kl_cov` penalises."""
+    ppo_kl_coef: NonNegative = 1.0
+    """Weight of the penalty of `kl_cov`."""
 
 
 class ActorOffloadConfig(Section):
@@ -172,8 +197,8 @@ class CriticModelConfig(Section):
     """Folder or hub name of the critic's model; null starts from the policy's."""
 
 
-class CriticOptimizerConfig(Section):
-    """AdamW of the critic."""
+class CriticOptimizerConfig(OptimizerConfig):
+    """AdamW of the critic, with a linear warm-up."""
 
     lr: Positive = 1e-5
     """Learning rate of the critic."""
@@ -228,5 +253,7 @@ class RolloutConfig(Section):
 class RefConfig(Section):
     """The reference policy, loaded only where a KL needs it."""
 
+    path: str | None = None
+    """Folder or hub name of the reference; null freezes the policy that training starts from."""
     fsdp_config: ReferenceOffloadConfig = ReferenceOffloadConfig()
     """Offloading of the reference model."""

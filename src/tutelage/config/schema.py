@@ -56,6 +56,10 @@ class DataConfig(Section):
     """Tasks in one training batch; each becomes `agent.num_chains` rollouts."""
     val_batch_size: Count | None = None
     """Tasks that a validation runs at once; null leaves it to the engine."""
+    sampling: Literal["epochs", "difficulty"] = "epochs"
+    """How a step draws its tasks: each once an epoch, or those solved about half the time most."""
+    sampling_floor: PositiveShare = 0.1
+    """Weight of a task that is always or never solved, where the best one has 1."""
     level: Literal["default", "hard"] = "default"
     """Difficulty of the embedded tasks."""
 
@@ -83,6 +87,28 @@ class AgentConfig(Section):
     """Tokens sampled in one turn at most."""
     timeout: Positive = 60.0
     """Seconds after which a rollout is cancelled."""
+    system_prompt: str | None = None
+    """System prompt; null takes the agent type's own, an empty one leaves it out."""
+    group_deadline: Positive | None = None
+    """Seconds after which a task's group closes with the rollouts that ended; null never."""
+
+
+class ToolsConfig(Section):
+    """What tools need beside their names."""
+
+    search_index: str | None = None
+    """Corpus that `search` reads, made by `tutelage index`; null takes `TUTELAGE_SEARCH_INDEX`."""
+    allow_unsandboxed: bool = False
+    """Run model-written code even where no sandbox works."""
+
+
+class JudgeConfig(Section):
+    """The model behind the reward `llm_judge`."""
+
+    base_url: str | None = None
+    """Address of an OpenAI-compatible server, up to and with its `/v1`."""
+    model: str | None = None
+    """Model that judges."""
 
 
 class SftConfig(Section):
@@ -100,10 +126,14 @@ class SftConfig(Section):
     """Steps between two measurements of that success."""
     cooldown_steps: CountOrZero = 100
     """Further clean steps over which the learning rate falls to a twentieth."""
-    mixed_steps: CountOrZero = 60
-    """Steps on demonstrations of mixed quality that follow the clean ones."""
+    mixed_steps: CountOrZero = 300
+    """Steps at most on demonstrations of mixed quality that follow the clean ones."""
     guess_share: Share = 0.7
     """Share of the mixed demonstrations that guess an answer instead of calling their tools."""
+    mixed_success: Share = 0.3
+    """Sampled success, measured on held-out tasks, at which the mixed part ends."""
+    hard_share: Share = 0.06
+    """Share of the demonstrations at level `hard` that are of that level; the others are easier."""
 
 
 class TrainerConfig(Section):
@@ -115,6 +145,12 @@ class TrainerConfig(Section):
     """Name of the run; null makes one."""
     logger: Loggers = ("jsonl", "console")
     """Where metrics go."""
+    store_url: str | None = None
+    """Database for rollouts, as postgresql://HOST/DATABASE; null makes a file in the run folder."""
+    otlp_endpoint: str | None = None
+    """Collector for traces, by OTLP/HTTP; null takes OTEL_EXPORTER_OTLP_ENDPOINT, if it is set."""
+    otlp_content: bool = False
+    """Send messages, tool arguments and results with the traces."""
     total_training_steps: CountOrZero | None = None
     """Training steps, one batch each; wins over `total_epochs`."""
     total_epochs: Count | None = None
@@ -146,7 +182,7 @@ class TrainerConfig(Section):
     stop_at_success: PositiveShare | None = None
     """Sampled success on validation tasks at which training ends; null goes on to the end."""
     control: bool = True
-    """Afterwards give the same effort to supervised training on the policy's own successes."""
+    """Afterwards give about the same time to supervised training on the policy's own successes."""
 
 
 class RunConfig(Section):
@@ -164,6 +200,10 @@ class RunConfig(Section):
     """The tasks."""
     agent: AgentConfig = AgentConfig()
     """The agent."""
+    tools: ToolsConfig = ToolsConfig()
+    """What tools need."""
+    judge: JudgeConfig = JudgeConfig()
+    """The judging model."""
     algorithm: AlgorithmConfig = AlgorithmConfig()
     """The learning rule."""
     actor: ActorConfig = ActorConfig()

@@ -81,6 +81,10 @@ LEARNING = (
             "trainer.total_epochs",
             "rollout.correction",
             "rollout.correction_cap",
+            "algorithm.filter_groups.",
+            "data.sampling",
+            "data.sampling_floor",
+            "agent.group_deadline",
         ),
         "algorithm.name is sft, which makes no reinforcement-learning step",
         lambda config: config.algorithm.name == "sft",
@@ -117,6 +121,35 @@ LEARNING = (
         lambda config: config.actor.policy_loss.loss_mode in ("gpg", "sapo", "kl_cov"),
     ),
     Rule(("actor.clip_ratio_c",), "only vanilla has a dual clip", _loss_not_in("vanilla")),
+    Rule(
+        ("actor.policy_loss.tau_pos", "actor.policy_loss.tau_neg"),
+        "only loss_mode=sapo has these temperatures",
+        _loss_not_in("sapo"),
+    ),
+    Rule(
+        (
+            "actor.policy_loss.clip_cov_ratio",
+            "actor.policy_loss.clip_cov_lb",
+            "actor.policy_loss.clip_cov_ub",
+        ),
+        "only loss_mode=clip_cov selects tokens so",
+        _loss_not_in("clip_cov"),
+    ),
+    Rule(
+        ("actor.policy_loss.kl_cov_ratio", "actor.policy_loss.ppo_kl_coef"),
+        "only loss_mode=kl_cov penalises tokens so",
+        _loss_not_in("kl_cov"),
+    ),
+    Rule(
+        ("algorithm.filter_groups.max_num_gen_batches",),
+        "algorithm.filter_groups.enable is false",
+        lambda config: not config.algorithm.filter_groups.enable,
+    ),
+    Rule(
+        ("data.sampling_floor",),
+        "data.sampling is epochs",
+        lambda config: config.data.sampling != "difficulty",
+    ),
     Rule(
         ("actor.loss_scale_factor",),
         "only loss_agg_mode=seq-mean-token-sum-norm divides by it",
@@ -188,9 +221,24 @@ ENGINE = (
 
 RUN = (
     Rule(
+        ("judge.",),
+        "the reward is not llm_judge",
+        lambda config: config.agent.reward_name != "llm_judge",
+    ),
+    Rule(
+        ("tools.search_index",),
+        "the agent has no search tool",
+        lambda config: not {"search", "google_search"} & set(config.agent.tools),
+    ),
+    Rule(
         ("model.size", "model.layout"),
         "model.path names a model that has its own",
         lambda config: config.model.path is not None,
+    ),
+    Rule(
+        ("agent.template",),
+        "the embedded policy has a template of its own",
+        lambda config: config.model.path is None,
     ),
     Rule(
         ("data.level",),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tutelage.config import Resolved, resolve
+from tutelage.config.aliases import spellings
 from tutelage.train.folder import create, fresh_name
 from tutelage.train.progress import Progress, Silent
 
@@ -30,7 +31,9 @@ class RL:
         """The full configuration of a run; `flags` are the command line's, such as `train`."""
         from tutelage.train.machine import facts
 
-        keys = {"algorithm.adv_estimator": "grpo", **self.keys}
+        keys = dict(self.keys)
+        if not {"algorithm.adv_estimator", *spellings("algorithm.adv_estimator")} & {*keys}:
+            keys["algorithm.adv_estimator"] = "grpo"
         overrides = [f"{key}={_literal(value)}" for key, value in keys.items()]
         return resolve(recipe, overrides, machine=facts(), flags=flags)
 

@@ -2,28 +2,54 @@
 
 A failed rollout is data: one that failed for the agent's own reasons counts with its failure
 reward; one that infrastructure lost is left out of baselines and losses, and counted. A rollout
-that became several rows stays one rollout in every statistic. `update.py` turns the batch into an
-optimizer step; the mathematics is `algorithms/rl`.
+that became several rows stays one rollout in every statistic. `gather` makes rows of rollouts,
+`advise` gives them advantages; between the two `learner.py` asks models for what an estimator needs
+(values, log-probabilities of a reference). `update.py` turns the batch into an optimizer step; the
+mathematics is `algorithms/rl`.
+
+Legend: B rows, T tokens.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tutelage.algorithms.rl import estimate_advantages, group_counts
+from tutelage.algorithms.rl import estimate_advantages, group_counts, kl_in_reward
 from tutelage.config import RunConfig
 from tutelage.errors import FailureBudgetError
 from tutelage.policy.packing import TokenRow
+from tutelage.resources import POLICY
 from tutelage.rollouts.rows import Row, build_rows
 from tutelage.types import Rollout
 
 FAILURE_BUDGET = 0.5
 """Share of a batch that may be lost to infrastructure before the run stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Rows of a step's rollouts with their rewards, before anything is estimated."""
+
+    rows: list[Row]
+    rollouts_B: list[int]
+    """Number of the rollout that each row belongs to; rows of one rollout in time order."""
+    groups_B: list[str]
+    mask_BT: Tensor
+    old_logp_BT: Tensor
+    """Log-probabilities as the engine recorded them, 0 where the mask is 0."""
+    rewards_BT: Tensor
+    """The rollout's reward on the last token of its last row."""
+    closed: int
+    """Groups of which no rollout is left."""
+
+    def token_rows(self) -> list[TokenRow]:
+        """The rows as the policy scores them."""
+        return [TokenRow(r.ids, r.mask, r.narrowed) for r in self.rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +67,32 @@ class Batch:
     single_member: int
     """Groups of which fewer than two rollouts are left, so that there is nothing to compare."""
     groups: int
+    returns_BT: Tensor
+    """What the critic aims at; the estimator's own where there is no critic."""
+    old_values_BT: Tensor
+    """The critic's values before the update, 0 without a critic."""
+    ref_logp_BT: Tensor | None = None
+    """Log-probabilities of the reference, where it is in the loss."""
 
     def token_rows(self) -> list[TokenRow]:
         """The rows as the policy scores them."""
-        return [TokenRow(r.ids, r.mask) for r in self.rows]
+        return [TokenRow(r.ids, r.mask, r.narrowed) for r in self.rows]
 
 
-def make_batch(rollouts: Sequence[Rollout], config: RunConfig) -> Batch:
-    """Rows and advantages of a step's rollouts.
+def make_batch(
+    rollouts: Sequence[Rollout],
+    config: RunConfig,
+    *,
+    values_BT: Tensor | None = None,
+    baselines: Mapping[str, float] | None = None,
+) -> Batch:
+    """Rows and advantages of a step's rollouts; arguments as for `gather` and `advise`."""
+    found = gather(rollouts, config)
+    return advise(found, config, values_BT=values_BT, baselines=baselines)
+
+
+def gather(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY) -> Gathered:
+    """Rows and rewards of a step's rollouts, of the calls that train `policy`.
 
     Raises `FailureBudgetError` when infrastructure lost too many, or nothing was sampled.
     """
@@ -60,7 +104,7 @@ def make_batch(rollouts: Sequence[Rollout], config: RunConfig) -> Batch:
     groups: list[str] = []
     rewards: list[float] = []
     for number, rollout in enumerate(counted):
-        made = build_rows(rollout.last.calls)
+        made = build_rows(rollout.last.calls, policy)
         rows += made
         owners += [number] * len(made)
         groups += [rollout.group] * len(made)
@@ -79,28 +123,64 @@ def make_batch(rollouts: Sequence[Rollout], config: RunConfig) -> Batch:
         mask_BT[b, : len(row.mask)] = torch.tensor(row.mask, dtype=torch.bool)
         old_logp_BT[b, : len(row.logprobs)] = torch.tensor(row.logprobs)
         rewards_BT[b, len(row.ids) - 1] = rewards[b]
+    return Gathered(
+        rows=rows,
+        rollouts_B=owners,
+        groups_B=groups,
+        mask_BT=mask_BT,
+        old_logp_BT=old_logp_BT,
+        rewards_BT=rewards_BT,
+        closed=len({r.group for r in rollouts} - set(groups)),
+    )
+
+
+def advise(
+    found: Gathered,
+    config: RunConfig,
+    *,
+    values_BT: Tensor | None = None,
+    baselines: Mapping[str, float] | None = None,
+    kl_BT: Tensor | None = None,
+    beta: float = 0.0,
+    ref_logp_BT: Tensor | None = None,
+) -> Batch:
+    """Advantages of gathered rows: `values_BT` for gae, `baselines` by group for remax, and a KL
+    per token that costs `beta` times itself of the reward. Groups are counted by their rewards
+    alone: a KL differs between any two rollouts."""
     rule = config.algorithm
-    advantages_BT, _ = estimate_advantages(
+    rewards_BT = found.rewards_BT
+    if kl_BT is not None:
+        rewards_BT = kl_in_reward(rewards_BT, kl_BT, found.mask_BT, beta)
+    advantages_BT, returns_BT = estimate_advantages(
         rule.adv_estimator,
         rewards_BT,
-        mask_BT,
-        groups_B=groups,
-        rollouts_B=owners,
-        gamma=rule.gamma,
-        lam=rule.lam,
+        found.mask_BT,
+        groups_B=found.groups_B,
+        rollouts_B=found.rollouts_B,
+        values_BT=values_BT,
+        baselines_B=None
+        if baselines is None
+        else torch.tensor([baselines[group] for group in found.groups_B]),
+        gamma=config.algorithm.gamma,
+        lam=config.algorithm.lam,
         norm_by_std=rule.norm_adv_by_std_in_grpo,
         single_member=rule.single_member,
     )
-    counts = group_counts(rewards_BT, mask_BT, groups, rollouts_B=owners)
+    counts = group_counts(
+        found.rewards_BT, found.mask_BT, found.groups_B, rollouts_B=found.rollouts_B
+    )
     return Batch(
-        rows=rows,
-        rollouts_B=owners,
-        mask_BT=mask_BT,
-        old_logp_BT=old_logp_BT,
+        rows=found.rows,
+        rollouts_B=found.rollouts_B,
+        mask_BT=found.mask_BT,
+        old_logp_BT=found.old_logp_BT,
         advantages_BT=advantages_BT,
         zero_variance=counts.zero_variance,
-        single_member=counts.single_member,
-        groups=counts.groups,
+        single_member=counts.single_member + found.closed,
+        groups=counts.groups + found.closed,
+        returns_BT=returns_BT,
+        old_values_BT=torch.zeros_like(returns_BT) if values_BT is None else values_BT,
+        ref_logp_BT=ref_logp_BT,
     )
 
 

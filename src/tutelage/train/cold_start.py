@@ -18,9 +18,9 @@ from tutelage.policy.packing import TokenRow, plan_micro_batches
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import demonstrations
 from tutelage.train.gradients import accumulate
+from tutelage.train.numerics import Numerics
 from tutelage.train.optim import Optimizer
 from tutelage.train.setting import Setting
-from tutelage.train.update import Numerics
 from tutelage.types import Task
 
 WARMUP = 20
@@ -33,7 +33,7 @@ FLOOR = 0.05
 def demonstration_rows(setting: Setting, seeds: SeedTree, guess_share: float) -> list[TokenRow]:
     """One batch of demonstrations, drawn from the training tasks."""
     rng = seeds.python()
-    tasks = rng.sample(list(setting.tasks.train), setting.config.sft.batch_size)
+    tasks = rng.sample(list(setting.tasks.shown), setting.config.sft.batch_size)
     return [_row(setting, task, rng, guess_share) for task in tasks]
 
 

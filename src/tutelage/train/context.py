@@ -11,25 +11,36 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from tutelage.agents.tool_calling import ToolCallingAgent
+from tutelage.agents.builtin import BuiltinAgent
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.native import NativeEngine
-from tutelage.errors import RewardError
+from tutelage.errors import FailureBudgetError, RewardError
+from tutelage.policy.model import Policy
+from tutelage.resources import POLICY
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.store import Store, StoreWriter
+from tutelage.tracing import SpanRecord
+from tutelage.tracing.ingest import TraceIngest
 from tutelage.train import checkpoint
 from tutelage.train.folder import RunFolder, append_json
-from tutelage.train.optim import Optimizer
+from tutelage.train.given import LiveAgent
+from tutelage.train.loggers import Logger
+from tutelage.train.optim import Trained
 from tutelage.train.progress import Progress
+from tutelage.train.reference import frozen
 from tutelage.train.setting import Setting
-from tutelage.types import FailureCause, Rollout
+from tutelage.types import FailureCause, Mode, Rollout, Sampling
 
 EVALUATION_SLOTS = 64
+
+Player = BuiltinAgent | LiveAgent
+"""Whoever plays rollouts: a built-in agent, or one of the user's."""
 
 
 class Clock:
@@ -88,11 +99,17 @@ class Context:
         default_factory=dict[tuple[int, str, str], dict[str, Rollout]]
     )
     """Rollouts of the store that lie after the checkpoint, by (tick, mode, label) and id."""
-    optimizer: Optimizer | None = None
-    """The optimizer of the phase in progress."""
+    optimizer: Trained | None = None
+    """What the phase in progress trains beside the policy's weights."""
+    loggers: Sequence[Logger] = ()
+    """Where metrics go beside the run folder and the store."""
     kept: dict[str, Any] = field(default_factory=dict[str, Any])
     """Tensors that outlive a phase, such as the policy that reinforcement learning starts from."""
-    _engines: dict[bool, NativeEngine] = field(default_factory=dict[bool, NativeEngine])
+    _engines: dict[tuple[bool, str], NativeEngine] = field(
+        default_factory=dict[tuple[bool, str], NativeEngine]
+    )
+    """By whether samples are independent of their neighbours, and policy."""
+    _models: dict[str, Policy] = field(default_factory=dict[str, Policy])
 
     # ------------------------------------------------------------ records
 
@@ -102,6 +119,8 @@ class Context:
         append_json(self.folder.metrics, line)
         self.store.put_metrics(self.folder.name, self.state.tick, line)
         self.state.metrics_lines += 1
+        for logger in self.loggers:
+            logger.log(line)
         self.progress.step(step, values)
 
     def event(self, name: str, **values: Any) -> None:
@@ -128,18 +147,38 @@ class Context:
         path = checkpoint.save(self.folder, state, tensors)
         self.store.put_checkpoint(self.folder.name, state.tick, str(path))
 
+    def bind_others(self) -> None:
+        """Take further policies over from a checkpoint, where it has them, and keep their weights
+        in every one that follows."""
+        others = self.setting.others
+        for name, tensors in self.kept.get("others", {}).items():
+            others[name].load_tensors(tensors)
+            others[name].version = self.state.policy_version
+        if others:
+            self.kept["others"] = {
+                name: {n: t.detach() for n, t in policy.named()} for name, policy in others.items()
+            }
+
     def check_stop(self) -> None:
         """Save and raise `KeyboardInterrupt` when the user asked to stop."""
-        if self.stop.asked:
+        given = self.setting.given
+        if self.stop.asked or (given is not None and given.stage.stopping):
             self.save()
             raise KeyboardInterrupt
 
     # ------------------------------------------------------------ rollouts
 
+    def player(self, temperature: float, *, with_tools: bool = True) -> Player:
+        """Who plays in the phase in progress: demonstrations are of the built-in agent's calls, so
+        the cold start is measured on that one, whichever is trained."""
+        if self.state.phase == "cold_start":
+            return self.setting.agent(temperature, with_tools=with_tools)
+        return self.setting.player(temperature, with_tools=with_tools)
+
     def play(
         self,
         specs: Sequence[Spec],
-        agent: ToolCallingAgent,
+        agent: Player,
         *,
         invariant: bool = False,
         on_done: Callable[[Rollout], None] | None = None,
@@ -149,20 +188,106 @@ class Context:
         key = (first.step, first.mode.value, first.label)
         known = self.recorded.pop(key, {})
         ids = [s.seeds.id("roll") for s in specs]
-        if len(known) == len(ids) and all(i in known and not _ungraded(known[i]) for i in ids):
+        live = isinstance(agent, LiveAgent)
+        # A reward that failed has been mended since, where it is a function of ours.
+        good = live or not any(_ungraded(r) for r in known.values())
+        if len(known) == len(ids) and all(i in known for i in ids) and good:
             return self._counted([known[i] for i in ids])
         if self.recorded or known:
             self._forget_from(first.step, key)
-        engine = self._engine(invariant)
-        rollouts = asyncio.run(self._run(engine, specs, agent, on_done))
-        self.writer.submit(rollouts)
+        if isinstance(agent, LiveAgent):
+            rollouts = self._play_live(specs, agent, invariant, on_done)
+        else:
+            engine = self._engine(invariant)
+            rollouts = asyncio.run(self._run(engine, specs, agent, on_done))
+            self.writer.submit(rollouts)
         self._counted(rollouts)
-        self._stop_if_ungraded(rollouts)
+        if live:
+            self._stop_if_all_failed(rollouts)
+        else:
+            self._stop_if_ungraded(rollouts)
         return rollouts
+
+    def _play_live(
+        self,
+        specs: Sequence[Spec],
+        agent: LiveAgent,
+        invariant: bool,
+        on_done: Callable[[Rollout], None] | None,
+    ) -> list[Rollout]:
+        """Run rollouts of a Python agent on its stage, storing each as it ends."""
+        config, given, setting = self.setting.config, agent.given, self.setting
+        told = [f for f in (on_done, given.on_rollout) if f is not None]
+
+        def done(rollout: Rollout) -> None:
+            for listener in told:
+                listener(rollout)
+
+        def keep(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
+            self.writer.submit([rollout])
+            self.writer.submit_spans(self.folder.name, spans)
+
+        sources: dict[str, tuple[NativeEngine, Policy]] = {
+            resource: (self._engine(invariant, name), self._policy_of(name))
+            for resource, name in given.roles.policies.items()
+        }
+        sources |= {name: self._frozen(invariant) for name in given.roles.frozen}
+        sampling = Sampling(
+            temperature=agent.temperature, top_p=config.rollout.top_p, top_k=config.rollout.top_k
+        )
+        return given.stage.play(
+            specs,
+            sources,
+            sampling=sampling,
+            max_tokens=config.agent.max_tokens_per_turn,
+            token_budget=config.rollout.response_length,
+            settings=RunnerSettings(
+                self.folder.name,
+                timeout=config.agent.timeout,
+                group_deadline=config.agent.group_deadline,
+                concurrency=given.stage.n_runners,
+            ),
+            reward=given.reward if given.train is not None else setting.reward,
+            on_done=done,
+            on_spans=keep,
+            on_traces=TraceIngest(self.writer.submit_spans, self.folder.name),
+        )
+
+    def _policy_of(self, name: str) -> Policy:
+        return self.setting.policy if name == POLICY else self.setting.others[name]
+
+    def _frozen(self, invariant: bool) -> tuple[NativeEngine, Policy]:
+        """An engine over the policy as it was before training, and that policy."""
+        if "frozen" not in self._models:
+            if "start" not in self.kept:
+                named = self.setting.policy.named()
+                self.kept["start"] = {n: t.detach().clone() for n, t in named}
+            self._models["frozen"] = frozen(self.setting.policy, self.kept["start"])
+        policy = self._models["frozen"]
+        key = (invariant, "frozen ")
+        if key not in self._engines:
+            self._engines[key] = self._new_engine(invariant, policy)
+        return self._engines[key], policy
+
+    def _stop_if_all_failed(self, rollouts: Sequence[Rollout]) -> None:
+        """A training step in which nothing but failures came back has nothing to learn from."""
+        failures = [r.last.failure for r in rollouts if r.last.failure is not None]
+        if rollouts[0].mode is not Mode.TRAIN or len(failures) < len(rollouts):
+            return
+        self.writer.flush()
+        ends = ", ".join(f"{n} x {c}" for c, n in Counter(f.cause.value for f in failures).items())
+        raise FailureBudgetError(
+            f"all {len(rollouts)} rollouts of a step failed ({ends}), so there is nothing to learn "
+            f"from. The first: {failures[0].message}. Look at it with: tutelage show "
+            f"{rollouts[0].id}"
+        )
 
     def _counted(self, rollouts: list[Rollout]) -> list[Rollout]:
         """These rollouts, added to the totals, whether they were played or recorded."""
         self.state.rollouts += len(rollouts)
+        failed: dict[str, int] = self.state.results.setdefault("failures", {})
+        for failure in (r.last.failure for r in rollouts if r.last.failure is not None):
+            failed[failure.cause.value] = failed.get(failure.cause.value, 0) + 1
         self.state.tokens += sum(
             len(c.sampled.token_ids) for r in rollouts for a in r.attempts for c in a.calls
         )
@@ -184,7 +309,7 @@ class Context:
         self,
         engine: NativeEngine,
         specs: Sequence[Spec],
-        agent: ToolCallingAgent,
+        agent: BuiltinAgent,
         on_done: Callable[[Rollout], None] | None,
     ) -> list[Rollout]:
         config, setting = self.setting.config, self.setting
@@ -192,19 +317,27 @@ class Context:
             EngineDriver(engine, config.rollout.schedule),
             setting.policy.codec,
             setting.reward,
-            RunnerSettings(self.folder.name, timeout=config.agent.timeout),
+            RunnerSettings(
+                self.folder.name,
+                timeout=config.agent.timeout,
+                group_deadline=config.agent.group_deadline,
+            ),
         )
         return await runner.run(specs, agent, on_done)
 
-    def _engine(self, invariant: bool) -> NativeEngine:
-        """The training engine, or the one whose samples do not depend on neighbours."""
-        if invariant not in self._engines:
-            slots = min(EVALUATION_SLOTS, self.setting.config.rollout.slots) if invariant else None
-            self._engines[invariant] = self.setting.engine(slots=slots, invariant=invariant)
-        engine = self._engines[invariant]
-        if engine.version != self.setting.policy.version:
-            engine.set_version(self.setting.policy.version)
+    def _engine(self, invariant: bool, name: str = POLICY) -> NativeEngine:
+        """A policy's training engine, or the one whose samples do not depend on neighbours."""
+        policy, key = self._policy_of(name), (invariant, name)
+        if key not in self._engines:
+            self._engines[key] = self._new_engine(invariant, policy)
+        engine = self._engines[key]
+        if engine.version != policy.version:
+            engine.set_version(policy.version)
         return engine
+
+    def _new_engine(self, invariant: bool, policy: Policy) -> NativeEngine:
+        slots = min(EVALUATION_SLOTS, self.setting.config.rollout.slots) if invariant else None
+        return self.setting.engine(slots=slots, invariant=invariant, policy=policy)
 
     def _forget_from(self, tick: int, key: tuple[int, str, str]) -> None:
         """Drop what the store has of this tick and later but for complete sets already used."""

@@ -34,6 +34,12 @@ WALL_CLOCK_METRICS = ("time/", "tokens_per_second")
 """Beginnings of the names of metrics that may differ between equal runs; all others may not."""
 
 
+def is_wall_clock(name: str) -> bool:
+    """Whether a metric depends on the clock: those named above, and the seconds of tools."""
+    of_tool = name.startswith("tools/") and name.endswith("/seconds")
+    return of_tool or name.startswith(WALL_CLOCK_METRICS)
+
+
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """Paths and small files of one run."""
@@ -69,6 +75,18 @@ class RunFolder:
     def store(self) -> Path:
         """The SQLite database."""
         return self.path / "store.db"
+
+    def store_address(self) -> Path | str | None:
+        """Where the run's rollouts are: its own file, or the database that its configuration
+        names; None when there is no file yet."""
+        if self.store.is_file():
+            return self.store
+        try:
+            values = json.loads(self.config.read_text(encoding="utf-8"))
+            url = values["config"]["trainer"].get("store_url")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+        return url if isinstance(url, str) else None
 
     @property
     def checkpoints(self) -> Path:

@@ -11,21 +11,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
-from tutelage.config import Resolved
+from tutelage.config import Resolved, RunConfig
 from tutelage.engine.driver import EngineDriver
 from tutelage.errors import RunError, TutelageError
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
-from tutelage.store import RunStatus, StoreWriter, open_store
-from tutelage.train import checkpoint, machine, phases
+from tutelage.store import Listener, RunStatus, Store, StoreWriter, open_store
+from tutelage.tools.registry import close_tools
+from tutelage.train import checkpoint, machine
 from tutelage.train.context import Clock, Context, StopSignal, recorded_after
 from tutelage.train.folder import RunFolder, keep_lines, locked, write_json, write_text
+from tutelage.train.given import Given, check_python, record
+from tutelage.train.learner import check_models
+from tutelage.train.loggers import check_loggers, open_loggers
+from tutelage.train.measure import measure_before_or_after
+from tutelage.train.phases import COLD, CONTROL, RL
 from tutelage.train.progress import Progress
 from tutelage.train.report import write_report
+from tutelage.train.rl import run_rl
 from tutelage.train.setting import Setting, prepare
+from tutelage.train.supervised import run_cold_start, run_control
 from tutelage.types import Mode, Rollout
 
 Phase = tuple[str, Callable[[Context], None]]
@@ -33,24 +41,31 @@ Phase = tuple[str, Callable[[Context], None]]
 STOPPING = "stopping after this step; Ctrl-C again stops at once"
 
 
-def train(resolved: Resolved, folder: RunFolder, progress: Progress) -> dict[str, Any]:
-    """Run a job in a run folder; returns what is in result.json.
+def train(
+    resolved: Resolved, folder: RunFolder, progress: Progress, given: Given | None = None
+) -> dict[str, Any]:
+    """Run a job in a run folder; returns what is in result.json. `given` is a Python agent to
+    train, with its tasks.
 
     The folder is empty, or holds the same run and `trainer.resume_mode` is `auto`: then the job
     goes on from its latest checkpoint. With `resume_path` it goes on from a checkpoint of another
     run, which stays as it is.
     """
     trainer = resolved.config.trainer
+    check_loggers(trainer.logger)
     if folder.config.is_file():
         _same_run(resolved, folder)
-        return resume(folder, progress)
+        return resume(folder, progress, given)
     state, tensors = checkpoint.State(), dict[str, Any]()
     if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
         state, tensors = checkpoint.load(Path(trainer.resume_from_path))
         state.metrics_lines = 0
     with locked(folder):
         # What is wrong with the input is found before anything is written.
-        setting = prepare(resolved.config)
+        setting = prepare(resolved.config, given=given)
+        check_models(setting.policy, setting.config)
+        if given is not None:
+            record(folder, given, setting.tasks.splits)
         write_text(folder.config, resolved.to_json())
         write_json(folder.conditions, machine.conditions(setting.choice))
         if resolved.config.model.path is None:
@@ -58,10 +73,11 @@ def train(resolved: Resolved, folder: RunFolder, progress: Progress) -> dict[str
         return _work(resolved, folder, progress, setting, state, tensors)
 
 
-def resume(folder: RunFolder, progress: Progress) -> dict[str, Any]:
+def resume(folder: RunFolder, progress: Progress, given: Given | None = None) -> dict[str, Any]:
     """Go on with a run from its last complete checkpoint."""
     if not folder.config.is_file():
         raise RunError(f"{str(folder.path)!r} is no run folder: it has no config.json")
+    check_python(folder, given)
     with locked(folder):
         resolved = Resolved.from_json(folder.config.read_text())
         finished = folder.read_result()
@@ -71,7 +87,9 @@ def resume(folder: RunFolder, progress: Progress) -> dict[str, Any]:
                 write_report(folder)  # it was killed between the two
             return finished
         initial = _initial(folder)
-        setting = prepare(resolved.config, initial if initial.is_dir() else None)
+        setting = prepare(resolved.config, initial if initial.is_dir() else None, given)
+        if given is not None:
+            record(folder, given, setting.tasks.splits)
         found = checkpoint.complete(folder)
         state, tensors = checkpoint.load(found[-1]) if found else (checkpoint.State(), {})
         if folder.conditions.is_file():
@@ -124,21 +142,22 @@ def _phases(setting: Setting) -> list[Phase]:
     config = setting.config
     out: list[Phase] = []
     own = config.model.path is None or config.algorithm.name == "sft"
-    cold = own and setting.tasks.demonstrated and config.sft.max_steps > 0
+    cold = own and bool(setting.tasks.shown) and config.sft.max_steps > 0
     if cold:
-        out.append((phases.COLD, phases.run_cold_start))
+        out.append((COLD, run_cold_start))
     if config.algorithm.name == "sft":
         return [
             *out,
-            ("after", lambda c: phases.measure_before_or_after(c, "after", no_tools=True)),
+            ("after", lambda c: measure_before_or_after(c, "after", no_tools=True)),
         ]
     if config.trainer.val_before_train:
-        out.append(("before", lambda c: phases.measure_before_or_after(c, "before")))
-    out.append((phases.RL, phases.run_rl))
-    out.append(("after", lambda c: phases.measure_before_or_after(c, "after", no_tools=True)))
+        out.append(("before", lambda c: measure_before_or_after(c, "before")))
+    out.append((RL, run_rl))
+    no_tools = setting.given is None
+    out.append(("after", lambda c: measure_before_or_after(c, "after", no_tools=no_tools)))
     if config.trainer.control:
-        out.append((phases.CONTROL, phases.run_control))
-        out.append(("after_control", lambda c: phases.measure_before_or_after(c, "control")))
+        out.append((CONTROL, run_control))
+        out.append(("after_control", lambda c: measure_before_or_after(c, "control")))
     return out
 
 
@@ -152,8 +171,17 @@ def _work(
 ) -> dict[str, Any]:
     """Run all phases that are left, then write the result and the report."""
     config = setting.config
-    store = open_store(folder.store)
-    with store, StopSignal(lambda: progress.note(STOPPING)) as stop, StoreWriter(store) as writer:
+    store = open_store(config.trainer.store_url or folder.store)
+    with (
+        contextlib.ExitStack() as last,
+        _tracing(config, progress) as traced,
+        open_loggers(config, folder, progress) as loggers,
+        store,
+        StopSignal(lambda: progress.note(STOPPING)) as stop,
+        StoreWriter(store, also=traced) as writer,
+    ):
+        last.callback(close_tools, setting.tools)
+        _check_name_is_free(store, folder, config)
         store.put_run(
             folder.name,
             name=config.trainer.experiment_name or folder.name,
@@ -175,6 +203,7 @@ def _work(
             stop=stop,
             events=_read_events(folder),
             recorded=recorded_after(store, folder.name, state.tick),
+            loggers=loggers,
         )
         _restore(ctx, tensors)
         progress.start(config.recipe, _facts(ctx))
@@ -195,6 +224,31 @@ def _work(
         result = _end(ctx, RunStatus.SUCCEEDED, "finished")
     write_report(folder)
     return result
+
+
+@contextlib.contextmanager
+def _tracing(config: RunConfig, progress: Progress) -> Generator[Listener | None]:
+    """Sends rollouts to a collector when somebody asks for it; see `tracing/export.py`."""
+    from tutelage.tracing.export import OtlpExporter, endpoint
+
+    url = endpoint(config.trainer.otlp_endpoint)
+    if url is None:
+        yield None
+        return
+    content = config.trainer.otlp_content
+    with OtlpExporter(url, warn=progress.note, content=content) as exporter:
+        yield exporter.submit
+
+
+def _check_name_is_free(store: Store, folder: RunFolder, config: RunConfig) -> None:
+    """In a database of many runs a new folder may have the name of an old one."""
+    if config.trainer.store_url is None or checkpoint.complete(folder):
+        return
+    if any(run.id == folder.name for run in store.runs()) and store.count(folder.name):
+        raise RunError(
+            f"the store {store.where!r} has another run of the name {folder.name!r}; choose "
+            "another --output"
+        )
 
 
 def _end(ctx: Context, status: RunStatus, word: str) -> dict[str, Any]:
@@ -228,22 +282,26 @@ def _run_phases(ctx: Context) -> None:
 def _end_phase(ctx: Context, name: str) -> None:
     """Keep what later phases and the user need of a phase."""
     state, policy = ctx.state, ctx.setting.policy
-    if name == phases.RL:
+    if name == RL:
         state.results["rl_steps"] = state.phase_step
-    if name == phases.COLD:
+    if name == COLD:
         state.results["cold_start_steps"] = state.phase_step
     if name == "after":
         policy.save(ctx.folder.policy)
+        for name, other in ctx.setting.others.items():
+            other.save(ctx.folder.path / "policies" / name)
 
 
 def _restore(ctx: Context, tensors: dict[str, Any]) -> None:
     """Put a checkpoint's tensors back where they were."""
     if not tensors:
+        ctx.bind_others()
         return
     policy = ctx.setting.policy
     policy.load_tensors(tensors["policy"])
     policy.version = ctx.state.policy_version
     ctx.kept = dict(tensors["kept"])
+    ctx.bind_others()
     if "optimizer" in tensors:
         ctx.kept["optimizer"] = tensors["optimizer"]
 
@@ -284,6 +342,8 @@ def _result(ctx: Context, status: str) -> dict[str, Any]:
         "max_dlogp": state.max_dlogp,
         "test_tasks": len(ctx.setting.tasks.test),
         "guess_share": config.sft.guess_share,
+        "failures": state.results.get("failures", {}),
+        "mixed_steps": state.results.get("mixed_steps", 0),
         "phases": {k: round(v, 3) for k, v in state.seconds.items() if k != "total"},
     }
     if "skill_greedy" in state.results:

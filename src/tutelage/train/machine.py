@@ -21,7 +21,8 @@ import torch
 
 from tutelage.config import Machine, RunConfig
 from tutelage.policy.kernels import cpu_vendor, matmul_kernel
-from tutelage.train.update import Numerics
+from tutelage.tools.sandbox import tier_problems
+from tutelage.train.numerics import Numerics
 
 SMALL_MODEL = 20_000_000
 """Parameters below which one operation gets one thread: more would wait more than they work."""
@@ -163,11 +164,27 @@ def describe() -> list[tuple[str, str, str | None]]:
             "a run writes some 100 MB; free some space" if free < 1 else None,
         ),
     ]
+    lines.append(_sandbox())
     for package in ("transformers", "tokenizers", "safetensors", "hydra", "jinja2", "matplotlib"):
         there = importlib.util.find_spec(package) is not None
         remedy = None if there else "pip install 'tutelage[train]'"
         lines.append((package, _version(package) if there else "missing", remedy))
     return lines
+
+
+def _sandbox() -> tuple[str, str, str | None]:
+    """Where model-written code would run."""
+    problems = tier_problems()
+    for tier in ("namespaces", "rlimit"):
+        if problems[tier] is None:
+            why = "" if tier == "namespaces" else f" (namespaces: {problems['namespaces']})"
+            return "sandbox", f"{tier}{why}", None
+    reasons = "; ".join(f"{tier}: {problems[tier]}" for tier in ("namespaces", "rlimit"))
+    return (
+        "sandbox",
+        f"none ({reasons})",
+        "python_executor, the code agent and code_reward need user namespaces or Landlock",
+    )
 
 
 def _version(package: str) -> str:

@@ -8,10 +8,24 @@ norms and biases to AdamW. `update.py` and `cold_start.py` step them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from tutelage.config.rl import OptimizerConfig
+
+
+class Trained(Protocol):
+    """What a phase trains beside the policy's weights, as far as a checkpoint is concerned."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next step depends on."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a `state_dict`, bit for bit."""
+        ...
 
 
 class Optimizer:
@@ -57,6 +71,25 @@ def adamw(
     parameters = [t for _, t in named]
     part = torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=weight_decay, fused=True)
     return Optimizer([part], clip_grad)
+
+
+def adamw_of(named: Sequence[tuple[str, Tensor]], optim: OptimizerConfig) -> Optimizer:
+    """AdamW with the keys of `actor.optim` or `critic.optim`."""
+    return adamw(
+        named,
+        lr=optim.lr,
+        betas=optim.betas,
+        weight_decay=optim.weight_decay,
+        clip_grad=optim.clip_grad,
+    )
+
+
+def learning_rate_share(step: int, limit: int | None, optim: OptimizerConfig) -> float:
+    """Share of the learning rate at a step: warm-up, then constant or linear to zero at `limit`."""
+    rate = min(1.0, (step + 1) / optim.warmup_steps) if optim.warmup_steps else 1.0
+    if optim.lr_scheduler_type == "linear" and limit is not None:
+        rate *= 1.0 - step / limit
+    return rate
 
 
 def muon(

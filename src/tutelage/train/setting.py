@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tutelage.agents.tool_calling import ToolCallingAgent
+from tutelage.agents.builtin import OWN_TOOLS, BuiltinAgent, builtin_agent
 from tutelage.config import RunConfig
 from tutelage.engine.backends import make_backend
 from tutelage.engine.native import NativeEngine
 from tutelage.errors import ConfigError
 from tutelage.policy.model import Policy, build, load
-from tutelage.rewards import RewardFunction, check, resolve_reward
+from tutelage.resources import LLM, POLICY
+from tutelage.rewards import RewardFunction, RewardOptions, check, resolve_reward
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import Level, demonstrations, make_tasks
 from tutelage.tasks.dataset import Dataset
+from tutelage.tools.options import ToolOptions
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
+from tutelage.train.given import Given, LiveAgent
 from tutelage.train.machine import Choice, choose, set_threads
-from tutelage.types import Sampling, Task, ToolSpec
+from tutelage.types import INPUT_FIELDS, Sampling, Task, ToolSpec
 
 EMBEDDED_TOOLS = ("calculator", "sum_1_to_n", "lookup")
 EMBEDDED_REWARD = "math"
@@ -34,12 +37,20 @@ TRAIN_TASKS = 8192
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Training, validation and test tasks; `demonstrated` when gold calls can be shown."""
+    """Training, validation and test tasks, and what the cold start shows, if anything."""
 
     train: Sequence[Task]
     val: Sequence[Task]
     test: Sequence[Task]
-    demonstrated: bool
+    shown: Sequence[Task] = ()
+    """Training tasks whose gold calls are demonstrated."""
+    skill: Sequence[Task] = ()
+    """Held-out tasks like those, by which the cold start measures what it has taught."""
+
+    @property
+    def splits(self) -> Mapping[str, Sequence[Task]]:
+        """The three parts by name."""
+        return {"train": self.train, "val": self.val, "test": self.test}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +64,22 @@ class Setting:
     reward: RewardFunction
     policy: Policy
     choice: Choice
+    given: Given | None = None
+    """The Python agent that is trained, and what came with it; None for a built-in agent."""
+    others: Mapping[str, Policy] = field(default_factory=dict[str, "Policy"])
+    """Further policies that are trained at once, by name."""
 
     def specs(self) -> list[ToolSpec]:
         """What the model is told about the tools."""
         return [t.spec for t in self.tools.values()]
 
-    def agent(self, temperature: float, *, with_tools: bool = True) -> ToolCallingAgent:
+    def agent(self, temperature: float, *, with_tools: bool = True) -> BuiltinAgent:
         """The agent at a temperature; without tools it is told of none and gets no results."""
         config = self.config
-        return ToolCallingAgent(
-            tools=self.tools if with_tools else {},
-            sampling=Sampling(
+        return builtin_agent(
+            config.agent.agent_type,
+            self.tools if with_tools else {},
+            Sampling(
                 temperature=temperature,
                 top_p=config.rollout.top_p,
                 top_k=config.rollout.top_k,
@@ -71,11 +87,21 @@ class Setting:
             ),
             max_turns=config.agent.max_turns if config.agent.use_agent else 1,
             token_budget=config.response_tokens,
+            system_prompt=config.agent.system_prompt,
         )
 
-    def engine(self, *, slots: int | None = None, invariant: bool = False) -> NativeEngine:
-        """A native engine that samples from the policy."""
-        policy, codec = self.policy, self.policy.codec
+    def player(self, temperature: float, *, with_tools: bool = True) -> BuiltinAgent | LiveAgent:
+        """Who plays rollouts: the Python agent where one is given, else the built-in one."""
+        if self.given is not None:
+            return LiveAgent(self.given, temperature)
+        return self.agent(temperature, with_tools=with_tools)
+
+    def engine(
+        self, *, slots: int | None = None, invariant: bool = False, policy: Policy | None = None
+    ) -> NativeEngine:
+        """A native engine that samples from the policy, or from another one."""
+        policy = policy or self.policy
+        codec = policy.codec
         return NativeEngine(
             lambda count, width: make_backend(policy, count, width, self.choice.numerics.dtype),
             slots=slots or self.config.rollout.slots,
@@ -86,27 +112,88 @@ class Setting:
         )
 
 
-def prepare(config: RunConfig, policy_folder: Path | None = None) -> Setting:
-    """Make the setting of a run. `policy_folder` overrides where the policy comes from (resume)."""
+def prepare(
+    config: RunConfig, policy_folder: Path | None = None, given: Given | None = None
+) -> Setting:
+    """Make the setting of a run. `policy_folder` overrides where the policy comes from (resume);
+    `given` is the Python agent with its tasks, where there is one."""
     seeds = SeedTree(config.seed)
-    tasks = load_tasks(config)
+    tasks = load_tasks(config) if given is None else _given_tasks(config, given)
     tools = load_tools(config)
-    reward = resolve_reward(config.agent.reward_name or EMBEDDED_REWARD)
-    for part in (tasks.train, tasks.val, tasks.test):
-        check(reward, part)
-    policy = _policy(config, tasks, tools, policy_folder)
+    reward = _reward(config, given)
+    if given is None or given.reward is not None:
+        for part in (tasks.train, tasks.val, tasks.test):
+            check(reward, part)
+    policy = None if given is None else given.policies.get(POLICY)
+    if policy is None:
+        policy = _policy(config, tasks, tools, policy_folder)
+    elif policy_folder is not None:  # the object is trained, from where the run began
+        policy.load_tensors(dict(load(str(policy_folder)).named()))
     choice = choose(config, policy.count())
     if choice.device != policy.device:
         policy = policy.to(choice.device)
     set_threads(choice, config, policy.count())
-    return Setting(config, seeds, tasks, tools, reward, policy, choice)
+    others = {} if given is None else _others(given, policy)
+    return Setting(config, seeds, tasks, tools, reward, policy, choice, given, others)
+
+
+def _others(given: Given, main: Policy) -> dict[str, Policy]:
+    """The further policies: as handed over, from the folder that their LLM names, or copies."""
+    out: dict[str, Policy] = {}
+    for resource, name in given.roles.policies.items():
+        if name == POLICY or name in out:
+            continue
+        folder = model_folder(given.resources[resource])
+        found = given.policies.get(name) or (load(folder) if folder is not None else main.copy())
+        out[name] = found if found.device == main.device else found.to(main.device)
+    return out
+
+
+def model_folder(resource: object) -> str | None:
+    """The Hugging Face folder that an LLM's name is, None where it is only a label."""
+    if isinstance(resource, LLM) and Path(resource.name, "config.json").is_file():
+        return resource.name
+    return None
+
+
+def _given_tasks(config: RunConfig, given: Given) -> Tasks:
+    """The caller's tasks, or the embedded ones; a part of the training tasks is held out."""
+    limit = config.trainer.val_tasks
+    if given.train is None:
+        return load_tasks(config)
+    train, val = given.train, given.val
+    if val is None:
+        if len(train) < 2:
+            raise ConfigError("one training task cannot be split; add tasks or give val_dataset")
+        held = min(limit, max(1, len(train) // 10))
+        train, val = train[held:], train[:held]
+    test = val if given.test is None else given.test
+    demonstrated = config.recipe == "math" and all("calls" in t.fields for t in train)
+    if not demonstrated:
+        return Tasks(train, val[:limit], test[:limit])
+    return Tasks(train, val[:limit], test[:limit], shown=train, skill=val[:100])
+
+
+def _reward(config: RunConfig, given: Given | None) -> RewardFunction:
+    if given is None:
+        options = RewardOptions(
+            judge_base_url=config.judge.base_url,
+            judge_model=config.judge.model,
+            allow_unsandboxed=config.tools.allow_unsandboxed,
+        )
+        return resolve_reward(config.agent.reward_name or EMBEDDED_REWARD, options)
+    return given.reward or resolve_reward(EMBEDDED_REWARD)
 
 
 def load_tools(config: RunConfig) -> dict[str, Tool]:
     """The agent's tools; none where the agent is off."""
     if not config.agent.use_agent:
         return {}
-    return resolve_tools(config.agent.tools or EMBEDDED_TOOLS)
+    own = OWN_TOOLS.get(config.agent.agent_type, EMBEDDED_TOOLS)
+    options = ToolOptions(
+        search_index=config.tools.search_index, allow_unsandboxed=config.tools.allow_unsandboxed
+    )
+    return resolve_tools(config.agent.tools or own, options)
 
 
 def load_tasks(config: RunConfig) -> Tasks:
@@ -120,7 +207,8 @@ def load_tasks(config: RunConfig) -> Tasks:
             train=make_tasks(level, "train", TRAIN_TASKS, config.seed),
             val=make_tasks(level, "val", limit, config.seed),
             test=make_tasks(level, "test", limit, config.seed),
-            demonstrated=True,
+            shown=_shown(level, config),
+            skill=make_tasks("default", "val", min(100, limit), config.seed),
         )
     train = _files(data.train_files)
     if data.val_files:
@@ -131,7 +219,18 @@ def load_tasks(config: RunConfig) -> Tasks:
         held = min(limit, max(1, len(train) // 10))
         train, val = train[held:], train[:held]
     test = _files(data.test_files) if data.test_files else val
-    return Tasks(train, val[:limit], test[:limit], demonstrated=False)
+    return Tasks(train, val[:limit], test[:limit])
+
+
+def _shown(level: Level, config: RunConfig) -> list[Task]:
+    """Tasks of the default level, and as many of the harder one as `sft.hard_share` says."""
+    easy = make_tasks("default", "train", TRAIN_TASKS, config.seed)
+    if level == "default":
+        return easy
+    rng = SeedTree(config.seed).child("shown").python()
+    hard = make_tasks(level, "train", TRAIN_TASKS, config.seed)
+    share = config.sft.hard_share
+    return [h if rng.random() < share else e for h, e in zip(hard, easy, strict=True)]
 
 
 def _files(paths: Sequence[str]) -> Sequence[Task]:
@@ -146,7 +245,7 @@ def _policy(
     if folder is not None:
         return load(str(folder))
     if config.model.path is not None:
-        return load(config.model.path)
+        return load(config.model.path, template=config.agent.template)
     return build(
         _corpus(tasks.train, tools, SeedTree(config.seed)),
         size=config.model.size,
@@ -162,7 +261,8 @@ def _corpus(tasks: Sequence[Task], tools: Mapping[str, Tool], seeds: SeedTree) -
     names = " ".join(f"{t.name}({', '.join(t.parameters['properties'])})" for t in tools.values())
     for task in tasks[:2000]:
         yield f"system\nTools: {names}\nuser\nassistant\ntool\n"
-        yield str(task.input)
+        has_input = any(name in task.fields for name in INPUT_FIELDS)
+        yield str(task.input) if has_input else json.dumps(task.fields, ensure_ascii=False)
         if "calls" not in task.fields:
             continue
         for message in demonstrations(task, False, rng):

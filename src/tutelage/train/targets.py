@@ -9,18 +9,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from tutelage.config import Resolved, RunConfig
+from tutelage.engine.backends import make_backend
+from tutelage.engine.driver import EngineDriver
+from tutelage.engine.native import NativeEngine
 from tutelage.errors import ConfigError, RunError
 from tutelage.evaluate.outcome import Evaluation
 from tutelage.evaluate.run import Subject, ask_question, evaluate_tasks
+from tutelage.gateway.serving import ServedPolicy
 from tutelage.policy.model import load
 from tutelage.rewards import resolve_reward
+from tutelage.seeds import SeedTree
 from tutelage.tasks.dataset import Dataset
 from tutelage.tools.registry import resolve_tools
 from tutelage.train.folder import RunFolder, find
 from tutelage.train.progress import Progress
 from tutelage.train.setting import EMBEDDED_REWARD, load_tools
 from tutelage.types import Rollout, Task
+
+SERVED_LENGTH = 4096
 
 
 def evaluate(
@@ -73,6 +82,26 @@ def ask(
     return ask_question(subject, question, temperature=temperature, seed=seed)
 
 
+def served(target: str, *, slots: int, max_length: int | None, seed: int) -> ServedPolicy:
+    """A run's or a model's policy as a chat client; use it on one event loop.
+
+    `max_length` is the context in tokens; without it a run's own, or at most 4096 of a model's.
+    """
+    run = _run_of(target)
+    subject = _subject(target, run, ())
+    policy = subject.policy
+    wanted = max_length or (subject.max_length if run else SERVED_LENGTH)
+    engine = NativeEngine(
+        lambda slots, width: make_backend(policy, slots, width, torch.float32),
+        slots=slots,
+        max_length=min(wanted, policy.max_positions),
+        eos_ids=sorted(policy.codec.eos_ids),
+        decode=policy.codec.decode,
+    )
+    driver = EngineDriver(engine, schedule="free")
+    return ServedPolicy(driver, policy.codec, SeedTree(seed).child("serve"))
+
+
 def _run_of(target: str) -> tuple[RunFolder, RunConfig] | None:
     """The run that `target` names, None when it is a model folder or hub name."""
     path = Path(target)
@@ -102,4 +131,6 @@ def _subject(
         token_budget=config.response_tokens,
         max_length=config.rollout.max_len,
         timeout=config.agent.timeout,
+        agent_type=config.agent.agent_type,
+        system_prompt=config.agent.system_prompt,
     )

@@ -205,10 +205,10 @@ def _mixed_steps(source: Source) -> tuple[float, float, str] | None:
     steps = [step for step, _ in source.curve("cold_start", "loss/sft")]
     if source.config is None or not steps or not source.phase("rl"):
         return None
-    sft = source.config.config.sft
-    if not 0 < sft.mixed_steps < len(steps) or sft.guess_share == 0:
+    share, mixed = source.config.config.sft.guess_share, source.mixed_steps or 0
+    if not 0 < mixed < len(steps) or share == 0:
         return None
-    return (steps[-sft.mixed_steps], steps[-1], f"{exact_percent(sft.guess_share)} guess")
+    return (steps[-mixed], steps[-1], f"{exact_percent(share)} guess")
 
 
 def _over_minutes(source: Source, phase: str, metric: str) -> Points:

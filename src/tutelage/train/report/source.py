@@ -65,6 +65,12 @@ class Source:
     failed: tuple[Failed, ...] = ()
     remarks: tuple[str, ...] = ()
 
+    @property
+    def mixed_steps(self) -> int | None:
+        """Steps of the cold start's mixed part, once a result tells."""
+        found = number(self.result, "mixed_steps")
+        return None if found is None else int(found)
+
     def phase(self, name: str) -> list[JSON]:
         """The metric lines of one phase (`cold_start`, `rl`, `control`)."""
         return [line for line in self.metrics if line.get("phase") == name]
@@ -203,11 +209,12 @@ def _read_store(folder: RunFolder, remarks: list[str]) -> _Rollouts:
     from tutelage.store import open_store
 
     found = _Rollouts()
-    if not folder.store.is_file():
+    address = folder.store_address()
+    if address is None:
         remarks.append("There is no store.db, so no rollouts can be shown.")
         return found
     try:
-        with open_store(folder.store, create=False) as store:
+        with open_store(address, create=False) as store:
             run_id = _run_id(store, folder.name)
             if run_id is not None:
                 _read_rollouts(store, run_id, found)

@@ -41,13 +41,6 @@ def conclusions(source: Source) -> list[str]:
     return [s for s in sentences if s]
 
 
-def effort(source: Source) -> str:
-    """What the control has in common with RL: minutes, or steps where the run was bounded so."""
-    trainer = None if source.config is None else source.config.config.trainer
-    bounded = trainer is not None and (trainer.total_training_steps or trainer.total_epochs)
-    return "steps" if bounded else "minutes"
-
-
 def guess_share(source: Source) -> float | None:
     """The share of the mixed demonstrations that guess: as measured, else as configured."""
     measured = share(source.result, "guess_share")
@@ -71,7 +64,7 @@ def _cold_start(source: Source) -> str:
         return f"{who} is being trained on demonstrations: {counted(steps, 'step')} so far."
     sentence = f"{who} was first trained on demonstrations, for {counted(steps, 'step')}"
     guess = guess_share(source)
-    mixed = None if config is None else config.sft.mixed_steps
+    mixed = source.mixed_steps
     if guess is None or mixed == 0:
         return f"{sentence}."
     where = f"the last {counted(mixed, 'step')}" if mixed is not None else "the mixed part"
@@ -117,8 +110,8 @@ def _measuring(source: Source) -> str:
     sentence = f"Success is measured before and after on {counted(int(tasks), 'held-out task')}"
     if _has(source, "success_control"):
         return (
-            f"{sentence}{apart}; beside it stands a control that spent the same {effort(source)} "
-            "on supervised training with the policy's own successful rollouts."
+            f"{sentence}{apart}; beside it stands a control that spent about the same "
+            "time on supervised training with the policy's own successful rollouts."
         )
     return f"{sentence}{apart}."
 

@@ -222,7 +222,7 @@ def _rows(source: Source) -> list[Row]:
         row(
             "control",
             "Control",
-            f"same {story.effort(source)}, supervised on its own successes",
+            "about the same time, supervised on its own successes",
             "control_sampled",
             "control_greedy",
         ),

@@ -1,0 +1,78 @@
+"""Measurements: held-out tasks played once each, within a phase or as a phase of their own.
+
+A phase of measurement plays the test tasks, sampled and greedy, with samples that do not depend on
+the other tasks; a glance within a phase plays validation tasks, faster. `evaluate/outcome.py` sums
+up; `phases.py` has what all phases share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tutelage.evaluate.outcome import Evaluation, summarise
+from tutelage.rollouts.runner import Spec
+from tutelage.train.context import Context
+from tutelage.types import Mode, Rollout, Task
+
+
+def measure(
+    ctx: Context,
+    tasks: Sequence[Task],
+    label: str,
+    *,
+    temperature: float,
+    mode: Mode,
+    with_tools: bool = True,
+    invariant: bool = True,
+) -> Evaluation:
+    """Play held-out tasks once each. With `invariant` a task's samples do not depend on the other
+    tasks, bit for bit, at some cost."""
+    state = ctx.state
+    seeds = ctx.setting.seeds.child("evaluation", label, state.tick)
+    specs = [
+        Spec(task, mode, task.id, 0, seeds.child(i), state.tick, label)
+        for i, task in enumerate(tasks)
+    ]
+    done = 0
+
+    def count(_: Rollout) -> None:
+        nonlocal done
+        done += 1
+        ctx.progress.evaluation(label, done, len(specs))
+
+    agent = ctx.player(temperature, with_tools=with_tools)
+    return summarise(ctx.play(specs, agent, invariant=invariant, on_done=count))
+
+
+def glance(ctx: Context, tasks: Sequence[Task], label: str, temperature: float) -> Evaluation:
+    """A quick measurement on validation tasks, within a phase."""
+    return measure(ctx, tasks, label, temperature=temperature, mode=Mode.VAL, invariant=False)
+
+
+def measure_before_or_after(ctx: Context, name: str, *, no_tools: bool = False) -> None:
+    """The phase that measures test tasks, sampled and greedy, and keeps what it found."""
+    kinds = [("sampled", ctx.setting.config.rollout.temperature, True), ("greedy", 0.0, True)]
+    if no_tools:
+        kinds.append(("no_tools", 0.0, False))
+    ctx.progress.phase(f"measure {name}")
+    for kind, temperature, with_tools in kinds:
+        label = f"{name}/{kind}"
+        if label in ctx.state.results:
+            continue
+        ctx.state.tick += 1
+        found = measure(
+            ctx,
+            ctx.setting.tasks.test,
+            label,
+            temperature=temperature,
+            mode=Mode.TEST,
+            with_tools=with_tools,
+        )
+        ctx.state.results[label] = {
+            "success": found.success,
+            "interval": list(found.interval),
+            "mean_reward": found.mean_reward,
+            "by_family": {f: list(v) for f, v in found.by_family.items()},
+        }
+        ctx.save()
+        ctx.check_stop()

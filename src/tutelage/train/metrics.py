@@ -1,0 +1,51 @@
+"""What a step reports of its rollouts: rewards, turns, tokens, failures, tools.
+
+Every number is named for what it is and averaged, never summed. What the update reports is in
+`update.py`; which names depend on the clock, in `folder.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from tutelage.types import Rollout
+
+
+def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Rewards, turns, tokens, failures and tool use of a step, averaged."""
+    total = len(rollouts)
+    rewards = [r.reward.value for r in rollouts if r.reward is not None]
+    mean = sum(rewards) / max(1, len(rewards))
+    variance = sum((x - mean) ** 2 for x in rewards) / max(1, len(rewards))
+    out = {
+        "reward/mean": mean,
+        "reward/std": variance**0.5,
+        "reward/min": min(rewards, default=0.0),
+        "reward/max": max(rewards, default=0.0),
+        "rollout/turns": sum(len(r.last.calls) for r in rollouts) / total,
+        "rollout/tokens": sum(
+            len(c.sampled.token_ids) for r in rollouts for c in r.last.calls
+        ) / total,
+        "rollout/truncated": sum(r.last.stop in ("token_budget", "context") for r in rollouts)
+        / total,
+        "rollout/failed": sum(r.last.failure is not None for r in rollouts) / total,
+    }  # fmt: skip
+    parts: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        for name, value in (rollout.reward.parts if rollout.reward is not None else {}).items():
+            parts.setdefault(name, []).append(value)
+    out |= {f"reward/{n}": sum(v) / len(v) for n, v in sorted(parts.items())}
+    calls: Counter[str] = Counter()
+    errors: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
+    for result in (t for r in rollouts for t in r.last.tool_results):
+        name = result.name if result.error != "unknown_tool" else "unknown"
+        calls[name] += 1
+        errors[name] += result.error is not None
+        seconds[name] += result.seconds
+    for name in sorted(calls):
+        out[f"tools/{name}/calls"] = calls[name] / total
+        out[f"tools/{name}/errors"] = errors[name] / calls[name]
+        out[f"tools/{name}/seconds"] = seconds[name] / calls[name]
+    return out

@@ -1,0 +1,102 @@
+"""The phase of reinforcement learning: sample, reward, learn, until something ends it.
+
+What is sampled is `sampling.py`'s, what is learned `learner.py`'s; this is the loop around them,
+which keeps the clock, the metrics and the checkpoints. `phases.py` has what all phases share.
+"""
+
+from __future__ import annotations
+
+import time
+
+from tutelage.train.context import Context
+from tutelage.train.learner import Learner, make_learner
+from tutelage.train.measure import glance
+from tutelage.train.metrics import rollout_metrics
+from tutelage.train.phases import RL, end_step, ended, restore, seconds_left, step_limit
+from tutelage.train.sampling import sample_step
+from tutelage.train.team import Team
+
+
+def run_rl(ctx: Context) -> None:
+    """The phase, from where the checkpoint left it."""
+    setting, state = ctx.setting, ctx.state
+    learner = _learner(ctx)
+    ctx.optimizer = learner
+    limit = step_limit(ctx)
+    ctx.progress.phase("reinforcement learning", steps=limit, seconds=seconds_left(ctx))
+    while not ended(ctx, RL, limit):
+        step = state.phase_step
+        state.tick += 1
+        start = time.perf_counter()
+        sample = sample_step(ctx, RL, step)
+        sampled = time.perf_counter()
+        values = learner.step(
+            sample.rollouts,
+            seeds=setting.seeds.child(RL, step, "update"),
+            step=step,
+            limit=limit,
+            baselines=sample.baselines,
+        )
+        end = time.perf_counter()
+        state.phase_step = step + 1
+        state.max_dlogp = max(state.max_dlogp, values["max_dlogp"])
+        values |= rollout_metrics(sample.played) | sample.metrics
+        values |= {
+            "time/rollout": sampled - start,
+            "time/update": end - sampled,
+            "tokens_per_second": values["rollout/tokens"] * len(sample.played) / (end - start),
+        }
+        _validate(ctx, values)
+        end_step(ctx, RL, values)
+
+
+def _learner(ctx: Context) -> Learner | Team:
+    """The learner, in the state of the checkpoint when the phase was under way."""
+    setting, state = ctx.setting, ctx.state
+    config, fresh = setting.config, state.phase_step == 0
+    own = config.ref.path is None and config.model.path is None
+    if fresh and (config.trainer.control or (config.needs_reference and own)):
+        ctx.kept["start"] = {n: t.detach().clone() for n, t in setting.policy.named()}
+    learner = make_learner(
+        setting.policy,
+        config,
+        setting.choice.numerics,
+        fresh=fresh,
+        start=ctx.kept.get("start"),
+    )
+    if fresh and setting.others and config.needs_reference and config.ref.path is None:
+        ctx.kept["starts"] = {
+            name: {n: t.detach().clone() for n, t in policy.named()}
+            for name, policy in setting.others.items()
+        }
+    others = {
+        name: make_learner(
+            policy,
+            config,
+            setting.choice.numerics,
+            fresh=fresh,
+            start=ctx.kept.get("starts", {}).get(name),
+            name=name,
+        )
+        for name, policy in setting.others.items()
+    }
+    return restore(ctx, Team(learner, others) if others else learner)
+
+
+def _validate(ctx: Context, values: dict[str, float]) -> None:
+    """Every `test_freq` steps: held-out success, sampled and greedy; the end when it is solved."""
+    trainer, state = ctx.setting.config.trainer, ctx.state
+    if trainer.test_freq <= 0 or state.phase_step % trainer.test_freq:
+        return
+    start, cpu = time.perf_counter(), time.process_time()
+    tasks = ctx.setting.tasks.val
+    warm = ctx.setting.config.rollout.temperature
+    found = glance(ctx, tasks, f"{RL}/sampled", warm)
+    greedy = glance(ctx, tasks, f"{RL}/greedy", 0.0)
+    sampled = found.success
+    values |= {"val/success_sampled": sampled, "val/success_greedy": greedy.success}
+    values["val/reward/mean"] = found.mean_reward
+    values["time/validate"] = time.perf_counter() - start
+    values["time/validate_cpu"] = time.process_time() - cpu
+    if trainer.stop_at_success is not None and sampled >= trainer.stop_at_success:
+        state.phase_data["solved"] = True

@@ -1,0 +1,80 @@
+"""Numbers per token of a whole batch without gradients: log-probabilities, values, exact KL.
+
+The rows are cut into micro-batches by tokens and what a model says of each trained token is put
+back into one [B, T] tensor, 0 where nothing is trained. `learner.py` asks for what the estimator
+and the KL need before the first optimizer step.
+
+Legend: B rows, T tokens, K trained tokens of a micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from tutelage.config import RunConfig
+from tutelage.policy.model import Policy
+from tutelage.policy.packing import TokenRow, plan_micro_batches
+from tutelage.policy.value import ValueModel
+
+Found = tuple[Tensor, Tensor, Tensor]
+"""A number for each trained token, and its row and column: [K] each."""
+
+
+@torch.no_grad()
+def by_token(
+    rows: Sequence[TokenRow], max_tokens: int, ask: Callable[[list[TokenRow]], Found]
+) -> Tensor:
+    """What `ask` says of the trained tokens of some rows, for all rows, [B, T] on the CPU."""
+    out_BT = torch.zeros(len(rows), max(len(r.ids) for r in rows))
+    for chosen in plan_micro_batches(rows, max_tokens):
+        found_K, rows_K, columns_K = ask([rows[b] for b in chosen])
+        numbers_K = torch.tensor(chosen)[rows_K.cpu()]
+        out_BT[numbers_K, columns_K.cpu()] = found_K.float().cpu()
+    return out_BT
+
+
+def logp_of(
+    policy: Policy, rows: Sequence[TokenRow], config: RunConfig, dtype: torch.dtype
+) -> Tensor:
+    """Log-probabilities at the sampling temperature, [B, T]."""
+
+    def ask(some: list[TokenRow]) -> Found:
+        scores = policy.score(some, temperature=config.rollout.temperature, dtype=dtype)
+        return scores.logp_K, scores.rows_K, scores.columns_K
+
+    return by_token(rows, config.actor.max_tokens_per_micro_batch, ask)
+
+
+def values_of(
+    critic: ValueModel, rows: Sequence[TokenRow], config: RunConfig, dtype: torch.dtype
+) -> Tensor:
+    """The critic's value of each trained token, [B, T]."""
+
+    def ask(some: list[TokenRow]) -> Found:
+        found = critic.values(some, dtype)
+        return found.values_K, found.rows_K, found.columns_K
+
+    return by_token(rows, config.actor.max_tokens_per_micro_batch, ask)
+
+
+def full_kl_of(
+    policy: Policy,
+    reference: Policy,
+    rows: Sequence[TokenRow],
+    config: RunConfig,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The exact KL of the policy from the reference at each trained token, [B, T]."""
+    warm = config.rollout.temperature
+
+    def ask(some: list[TokenRow]) -> Found:
+        reference_KV = reference.network.distribution(some, warm, dtype)
+        scores = policy.score(some, temperature=warm, dtype=dtype, reference_KV=reference_KV)
+        kl_K = scores.full_kl_K
+        assert kl_K is not None, "the network was given the reference's distribution"
+        return kl_K, scores.rows_K, scores.columns_K
+
+    return by_token(rows, config.actor.max_tokens_per_micro_batch, ask)

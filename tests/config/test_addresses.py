@@ -1,0 +1,36 @@
+"""Where records go: databases and collectors are named without secrets."""
+
+from __future__ import annotations
+
+import pytest
+
+from tutelage.config import Machine, resolve
+from tutelage.errors import ConfigError
+
+LAPTOP = Machine(cuda_devices=0, cores=2)
+
+
+def test_the_flags_are_keys() -> None:
+    flags = {"store": "postgresql://me@db/x", "otlp": "http://localhost:4318"}
+    trainer = resolve("math", machine=LAPTOP, flags=flags).config.trainer
+    assert trainer.store_url == "postgresql://me@db/x"
+    assert trainer.otlp_endpoint == "http://localhost:4318"
+    assert trainer.otlp_content is False
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("store", "postgresql://me:secret@db/x", "holds a password"),
+        ("store", "postgresql://me@db/x?password=secret", "holds a password"),
+        ("store", "postgresql://db", "names no PostgreSQL database"),
+        ("store", "mysql://me:secret@db/x", "names no PostgreSQL database"),
+        ("store", "runs/store.db", "names no PostgreSQL database"),
+        ("otlp", "localhost:4318", "no http address"),
+        ("otlp", "grpc://localhost:4317", "no http address"),
+    ],
+)
+def test_what_is_no_address_or_holds_a_secret(key: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        resolve("math", machine=LAPTOP, flags={key: value})
+    assert "secret" not in str(caught.value)
