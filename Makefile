@@ -20,7 +20,7 @@ STAMP := $(VENV)/.installed
 UNIT := $(sort $(filter-out tests/system tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))))
 SYSTEM := $(wildcard tests/system)
 # What needs no peer is named run.py.
-BENCHMARKS := $(sort $(wildcard benchmarks/*/run.py))
+BENCHMARKS := $(subst /,.,$(sort $(patsubst %.py,%,$(wildcard benchmarks/*/run.py))))
 
 .DEFAULT_GOAL := help
 .PHONY: help venv train test test-full check format bench clean
@@ -68,7 +68,7 @@ format: venv ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
 
 bench: venv ## run the benchmarks that need no peer; benchmarks/README.md has the others
-	@for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
+	@for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python -m $$script $(ARGS) || exit 1; done
 	@echo "those that compare with a peer need its environment: see benchmarks/README.md"
 
 clean: ## remove .venv and all caches; runs/ stays

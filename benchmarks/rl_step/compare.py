@@ -130,10 +130,12 @@ def main() -> None:
     p.add_argument("--core", type=int, default=0)
     p.add_argument("--out", type=Path, default=HERE)
     args = p.parse_args()
+    wanted = [v.replace("+all", ", all") for v in args.variants.split(",")]
+    if strangers := sorted({*wanted} - {*VARIANTS}):
+        p.error(f"--variants: unknown {strangers[0]!r}; there are {', '.join(VARIANTS)}")
     with tempfile.TemporaryDirectory() as folder:
         model, train, test = prepare(Path(folder), args.size)
         common = ["--model", str(model), "--tasks", str(train), "--steps", str(args.steps)]
-        wanted = [v.replace("+all", ", all") for v in args.variants.split(",")]
         steps = [pair(args, common, name) for name in wanted]
         success = to_success(args, model, train, test) if args.seeds else []
     result = {"machine": machine(), "size": args.size, "steps": steps, "to_success": success}

@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +97,8 @@ def summary(steps: list[JSON], skip: int) -> JSON:
     }
 
 
-def main() -> None:
-    """Measure, and write the record to `--out`."""
+def main(argv: Sequence[str] | None = None, meter_type: type[Meter] = Meter) -> Meter:
+    """Measure, write the record to `--out`, and return the meter."""
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--model", required=True)
     p.add_argument("--tasks", required=True)
@@ -112,7 +112,7 @@ def main() -> None:
     p.add_argument("--until-success", type=float, default=0.0)
     p.add_argument("--all-rollouts", action="store_true", help="train groups without variance too")
     p.add_argument("--out", default="")
-    args = p.parse_args()
+    args = p.parse_args(argv)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
     from tutelage.config import resolve
@@ -143,7 +143,7 @@ def main() -> None:
         f"trainer.stop_at_success={args.until_success or 'null'}",
     ]
     folder = Path(tempfile.mkdtemp()) / "run"
-    meter = Meter(args.until_success)
+    meter = meter_type(args.until_success)
     jobs.train(resolve("math", keys, machine=machine.facts()), create(folder), meter)
     shutil.rmtree(folder.parent)
     result: JSON = {
@@ -156,6 +156,7 @@ def main() -> None:
     if args.out:
         Path(args.out).write_text(json.dumps(result, indent=1) + "\n")
     sys.stdout.write(json.dumps({k: result[k] for k in ("system", "summary", "reached")}) + "\n")
+    return meter
 
 
 if __name__ == "__main__":
