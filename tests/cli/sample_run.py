@@ -9,6 +9,7 @@ from typing import Any
 
 from tutelage.config import Machine, resolve
 from tutelage.store import open_store
+from tutelage.tracing import Identity, span, trace_attempt
 from tutelage.train.folder import RunFolder, append_json, create, write_json, write_text
 from tutelage.types import (
     Attempt,
@@ -150,3 +151,14 @@ def make_run(path: Path, *, result: bool = True, store: bool = True) -> RunFolde
             # Ids come from the seed, so runs of one seed share them.
             opened.put_rollouts([replace(r, run_id=folder.name) for r in rollouts()])
     return folder
+
+
+def add_span(runs: Path) -> None:
+    """Give the rollout `roll_aaaaaaaaaa...` a span of the user's own."""
+    with open_store(runs / "sums" / "store.db") as store:
+        (run,) = store.runs()
+        found = store.find_rollout("roll_aaaaaaaaaa", run.id)
+        identity = Identity(run.id, found.id, found.last.id)
+        with trace_attempt(identity) as trace, span("my step", {"n": 1}):
+            pass
+        store.put_spans(run.id, trace.records)

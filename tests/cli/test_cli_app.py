@@ -7,7 +7,10 @@ import pytest
 
 from .conftest import Tutelage
 
-VERBS = ("train", "resume", "eval", "ask", "runs", "show", "export", "config", "doctor")
+VERBS = (
+    "train", "resume", "eval", "ask", "serve", "runs", "show", "export", "index", "validate",
+    "config", "doctor"
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("args", [(), ("--help",), ("-h",)])

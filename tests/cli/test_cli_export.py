@@ -10,9 +10,11 @@ import pytest
 
 from tutelage.store import open_store
 from tutelage.tools.registry import BUILTIN_TOOLS
+from tutelage.tracing import read_otlp
+from tutelage.tracing.tree import orphans
 
 from .conftest import Fake, Tutelage
-from .sample_run import failure, make_run, rollout
+from .sample_run import add_span, failure, make_run, rollout
 
 
 @pytest.fixture
@@ -47,6 +49,22 @@ def test_chat_rows_carry_the_tools(tutelage: Tutelage, runs: Path, tmp_path: Pat
     assert not tmp_path.joinpath("rows.jsonl.tmp").exists()
 
 
+def test_traces(tutelage: Tutelage, runs: Path) -> None:
+    add_span(runs)
+    result = tutelage("export", "sums", "--format", "otlp")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert len(lines) == 4
+    traces = [read_otlp(line.encode(), "application/json") for line in lines]
+    assert all(orphans(spans) == [] for spans in traces)
+    (found,) = [s for spans in traces for s in spans if s.name == "my step"]
+    assert found.attributes["n"] == 1
+    assert "gen_ai.input.messages" not in result.stdout
+    whole = tutelage("export", "sums", "--format", "otlp", "--content", "--successful").stdout
+    assert "gen_ai.input.messages" in whole
+    assert len(whole.splitlines()) == 3
+
+
 def test_nothing_to_export_is_an_error_and_makes_no_file(
     tutelage: Tutelage, runs: Path, tmp_path: Path
 ) -> None:
@@ -72,7 +90,7 @@ def test_nothing_to_export_is_an_error_and_makes_no_file(
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (("sums", "--format", "csv"), "'csv' is no export format: use one of jsonl, sft"),
+        (("sums", "--format", "csv"), "'csv' is no export format: use one of jsonl, sft, otlp"),
         (("other",), "there is no run 'other'"),
         (("bare",), "has no store"),
         (("sums", "--out", "nowhere/rows.jsonl"), "cannot write 'nowhere/rows.jsonl'"),

@@ -9,7 +9,7 @@ from tutelage.cli.runs import is_held, last_metrics
 from tutelage.store import open_store
 
 from .conftest import Tutelage
-from .sample_run import failure, make_run, rollout, success
+from .sample_run import add_span, failure, make_run, rollout, success
 
 
 @pytest.fixture
@@ -99,6 +99,28 @@ def test_a_rollout_turn_by_turn(tutelage: Tutelage, runs: Path) -> None:
     assert result.stdout.count("gives 396") == 1
 
 
+def test_the_trace_of_a_rollout(tutelage: Tutelage, runs: Path) -> None:
+    add_span(runs)
+    shown = tutelage("show", "roll_aaaaaaaaaa").stdout
+    tree = shown[shown.index("Trace ") :].splitlines()
+    assert [line.split("  ")[1] if "  " in line else line for line in tree[1:2]] == [
+        "invoke_agent main"
+    ]
+    assert any("reward = 1" in line for line in tree)
+    assert any("├ chat policy" in line and "tokens" in line for line in tree)
+    assert any("├ execute_tool" in line for line in tree)
+    assert any("my step" in line for line in tree)
+    assert "gen_ai.input.messages" not in shown
+    more = tutelage("show", "roll_aaaaaaaaaa", "--content").stdout
+    assert "gen_ai.input.messages = " in more
+    assert "n = 1" in more
+
+
+def test_the_trace_of_a_failed_rollout(tutelage: Tutelage, runs: Path) -> None:
+    shown = tutelage("show", "roll_aaaaaabbb").stdout
+    assert "failed: agent_error" in shown[shown.index("Trace ") :]
+
+
 def test_tokens_of_a_rollout(tutelage: Tutelage, runs: Path) -> None:
     shown = tutelage("show", "roll_aaaaaaaaaa", "--tokens").stdout
     assert "7:-0.250 8:-0.750" in shown
@@ -144,7 +166,7 @@ def test_runs_of_one_seed_share_ids_and_the_newest_is_shown(tutelage: Tutelage, 
     assert "have it too: sums" in result.stdout
     chosen = tutelage("show", "roll_cccc", "--run", "sums").stdout
     assert "run     sums" in chosen
-    assert "too" not in chosen
+    assert "have it too" not in chosen
 
 
 def test_a_run_can_be_shown_after_its_folder_was_renamed(tutelage: Tutelage, runs: Path) -> None:

@@ -21,10 +21,13 @@ from tutelage.cli.doctor import doctor
 from tutelage.cli.eval import evaluate
 from tutelage.cli.export import export
 from tutelage.cli.failures import reported
+from tutelage.cli.index import index
 from tutelage.cli.resume import resume
 from tutelage.cli.runs import runs
+from tutelage.cli.serve import serve
 from tutelage.cli.show import show
 from tutelage.cli.train import train
+from tutelage.cli.validate import validate
 
 _HELP_WIDTH = 100
 
@@ -64,9 +67,12 @@ def build_app() -> typer.Typer:
     app.command("resume")(reported(resume))
     app.command("eval")(reported(evaluate))
     app.command("ask")(reported(ask))
+    app.command("serve")(reported(serve))
     app.command("runs")(reported(runs))
     app.command("show")(reported(show))
     app.command("export")(reported(export))
+    app.command("index")(reported(index))
+    app.command("validate")(reported(validate))
     app.command("config")(reported(config))
     app.command("doctor")(reported(doctor))
     return app

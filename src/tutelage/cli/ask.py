@@ -34,6 +34,6 @@ def ask(
         from tutelage.train.targets import ask as play
 
         rollout = play(target, question, tools=names(tools), temperature=temperature, seed=seed)
-    show_rollout(output(), rollout)
+    show_rollout(output(), rollout, graded=False)
     if rollout.last.failure is not None:
         raise typer.Exit(1)

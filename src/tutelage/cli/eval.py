@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,6 +45,9 @@ def evaluate(
         typer.Option(metavar="NAME", help="Reward by name or FILE.py:function; else the run's."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
+    otlp: Annotated[
+        str | None, typer.Option(metavar="URL", help="Collector that traces are sent to.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure a run's policy, or any model, on tasks."""
@@ -53,6 +57,9 @@ def evaluate(
 
     if temperature is None:
         temperature = 0.0 if samples == 1 else 1.0
+    from tutelage.tracing.export import endpoint
+
+    collector = endpoint(otlp)
     with waiting("loading torch ..."):
         from tutelage.train import targets as evaluation
     display = LiveDisplay(messages()).open()
@@ -70,11 +77,22 @@ def evaluate(
         )
     finally:
         display.finish()
+    if collector is not None:
+        _send(collector, found.rollouts)
     asked = {"target": target, "samples": samples, "temperature": temperature, "seed": seed}
     if as_json:
         typer.echo(json.dumps(as_record(found, asked), indent=2, allow_nan=False))
     else:
         show_evaluation(output(), found, samples)
+
+
+def _send(collector: str, rollouts: list[Rollout]) -> None:
+    """The traces of all rollouts to a collector; what cannot be sent is a warning."""
+    from tutelage.tracing.export import OtlpExporter
+
+    warn = partial(typer.echo, err=True)
+    with OtlpExporter(collector, warn=warn, max_queue=len(rollouts)) as exporter:
+        exporter.submit(rollouts)
 
 
 def as_record(found: Evaluation, asked: dict[str, Any]) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def show_next(console: Console, folder: RunFolder) -> None:
 
 def _footnotes(result: Mapping[str, Any]) -> Iterator[str]:
     if _measured(result, "control"):
-        yield "control: the same time of supervised training on its own successful rollouts."
+        yield "control: about the same time of supervised training on its own successful rollouts."
     if _share(result, _NO_TOOLS) is not None:
         yield "no tools: without them the policy must know the answers by heart."
     skill = _share(result, _SKILL)

@@ -73,6 +73,17 @@ def train(
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keys from a JSON or TOML file.")
     ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="postgresql://HOST/DATABASE instead of a file."),
+    ] = None,
+    otlp: Annotated[
+        str | None, typer.Option(metavar="URL", help="Collector that traces are sent to.")
+    ] = None,
+    allow_unsandboxed: Annotated[
+        bool,
+        typer.Option("--allow-unsandboxed", help="Run model-written code where no sandbox works."),
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Show the configuration, play one task, train nothing."),
@@ -101,6 +112,9 @@ def train(
         "test": test or None,
         "tools": tools,
         "reward": reward,
+        "tools.allow_unsandboxed": allow_unsandboxed or None,
+        "store": store,
+        "otlp": otlp,
     }
     resolved = resolve(recipe, overrides or (), machine=facts(), flags=flags, file=config)
     if dry_run:

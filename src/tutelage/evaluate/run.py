@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tutelage.agents.tool_calling import ToolCallingAgent
+from tutelage.agents.builtin import builtin_agent
 from tutelage.engine.backends import make_backend
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.native import NativeEngine
@@ -41,6 +41,8 @@ class Subject:
     token_budget: int = 1 << 20
     max_length: int = 1024
     timeout: float = 60.0
+    agent_type: str = "hf"
+    system_prompt: str | None = None
 
 
 def play(
@@ -61,11 +63,13 @@ def play(
         decode=policy.codec.decode,
         invariant=True,
     )
-    agent = ToolCallingAgent(
-        tools=subject.tools,
-        sampling=Sampling(temperature=temperature, max_tokens=subject.max_tokens_per_turn),
+    agent = builtin_agent(
+        subject.agent_type,
+        subject.tools,
+        Sampling(temperature=temperature, max_tokens=subject.max_tokens_per_turn),
         max_turns=subject.max_turns,
         token_budget=subject.token_budget,
+        system_prompt=subject.system_prompt,
     )
     settings = RunnerSettings("evaluation", timeout=subject.timeout)
 
