@@ -85,6 +85,8 @@ def test_every_command_is_one_that_exists(
             parse(words[1:])
         elif words[0] == "make":
             check_make(words[1:])
+        elif words[0] == "python":
+            assert ROOT.joinpath(words[1]).is_file(), f"{block.place}: there is no {words[1]!r}"
         else:
             assert words[0] in OTHER_COMMANDS, f"{block.place}: nothing checks {words[0]!r}"
 

@@ -28,8 +28,8 @@ NO_DEVICE = not Path("/dev/full").exists()
     [
         ("with_tools", 20_000, "cannot open the store 'run/store.db'"),
         ("with_tools", 200_000, "cannot write 'run/checkpoints/step_000000'"),
-        ("with_tools", 300_000, "cannot (store rollouts in|write) 'run/"),
-        ("with_tools", 400_000, "cannot (store rollouts in|write) 'run/"),
+        ("with_tools", 300_000, "cannot (store (rollouts|metrics) in|write) 'run/"),
+        ("with_tools", 400_000, "cannot (store (rollouts|metrics) in|write) 'run/"),
         ("with_tools", 750_000, "cannot write 'run/checkpoints/step_"),
         ("embedded", 1_000_000, "cannot write the policy to 'run/checkpoints/initial'"),
         ("embedded", 2_700_000, "cannot write 'run/checkpoints/step_"),

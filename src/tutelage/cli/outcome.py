@@ -97,6 +97,9 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
     if "status" in result:
         yield "status", str(result["status"])
     counts = {"rl_steps": "steps", "rollouts": "rollouts", "tokens": "tokens"}
+    if "sft_steps" in result:
+        counts = {"sft_steps": "supervised steps"} | counts
+        counts.pop("rl_steps")
     words = [
         f"{number(result[key])} {name}"
         for key, name in counts.items()

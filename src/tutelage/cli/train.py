@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tutelage.config import Resolved, RunConfig
+    from tutelage.train.sft import Preview
 
 
 def train(
@@ -23,7 +24,8 @@ def train(
         str,
         typer.Argument(
             metavar="RECIPE",
-            help="math: the embedded job, which needs nothing; rl: your own model and tasks.",
+            help="math: the embedded job, which needs nothing; rl: your own model and tasks; "
+            "sft: your own demonstrations.",
         ),
     ],
     overrides: Annotated[
@@ -57,7 +59,9 @@ def train(
     ] = None,
     train: Annotated[
         list[str] | None,
-        typer.Option(metavar="FILE", help="Training tasks: JSON, JSONL, CSV or Parquet."),
+        typer.Option(
+            metavar="FILE", help="Training tasks (sft: demonstrations): JSON, JSONL, CSV, Parquet."
+        ),
     ] = None,
     val: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Held-out tasks.")] = None,
     test: Annotated[
@@ -141,15 +145,39 @@ def _dry_run(resolved: Resolved) -> None:
     from tutelage.cli.console import output, say, waiting
     from tutelage.cli.rollout_view import show_head, show_rollout
     from tutelage.train import jobs
+    from tutelage.train.sft import Preview
 
     console = output()
     show_table(console, resolved)
     say(console)
-    with waiting("playing one task ..."):
+    supervised = resolved.config.recipe == "sft"
+    with waiting("reading demonstrations ..." if supervised else "playing one task ..."):
         rollout = jobs.dry_run(resolved)
+    if isinstance(rollout, Preview):
+        _show_preview(console, rollout)
+        return
     show_head(console, rollout)
     show_rollout(console, rollout)
     say(console, "\nDry run: one task was played and nothing was trained or written.")
+
+
+def _show_preview(console: Console, found: Preview) -> None:
+    """The first demonstration with what of it is trained, and how much there is."""
+    from tutelage.cli.console import facts, number, say, visible
+
+    say(console, ("The first demonstration; what is trained is green", "bold"))
+    for text, trained in found.pieces:
+        say(console, (visible(text), "green" if trained else "dim"))
+    say(console)
+    rows = f"{number(found.rows)} rows, {number(found.tokens)} tokens"
+    bound = "until the minutes are over" if found.steps is None else f"{number(found.steps)} steps"
+    pairs = [
+        ("read", f"{rows}, {number(found.trained)} of them trained, longest row {found.longest}"),
+        ("run", bound),
+        ("loss", f"{found.loss:.3f} nats a token on the first batch, untrained"),
+    ]
+    facts(console, pairs)
+    say(console, "\nDry run: nothing was trained or written.")
 
 
 def show_table(console: Console, resolved: Resolved) -> None:

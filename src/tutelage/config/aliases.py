@@ -35,6 +35,9 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "actor_rollout_ref.rollout.n": "agent.num_chains",
         "rollout.n": "agent.num_chains",
         "model.gradient_checkpointing": "model.enable_gradient_checkpointing",
+        "model.lora_rank": "model.lora.rank",
+        "model.lora_alpha": "model.lora.alpha",
+        "model.target_modules": "model.lora.target_modules",
         # People's.
         "model": "model.path",
         "size": "model.size",

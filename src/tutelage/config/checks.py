@@ -164,6 +164,27 @@ def _run(config: RunConfig) -> Iterator[Problem]:
         yield Problem(
             "trainer.total_training_steps", None, "the run would never end", "Use steps=100."
         )
+    if config.model.lora.rank and config.model.path is None:
+        yield Problem(
+            "model.lora.rank",
+            config.model.lora.rank,
+            "the embedded policy begins with random weights, which adapters cannot teach",
+            "Give a model with model.path, or use model.lora.rank=0.",
+        )
+    supervised = config.recipe == "sft"
+    if supervised and all(end is None for end in ends):
+        yield Problem("trainer.total_epochs", None, "the run would never end", "Use epochs=1.")
+    if supervised and not config.data.train_files:
+        yield Problem(
+            "data.train_files", (), "the recipe 'sft' has no demonstrations", "Give a file."
+        )
+    if supervised and config.data.test_files and config.agent.reward_name is None:
+        yield Problem(
+            "agent.reward_name",
+            None,
+            "success on the test tasks is measured by a reward",
+            "Name one, for example agent.reward_name=math, or leave data.test_files out.",
+        )
     if config.recipe == "rl":
         if not config.data.train_files:
             yield Problem(

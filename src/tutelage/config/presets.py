@@ -53,7 +53,22 @@ RL: dict[str, Any] = {
     "trainer.total_epochs": 1,
 }
 
-RECIPES = ("math", "rl")
+# Demonstrations of the user's own. The rate is what full fine-tuning of a pretrained model takes;
+# the embedded policy learns from nothing.
+SFT: dict[str, Any] = {
+    "algorithm.name": "sft",
+    "data.train_batch_size": 32,
+    "actor.optim.lr": 1e-5,
+    "actor.optim.lr_scheduler_type": "linear",
+    "actor.optim.warmup_steps": 20,
+    "sft.optimizer": "adamw",
+    "trainer.total_epochs": 1,
+    "trainer.test_freq": 50,
+    "trainer.save_freq": 100,
+}
+SFT_EMBEDDED: dict[str, Any] = {"actor.optim.lr": 3e-3, "sft.optimizer": "muon"}
+
+RECIPES = ("math", "rl", "sft")
 
 
 def preset(
@@ -69,11 +84,14 @@ def preset(
             values = {key: value for key, value in values.items() if key not in EMBEDDED_ONLY}
         name = f"math/{level}" if algorithm == "rl" else f"math/{level}/{algorithm}"
         return name, MappingProxyType(values)
-    if algorithm != "rl":
+    if algorithm != recipe:
+        what = "rewards" if recipe == "rl" else "demonstrations"
         raise Problem(
             "algorithm.name",
             algorithm,
-            f"the recipe {recipe!r} learns from rewards only",
-            "Leave it out, or use the recipe 'math'.",
+            f"the recipe {recipe!r} learns from {what} only",
+            f"Leave it out, or use the recipe {algorithm!r}.",
         )
-    return recipe, MappingProxyType(RL)
+    if recipe == "rl":
+        return recipe, MappingProxyType(RL)
+    return recipe, MappingProxyType(SFT if own_model else SFT | SFT_EMBEDDED)

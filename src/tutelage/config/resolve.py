@@ -154,7 +154,8 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
     known = defaults()
     level = users["data.level"].value if "data.level" in users else known["data.level"]
     rule = users.get("algorithm.name")
-    algorithm = known["algorithm.name"] if rule is None else rule.value
+    algorithm = "sft" if recipe == "sft" else known["algorithm.name"]
+    algorithm = algorithm if rule is None else rule.value
     try:
         own = "model.path" in users and users["model.path"].value is not None
         name, values = preset(recipe, level=level, algorithm=algorithm, own_model=own)

@@ -106,8 +106,8 @@ class OptimizerConfig(Section):
     """Decay rates of AdamW's two moments."""
     warmup_steps: CountOrZero = 0
     """Optimizer steps over which the learning rate rises from zero."""
-    lr_scheduler_type: Literal["constant", "linear"] = "constant"
-    """After the warm-up: `constant`, or `linear` to zero at the last step (of a bounded number)."""
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
+    """After the warm-up: `constant`; `linear` or `cosine` to zero at the last of bounded steps."""
     clip_grad: Positive = 1.0
     """Largest norm of the gradient; a longer one is scaled down to it."""
 

@@ -28,6 +28,17 @@ from tutelage.config.rl import ActorConfig, AlgorithmConfig, CriticConfig, RefCo
 Template = Literal["qwen2.5", "qwen2.5-vl", "qwen3", "llama-3.2"]
 
 
+class LoraConfig(Section):
+    """Low-rank adapters, trained instead of the model's own weights."""
+
+    rank: CountOrZero = 0
+    """Rank of the adapters; 0 trains the model's own weights."""
+    alpha: Positive = 16.0
+    """The adapters' product is multiplied by this over the rank."""
+    target_modules: Names = ()
+    """Linear layers that get one, such as q_proj,v_proj; empty takes all of the blocks."""
+
+
 class ModelConfig(Section):
     """The policy's weights."""
 
@@ -41,6 +52,8 @@ class ModelConfig(Section):
     """Number format of the forward pass; `auto` takes bfloat16 on a GPU, float32 on a CPU."""
     enable_gradient_checkpointing: bool = False
     """Recompute activations in the backward pass, which saves memory and costs time."""
+    lora: LoraConfig = LoraConfig()
+    """Adapters."""
 
 
 class DataConfig(Section):
@@ -60,6 +73,8 @@ class DataConfig(Section):
     """How a step draws its tasks: each once an epoch, or those solved about half the time most."""
     sampling_floor: PositiveShare = 0.1
     """Weight of a task that is always or never solved, where the best one has 1."""
+    max_length: Count | None = None
+    """Tokens of a demonstration at most, in `train sft`; null takes what the model is made for."""
     level: Literal["default", "hard"] = "default"
     """Difficulty of the embedded tasks."""
 
@@ -113,6 +128,9 @@ class JudgeConfig(Section):
 
 class SftConfig(Section):
     """The cold start: supervised steps on demonstrations before the first rollout is rewarded."""
+
+    optimizer: Literal["muon", "adamw"] = "muon"
+    """Optimizer of supervised training: `muon` for a policy from nothing, `adamw` for others."""
 
     lr: Positive = 3e-3
     """Learning rate of the cold start."""
@@ -193,7 +211,7 @@ class RunConfig(Section):
     output: str | None = None
     """Folder of the run; null makes one under `runs/`."""
     recipe: str = "math"
-    """What is trained on what: `math` is the embedded job, `rl` brings its own model and data."""
+    """`math` is the embedded job, `rl` your model and tasks, `sft` your demonstrations."""
     model: ModelConfig = ModelConfig()
     """The policy's weights."""
     data: DataConfig = DataConfig()

@@ -18,7 +18,7 @@ from tutelage.config.schema import RunConfig
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`keys` (a name ending in `.` means all below it) are unused when `applies`."""
+    """`keys` (a name ending in `.` or `_` means all that begin so) are unused when `applies`."""
 
     keys: tuple[str, ...]
     reason: str
@@ -26,7 +26,7 @@ class Rule:
 
     def covers(self, key: str) -> bool:
         """Whether the rule speaks of this key."""
-        return any(key == name or (name[-1] == "." and key.startswith(name)) for name in self.keys)
+        return any(key == name or (name[-1] in "._" and key.startswith(name)) for name in self.keys)
 
 
 def unused_keys(config: RunConfig, machine: Machine, set_keys: Iterable[str]) -> dict[str, str]:
@@ -43,6 +43,7 @@ def unused_keys(config: RunConfig, machine: Machine, set_keys: Iterable[str]) ->
 def _rules(config: RunConfig, machine: Machine) -> Iterator[Rule]:
     if device_of(config, machine) == "cpu":
         yield from ON_CPU
+    yield from SUPERVISED
     yield from LEARNING
     yield from KL
     yield from ENGINE
@@ -61,9 +62,24 @@ def _loss_not_in(*names: str) -> Callable[[RunConfig], bool]:
     return lambda config: config.actor.policy_loss.loss_mode not in names
 
 
-LEARNING = (
+SUPERVISED = (
+    Rule(
+        ("actor.", "data.train_batch_size", "trainer.total_training_steps", "trainer.total_epochs"),
+        "algorithm.name is sft, which makes no reinforcement-learning step",
+        lambda config: config.algorithm.name == "sft" and config.recipe != "sft",
+    ),
     Rule(
         (
+            "actor.ppo_",
+            "actor.use_kl_loss",
+            "actor.kl_loss_",
+            "actor.entropy_coeff",
+            "actor.clip_ratio",
+            "actor.clip_ratio_",
+            "actor.loss_",
+            "actor.skip_zero_variance",
+            "actor.policy_loss.",
+            "actor.fsdp_config.",
             "algorithm.adv_estimator",
             "algorithm.gamma",
             "algorithm.lam",
@@ -72,16 +88,12 @@ LEARNING = (
             "algorithm.norm_adv_by_std_in_grpo",
             "algorithm.single_member",
             "algorithm.kl_ctrl.",
-            "actor.",
+            "algorithm.filter_groups.",
             "critic.",
             "ref.",
             "agent.num_chains",
-            "data.train_batch_size",
-            "trainer.total_training_steps",
-            "trainer.total_epochs",
             "rollout.correction",
             "rollout.correction_cap",
-            "algorithm.filter_groups.",
             "data.sampling",
             "data.sampling_floor",
             "agent.group_deadline",
@@ -89,6 +101,54 @@ LEARNING = (
         "algorithm.name is sft, which makes no reinforcement-learning step",
         lambda config: config.algorithm.name == "sft",
     ),
+    Rule(
+        (
+            "sft.lr",
+            "sft.batch_size",
+            "sft.max_steps",
+            "sft.skill_target",
+            "sft.eval_every",
+            "sft.cooldown_steps",
+            "sft.mixed_steps",
+            "sft.guess_share",
+            "sft.mixed_success",
+            "sft.hard_share",
+        ),
+        "it steers the cold start of `train math`; `train sft` has lr, batch_size and steps",
+        lambda config: config.recipe == "sft",
+    ),
+    Rule(
+        ("trainer.stop_at_success", "trainer.control"),
+        "`train sft` ends after its steps or epochs, and is what a control would be",
+        lambda config: config.recipe == "sft",
+    ),
+    Rule(
+        (
+            "agent.agent_type",
+            "agent.tools",
+            "agent.reward_name",
+            "agent.use_agent",
+            "agent.max_turns",
+            "agent.max_tokens_per_turn",
+            "agent.timeout",
+            "agent.system_prompt",
+            "agent.backend",
+            "tools.",
+            "judge.",
+            "rollout.",
+            "trainer.val_tasks",
+        ),
+        "no task is played, because data.test_files names none",
+        lambda config: config.recipe == "sft" and not config.data.test_files,
+    ),
+    Rule(
+        ("data.max_length",),
+        "only `train sft` reads demonstrations",
+        lambda config: config.recipe != "sft",
+    ),
+)
+
+LEARNING = (
     Rule(
         ("critic.", "trainer.critic_warmup"),
         "the estimator trains no critic",
@@ -229,6 +289,11 @@ RUN = (
         ("tools.search_index",),
         "the agent has no search tool",
         lambda config: not {"search", "google_search"} & set(config.agent.tools),
+    ),
+    Rule(
+        ("model.lora.alpha", "model.lora.target_modules"),
+        "model.lora.rank is 0, so there are no adapters",
+        lambda config: config.model.lora.rank == 0,
     ),
     Rule(
         ("model.size", "model.layout"),

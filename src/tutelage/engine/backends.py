@@ -49,6 +49,8 @@ class FusedBackend:
 
     def __init__(self, network: FusedNetwork, rows: int, width: int, dtype: torch.dtype) -> None:
         self.device = network.device
+        self._network = network
+        network.merge()
         self._master = network.weights
         self._shared = dtype == torch.float32
         self._weights: Weights = (
@@ -68,7 +70,8 @@ class FusedBackend:
         self._cache.copy(source, target, length)
 
     def refresh(self) -> None:
-        """Cast the master weights again; nothing to do when they are shared."""
+        """Cast the master weights again; where they are shared they only take up adapters."""
+        self._network.merge()
         if not self._shared:
             self._weights.copy_(self._master)
 

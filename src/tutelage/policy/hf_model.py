@@ -36,13 +36,25 @@ class HFNetwork:
         """Size of a hidden state."""
         return int(self.model.get_output_embeddings().weight.shape[1])
 
+    def body(self) -> Any:
+        """The model without its output head."""
+        return self.model.base_model
+
     def copy(self) -> HFNetwork:
         """The same network with tensors of its own."""
         return HFNetwork(copy.deepcopy(self.model), self.device)
 
+    def to(self, device: torch.device) -> HFNetwork:
+        """The same network on another device."""
+        return HFNetwork(self.model, device)
+
+    def count(self) -> int:
+        """Number of parameters, frozen ones too."""
+        return sum(p.numel() for p in self.model.parameters())
+
     def trunk(self) -> Iterable[tuple[str, Tensor]]:
         """The tensors of the model without its output head."""
-        module: nn.Module = self.model.base_model
+        module: nn.Module = self.body()
         return ((n, p) for n, p in module.named_parameters() if p.requires_grad)
 
     def state(self) -> dict[str, Tensor]:
@@ -76,7 +88,7 @@ class HFNetwork:
         """Hidden states at the trained tokens, from the model without its output head."""
         ids_BT, seen_BT, rows_K, columns_K = self._lay_out(rows)
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
-            hidden_BTH = self.model.base_model(
+            hidden_BTH = self.body()(
                 input_ids=ids_BT, attention_mask=seen_BT, use_cache=False
             ).last_hidden_state
         return States(hidden_BTH[rows_K, columns_K - 1].float(), rows_K, columns_K)

@@ -59,17 +59,11 @@ class Policy:
     @property
     def max_positions(self) -> int:
         """The longest sequence the model is made for."""
-        return int(getattr(self.config, "max_position_embeddings", 0) or 1 << 20)
+        return max_positions(self.config)
 
     def to(self, device: torch.device) -> Policy:
         """This policy on another device; the one it was should not be used any more."""
-        network = self.network
-        if isinstance(network, FusedNetwork):
-            moved: Network = FusedNetwork(network.weights, device)
-        elif isinstance(network, HFNetwork):
-            moved = HFNetwork(network.model, device)
-        else:
-            raise TypeError(f"cannot move a {type(network).__name__}")
+        moved = self.network.to(device)
         return Policy(moved, self.config, self.codec, version=self.version)
 
     def copy(self) -> Policy:
@@ -85,8 +79,8 @@ class Policy:
         return [t for _, t in self.network.named()]
 
     def count(self) -> int:
-        """Number of parameters."""
-        return sum(t.numel() for t in self.parameters())
+        """Number of parameters, frozen ones too."""
+        return self.network.count()
 
     def score(
         self,
@@ -110,6 +104,11 @@ class Policy:
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Set the weights from `dict(self.named())`-shaped tensors, bit for bit."""
         for name, tensor in self.named():
+            if name not in tensors:
+                raise ModelError(
+                    f"what is to be loaded has no tensor {name!r}; it was written with another "
+                    "model, or with other adapters (model.lora)"
+                )
             tensor.copy_(tensors[name])
 
     def save(self, folder: Path) -> None:
@@ -203,14 +202,12 @@ def _instantiate(config: PretrainedConfig, seed: int) -> Any:
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
-def load(path: str, *, device: torch.device | None = None, template: str | None = None) -> Policy:
-    """Load any Hugging Face causal language model with a chat template, its own or a named one.
+def load_codec(path: str, *, template: str | None = None) -> tuple[PretrainedConfig, Codec]:
+    """The config and the codec of a Hugging Face model; no weight is read.
 
-    Raises `ModelError` when the folder is missing or broken, or has no chat template; the template
-    is looked at before any weight is read.
+    Raises `ModelError` when the folder is missing or broken, or has no chat template.
     """
-    from safetensors import SafetensorError
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     if Path(path).exists() and not (Path(path) / "config.json").is_file():
         raise ModelError(f"{path!r} is no Hugging Face model folder: it has no config.json")
@@ -229,6 +226,24 @@ def load(path: str, *, device: torch.device | None = None, template: str | None 
         codec.render_text([Message("user", "?")])
     except ModelError as error:
         raise ModelError(f"{path!r} cannot be used: {error}; mend its chat template") from error
+    return config, codec
+
+
+def max_positions(config: PretrainedConfig) -> int:
+    """The longest sequence that a model of this config is made for."""
+    return int(getattr(config, "max_position_embeddings", 0) or 1 << 20)
+
+
+def load(path: str, *, device: torch.device | None = None, template: str | None = None) -> Policy:
+    """Load any Hugging Face causal language model with a chat template, its own or a named one.
+
+    Raises `ModelError` when the folder is missing or broken, or has no chat template; the template
+    is looked at before any weight is read.
+    """
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+
+    config, codec = load_codec(path, template=template)
     try:
         with _quiet_transformers():
             loaded: Any = AutoModelForCausalLM.from_pretrained(

@@ -67,6 +67,14 @@ class Network(Protocol):
         """The same network with tensors of its own."""
         ...
 
+    def to(self, device: torch.device) -> Network:
+        """The same network on another device; the one it was should not be used any more."""
+        ...
+
+    def count(self) -> int:
+        """Number of parameters, frozen ones too."""
+        ...
+
     def trunk(self) -> Iterable[tuple[str, Tensor]]:
         """The tensors that `states` depends on, in a fixed order."""
         ...
@@ -121,9 +129,24 @@ class FusedNetwork:
         """Size of a hidden state."""
         return self.weights.shape.hidden
 
+    def current(self) -> Weights:
+        """The weights that a training forward computes with, with gradients."""
+        return self.weights
+
+    def merge(self) -> None:
+        """Bring `weights`, which the engine samples from, up to what is trained."""
+
     def copy(self) -> FusedNetwork:
         """The same network with tensors of its own."""
         return FusedNetwork(self.weights, self.device)
+
+    def to(self, device: torch.device) -> FusedNetwork:
+        """The same network on another device."""
+        return FusedNetwork(self.weights, device)
+
+    def count(self) -> int:
+        """Number of parameters."""
+        return self.weights.count()
 
     def trunk(self) -> Iterable[tuple[str, Tensor]]:
         """All tensors but a separate output head."""
@@ -145,21 +168,22 @@ class FusedNetwork:
         """Log-probabilities of the trained tokens of `rows`, by the packed forward."""
         batch = pack(rows, self.device, dtype)
         allowed = Allowed.of(sets, batch.rows_K, batch.columns_K)
-        hidden = training.hidden(self.weights, batch, dtype)
+        weights = self.current()
+        hidden = training.hidden(weights, batch, dtype)
         if reference_KV is not None:
-            z = self._logits(hidden, temperature)
+            z = _logits(hidden, weights.head, temperature)
             logp, entropy = pick(z, batch.lines_K, batch.targets_K, entropy_gradient, allowed)
             kl = exact_kl(z[batch.lines_K], reference_KV)
             return Scores(logp, entropy, batch.rows_K, batch.columns_K, kl)
         logp, entropy = score_hidden(
-            hidden, self.weights.head, batch, temperature, entropy_gradient, allowed
+            hidden, weights.head, batch, temperature, entropy_gradient, allowed
         )
         return Scores(logp, entropy, batch.rows_K, batch.columns_K)
 
     def states(self, rows: Sequence[TokenRow], dtype: torch.dtype) -> States:
         """Hidden states at the trained tokens of `rows`."""
         batch = pack(rows, self.device, dtype)
-        hidden = training.hidden(self.weights, batch, dtype)
+        hidden = training.hidden(self.current(), batch, dtype)
         return States(hidden[batch.lines_K].float(), batch.rows_K, batch.columns_K)
 
     @torch.no_grad()
@@ -168,12 +192,14 @@ class FusedNetwork:
     ) -> Tensor:
         """Log-probabilities [K, V] over the vocabulary at each trained token."""
         batch = pack(rows, self.device, dtype)
-        z = self._logits(training.hidden(self.weights, batch, dtype), temperature)
+        weights = self.current()
+        z = _logits(training.hidden(weights, batch, dtype), weights.head, temperature)
         return torch.log_softmax(z, -1)[batch.lines_K]
 
-    def _logits(self, hidden_SH: Tensor, temperature: float) -> Tensor:
-        """Tempered scores [S, V], all at once: an exact KL looks at every one of them."""
-        return linear(hidden_SH, self.weights.head.to(hidden_SH.dtype)).float() / temperature
+
+def _logits(hidden_SH: Tensor, head_VH: Tensor, temperature: float) -> Tensor:
+    """Tempered scores [S, V], all at once: an exact KL looks at every one of them."""
+    return linear(hidden_SH, head_VH.to(hidden_SH.dtype)).float() / temperature
 
 
 def exact_kl(z_KV: Tensor, reference_KV: Tensor) -> Tensor:

@@ -316,9 +316,10 @@ class _PolicySeat:
         await self._door.aclose()
         found = [pair for client in self._clients.values() for pair in await client.end()]
         found.sort(key=lambda pair: pair[0])
-        # Several sessions count from 0 each: the record has one order for all.
-        several = len(self._clients) > 1
-        return [replace(c, index=i) if several else c for i, (_, c) in enumerate(found)]
+        # Several sessions count from 0 each: the record has one order for all. A call over HTTP has
+        # the id that its client saw, by which spans and evaluations name it.
+        seen = self._door.response_id
+        return [replace(c, id=seen(c.id) or c.id, index=i) for i, (_, c) in enumerate(found)]
 
     def _sampling(self, name: str) -> Sampling:
         """What holds for requests that are silent about it."""

@@ -18,6 +18,7 @@ from typing import Any
 from tutelage.config import Resolved, RunConfig
 from tutelage.engine.driver import EngineDriver
 from tutelage.errors import RunError, TutelageError
+from tutelage.policy.lora import save_adapter
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.store import Listener, RunStatus, Store, StoreWriter, open_store
 from tutelage.tools.registry import close_tools
@@ -28,11 +29,12 @@ from tutelage.train.given import Given, check_python, record
 from tutelage.train.learner import check_models
 from tutelage.train.loggers import check_loggers, open_loggers
 from tutelage.train.measure import measure_before_or_after
-from tutelage.train.phases import COLD, CONTROL, RL
+from tutelage.train.phases import COLD, CONTROL, RL, SFT
 from tutelage.train.progress import Progress
 from tutelage.train.report import write_report
 from tutelage.train.rl import run_rl
 from tutelage.train.setting import Setting, prepare
+from tutelage.train.sft import Preview, prepare_sft, preview, run_sft
 from tutelage.train.supervised import run_cold_start, run_control
 from tutelage.types import Mode, Rollout
 
@@ -62,7 +64,7 @@ def train(
         state.metrics_lines = 0
     with locked(folder):
         # What is wrong with the input is found before anything is written.
-        setting = prepare(resolved.config, given=given)
+        setting = _prepare(resolved.config, given=given)
         check_models(setting.policy, setting.config)
         if given is not None:
             record(folder, given, setting.tasks.splits)
@@ -87,7 +89,7 @@ def resume(folder: RunFolder, progress: Progress, given: Given | None = None) ->
                 write_report(folder)  # it was killed between the two
             return finished
         initial = _initial(folder)
-        setting = prepare(resolved.config, initial if initial.is_dir() else None, given)
+        setting = _prepare(resolved.config, initial if initial.is_dir() else None, given)
         if given is not None:
             record(folder, given, setting.tasks.splits)
         found = checkpoint.complete(folder)
@@ -105,9 +107,20 @@ def resume(folder: RunFolder, progress: Progress, given: Given | None = None) ->
         return _work(resolved, folder, progress, setting, state, tensors)
 
 
-def dry_run(resolved: Resolved) -> Rollout:
-    """Play one task end to end with the untrained policy; nothing is written."""
-    setting = prepare(resolved.config)
+def _prepare(
+    config: RunConfig, policy_folder: Path | None = None, given: Given | None = None
+) -> Setting:
+    if config.recipe == "sft":
+        return prepare_sft(config, policy_folder)
+    return prepare(config, policy_folder, given)
+
+
+def dry_run(resolved: Resolved) -> Rollout | Preview:
+    """Play one task end to end with the untrained policy, or show what would be learned; nothing
+    is written."""
+    setting = _prepare(resolved.config)
+    if setting.lessons is not None:
+        return preview(setting, setting.lessons)
     engine = setting.engine(slots=1)
     spec = Spec(setting.tasks.train[0], Mode.VAL, "dry-run", 0, setting.seeds.child("dry-run"))
     settings = RunnerSettings("dry-run", timeout=resolved.config.agent.timeout)
@@ -141,6 +154,14 @@ def _phases(setting: Setting) -> list[Phase]:
     """What a configuration asks for, in order."""
     config = setting.config
     out: list[Phase] = []
+    if setting.lessons is not None:
+        tested = bool(setting.tasks.test)
+        if tested and config.trainer.val_before_train:
+            out.append(("before", lambda c: measure_before_or_after(c, "before")))
+        out.append((SFT, run_sft))
+        if tested:
+            out.append(("after", lambda c: measure_before_or_after(c, "after")))
+        return out
     own = config.model.path is None or config.algorithm.name == "sft"
     cold = own and bool(setting.tasks.shown) and config.sft.max_steps > 0
     if cold:
@@ -286,8 +307,12 @@ def _end_phase(ctx: Context, name: str) -> None:
         state.results["rl_steps"] = state.phase_step
     if name == COLD:
         state.results["cold_start_steps"] = state.phase_step
-    if name == "after":
+    if name == SFT:
+        state.results["sft_steps"] = state.phase_step
+    if name in ("after", SFT):
         policy.save(ctx.folder.policy)
+        if ctx.setting.config.model.path is not None:
+            save_adapter(policy, ctx.folder.path / "adapter", base=ctx.setting.config.model.path)
         for name, other in ctx.setting.others.items():
             other.save(ctx.folder.path / "policies" / name)
 
@@ -346,8 +371,8 @@ def _result(ctx: Context, status: str) -> dict[str, Any]:
         "mixed_steps": state.results.get("mixed_steps", 0),
         "phases": {k: round(v, 3) for k, v in state.seconds.items() if k != "total"},
     }
-    if "skill_greedy" in state.results:
-        out["skill_greedy"] = state.results["skill_greedy"]
+    told = ("skill_greedy", "sft_steps", "val_loss_before", "val_loss_after")
+    out |= {name: state.results[name] for name in told if name in state.results}
     names = {
         "before/sampled": "before_sampled",
         "before/greedy": "before_greedy",

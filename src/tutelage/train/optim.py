@@ -7,6 +7,7 @@ norms and biases to AdamW. `update.py` and `cold_start.py` step them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -85,15 +86,33 @@ def adamw_of(named: Sequence[tuple[str, Tensor]], optim: OptimizerConfig) -> Opt
 
 
 def learning_rate_share(step: int, limit: int | None, optim: OptimizerConfig) -> float:
-    """Share of the learning rate at a step: warm-up, then constant or linear to zero at `limit`."""
+    """Share of the learning rate at a step: warm-up, then constant, or to zero at `limit`."""
     rate = min(1.0, (step + 1) / optim.warmup_steps) if optim.warmup_steps else 1.0
-    if optim.lr_scheduler_type == "linear" and limit is not None:
+    if limit is not None and optim.lr_scheduler_type == "linear":
         rate *= 1.0 - step / limit
+    if limit is not None and optim.lr_scheduler_type == "cosine":
+        rate *= 0.5 + 0.5 * math.cos(math.pi * step / limit)
     return rate
 
 
+def muon_of(named: Sequence[tuple[str, Tensor]], optim: OptimizerConfig) -> Optimizer:
+    """Muon with the keys of `actor.optim`."""
+    return muon(
+        named,
+        lr=optim.lr,
+        betas=optim.betas,
+        weight_decay=optim.weight_decay,
+        clip_grad=optim.clip_grad,
+    )
+
+
 def muon(
-    named: Sequence[tuple[str, Tensor]], *, lr: float, weight_decay: float = 0.01
+    named: Sequence[tuple[str, Tensor]],
+    *,
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.98),
+    weight_decay: float = 0.01,
+    clip_grad: float = 1.0,
 ) -> Optimizer:
     """Muon over the blocks' matrices, AdamW over the rest, with one learning rate."""
     matrices = [t for n, t in named if t.ndim == 2 and _in_block(n)]
@@ -106,10 +125,8 @@ def muon(
                 matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
             )
         )
-    parts.append(
-        torch.optim.AdamW(rest, lr=lr, betas=(0.9, 0.98), weight_decay=weight_decay, fused=True)
-    )
-    return Optimizer(parts, clip_grad=1.0)
+    parts.append(torch.optim.AdamW(rest, lr=lr, betas=betas, weight_decay=weight_decay, fused=True))
+    return Optimizer(parts, clip_grad)
 
 
 def _in_block(name: str) -> bool:

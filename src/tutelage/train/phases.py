@@ -2,8 +2,8 @@
 
 A phase is a loop over steps that can stop after any step and go on later: what it needs to know is
 in `State.phase_step` and `State.phase_data`, and every draw is addressed by the seed tree. The
-phases are `measure.py`, `supervised.py` (cold start and control) and `rl.py`; `jobs.py` puts them
-in order.
+phases are `measure.py`, `supervised.py` (cold start and control), `sft.py` and `rl.py`; `jobs.py`
+puts them in order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tutelage.train.context import Context
 from tutelage.train.machine import trim_memory
 from tutelage.train.optim import Trained
 
-COLD, RL, CONTROL = "cold_start", "rl", "control"
+COLD, RL, CONTROL, SFT = "cold_start", "rl", "control", "sft"
 
 T = TypeVar("T", bound=Trained)
 

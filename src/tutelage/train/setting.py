@@ -26,6 +26,7 @@ from tutelage.tools.options import ToolOptions
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
 from tutelage.train.given import Given, LiveAgent
+from tutelage.train.lessons import Lessons
 from tutelage.train.machine import Choice, choose, set_threads
 from tutelage.types import INPUT_FIELDS, Sampling, Task, ToolSpec
 
@@ -68,6 +69,8 @@ class Setting:
     """The Python agent that is trained, and what came with it; None for a built-in agent."""
     others: Mapping[str, Policy] = field(default_factory=dict[str, "Policy"])
     """Further policies that are trained at once, by name."""
+    lessons: Lessons | None = None
+    """What the recipe `sft` trains on; see `train/sft.py`."""
 
     def specs(self) -> list[ToolSpec]:
         """What the model is told about the tools."""
@@ -125,6 +128,11 @@ def prepare(
         for part in (tasks.train, tasks.val, tasks.test):
             check(reward, part)
     policy = None if given is None else given.policies.get(POLICY)
+    if given is not None and given.policies and config.model.lora.rank:
+        raise ConfigError(
+            "model.lora makes adapters for a model that the run loads, and this one was handed "
+            "over as an object; name its folder instead, or give an object made by with_lora"
+        )
     if policy is None:
         policy = _policy(config, tasks, tools, policy_folder)
     elif policy_folder is not None:  # the object is trained, from where the run began
@@ -133,18 +141,20 @@ def prepare(
     if choice.device != policy.device:
         policy = policy.to(choice.device)
     set_threads(choice, config, policy.count())
-    others = {} if given is None else _others(given, policy)
+    others = {} if given is None else _others(given, policy, config)
     return Setting(config, seeds, tasks, tools, reward, policy, choice, given, others)
 
 
-def _others(given: Given, main: Policy) -> dict[str, Policy]:
+def _others(given: Given, main: Policy, config: RunConfig) -> dict[str, Policy]:
     """The further policies: as handed over, from the folder that their LLM names, or copies."""
     out: dict[str, Policy] = {}
     for resource, name in given.roles.policies.items():
         if name == POLICY or name in out:
             continue
         folder = model_folder(given.resources[resource])
-        found = given.policies.get(name) or (load(folder) if folder is not None else main.copy())
+        found = given.policies.get(name) or (
+            adapted(load(folder), config) if folder is not None else main.copy()
+        )
         out[name] = found if found.device == main.device else found.to(main.device)
     return out
 
@@ -176,13 +186,18 @@ def _given_tasks(config: RunConfig, given: Given) -> Tasks:
 
 def _reward(config: RunConfig, given: Given | None) -> RewardFunction:
     if given is None:
-        options = RewardOptions(
-            judge_base_url=config.judge.base_url,
-            judge_model=config.judge.model,
-            allow_unsandboxed=config.tools.allow_unsandboxed,
-        )
-        return resolve_reward(config.agent.reward_name or EMBEDDED_REWARD, options)
+        return reward_of(config)
     return given.reward or resolve_reward(EMBEDDED_REWARD)
+
+
+def reward_of(config: RunConfig) -> RewardFunction:
+    """The reward that the configuration names."""
+    options = RewardOptions(
+        judge_base_url=config.judge.base_url,
+        judge_model=config.judge.model,
+        allow_unsandboxed=config.tools.allow_unsandboxed,
+    )
+    return resolve_reward(config.agent.reward_name or EMBEDDED_REWARD, options)
 
 
 def load_tools(config: RunConfig) -> dict[str, Tool]:
@@ -222,6 +237,12 @@ def load_tasks(config: RunConfig) -> Tasks:
     return Tasks(train, val[:limit], test[:limit])
 
 
+def load_test_tasks(config: RunConfig) -> Sequence[Task]:
+    """The test tasks of the configured files, none without files; checked."""
+    files = config.data.test_files
+    return _files(files)[: config.trainer.val_tasks] if files else ()
+
+
 def _shown(level: Level, config: RunConfig) -> list[Task]:
     """Tasks of the default level, and as many of the harder one as `sft.hard_share` says."""
     easy = make_tasks("default", "train", TRAIN_TASKS, config.seed)
@@ -245,7 +266,7 @@ def _policy(
     if folder is not None:
         return load(str(folder))
     if config.model.path is not None:
-        return load(config.model.path, template=config.agent.template)
+        return adapted(load(config.model.path, template=config.agent.template), config)
     return build(
         _corpus(tasks.train, tools, SeedTree(config.seed)),
         size=config.model.size,
@@ -253,6 +274,17 @@ def _policy(
         seed=SeedTree(config.seed).child("weights").value(),
         max_positions=max(512, config.rollout.max_len),
     )
+
+
+def adapted(policy: Policy, config: RunConfig) -> Policy:
+    """The policy with adapters, where `model.lora` asks for them."""
+    lora = config.model.lora
+    if lora.rank == 0:
+        return policy
+    from tutelage.policy.lora import Lora, with_lora
+
+    shape = Lora(lora.rank, lora.alpha, lora.target_modules)
+    return with_lora(policy, shape, seed=SeedTree(config.seed).child("lora").value())
 
 
 def _corpus(tasks: Sequence[Task], tools: Mapping[str, Tool], seeds: SeedTree) -> Iterator[str]:

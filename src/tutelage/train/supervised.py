@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 
+from torch import Tensor
+
+from tutelage.config.schema import SftConfig
 from tutelage.evaluate.outcome import succeeded
 from tutelage.policy.packing import TokenRow
 from tutelage.rollouts.rows import build_rows
@@ -17,7 +21,7 @@ from tutelage.train import cold_start
 from tutelage.train.context import Context
 from tutelage.train.measure import glance
 from tutelage.train.metrics import rollout_metrics
-from tutelage.train.optim import adamw_of, learning_rate_share, muon
+from tutelage.train.optim import Optimizer, adamw, adamw_of, learning_rate_share, muon
 from tutelage.train.phases import COLD, CONTROL, RL, end_step, restore, step_limit
 from tutelage.train.sampling import sample_plain
 
@@ -33,7 +37,7 @@ def run_cold_start(ctx: Context) -> None:
     """Clean demonstrations until the skill is measured, a cool-down, then mixed ones."""
     setting, state = ctx.setting, ctx.state
     sft = setting.config.sft
-    ctx.optimizer = restore(ctx, muon(setting.policy.named(), lr=sft.lr))
+    ctx.optimizer = restore(ctx, _cold_optimizer(setting.policy.named(), sft))
     ctx.progress.phase("cold start", steps=sft.max_steps + sft.cooldown_steps + sft.mixed_steps)
     while "ended" not in state.phase_data:
         start = time.perf_counter()
@@ -60,6 +64,12 @@ def run_cold_start(ctx: Context) -> None:
         else:
             _mixed_step_ended(ctx, step + 1 - clean_until, values)
         end_step(ctx, COLD, values)
+
+
+def _cold_optimizer(named: Sequence[tuple[str, Tensor]], sft: SftConfig) -> Optimizer:
+    if sft.optimizer == "muon":
+        return muon(named, lr=sft.lr)
+    return adamw(named, lr=sft.lr, betas=(0.9, 0.98), weight_decay=0.01, clip_grad=1.0)
 
 
 def _clean_step_ended(ctx: Context, values: dict[str, float]) -> None:

@@ -120,6 +120,8 @@ def reward_chart(source: Source) -> Chart | None:
 
 def cold_start_chart(source: Source) -> Chart | None:
     """Loss and greedy success of the cold start; the steps of mixed quality are shaded."""
+    if source.phase("sft"):
+        return _sft_chart(source)
     loss = source.curve("cold_start", "loss/sft")
     success = source.curve("cold_start", "val/success_greedy")
     if not (loss or success):
@@ -141,6 +143,25 @@ def cold_start_chart(source: Source) -> Chart | None:
         note += " Shaded: demonstrations of mixed quality."
     svg = draw(panels, size=WIDE, x_label="cold-start step", salt="cold start")
     return Chart("Cold start", note, svg, tuple(legend))
+
+
+def _sft_chart(source: Source) -> Chart | None:
+    """The loss of `train sft` on its batches, and on the demonstrations held out."""
+    loss, held = source.curve("sft", "loss/sft"), source.curve("sft", "val/loss")
+    window = max(1, len(loss) // 20)
+    label = "loss of a step" if window == 1 else f"loss, mean of {window} steps"
+    curves = [(Series(loss, "train", "faint"), "")] if window > 1 else []
+    curves += [(Series(smoothed(loss, window), "train"), label)] if loss else []
+    curves += [(Series(held, "after", "marks"), "loss on held-out demonstrations")] if held else []
+    if not curves:
+        return None
+    return _chart(
+        "Supervised training",
+        "Nats for each token that the assistant wrote.",
+        curves,
+        x_label="step",
+        percent_axis=False,
+    )
 
 
 def control_chart(source: Source) -> Chart | None:

@@ -28,7 +28,7 @@ def headline(source: Source) -> str:
 def story(source: Source) -> list[tuple[str, str]]:
     """What was done, as titles and sentences: the cold start, the learning, the measuring."""
     chapters = (
-        ("Cold start", _cold_start(source)),
+        ("Supervised" if source.phase("sft") else "Cold start", _cold_start(source)),
         ("Learning", _learning(source)),
         ("Measuring", _measuring(source)),
     )
@@ -58,6 +58,9 @@ def _cold_start(source: Source) -> str:
         who = f"A small language model (size {config.model.size}), built from scratch,"
     else:
         who = f"The model {cut(config.model.path, 120)}"
+    shown = len(source.curve("sft", "loss/sft"))
+    if shown:
+        return f"{who} was trained on demonstrations, for {counted(shown, 'step')}."
     if not steps:
         return f"{who} went into training as it was, without a cold start." if config else ""
     if not source.result and not source.phase("rl"):

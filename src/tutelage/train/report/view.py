@@ -32,6 +32,7 @@ FINISHED = ("succeeded", "finished", "completed", "done", "ok")
 """Statuses after which there is nothing to resume."""
 PHASE_NAMES: Mapping[str, str] = {
     "rl": "RL",
+    "sft": "supervised training",
     "before": "measuring before",
     "after": "measuring after",
     "after_control": "measuring the control",
@@ -240,6 +241,7 @@ def _facts(source: Source) -> list[Fact]:
     result = source.result
     wanted = (
         ("rl_steps", "RL steps", count),
+        ("sft_steps", "supervised steps", count),
         ("rollouts", "rollouts", count),
         ("tokens", "sampled tokens", count),
         ("wall_seconds", "wall time", duration),

@@ -1,0 +1,95 @@
+"""What a prompt search sees of the world: an agent to play, an optimiser LLM to ask, and no more.
+
+Both are plain async functions, so that a search knows nothing of HTTP, engines or training. An
+`Episode` is one played task; a `Reply` is one answer of the optimiser. `evaluator.py` is the only
+caller of `Play`, `optimiser.py` the only caller of `Ask`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tutelage.types import JSON, FailureCause, Message, Task
+
+Components = Mapping[str, str]
+"""The texts of an agent that a search may rewrite, by name: prompts, tool descriptions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one rollout or one optimiser call cost: model calls, tokens, US dollars."""
+
+    calls: int = 1
+    tokens: int = 0
+    dollars: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One task, played once. A reward of None counts 0, with `failure` as its evidence."""
+
+    reward: float | None
+    exact: bool = False
+    """Whether the answer was right, beside any partial credit in `reward`."""
+    feedback: str = ""
+    """What the grader has to say about it, in words."""
+    trace: str = ""
+    """Tool calls, their results and the answer, as text."""
+    failure: FailureCause | None = None
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def value(self) -> float:
+        """The reward as it counts: 0 where there is none."""
+        return 0.0 if self.reward is None else self.reward
+
+    def to_dict(self) -> JSON:
+        """As JSON, for the journal."""
+        return {
+            "reward": self.reward,
+            "exact": self.exact,
+            "feedback": self.feedback,
+            "trace": self.trace,
+            "failure": self.failure,
+            "usage": usage_to_dict(self.usage),
+        }
+
+    @staticmethod
+    def from_dict(data: JSON) -> Episode:
+        """Back from JSON."""
+        cause = data["failure"]
+        return Episode(
+            reward=data["reward"],
+            exact=data["exact"],
+            feedback=data["feedback"],
+            trace=data["trace"],
+            failure=None if cause is None else FailureCause(cause),
+            usage=Usage(**data["usage"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer of the optimiser LLM."""
+
+    text: str
+    usage: Usage = field(default_factory=Usage)
+
+
+class Play(Protocol):
+    """Runs the agent with these components on one task; `sample` tells repeats apart."""
+
+    async def __call__(self, components: Components, task: Task, sample: int) -> Episode: ...
+
+
+class Ask(Protocol):
+    """Asks the optimiser LLM. `role` is `gradient` or `edit`; `step_key` names the request."""
+
+    async def __call__(self, role: str, messages: Sequence[Message], step_key: str) -> Reply: ...
+
+
+def usage_to_dict(usage: Usage) -> JSON:
+    """As JSON."""
+    return {"calls": usage.calls, "tokens": usage.tokens, "dollars": usage.dollars}

@@ -1,0 +1,106 @@
+"""The memory of a search: every finished rollout and every optimiser reply, in one SQLite file.
+
+A search is a pure function of its seed and of these answers. So resume is replay: the algorithm
+starts over, what the journal holds is not asked again, and the same decisions follow, byte for
+byte. Each answer is one transaction, on the disk when `put` returns, whatever kills the process
+next; a rollout that was under way is played again. Payloads are JSON. `evaluator.py` and
+`optimiser.py` write here.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tutelage.errors import RunError, StoreError
+from tutelage.types import JSON
+
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS header (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS step"
+    " (key TEXT PRIMARY KEY, payload TEXT NOT NULL, elapsed REAL NOT NULL)",
+)
+
+
+class Journal:
+    """Answers by step key. `where` None keeps them in memory, for a search that cannot resume."""
+
+    def __init__(self, where: Path | None = None) -> None:
+        """Open or make the file. Raises `StoreError`."""
+        self.where = where
+        try:
+            self._db = sqlite3.connect(where or ":memory:", isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            for table in _TABLES:
+                self._db.execute(table)
+        except sqlite3.Error as error:
+            raise StoreError(
+                f"the journal {str(where)!r} cannot be opened ({error}): give a folder where this "
+                "user may write, or move the file away"
+            ) from error
+
+    def open(self, header: Mapping[str, str], *, accept_changes: bool = False) -> None:
+        """Say whose journal this is. Raises `RunError` for another agent, grader, data or setting.
+
+        With `accept_changes` the new header counts from here on, and recorded stops are lifted.
+        """
+        known: dict[str, str] = dict(self._db.execute("SELECT name, value FROM header"))
+        changed = sorted(n for n in {*known, *header} if known.get(n) != header.get(n))
+        if known and changed and not accept_changes:
+            raise RunError(
+                f"the journal {str(self.where)!r} was kept for another {', '.join(changed)}: "
+                "start a new run, or accept the change with accept_changes=True"
+            )
+        with self._transaction():
+            self._db.execute("DELETE FROM header")
+            self._db.executemany("INSERT INTO header VALUES (?, ?)", sorted(header.items()))
+            if known and changed:
+                self._db.execute("DELETE FROM step WHERE key LIKE 'stop/%'")
+
+    def get(self, key: str) -> JSON | None:
+        """The answer under a step key, or None."""
+        row = self._db.execute("SELECT payload FROM step WHERE key = ?", (key,)).fetchone()
+        return None if row is None else json.loads(row[0])
+
+    def put(self, key: str, payload: JSON, elapsed: float = 0.0) -> None:
+        """Keep an answer for good. Raises `StoreError`, as for a full disk."""
+        text = json.dumps(payload, ensure_ascii=False, sort_keys=True)
+        try:
+            self._db.execute("INSERT INTO step VALUES (?, ?, ?)", (key, text, elapsed))
+        except sqlite3.Error as error:
+            raise StoreError(
+                f"the journal {str(self.where)!r} cannot be written ({error}): free some space, "
+                "then resume; what was acknowledged is kept"
+            ) from error
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Drop answers that are no evidence, so that a resume asks again."""
+        with self._transaction():
+            self._db.executemany("DELETE FROM step WHERE key = ?", [(k,) for k in keys])
+
+    def elapsed(self) -> float:
+        """Seconds of the search when its last answer was kept."""
+        return float(self._db.execute("SELECT coalesce(max(elapsed), 0) FROM step").fetchone()[0])
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    def _transaction(self) -> _Transaction:
+        return _Transaction(self._db)
+
+
+class _Transaction:
+    """BEGIN IMMEDIATE to COMMIT, or ROLLBACK."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._db.execute("COMMIT" if kind is None else "ROLLBACK")

@@ -1,0 +1,178 @@
+"""A plan: typed subtasks and who waits for whom, as one small immutable value.
+
+Edges are never stored twice. A node waits for the nodes whose outputs its arguments name
+(`<node-0>`, several in one argument allowed) and for those listed in `after`, so a plan cannot say
+one thing in its arguments and another in its graph. A `Plan` that exists is a DAG: cycles and
+dangling references are refused when it is made. `catalog.py` says which tools exist.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from typing import cast
+
+from tutelage.errors import DataError
+
+_REFERENCE = re.compile(r"<node-(\d+)>")
+
+
+def references(value: object) -> tuple[int, ...]:
+    """The nodes that an argument names, ascending; looks into lists and mappings."""
+    found: set[int] = set()
+    waiting = [value]
+    while waiting:
+        match waiting.pop():
+            case str() as text:
+                found.update(int(k) for k in _REFERENCE.findall(text))
+            case Mapping() as inner:
+                waiting.extend(cast("Mapping[object, object]", inner).values())
+            case list() | tuple() as inner:
+                waiting.extend(cast("Sequence[object]", inner))
+            case _:
+                pass
+    return tuple(sorted(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One subtask: the tool that does it and the arguments it is given."""
+
+    tool: str
+    arguments: Mapping[str, object] = field(default_factory=dict[str, object])
+    after: tuple[int, ...] = ()
+    """Nodes to wait for although no argument names them."""
+    description: str = ""
+
+    @property
+    def parents(self) -> tuple[int, ...]:
+        """Indices of the nodes that must end before this one starts, ascending."""
+        return tuple(sorted({*references(self.arguments), *self.after}))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An instruction and its subtasks. Raises `DataError` unless the subtasks form a DAG."""
+
+    instruction: str
+    nodes: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        _check(self.dependencies)
+
+    @property
+    def dependencies(self) -> tuple[tuple[int, ...], ...]:
+        """`dependencies[i]` lists the parents of node i."""
+        return tuple(node.parents for node in self.nodes)
+
+    @property
+    def edges(self) -> tuple[tuple[int, int], ...]:
+        """Pairs (i, j): i ends before j starts."""
+        return tuple((i, j) for j, parents in enumerate(self.dependencies) for i in parents)
+
+
+def _check(dependencies: Sequence[Sequence[int]]) -> None:
+    count = len(dependencies)
+    for child, parents in enumerate(dependencies):
+        for parent in parents:
+            if not 0 <= parent < count:
+                raise DataError(
+                    f"node {child} depends on node {parent!r}, and the plan has {count} nodes, "
+                    f"numbered from 0; name a node that exists"
+                )
+    _order(dependencies)
+
+
+def _order(dependencies: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    try:
+        return tuple(TopologicalSorter(dict(enumerate(dependencies))).static_order())
+    except CycleError as error:
+        cycle = " -> ".join(str(node) for node in cast("list[int]", error.args[1]))
+        raise DataError(
+            f"the dependencies form a cycle: {cycle!r}; remove one of these references"
+        ) from error
+
+
+def adjacency(plan: Plan) -> list[list[int]]:
+    """The square matrix of execution logs: `[i][j]` is 1 when i comes before j."""
+    size = len(plan.nodes)
+    matrix = [[0] * size for _ in range(size)]
+    for before, after in plan.edges:
+        matrix[before][after] = 1
+    return matrix
+
+
+def dependencies_of(matrix: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """Parent lists from an adjacency matrix. Raises `DataError` unless it is square, 0 or 1."""
+    size = len(matrix)
+    for i, row in enumerate(matrix):
+        if len(row) != size:
+            raise DataError(f"adjacency row {i} has {len(row)} entries; a square needs {size}")
+        for entry in row:
+            if entry not in (0, 1):
+                raise DataError(f"adjacency row {i} holds {entry!r}; entries are 0 or 1")
+    return tuple(tuple(i for i in range(size) if matrix[i][j]) for j in range(size))
+
+
+def is_valid_dag(matrix: Sequence[Sequence[int]]) -> bool:
+    """Whether an adjacency matrix is square, holds only 0 and 1, and has no cycle."""
+    try:
+        _check(dependencies_of(matrix))
+    except DataError:
+        return False
+    return True
+
+
+def levels(plan: Plan) -> tuple[tuple[int, ...], ...]:
+    """Nodes by their distance from the start; those of one level can run side by side."""
+    dependencies = plan.dependencies
+    depth: dict[int, int] = {}
+    for node in _order(dependencies):
+        depth[node] = 1 + max((depth[parent] for parent in dependencies[node]), default=-1)
+    return tuple(
+        tuple(node for node in range(len(plan.nodes)) if depth[node] == level)
+        for level in range(1 + max(depth.values(), default=-1))
+    )
+
+
+def critical_path(plan: Plan, seconds: Sequence[float]) -> tuple[float, tuple[int, ...]]:
+    """The longest chain and its length when node i takes `seconds[i]`; (0.0, ()) when empty."""
+    if len(seconds) != len(plan.nodes):
+        raise DataError(f"{len(seconds)} durations for {len(plan.nodes)} nodes; give one a node")
+    for node, duration in enumerate(seconds):
+        if not math.isfinite(duration) or duration < 0:
+            raise DataError(f"node {node} takes {duration!r} seconds; give a finite number >= 0")
+    if not plan.nodes:
+        return 0.0, ()
+    dependencies = plan.dependencies
+    best: dict[int, tuple[float, tuple[int, ...]]] = {}
+    for node in _order(dependencies):
+        chains = [best[parent] for parent in dependencies[node]]
+        length, path = max(chains, key=lambda chain: chain[0], default=(0.0, ()))
+        best[node] = length + seconds[node], (*path, node)
+    return max(best.values(), key=lambda chain: chain[0])
+
+
+def to_text(plan: Plan) -> str:
+    """One line a node, by level: its number, its tool and what it waits for."""
+    lines: list[str] = []
+    for number, level in enumerate(levels(plan)):
+        lines.append(f"level {number}")
+        for index in level:
+            node = plan.nodes[index]
+            waits = ", ".join(str(parent) for parent in node.parents)
+            lines.append(f"  [{index}] {node.tool}" + (f"  after {waits}" if waits else ""))
+    return "\n".join(lines)
+
+
+def to_mermaid(plan: Plan) -> str:
+    """A Mermaid flowchart. Characters that Mermaid reads as syntax are written as entities."""
+    lines = ["flowchart LR"]
+    for index, node in enumerate(plan.nodes):
+        label = "".join(c if c.isalnum() or c in " _-." else f"#{ord(c)};" for c in node.tool)
+        lines.append(f'    n{index}["{label}"]')
+    lines.extend(f"    n{before} --> n{after}" for before, after in plan.edges)
+    return "\n".join(lines)

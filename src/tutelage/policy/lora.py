@@ -1,0 +1,274 @@
+"""Low-rank adapters (LoRA, Hu et al. 2021): a frozen model, and two thin matrices for each of some.
+
+A linear layer computes with `W + (alpha / rank) B A`, where only A [rank, in] and B [out, rank] are
+trained; B begins at zero, so a fresh adapter changes nothing. On the fused decoder the sum is made
+of the same tensors by the same operation for the trainer, where gradients flow through it into A
+and B, and for the engine, which takes it over when the policy's version grows: both compute with
+the same bits. Other architectures run on `peft`'s own layers. Memory holds the adapted matrices
+twice, and an optimizer for the adapters only; a step computes about as much as full training does.
+`save_adapter` writes peft's format.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tutelage.errors import ConfigError, MissingExtraError
+from tutelage.policy.hf_model import HFNetwork
+from tutelage.policy.model import Policy
+from tutelage.policy.network import FusedNetwork
+from tutelage.policy.weights import Layer, Shape, Weights
+
+MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""The linear layers of a Llama or Qwen block by their Hugging Face names."""
+
+_FUSED = {
+    "qkv": MODULES[:3],
+    "out": MODULES[3:4],
+    "gate_up": MODULES[4:6],
+    "down": MODULES[6:],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Lora:
+    """The shape of adapters. No `targets` means every linear layer of the blocks."""
+
+    rank: int
+    alpha: float
+    targets: tuple[str, ...] = ()
+
+    @property
+    def scale(self) -> float:
+        """What B A is multiplied by."""
+        return self.alpha / self.rank
+
+
+def with_lora(policy: Policy, lora: Lora, *, seed: int) -> Policy:
+    """`policy` with its weights frozen and fresh adapters, drawn from `seed`.
+
+    Raises `ConfigError` when a target names no linear layer, `MissingExtraError` without peft.
+    """
+    if importlib.util.find_spec("peft") is None:
+        raise MissingExtraError(
+            "model.lora needs peft, which is not installed: `pip install tutelage[lora]`"
+        )
+    network = policy.network
+    if isinstance(network, FusedNetwork):
+        adapted: FusedNetwork | HFNetwork = LoraNetwork.fresh(network, lora, seed)
+    elif isinstance(network, HFNetwork):
+        adapted = PeftNetwork.fresh(network, lora, seed)
+    else:
+        raise TypeError(f"no adapters for a {type(network).__name__}")
+    return Policy(adapted, policy.config, policy.codec, version=policy.version)
+
+
+# ---------------------------------------------------------------- on the fused decoder
+
+
+class LoraNetwork(FusedNetwork):
+    """The fused decoder with adapters. `weights` are the merged ones, as of the last `merge`."""
+
+    def __init__(self, base: Weights, adapters: dict[str, Tensor], lora: Lora) -> None:
+        """`base` is shared and never changed; `adapters` are named `layers.0.q_proj.lora_A`."""
+        self.device = base.embed.device
+        self.base, self.lora = base, lora
+        self._adapters = adapters
+        for tensor in adapters.values():
+            tensor.requires_grad_()
+        with torch.no_grad():
+            self.weights = self.current()
+
+    @staticmethod
+    def fresh(network: FusedNetwork, lora: Lora, seed: int) -> LoraNetwork:
+        """Fresh adapters on a network, whose tensors are frozen and shared."""
+        targets = lora.targets or MODULES
+        unknown = [name for name in targets if name not in MODULES]
+        if unknown:
+            raise ConfigError(
+                f"model.lora.target_modules has {unknown[0]!r}, which is no linear layer of this "
+                f"model; there are {', '.join(MODULES)}"
+            )
+        base = network.weights
+        for tensor in base.parameters():
+            tensor.requires_grad_(False)
+        generator = torch.Generator().manual_seed(seed)
+        adapters: dict[str, Tensor] = {}
+        for i, layer in enumerate(base.layers):
+            for field, modules in _FUSED.items():
+                whole: Tensor = getattr(layer, field)
+                for module, rows in zip(modules, _sizes(base.shape, field), strict=True):
+                    if module not in targets:
+                        continue
+                    # The distribution of torch's linear layers, which is peft's too.
+                    bound = 1 / math.sqrt(whole.shape[1])
+                    a = torch.empty(lora.rank, whole.shape[1])
+                    a.uniform_(-bound, bound, generator=generator)
+                    name = f"layers.{i}.{module}"
+                    adapters[f"{name}.lora_A"] = a.to(network.device)
+                    adapters[f"{name}.lora_B"] = torch.zeros(rows, lora.rank).to(network.device)
+        return LoraNetwork(base, adapters, lora)
+
+    def named(self) -> Iterable[tuple[str, Tensor]]:
+        """The adapters."""
+        return self._adapters.items()
+
+    def trunk(self) -> Iterable[tuple[str, Tensor]]:
+        """The adapters: all that hidden states depend on and training may change."""
+        return self._adapters.items()
+
+    def copy(self) -> LoraNetwork:
+        """The same base with adapters of its own."""
+        adapters = {name: t.detach().clone() for name, t in self._adapters.items()}
+        return LoraNetwork(self.base, adapters, self.lora)
+
+    def to(self, device: torch.device) -> LoraNetwork:
+        """The same on another device."""
+        adapters = {name: t.detach().to(device, copy=True) for name, t in self._adapters.items()}
+        return LoraNetwork(self.base.to(device, torch.float32), adapters, self.lora)
+
+    def current(self) -> Weights:
+        """The effective weights, with gradients to the adapters."""
+        layers = [self._layer(i, layer) for i, layer in enumerate(self.base.layers)]
+        return replace(self.base, layers=layers)
+
+    def _layer(self, i: int, layer: Layer) -> Layer:
+        changed = {field: self._effective(i, field, getattr(layer, field)) for field in _FUSED}
+        return replace(layer, **changed)
+
+    def _effective(self, i: int, field: str, whole: Tensor) -> Tensor:
+        """One fused matrix with its adapters added."""
+        modules = _FUSED[field]
+        if not any(f"layers.{i}.{module}.lora_A" in self._adapters for module in modules):
+            return whole
+        parts: list[Tensor] = []
+        for module, part in zip(modules, whole.split(_sizes(self.base.shape, field)), strict=True):
+            name = f"layers.{i}.{module}"
+            a, b = self._adapters.get(f"{name}.lora_A"), self._adapters.get(f"{name}.lora_B")
+            if a is not None and b is not None:
+                part = torch.addmm(part, b, a, alpha=self.lora.scale)
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Bring `weights` up to the adapters, in place: the engine samples from these tensors."""
+        for mine, now in zip(self.weights.parameters(), self.current().parameters(), strict=True):
+            if mine is not now:
+                mine.copy_(now)
+
+    def state(self) -> dict[str, Tensor]:
+        """The merged weights under their Hugging Face names."""
+        self.merge()
+        return super().state()
+
+
+def _sizes(shape: Shape, field: str) -> list[int]:
+    """Rows of each module in a fused matrix."""
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    sizes = {"qkv": [q, kv, kv], "gate_up": [shape.ffn, shape.ffn]}
+    return sizes.get(field, [shape.hidden])
+
+
+# ---------------------------------------------------------------- on other architectures
+
+
+class PeftNetwork(HFNetwork):
+    """A transformers model with peft's layers in it; trainer and engine run the same forward."""
+
+    lora: Lora
+
+    @staticmethod
+    def fresh(network: HFNetwork, lora: Lora, seed: int) -> PeftNetwork:
+        """Fresh adapters on a network, whose tensors are frozen."""
+        import peft
+
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what peft says it corrects, it corrects
+            torch.manual_seed(seed)
+            try:
+                model: Any = peft.get_peft_model(network.model, _peft_config(lora, None))
+            except ValueError as error:
+                raise ConfigError(f"model.lora does not fit this model: {error}") from error
+        made = PeftNetwork(model, network.device)
+        made.lora = lora
+        return made
+
+    def body(self) -> Any:
+        """The model without its output head."""
+        return self.model.get_base_model().base_model
+
+    def copy(self) -> PeftNetwork:
+        """The same network with tensors of its own."""
+        made = PeftNetwork(deepcopy(self.model), self.device)
+        made.lora = self.lora
+        return made
+
+    def to(self, device: torch.device) -> PeftNetwork:
+        """The same on another device."""
+        made = PeftNetwork(self.model, device)
+        made.lora = self.lora
+        return made
+
+    def state(self) -> dict[str, Tensor]:
+        """The merged weights under their Hugging Face names."""
+        return HFNetwork(deepcopy(self.model).merge_and_unload(), self.device).state()
+
+
+# ---------------------------------------------------------------- as files
+
+
+def save_adapter(policy: Policy, folder: Path, *, base: str) -> bool:
+    """Write a policy's adapters in peft's format: `PeftModel.from_pretrained(model, folder)`.
+
+    `base` is the model that they belong to. Without adapters nothing is written; says whether.
+    """
+    network = policy.network
+    if not isinstance(network, (LoraNetwork, PeftNetwork)):
+        return False
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    config = _peft_config(network.lora, base)
+    if isinstance(network, PeftNetwork):
+        config = deepcopy(network.model.peft_config["default"])
+        config.base_model_name_or_path = base
+    config.inference_mode = True
+    config.save_pretrained(str(folder))
+    tensors = {_peft_name(n): t.detach().cpu().contiguous().clone() for n, t in network.named()}
+    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    return True
+
+
+def _peft_config(lora: Lora, base: str | None) -> Any:
+    from peft import LoraConfig
+
+    targets: Sequence[str] | str = list(lora.targets) or "all-linear"
+    alpha: Any = lora.alpha  # peft says int, and multiplies
+    return LoraConfig(
+        r=lora.rank,
+        lora_alpha=int(alpha) if float(alpha).is_integer() else alpha,
+        target_modules=targets,
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=base,
+    )
+
+
+def _peft_name(name: str) -> str:
+    """peft's name of an adapter: of the fused decoder's, or of one that peft made."""
+    if ".default." in name:
+        return name.replace(".default.", ".")
+    _, layer, module, kind = name.split(".")
+    block = "mlp" if module in MODULES[4:] else "self_attn"
+    return f"base_model.model.model.layers.{layer}.{block}.{module}.{kind}.weight"

@@ -1,0 +1,230 @@
+"""Demonstrations: finished conversations for supervised training, read from files and checked.
+
+Two kinds of row are read: chat rows, `{"messages": [...], "tools": [...]}` in the OpenAI form,
+which is what `tutelage export RUN --format sft` writes, and pairs of a question and its answer. A
+row that no agent could have lived through (a result that nobody asked for, arguments that are no
+JSON, no turn of the assistant) is refused with file, line and field, before any model is there.
+Files become rows in `readers.py`; `train/lessons.py` makes token rows of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from tutelage.errors import DataError
+from tutelage.tasks.readers import Row, read_rows
+from tutelage.types import INPUT_FIELDS, Message, ToolCall, ToolSpec
+
+ANSWER_FIELDS = ("answer", "response")
+"""The field of a pair that the assistant says: the first of these that the row has."""
+
+UNREADABLE = "unreadable"
+"""Name of the results by which the built-in agent answers calls that it could not read."""
+
+ROLES = ("system", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """A conversation that ends with the assistant, and the tools that it was told of."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    place: str = ""
+    """Where it stands, such as `train.jsonl:17`."""
+
+
+def load_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
+    """The demonstrations of some files (JSON, JSONL, CSV, Parquet), in order.
+
+    Raises `DataError` naming file, line and field of the first bad row.
+    """
+    return [read_demonstration(row) for path in paths for row in read_rows(path)]
+
+
+def read_demonstration(row: Row) -> Demonstration:
+    """Check one raw row and make it a demonstration. Raises `DataError` with place and field."""
+    place, value = row
+    if not isinstance(value, Mapping):
+        raise DataError(f"{place}: a row must be an object of named fields, not {_short(value)}")
+    fields = cast("Mapping[str, Any]", value)
+    if "messages" in fields:
+        messages = _messages(place, "messages", fields["messages"])
+    else:
+        messages = _pair(place, fields)
+    _check_order(place, messages)
+    return Demonstration(tuple(messages), _tools(place, fields.get("tools")), place)
+
+
+def _pair(place: str, fields: Mapping[str, Any]) -> list[Message]:
+    """A question and what the assistant answers."""
+    asked = next((name for name in INPUT_FIELDS if name in fields), None)
+    said = next((name for name in ANSWER_FIELDS if name in fields), None)
+    if asked is None or said is None:
+        there = ", ".join(repr(name) for name in fields) or "nothing"
+        raise DataError(
+            f"{place}: no demonstration; the row has {there}, and needs 'messages', or one of "
+            f"{', '.join(INPUT_FIELDS[:-1])} with one of {', '.join(ANSWER_FIELDS)}"
+        )
+    question, answer = fields[asked], fields[said]
+    if isinstance(answer, (int, float)) and not isinstance(answer, bool):
+        answer = str(answer)
+    if not isinstance(answer, str) or not answer.strip():
+        raise DataError(f"{place}: field {said!r} must be a text, not {_short(answer)}")
+    if isinstance(question, str) and question.strip():
+        before = [Message("user", question)]
+    elif isinstance(question, list):
+        before = _messages(place, asked, question)
+    else:
+        raise DataError(
+            f"{place}: field {asked!r} must be a text or a list of messages, not {_short(question)}"
+        )
+    return [*before, Message("assistant", answer)]
+
+
+def _messages(place: str, field: str, value: Any) -> list[Message]:
+    if not isinstance(value, list) or not value:
+        raise DataError(f"{place}: field {field!r} must be a list of messages, not {_short(value)}")
+    items = cast("list[Any]", value)
+    return [_message(place, f"{field}[{i}]", item) for i, item in enumerate(items)]
+
+
+def _message(place: str, field: str, value: Any) -> Message:
+    if not isinstance(value, Mapping):
+        raise DataError(f"{place}: field {field!r} must be an object, not {_short(value)}")
+    item = cast("Mapping[str, Any]", value)
+    role, content = item.get("role"), item.get("content")
+    if role not in ROLES:
+        raise DataError(
+            f"{place}: field '{field}.role' is {role!r}; the roles are {', '.join(ROLES)}"
+        )
+    if content is not None and not isinstance(content, str):
+        raise DataError(f"{place}: field '{field}.content' must be a text, not {_short(content)}")
+    calls = tuple(_calls(place, f"{field}.tool_calls", item.get("tool_calls")))
+    if calls and role != "assistant":
+        raise DataError(f"{place}: field '{field}.tool_calls': only the assistant calls tools")
+    if not content and role in ("system", "user"):
+        raise DataError(f"{place}: field '{field}.content' is empty; the {role} says nothing")
+    call_id, name = item.get("tool_call_id"), item.get("name")
+    return Message(
+        role,
+        content,
+        calls,
+        tool_call_id=None if call_id is None else str(call_id),
+        name=None if name is None else str(name),
+    )
+
+
+def _calls(place: str, field: str, value: Any) -> Iterator[ToolCall]:
+    if value is None:
+        return
+    if not isinstance(value, list):
+        raise DataError(f"{place}: field {field!r} must be a list of calls, not {_short(value)}")
+    for i, item in enumerate(cast("list[Any]", value)):
+        here = f"{field}[{i}]"
+        call = cast("Mapping[str, Any]", item) if isinstance(item, Mapping) else {}
+        function = call.get("function")
+        if not isinstance(function, Mapping):
+            raise DataError(f"{place}: field {here!r} has no 'function', as a call of a tool has")
+        named = cast("Mapping[str, Any]", function)
+        name = named.get("name")
+        if not isinstance(name, str) or not name:
+            raise DataError(f"{place}: field '{here}.function.name' is {name!r}, not a tool's name")
+        arguments = _arguments(place, f"{here}.function.arguments", named.get("arguments"))
+        yield ToolCall(str(call.get("id") or f"call_{i}"), name, arguments)
+
+
+def _arguments(place: str, field: str, value: Any) -> str:
+    """The arguments as the JSON text of an object."""
+    if isinstance(value, Mapping):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if not isinstance(value, str):
+        raise DataError(f"{place}: field {field!r} must be JSON text, not {_short(value)}")
+    try:
+        read = json.loads(value)
+    except ValueError as error:
+        raise DataError(f"{place}: field {field!r} is no JSON: {error}, in {value!r}") from error
+    if not isinstance(read, dict):
+        raise DataError(f"{place}: field {field!r} must be a JSON object, not {value!r}")
+    return value
+
+
+def _tools(place: str, value: Any) -> tuple[ToolSpec, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise DataError(f"{place}: field 'tools' must be a list, not {_short(value)}")
+    out: list[ToolSpec] = []
+    for i, item in enumerate(cast("list[Any]", value)):
+        tool = cast("Mapping[str, Any]", item) if isinstance(item, Mapping) else {}
+        tool = cast("Mapping[str, Any]", tool.get("function", tool))
+        name, parameters = tool.get("name"), tool.get("parameters")
+        if not isinstance(name, str) or not name:
+            raise DataError(f"{place}: field 'tools[{i}].function.name' is {name!r}, not a name")
+        if not isinstance(parameters, Mapping):
+            raise DataError(
+                f"{place}: field 'tools[{i}].function.parameters' must be a JSON schema, not "
+                f"{_short(parameters)}"
+            )
+        schema = dict(cast("Mapping[str, Any]", parameters))
+        out.append(ToolSpec(name, str(tool.get("description") or ""), schema))
+    return tuple(out)
+
+
+def _check_order(place: str, messages: Sequence[Message]) -> None:
+    """Refuse a conversation that cannot have happened in this order."""
+    if not any(m.role == "assistant" for m in messages):
+        raise DataError(
+            f"{place}: field 'messages' has no turn of the assistant, so nothing can be learned"
+        )
+    open_calls: list[str] = []
+    before = ""
+    for i, message in enumerate(messages):
+        wrong = _misplaced(message, before, open_calls)
+        if wrong is not None:
+            raise DataError(f"{place}: field 'messages[{i}]': {wrong}")
+        if message.role == "assistant":
+            open_calls = [call.id for call in message.tool_calls]
+        elif message.role == "tool" and message.name != UNREADABLE:
+            open_calls.remove(message.tool_call_id or open_calls[0])
+        before = message.role
+    last = len(messages) - 1
+    if before != "assistant":
+        raise DataError(
+            f"{place}: field 'messages[{last}]': a demonstration ends with the assistant, not "
+            f"with {before!r}"
+        )
+    if not messages[-1].content and not messages[-1].tool_calls:
+        raise DataError(f"{place}: field 'messages[{last}].content' is empty; nothing is said")
+
+
+def _misplaced(message: Message, before: str, open_calls: Sequence[str]) -> str | None:
+    """What is wrong with a message after one of the role `before`, None when nothing is."""
+    role = message.role
+    if role == "tool":
+        if message.name == UNREADABLE and before:
+            return None
+        if not open_calls:
+            return "a result of a tool that nobody called"
+        given = message.tool_call_id
+        if given is not None and given not in open_calls:
+            return f"tool_call_id {given!r} is none of the open calls {list(open_calls)!r}"
+        return None
+    if role == "assistant" and open_calls and before == "tool":
+        return f"the assistant goes on before the call {open_calls[0]!r} has its result"
+    if role == "system" and before not in ("", "system"):
+        return f"'system' follows {before!r}; it stands first"
+    if role == "assistant" and before in ("", "system"):
+        return "the assistant speaks before the user"
+    if role == "assistant" and before == "assistant":
+        return "the assistant speaks twice in a row"
+    return None
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,6 @@
+"""Puts the rule-based simulators of `benchmarks/prompt` within reach of these tests."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "prompt"))

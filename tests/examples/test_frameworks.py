@@ -1,0 +1,157 @@
+"""examples/frameworks: seven real frameworks through the gateway, and one of them trained.
+
+Those that are not installed are skipped; `examples/frameworks/requirements.txt` installs all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tutelage import RL, Trainer
+from tutelage.gateway import Gateway, ScriptedClient
+from tutelage.gateway.scripted import ScriptedReply
+from tutelage.rollouts.rows import build_rows
+
+HERE = Path(__file__).parents[2] / "examples" / "frameworks"
+NAMES = (
+    "openai", "agno", "openai-agents", "agent-framework", "langgraph", "pydantic-ai", "smolagents",
+)  # fmt: skip
+NEEDS = {
+    "openai-agents": ("agents",),
+    "agent-framework": ("agent_framework.openai",),
+    "langgraph": ("langgraph.graph", "langchain_openai"),
+    "pydantic-ai": ("pydantic_ai", "openai"),
+    "smolagents": ("smolagents", "openai"),
+    "agno": ("agno", "openai"),
+}
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Any:
+    """`example("gather")`: a module of the example's folder."""
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")
+    return importlib.import_module
+
+
+def need(name: str) -> None:
+    """Skip, in words, where a framework is not installed."""
+    for module in NEEDS.get(name, (name,)):
+        reason = f"{name} is not installed: examples/frameworks/requirements.txt"
+        pytest.importorskip(module, reason=reason)
+
+
+def test_the_seven_are_there(example: Any) -> None:
+    assert tuple(example("gather").FRAMEWORKS) == NAMES
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize("name", NAMES)
+async def test_every_call_is_recorded_with_its_tokens_and_joined_to_its_rollout(
+    example: Any, name: str, api: str, stream: bool
+) -> None:
+    need(name)
+    gather, try_all = example("gather"), example("try_all")
+    framework = gather.FRAMEWORKS[name]
+    if api not in framework.apis:
+        with pytest.raises(ValueError, match="Responses"):
+            framework.load().solve("?", example("calculator").Server("", "", api=api))
+        return
+    tasks = gather.calculations("val", 3)
+    codec, script = try_all.codec_for([]), gather.gold(framework)
+    rollouts = await gather.play(framework, tasks, codec, script, api=api, stream=stream)
+    try_all.check(rollouts)
+    assert [len(r.last.calls) for r in rollouts] == [2, 2, 2]
+    # smolagents writes a call back as a text of its own: each of its calls is a row.
+    rows = 2 if name == "smolagents" else 1
+    assert [len(build_rows(r.last.calls)) for r in rollouts] == [rows] * 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs_as_a_program_by_two_environment_variables(name: str, example: Any) -> None:
+    need(name)
+    framework = example("gather").FRAMEWORKS[name]
+    call = ScriptedReply(tool_calls=(("calculator", '{"expression":"12+34"}'),))
+    final = ScriptedReply("46")
+    if framework.final:
+        final = ScriptedReply(tool_calls=((framework.final, '{"answer": "46"}'),))
+    client = ScriptedClient([call, final])
+    with Gateway() as gateway:
+        door = gateway.open("r", "a", client)
+        done = subprocess.run(
+            [sys.executable, f"{framework.module}.py"],
+            input=json.dumps({"question": "What is 12 + 34?"}),
+            cwd=HERE,
+            env={**os.environ, **door.env()},
+            capture_output=True,
+            text=True,
+            timeout=250,
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["46"]
+    first, second = client.calls
+    assert "What is 12 + 34?" in (first.messages[-1].content or "")
+    assert "46" in (second.messages[-1].content or "")
+    assert "calculator" in [tool.name for tool in first.tools]
+
+
+@pytest.mark.timeout(1200)
+def test_an_agent_of_openai_agents_learns_to_use_its_calculator(
+    example: Any, tmp_path: Path
+) -> None:
+    """The short form of benchmarks/frameworks: cold start on its own requests, then training."""
+    need("openai-agents")
+    gather, cold_start = example("gather"), example("cold_start")
+    framework = gather.FRAMEWORKS["openai-agents"]
+
+    def rows(split: str, count: int) -> list[dict[str, Any]]:
+        return [
+            {"question": t.fields["question"], "answer": t.fields["answer"]}
+            for t in gather.calculations(split, count)
+        ]
+
+    async def train() -> tuple[Any, Any]:
+        recipe = cold_start.Recipe(
+            tasks=500, held_out=20, clean_steps=250, known=0.8, cooldown_steps=50, mixed_steps=50
+        )
+        started = await cold_start.cold_start(framework, recipe)
+        short = {
+            "steps": 6,
+            "lr": 1e-4,
+            "data.train_batch_size": 6,
+            "agent.num_chains": 8,
+            "agent.max_tokens_per_turn": 40,
+            "rollout.max_len": started.max_len,
+            "actor.entropy_coeff": 0.0,
+            "actor.use_kl_loss": False,
+            "trainer.test_freq": -1,
+        }
+        trainer = Trainer(
+            algorithm=RL(short),
+            train_dataset=rows("train", 200),
+            val_dataset=rows("val", 4),
+            test_dataset=rows("test", 16),
+            policy=started.policy,
+            reward="math",
+            output_dir=tmp_path / "run",
+            n_runners=32,
+        )
+        return started, await trainer.train(framework.load().agent)
+
+    started, result = asyncio.run(train())
+    rewards = result.rewards()
+    assert result.status == "finished"
+    assert result.failures == {}
+    assert started.prompt_tokens > 200
+    assert sum(rewards[-2:]) / 2 > rewards[0] + 0.2, rewards
+    assert result.success_after > result.success_before

@@ -1,0 +1,123 @@
+"""Plans: edges from arguments, refusals, levels, critical path, drawings."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tutelage.errors import DataError
+from tutelage.orchestration import plan as plans
+from tutelage.orchestration.plan import Node, Plan
+
+DIAMOND = Plan(
+    "Join two translations",
+    (
+        Node("read"),
+        Node("to_french", {"text": "<node-0>"}),
+        Node("to_german", {"text": ["<node-0>"]}),
+        Node("join", {"text": "<node-1> and <node-2>"}),
+    ),
+)
+
+
+@st.composite
+def dags(draw: st.DrawFn) -> Plan:
+    """A DAG of up to 8 nodes, its numbering shuffled."""
+    size = draw(st.integers(1, 8))
+    place = draw(st.permutations(range(size)))
+    after: list[set[int]] = [set() for _ in range(size)]
+    for j in range(size):
+        for i in range(j):
+            if draw(st.booleans()):
+                after[place[j]].add(place[i])
+    return Plan("x", tuple(Node("tool", {}, tuple(sorted(parents))) for parents in after))
+
+
+def _chains(plan: Plan, node: int) -> list[tuple[int, ...]]:
+    parents = plan.dependencies[node]
+    return [(node,)] + [(*chain, node) for parent in parents for chain in _chains(plan, parent)]
+
+
+def test_edges_come_from_arguments_nested_and_several_in_one() -> None:
+    assert DIAMOND.dependencies == ((), (0,), (0,), (1, 2))
+    assert plans.references({"a": [{"b": "<node-3>"}, ("<node-1><node-3>", 7)]}) == (1, 3)
+
+
+def test_an_argument_and_after_make_one_edge() -> None:
+    plan = Plan("x", (Node("a"), Node("b", {"text": "<node-0>"}, after=(0,))))
+    assert plan.edges == ((0, 1),)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ((Node("a", {"x": "<node-0>"}),), "cycle"),
+        ((Node("a", after=(1,)), Node("b", after=(0,))), "cycle"),
+        ((Node("a", {"x": "<node-1>"}),), "node 0 depends on node 1"),
+        ((Node("a", after=(-1,)),), "node 0 depends on node -1"),
+    ],
+)
+def test_what_is_no_dag_is_refused(nodes: tuple[Node, ...], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Plan("x", nodes)
+
+
+@pytest.mark.parametrize("matrix", [[[1]], [[0, 1], [1, 0]], [[0, 1]], [[0, 2], [0, 0]]])
+def test_invalid_matrices(matrix: list[list[int]]) -> None:
+    assert not plans.is_valid_dag(matrix)
+
+
+@given(dags())
+def test_adjacency_and_dependencies_say_the_same(plan: Plan) -> None:
+    matrix = plans.adjacency(plan)
+    assert plans.is_valid_dag(matrix)
+    assert plans.dependencies_of(matrix) == plan.dependencies
+
+
+@given(dags())
+def test_levels_hold_each_node_once_and_parents_come_earlier(plan: Plan) -> None:
+    level_of = {node: k for k, level in enumerate(plans.levels(plan)) for node in level}
+    assert sorted(level_of) == list(range(len(plan.nodes)))
+    for child, parents in enumerate(plan.dependencies):
+        above = max((level_of[parent] for parent in parents), default=-1)
+        assert level_of[child] == above + 1
+
+
+@given(dags(), st.data())
+def test_critical_path_is_the_longest_of_all_chains(plan: Plan, data: st.DataObject) -> None:
+    size = len(plan.nodes)
+    seconds = data.draw(st.lists(st.integers(0, 9), min_size=size, max_size=size))
+    length, path = plans.critical_path(plan, seconds)
+    chains = [chain for node in range(size) for chain in _chains(plan, node)]
+    assert length == max(sum(seconds[n] for n in chain) for chain in chains)
+    assert length == sum(seconds[n] for n in path)
+    assert path in chains
+
+
+def test_an_empty_plan() -> None:
+    plan = Plan("nothing", ())
+    assert plans.levels(plan) == ()
+    assert plans.critical_path(plan, []) == (0.0, ())
+
+
+@pytest.mark.parametrize("seconds", [[1.0], [1.0, -1.0, 1.0, 1.0], [1.0, float("nan"), 1.0, 1.0]])
+def test_durations_that_do_not_fit(seconds: list[float]) -> None:
+    with pytest.raises(DataError):
+        plans.critical_path(DIAMOND, seconds)
+
+
+def test_two_hundred_nodes_in_a_chain() -> None:
+    nodes = [Node("a"), *(Node("a", {"x": f"<node-{i}>"}) for i in range(199))]
+    assert plans.critical_path(Plan("long", tuple(nodes)), [0.5] * 200)[0] == 100.0
+
+
+def test_drawings() -> None:
+    assert plans.to_text(DIAMOND).splitlines()[-2:] == ["level 2", "  [3] join  after 1, 2"]
+    drawing = plans.to_mermaid(DIAMOND).splitlines()
+    assert drawing[0] == "flowchart LR"
+    assert {"    n0 --> n1", "    n1 --> n3", '    n3["join"]'} <= set(drawing)
+
+
+def test_a_tool_name_cannot_break_the_mermaid_drawing() -> None:
+    assert 'n0["a#34;#93;"]' in plans.to_mermaid(Plan("x", (Node('a"]'),)))

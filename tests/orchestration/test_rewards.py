@@ -1,0 +1,89 @@
+"""The four reward presets against numbers worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tutelage.errors import ConfigError, RewardError
+from tutelage.orchestration.rewards import (
+    ExecutionResult,
+    References,
+    RewardWeights,
+    compute_reward,
+    reward_parts,
+)
+
+EXAMPLE = ExecutionResult(True, {"0": "a", "1": "b", "2": "c"}, 0.045, 1200.0, 1.0)
+REFERENCES = References(cost=0.09, latency=2.4)
+WEIGHTS = RewardWeights(alpha=1.0, beta=0.4, gamma_latency=0.2, shaped_reward=0.1)
+
+
+def test_the_documents_own_example_scores_below_failing_at_once() -> None:
+    score = compute_reward(EXAMPLE, "seed")
+    assert score == pytest.approx(-1.7045, abs=1e-12)
+    assert score < compute_reward(ExecutionResult(False), "seed")
+
+
+def test_seed_in_seconds() -> None:
+    # 10 - 0.1 * 0.045 - 0.01 * 1.2 + 0.1 * 3
+    assert compute_reward(EXAMPLE, "seed_seconds") == pytest.approx(10.2835, abs=1e-12)
+
+
+def test_an_empty_output_is_not_counted() -> None:
+    fewer = replace(EXAMPLE, outputs={"0": "a", "1": "", "2": None})
+    assert compute_reward(fewer, "seed") == pytest.approx(-1.9045, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("preset", "success", "expected"),
+    [
+        ("normalized", True, 0.8),  # 1 - 0.4 * 0.5 - 0.2 * 0.5 + 0.1
+        ("normalized", False, -0.2),
+        ("gated", True, 0.8),
+        ("gated", False, 0.1),  # the shaped term alone
+    ],
+)
+def test_normalized_and_gated(preset: Any, success: bool, expected: float) -> None:
+    result = replace(EXAMPLE, success=success)
+    found = compute_reward(result, preset, weights=WEIGHTS, references=REFERENCES)
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_terms_are_clipped_at_their_references() -> None:
+    result = replace(EXAMPLE, total_cost=9.0, total_latency_ms=1e9)
+    parts = reward_parts(result, weights=WEIGHTS, references=REFERENCES)
+    assert parts == {"success": 1.0, "cost": -0.4, "latency": -0.2, "shaped": 0.1}
+
+
+@pytest.mark.parametrize("preset", ["normalized", "gated"])
+def test_references_are_required_where_they_are_used(preset: Any) -> None:
+    with pytest.raises(ConfigError, match="references"):
+        compute_reward(EXAMPLE, preset)
+
+
+def test_an_unknown_preset_names_the_choices() -> None:
+    unknown: Any = "sead"
+    with pytest.raises(ConfigError, match=r"'sead'.*seed_seconds"):
+        compute_reward(EXAMPLE, unknown)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_references_are_finite_and_positive(value: float) -> None:
+    with pytest.raises(ConfigError, match="reference cost"):
+        References(cost=value, latency=1.0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"total_cost": float("nan")},
+        {"total_latency_ms": -1.0},
+        {"verified_fraction": 1.5},
+    ],
+)
+def test_impossible_results_are_refused(change: dict[str, float]) -> None:
+    with pytest.raises(RewardError, match=next(iter(change))):
+        compute_reward(replace(EXAMPLE, **change), "seed")
