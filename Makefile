@@ -19,8 +19,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UNIT := $(sort $(filter-out tests/system tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))))
 SYSTEM := $(wildcard tests/system)
-# What needs no peer is named run.py.
-BENCHMARKS := $(subst /,.,$(sort $(patsubst %.py,%,$(wildcard benchmarks/*/run.py))))
+# Those that need no peer and no arguments.
+BENCHMARKS := $(foreach name,engine train_step estimators gateway runner,benchmarks.$(name).run)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv train test test-full check format bench clean
