@@ -7,11 +7,12 @@ import math
 from typing import Any
 
 import pytest
-from conftest import ASK, CALCULATOR, TOOL_TURN, Open, events
 
 from tutelage.errors import ConfigError, ContextOverflowError, EngineError
 from tutelage.gateway.scripted import ScriptedReply
 from tutelage.types import Call, Constraint, Sampled, Sampling, StopReason, ToolCall, ToolSpec
+
+from .conftest import ASK, CALCULATOR, TOOL_TURN, Open, events
 
 
 async def test_a_completion_is_the_call_on_record(door: Open) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from conftest import CALCULATOR, FLAT_CALCULATOR, Open, events
 
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.driver import EngineDriver
@@ -18,6 +17,8 @@ from tutelage.policy.codec import Codec
 from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine, tiny_engine
+
+from .conftest import CALCULATOR, FLAT_CALCULATOR, Open, events
 
 CALL = '<tool_call>{"name": "calculator", "arguments": {"expression":"1+1"}}</tool_call>'
 

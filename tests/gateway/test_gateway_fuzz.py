@@ -8,11 +8,12 @@ from typing import Any
 import httpx2
 import orjson
 import pytest
-from conftest import ASK, CALCULATOR
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tutelage.gateway import Gateway, ScriptedClient
+
+from .conftest import ASK, CALCULATOR
 
 LEAVES = st.one_of(
     st.none(),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 
 import pytest
-from conftest import ASK, Open
 
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.gateway.keys import CLOSED_KEYS, Registry
+
+from .conftest import ASK, Open
 
 BODY = {"model": "m", "messages": ASK}
 

@@ -6,10 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from conftest import FLAT_CALCULATOR, TOOL_TURN, Open, events
 
 from tutelage.gateway.scripted import ScriptedReply
 from tutelage.types import Constraint, Message
+
+from .conftest import FLAT_CALCULATOR, TOOL_TURN, Open, events
 
 
 async def test_a_response_is_the_call_on_record(door: Open) -> None:

@@ -7,13 +7,14 @@ import threading
 from typing import Any
 
 import pytest
-from conftest import Open, Puppet, events
 
 from tutelage.gateway import CallSpan
 from tutelage.gateway.answers import KEPT_ANSWERS
 from tutelage.gateway.record import Recorder
 from tutelage.gateway.scripted import ScriptedReply
 from tutelage.tracing import Identity
+
+from .conftest import Open, Puppet, events
 
 
 async def until(condition: Any) -> None:

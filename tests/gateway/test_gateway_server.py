@@ -13,11 +13,12 @@ from typing import Any
 
 import httpx2
 import pytest
-from conftest import ASK, Puppet
 
 from tutelage.errors import ConfigError
 from tutelage.gateway import Door, Gateway, Limits, ScriptedClient
 from tutelage.gateway.scripted import ScriptedReply
+
+from .conftest import ASK, Puppet
 
 Live = Callable[..., Gateway]
 BODY = {"model": "m", "messages": ASK}

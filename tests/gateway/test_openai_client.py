@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from conftest import ASK, CALCULATOR, FLAT_CALCULATOR, TOOL_TURN
 
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.gateway.scripted import ScriptedReply
+
+from .conftest import ASK, CALCULATOR, FLAT_CALCULATOR, TOOL_TURN
 
 openai = pytest.importorskip("openai")
 Live = Callable[..., Gateway]
