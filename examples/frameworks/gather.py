@@ -16,6 +16,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import distributions
 from types import ModuleType
 from typing import Any
 
@@ -42,11 +43,15 @@ class Framework:
 
     name: str
     module: str
-    needs: str
-    """The module by whose presence its package is known."""
+    packages: tuple[str, ...]
+    """What must be installed."""
     apis: tuple[str, ...] = ("chat", "responses")
     final: str | None = None
     """The tool by which it wants the answer to be given; None for plain text."""
+
+    def installed(self) -> bool:
+        """Whether they all are."""
+        return all(any(distributions(name=package)) for package in self.packages)
 
     def load(self) -> ModuleType:
         """The example."""
@@ -56,13 +61,15 @@ class Framework:
 FRAMEWORKS = {
     f.name: f
     for f in (
-        Framework("openai", "openai_agent", "openai"),
-        Framework("agno", "agno_agent", "agno"),
-        Framework("openai-agents", "openai_agents_agent", "agents"),
-        Framework("agent-framework", "agent_framework_agent", "agent_framework.openai"),
-        Framework("langgraph", "langgraph_agent", "langgraph"),
-        Framework("pydantic-ai", "pydantic_ai_agent", "pydantic_ai"),
-        Framework("smolagents", "smolagents_agent", "smolagents", ("chat",), "final_answer"),
+        Framework("openai", "openai_agent", ("openai",)),
+        Framework("agno", "agno_agent", ("agno", "openai")),
+        Framework("openai-agents", "openai_agents_agent", ("openai-agents",)),
+        Framework("agent-framework", "agent_framework_agent", ("agent-framework-openai",)),
+        Framework("langgraph", "langgraph_agent", ("langgraph", "langchain-openai")),
+        Framework("pydantic-ai", "pydantic_ai_agent", ("pydantic-ai-slim", "openai")),
+        Framework(
+            "smolagents", "smolagents_agent", ("smolagents", "openai"), ("chat",), "final_answer"
+        ),
     )
 }
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.util
 from collections.abc import Sequence
 
 from cold_start import with_template
@@ -25,11 +24,6 @@ from tutelage.testing import tiny_policy
 from tutelage.types import Call, Message, Rollout
 
 COLUMNS = ("framework", "api", "stream", "calls", "prompt tokens", "rows", "merged by")
-
-
-def installed(framework: Framework) -> bool:
-    """Whether its package can be imported here."""
-    return importlib.util.find_spec(framework.needs.split(".")[0]) is not None
 
 
 def check(rollouts: Sequence[Rollout]) -> None:
@@ -132,11 +126,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="FRAMEWORK")
     parser.add_argument("--tasks", type=int, default=8, help="rollouts a line, all at once")
     args = parser.parse_args()
-    wanted = args.names or [name for name, f in FRAMEWORKS.items() if installed(f)]
+    wanted = args.names or [name for name, f in FRAMEWORKS.items() if f.installed()]
     found = asyncio.run(table(wanted, args.tasks))
     for cells in (COLUMNS, tuple("---" for _ in COLUMNS), *found):
         print("| " + " | ".join(cells) + " |")
-    missing = [name for name, f in FRAMEWORKS.items() if not installed(f)]
+    missing = [name for name, f in FRAMEWORKS.items() if not f.installed()]
     if missing and not args.names:
         print(f"\nnot installed here: {', '.join(missing)}")
 

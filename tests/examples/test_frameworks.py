@@ -25,14 +25,6 @@ HERE = Path(__file__).parents[2] / "examples" / "frameworks"
 NAMES = (
     "openai", "agno", "openai-agents", "agent-framework", "langgraph", "pydantic-ai", "smolagents",
 )  # fmt: skip
-NEEDS = {
-    "openai-agents": ("agents",),
-    "agent-framework": ("agent_framework.openai",),
-    "langgraph": ("langgraph.graph", "langchain_openai"),
-    "pydantic-ai": ("pydantic_ai", "openai"),
-    "smolagents": ("smolagents", "openai"),
-    "agno": ("agno", "openai"),
-}
 
 
 @pytest.fixture
@@ -43,11 +35,11 @@ def example(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Any:
     return importlib.import_module
 
 
-def need(name: str) -> None:
+def need(framework: Any) -> None:
     """Skip, in words, where a framework is not installed."""
-    for module in NEEDS.get(name, (name,)):
-        reason = f"{name} is not installed: examples/frameworks/requirements.txt"
-        pytest.importorskip(module, reason=reason)
+    if not framework.installed():
+        words = " and ".join(framework.packages)
+        pytest.skip(f"{words} not installed: examples/frameworks/requirements.txt")
 
 
 def test_the_seven_are_there(example: Any) -> None:
@@ -60,9 +52,9 @@ def test_the_seven_are_there(example: Any) -> None:
 async def test_every_call_is_recorded_with_its_tokens_and_joined_to_its_rollout(
     example: Any, name: str, api: str, stream: bool
 ) -> None:
-    need(name)
     gather, try_all = example("gather"), example("try_all")
     framework = gather.FRAMEWORKS[name]
+    need(framework)
     if api not in framework.apis:
         with pytest.raises(ValueError, match="Responses"):
             framework.load().solve("?", example("calculator").Server("", "", api=api))
@@ -79,8 +71,8 @@ async def test_every_call_is_recorded_with_its_tokens_and_joined_to_its_rollout(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_as_a_program_by_two_environment_variables(name: str, example: Any) -> None:
-    need(name)
     framework = example("gather").FRAMEWORKS[name]
+    need(framework)
     call = ScriptedReply(tool_calls=(("calculator", '{"expression":"12+34"}'),))
     final = ScriptedReply("46")
     if framework.final:
@@ -110,9 +102,9 @@ def test_an_agent_of_openai_agents_learns_to_use_its_calculator(
     example: Any, tmp_path: Path
 ) -> None:
     """The short form of benchmarks/frameworks: cold start on its own requests, then training."""
-    need("openai-agents")
     gather, cold_start = example("gather"), example("cold_start")
     framework = gather.FRAMEWORKS["openai-agents"]
+    need(framework)
 
     def rows(split: str, count: int) -> list[dict[str, Any]]:
         return [
