@@ -117,14 +117,17 @@ def report(found: list[dict[str, Any]]) -> str:
         f"{f['framework']:>16}  " + " ".join(f"{r:.2f}" for r in f["rewards"]) for f in found
     )
     machines = "; ".join(dict.fromkeys(f["machine"] for f in found))
-    failures = ", ".join(f"{f['framework']} {f['failures'] or 'none'}" for f in found)
+    failures = "; ".join(
+        f"{f['framework']} {', '.join(f'{n} {c}' for c, n in f['failures'].items()) or 'none'}"
+        for f in found
+    )
     return (
         "# Agents of real frameworks, trained\n\n"
         f"{machines}. The machine was shared with other work, so minutes are upper bounds.\n\n"
         "The examples' agents as they stand, 8 tasks x 8 rollouts a step; success on 100 held-out "
         "calculations. Everything through HTTP and the framework's own loop.\n\n"
         f"{table(head, lines)}\n"
-        f"Failed rollouts: {failures}.\n\n"
+        f"Failed rollouts of {found[0]['rollouts']} each: {failures}.\n\n"
         f"Mean reward of each training step:\n\n```text\n{curves}\n```\n"
     )
 
