@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tutelage.errors import DataError
+from tutelage.testing.collector import Collector
 from tutelage.train.progress import Progress
 from tutelage.types import Reward, Rollout
 
@@ -46,6 +47,24 @@ def seen(fake: Fake) -> dict[str, Any]:
 
     fake("tutelage.train.targets", evaluate=evaluate, ask=ask)
     return kept
+
+
+def test_eval_sends_its_traces_to_a_collector(tutelage: Tutelage, seen: dict[str, Any]) -> None:
+    with Collector() as collector:
+        done = tutelage("eval", "runs/x", "--test", "a.jsonl", "--otlp", collector.url)
+    assert (done.exit_code, seen["target"]) == (0, "runs/x")
+    assert len({span.trace_id for span in collector.spans}) == 3
+    assert {span.name.split()[0] for span in collector.spans} >= {"invoke_agent", "chat"}
+
+
+def test_eval_with_a_collector_that_is_down_warns_once(
+    tutelage: Tutelage, seen: dict[str, Any]
+) -> None:
+    with Collector() as collector:
+        gone = collector.url
+    done = tutelage("eval", "runs/x", "--test", "a.jsonl", "--otlp", gone)
+    assert done.exit_code == 0
+    assert done.stderr.count(gone) == 1
 
 
 def test_eval_passes_its_options_on(tutelage: Tutelage, seen: dict[str, Any]) -> None:

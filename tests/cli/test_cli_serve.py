@@ -67,6 +67,24 @@ def test_a_script_is_served_recorded_and_stopped_by_ctrl_c(tmp_path: Path) -> No
     assert second["finish_reason"] == "tool_calls"
 
 
+def test_requests_are_passed_on_to_another_server_and_recorded(tmp_path: Path) -> None:
+    script, record = tmp_path / "s.jsonl", tmp_path / "calls.jsonl"
+    script.write_text('{"content": "from afar", "match": "hi"}\n')
+    with serving("--scripted", str(script)) as (far, _):
+        given = ("far", "--upstream", far["OPENAI_BASE_URL"], "--record", str(record))
+        with serving(*given, OPENAI_API_KEY=far["OPENAI_API_KEY"]) as (said, process):
+            assert far["OPENAI_API_KEY"] != said["OPENAI_API_KEY"]
+            assert ask(said).json()["choices"][0]["message"]["content"] == "from afar"
+            assert "from afar" in ask(said, stream=True).text
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        with serving(*given, OPENAI_API_KEY="wrong") as (said, _):
+            assert ask(said).status_code >= 400
+    first, _ = map(json.loads, record.read_text().splitlines())
+    assert first["reply"] == {"role": "assistant", "content": "from afar"}
+    assert first["token_ids"] == []
+
+
 def test_a_secret_is_the_key_and_is_not_shown(tmp_path: Path) -> None:
     script = tmp_path / "s.jsonl"
     script.write_text('{"content": "one"}\n')
@@ -116,6 +134,8 @@ def test_a_policy_is_served(tmp_path: Path, one_thread: None) -> None:
         (("--scripted", "good.jsonl", "--secret", "short"), "16"),
         (("--scripted", "good.jsonl", "--record", "no/where"), "cannot write"),
         (("nothing",), "nothing"),
+        (("--scripted", "good.jsonl", "--upstream", "http://x/v1"), "needs the name"),
+        (("model", "--upstream", "nowhere"), "is no URL"),
     ],
 )
 def test_what_cannot_be_served_is_a_users_error(

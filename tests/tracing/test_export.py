@@ -6,57 +6,22 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from tutelage.errors import ConfigError
-from tutelage.tracing import OtlpExporter, SpanRecord, read_otlp, rollout_spans
+from tutelage.testing.collector import Collector
+from tutelage.tracing import OtlpExporter, rollout_spans
 from tutelage.tracing.export import endpoint, headers
 from tutelage.tracing.otlp import encode_protobuf
 
 from .samples import foreign, rollout
 
 
-class Collector:
-    """A receiver on this machine; `statuses` are its next answers, then 200."""
-
-    def __init__(self) -> None:
-        self.spans: list[SpanRecord] = []
-        self.requests: list[dict[str, str]] = []
-        self.statuses: list[int] = []
-        self.go = threading.Event()
-        self.go.set()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                outer.go.wait(20)
-                status = outer.statuses.pop(0) if outer.statuses else 200
-                given = {k.lower(): v for k, v in self.headers.items()}
-                outer.requests.append({"path": self.path, **given})
-                if status == 200:
-                    kind, encoding = given["content-type"], given.get("content-encoding", "")
-                    outer.spans += read_otlp(body, kind, encoding)
-                self.send_response(status)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    made = Collector()
-    yield made
-    made.go.set()
-    made.server.shutdown()
-    made.server.server_close()
+    with Collector() as made:
+        yield made
 
 
 def dead() -> str:

@@ -15,6 +15,7 @@ import torch
 
 from tutelage import RL, Callback, LitAgent, Trainer, emit_reward, rollout
 from tutelage.errors import ConfigError, FailureBudgetError, RunError
+from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.resources import LLM, NamedResources
 from tutelage.store import open_store
 from tutelage.testing import tiny_policy
@@ -511,6 +512,31 @@ def test_no_judge_is_silently_the_policy(
     with pytest.raises(ConfigError, match=words):
         trainer(tmp_path, resources=NamedResources(resources)).fit(likes_digits)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_judge_on_another_server_is_asked_and_never_trained(
+    tmp_path: Path, one_thread: None
+) -> None:
+    @rollout
+    async def judged(task: Any, llm: LLM, judge: LLM) -> float:
+        said = (await llm.chat(task["question"], max_tokens=4)).reply.content
+        mark = await judge.chat(f"Mark this: {said}", max_tokens=8)
+        return digits(said) + float(mark.reply.content or "nan")
+
+    replies = ScriptedClient(["0.25"])
+    with Gateway() as gateway:
+        door = gateway.open("judge", "main", replies)
+        resources = {"llm": LLM(trainable=True), "judge": LLM("strict", api_key=door.api_key)}
+        made = trainer(tmp_path, 2, resources=resources, endpoints={"judge": door.base_url})
+        result = made.fit(judged)
+    assert (result.status, result.failures) == ("finished", {})
+    with open_store(result.folder / "store.db") as store:
+        calls = [c for r in store.rollouts("run", mode=Mode.TRAIN) for c in r.last.calls]
+    assert len(calls) == 2 * 2 * 4 * 8
+    assert {(c.reply.content == "0.25", c.policy) for c in calls} == {(False, "main"), (True, None)}
+    # Its key is a secret: it stands in no file of the run.
+    for path in result.folder.rglob("*"):
+        assert not path.is_file() or door.api_key.encode() not in path.read_bytes(), path
 
 
 def test_what_an_agent_needs_must_be_there_before_anything_runs(tmp_path: Path) -> None:

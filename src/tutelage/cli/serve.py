@@ -1,10 +1,12 @@
-"""`tutelage serve RUN_OR_MODEL`: an OpenAI-compatible server for a policy, or for scripted replies.
+"""`tutelage serve RUN_OR_MODEL`: an OpenAI-compatible server for a policy, another server's model,
+or scripted replies.
 
 The gateway serves; this file opens one door in it, says how to reach it, and waits for Ctrl-C.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,7 +23,18 @@ _CALLS_KEPT = 0
 def serve(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="RUN_OR_MODEL", help="Run, or a model folder or hub name."),
+        typer.Argument(
+            metavar="RUN_OR_MODEL",
+            help="Run, or a model folder or hub name; with --upstream a model's name there.",
+        ),
+    ] = None,
+    upstream: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Pass requests on to this OpenAI-compatible base URL, and record them; its key "
+            "is OPENAI_API_KEY.",
+        ),
     ] = None,
     scripted: Annotated[
         Path | None,
@@ -50,7 +63,7 @@ def serve(
         typer.Option(metavar="FILE", help="Append every call to a JSONL file, with token ids."),
     ] = None,
 ) -> None:
-    """Serve a policy, or scripted replies, to any OpenAI client."""
+    """Serve a policy, another server's model, or scripted replies, to any OpenAI client."""
     from tutelage.cli.console import waiting
     from tutelage.errors import ConfigError
     from tutelage.gateway import Gateway, Script, ScriptedClient
@@ -59,10 +72,14 @@ def serve(
 
     if (target is None) == (scripted is None):
         raise ConfigError("name what to serve: a run or model, or --scripted FILE, not both")
+    if upstream is not None and target is None:
+        raise ConfigError(f"--upstream {upstream!r} needs the name of a model there")
     gateway = Gateway(host=host, port=port, secret=secret)
     client: ChatClient
     if scripted is not None:
         client = ScriptedClient(Script.load(scripted), keep=_CALLS_KEPT)
+    elif upstream is not None:
+        client = _remote(upstream, str(target), seed)
     else:
         with waiting("loading the model ..."):
             from tutelage.train.targets import served
@@ -84,6 +101,17 @@ def serve(
         _wait(gateway)
     if log is not None:
         log.close()
+
+
+def _remote(url: str, model: str, seed: int) -> ChatClient:
+    from tutelage.engine.remote import RemoteChatClient
+    from tutelage.errors import ConfigError
+    from tutelage.seeds import SeedTree
+
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"--upstream {url!r} is no URL; write it like http://127.0.0.1:8000/v1")
+    key = os.environ.get("OPENAI_API_KEY")
+    return RemoteChatClient(url, key, model, seeds=SeedTree(seed), keep=_CALLS_KEPT)
 
 
 def _tell(gateway: Gateway, name: str, key: str | None) -> None:

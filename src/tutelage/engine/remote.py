@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import httpx2
@@ -33,6 +34,7 @@ from tutelage.types import (
 _AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 """Statuses after which the same request may succeed."""
 _LONGEST_PAUSE = 30.0
+_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
 
 
 class RemoteChatClient:
@@ -187,7 +189,7 @@ class RemoteChatClient:
             self._http = httpx2.AsyncClient(
                 headers=headers,
                 timeout=httpx2.Timeout(self._timeout, connect=min(10.0, self._timeout)),
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=256),
+                limits=_LIMITS,
                 transport=self._transport,
             )
         return self._http
@@ -202,6 +204,42 @@ class RemoteChatClient:
         if self._keep is not None:
             while len(self.calls) > self._keep:
                 self._usage.pop(self.calls.pop(0).id, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where a model is served: the base URL, its key, and the model's name there."""
+
+    url: str
+    model: str
+    api_key: str | None = field(default=None, repr=False)
+
+
+class RemoteServers:
+    """Clients of named servers, a new one for each attempt, over connections that all share.
+
+    It belongs to the event loop in which its clients are used; `aclose` there closes them all.
+    """
+
+    def __init__(self, servers: Mapping[str, Server]) -> None:
+        self._servers = dict(servers)
+        self._transports: dict[str, httpx2.AsyncBaseTransport] = {}
+
+    def __call__(self, name: str, seeds: SeedTree) -> RemoteChatClient:
+        """A client of the server `name`."""
+        server = self._servers[name]
+        transport = self._transports.get(server.url)
+        if transport is None:
+            transport = self._transports[server.url] = httpx2.AsyncHTTPTransport(limits=_LIMITS)
+        return RemoteChatClient(
+            server.url, server.api_key, server.model, seeds=seeds, name=name, transport=transport
+        )
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        while self._transports:
+            _, transport = self._transports.popitem()
+            await transport.aclose()
 
 
 def _constraint_fields(constraint: Constraint, tools: bool) -> JSON:

@@ -13,7 +13,7 @@ import concurrent.futures
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tutelage.agents.function import TOKENIZER
 from tutelage.agents.isolated import IsolatedAgent
@@ -26,10 +26,13 @@ from tutelage.policy.model import Policy
 from tutelage.resources import LLM, NamedResources, Roles
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.live import LiveRunner, OnSpans
-from tutelage.rollouts.models import Models, NoModels, PolicyModels, Remote, Source
+from tutelage.rollouts.models import Models, NoModels, PolicyModels, Source
 from tutelage.rollouts.runner import RunnerSettings, Spec
 from tutelage.tracing.ingest import TraceIngest
 from tutelage.types import Rollout, Sampling
+
+if TYPE_CHECKING:
+    from tutelage.engine.remote import RemoteServers
 
 
 class Stage:
@@ -43,7 +46,7 @@ class Stage:
         *,
         n_runners: int,
         isolation: str = "none",
-        remote: Remote | None = None,
+        remote: RemoteServers | None = None,
     ) -> None:
         apart = "process" in (isolation, program.isolation)
         self.program: Program = IsolatedAgent(program) if apart else program
@@ -76,6 +79,8 @@ class Stage:
                 await self._keeper
         finally:
             if self._gateway is not None:
+                if self._remote is not None:
+                    await asyncio.wrap_future(self._gateway.submit(self._remote.aclose()))
                 await asyncio.to_thread(self._gateway.close)
             if isinstance(self.program, IsolatedAgent):
                 self.program.close()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tutelage.agents.program import Isolation, Program, as_program
 from tutelage.config import Resolved, RunConfig
@@ -27,9 +27,7 @@ from tutelage.policy.model import Policy
 from tutelage.resources import LLM, POLICY, NamedResources, Roles, roles
 from tutelage.rewards import RewardFunction, reward
 from tutelage.rewards.registry import resolve_reward
-from tutelage.rollouts.models import Remote
 from tutelage.rollouts.runner import RunnerSettings, Spec
-from tutelage.seeds import SeedTree
 from tutelage.tasks.dataset import Dataset
 from tutelage.train import jobs
 from tutelage.train.algorithm import RL
@@ -40,7 +38,10 @@ from tutelage.train.progress import Progress, Silent
 from tutelage.train.result import DevReport, TrainingResult, read_result
 from tutelage.train.setting import Setting, model_folder, prepare
 from tutelage.train.stage import Stage
-from tutelage.types import ChatClient, Mode, Rollout, Sampling, Task
+from tutelage.types import Mode, Rollout, Sampling, Task
+
+if TYPE_CHECKING:
+    from tutelage.engine.remote import RemoteServers
 
 T = TypeVar("T")
 Tasks = Dataset[Any] | Sequence[Mapping[str, Any] | Task] | str | Path
@@ -228,7 +229,7 @@ class Trainer:
             plan.roles,
             n_runners=self.n_runners,
             isolation=self.isolation,
-            remote=_remotes(plan) if plan.roles.remote else None,
+            remote=_remotes(plan),
         )
 
     def _given(self, plan: _Plan, stage: Stage) -> Given:
@@ -337,16 +338,17 @@ def _renamed(found: Roles, main: str) -> Roles:
     return Roles(renamed, found.frozen, found.remote)
 
 
-def _remotes(plan: _Plan) -> Remote:
-    """Makes clients of the LLMs that other servers serve."""
-    from tutelage.engine.remote import RemoteChatClient
+def _remotes(plan: _Plan) -> RemoteServers | None:
+    """Clients of the LLMs that other servers serve; None where there are none."""
+    if not plan.roles.remote:
+        return None
+    from tutelage.engine.remote import RemoteServers, Server
 
-    def make(name: str, seeds: SeedTree) -> ChatClient:
+    servers: dict[str, Server] = {}
+    for name, url in plan.roles.remote.items():
         llm: LLM = plan.resources[name]
-        model = llm.model or llm.name or name
-        return RemoteChatClient(plan.roles.remote[name], llm.api_key, model, seeds=seeds, name=name)
-
-    return make
+        servers[name] = Server(url, llm.model or llm.name or name, llm.api_key)
+    return RemoteServers(servers)
 
 
 def _blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
