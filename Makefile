@@ -13,12 +13,15 @@ TORCH_ARGS ?=
 ARGS ?=
 # Rounds of the property tests in `make test-full`, each with other random examples.
 ROUNDS ?= 5
+# Processes that the tests are spread over, whole files at a time; 0 runs them in this one.
+WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UNIT := $(sort $(filter-out tests/system tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))))
 SYSTEM := $(wildcard tests/system)
+SPREAD := -n $(WORKERS) --dist loadfile
 # Those that need no peer and no arguments.
 BENCHMARKS := $(foreach name,engine train_step estimators gateway runner,benchmarks.$(name).run)
 
@@ -49,10 +52,10 @@ train: venv ## run the main job (5 minutes); further words in ARGS="--seed 1"
 	@echo "  (before these: source $(BIN)/activate)"
 
 test: venv ## all tests but the long ones, the quick ones first
-	$(BIN)/python -m pytest -q $(UNIT) $(SYSTEM) $(ARGS)
+	$(BIN)/python -m pytest -q $(SPREAD) $(UNIT) $(SYSTEM) $(ARGS)
 
 test-full: venv ## all tests, then more rounds of the property tests (ROUNDS=5)
-	TUTELAGE_TEST_FULL=1 $(BIN)/python -m pytest -q $(UNIT) $(SYSTEM) $(ARGS)
+	TUTELAGE_TEST_FULL=1 $(BIN)/python -m pytest -q $(SPREAD) $(UNIT) $(SYSTEM) $(ARGS)
 	for round in $$(seq $(ROUNDS)); do \
 		$(BIN)/python -m pytest -q -m hypothesis --hypothesis-seed=$$round $(ARGS) || exit 1; \
 	done
