@@ -1,9 +1,10 @@
-"""Simulator 2, the one of record: a help desk, shaped otherwise than `clerk.py`. Not a model.
+"""Simulator 2, for development: a help desk, shaped otherwise than `clerk.py`. Not a model.
 
 Success is a probability, a logistic sum and no list of rules: advice counts by ticket family, some
 advice helps one family and harms another, two pieces only work together, and every word past 90
 costs a little. Feedback is noisy: a third of the time it names a wrong symptom. Pure functions of
-their arguments; the prompt searches never import this file and nobody tunes on it.
+their arguments; the prompt searches never import this file. The worlds of record are
+`manifest.py` and `itinerary.py`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     python benchmarks/runner/run.py [--peer PYTHON] [--rounds 5]
 
-`PYTHON` is the interpreter of an environment with `agentlightning==0.3.0`; without it only ours is
-measured. The two run in turn, A B A B ..., in processes of their own, and the medians are compared.
-Ours writes every rollout to SQLite on the disk, theirs keeps them in memory. Writes RESULTS.md.
+`PYTHON` is the interpreter of the peer's environment (README.md); without it only ours is measured.
+All ways run in turn, A B C A B C ..., in processes of their own, and the medians are compared, with
+as many runners and with the peer's fastest way. Ours writes every rollout to SQLite on the disk,
+theirs keeps them in memory. Writes RESULTS.md.
 """
 
 from __future__ import annotations
@@ -52,10 +53,13 @@ def main() -> None:
         for n in (8, 64)
     }  # fmt: skip
     if args.peer:
-        ways["agentlightning 0.3.0, 1 runner"] = (
-            args.peer, "theirs.py",
-            ["--way", "shm", "--runners", "1", "--count", str(args.peer_count)],
-        )  # fmt: skip
+        for way, runners, words in (
+            ("cs", 8, "8 runners, client-server"), ("shm", 1, "1 runner, in one process")
+        ):  # fmt: skip
+            ways[f"agentlightning 0.3.0, {words}"] = (
+                args.peer, "theirs.py",
+                ["--way", way, "--runners", str(runners), "--count", str(args.peer_count)],
+            )  # fmt: skip
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
     for _ in range(args.rounds):
         for name, (python, script, arguments) in ways.items():
@@ -63,7 +67,8 @@ def main() -> None:
             if line is not None:
                 found[name].append(line)
     rates = {n: [x["rollouts_per_second"] for x in xs] for n, xs in found.items() if xs}
-    peer = [statistics.median(v) for n, v in rates.items() if n.startswith("agentlightning")]
+    peer = {n: statistics.median(v) for n, v in rates.items() if n.startswith("agentlightning")}
+    equal = [rate for name, rate in peer.items() if "8 runners" in name]
     rows: list[list[str]] = []
     for name, values in rates.items():
         rate = statistics.median(values)
@@ -74,10 +79,12 @@ def main() -> None:
                 f"{rate:,.0f}",
                 f"{min(values):,.0f} to {max(values):,.0f}",
                 f"{cpu:,.0f}",
-                f"{rate / max(peer):.1f}x" if peer else "",
+                f"{rate / equal[0]:.1f}x" if equal else "",
+                f"{rate / max(peer.values()):.1f}x" if peer else "",
             ]
         )
-    head = ["", "rollouts/s, median", "range", "CPU µs a rollout", "of the peer's best"]
+    head = ["", "rollouts/s, median", "range", "CPU µs a rollout", "of the peer's 8 runners",
+            "of the peer's fastest way"]  # fmt: skip
     text = table(head, rows) + (
         f"\n{args.rounds} rounds in turn; {args.count:,} rollouts of ours a round and "
         f"{args.peer_count:,} of the peer. Load average at the end: "

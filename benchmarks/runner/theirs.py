@@ -1,10 +1,11 @@
 """No-op rollouts per second: agentlightning, by its own Trainer, runners and store.
 
 Prints one line of JSON. `--way` is one of its execution strategies: `shm` has one runner in this
-process (with several, in threads, rollouts fail here), `cs` has runners
-in processes that speak HTTP to the store. The store is in memory, nothing is written to a disk. At
-its best settings: OtelTracer instead of AgentOps, heartbeats off, no waiting between polls, no
-logging, rollouts enqueued in one call, and a warm-up before the clock starts.
+process (with several, in threads, rollouts fail here), `cs` has runners in processes that speak
+HTTP to the store. The CPU time of `cs` is that of the process with the store alone. The store is in
+memory, nothing is written to a disk. At its best settings: OtelTracer instead of
+AgentOps, heartbeats off, no waiting between polls, no logging, rollouts enqueued in one call, and a
+warm-up before the clock starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A small policy that speaks one framework: supervised training on that framework's own requests.
+"""A small policy that speaks one framework: supervised training on its agent's own requests.
 
 A model of 0.6 M parameters knows nothing before this. `gather.py` plays the agent with scripted
 replies; the recorded calls give the tokenizer its corpus, the context its length, and training its
@@ -11,11 +11,13 @@ is that calling pays.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
-from gather import Framework, calculations, gold, guesses, play
+from gather import Player, play
 
 from tutelage.policy.codec import Codec
 from tutelage.policy.model import Policy, build
@@ -41,6 +43,8 @@ class Recipe:
     tasks: int = 1000
     """Rollouts with gold calls that are gathered; a quarter as many guess."""
     held_out: int = 100
+    corpus: int = 200
+    """Rollouts from which the tokenizer is trained."""
     batch: int = 32
     lr: float = 3e-3
     clean_steps: int = 700
@@ -68,24 +72,28 @@ class Started:
 
 
 async def cold_start(
-    framework: Framework,
+    player: Player,
     recipe: Recipe | None = None,
     *,
     api: str = "chat",
     seed: int = 0,
     say: Callable[[str], None] = print,
+    resources: Mapping[str, Any] | None = None,
 ) -> Started:
     """Make the policy: gather, train clean, train mixed."""
-    recipe, seeds = recipe or Recipe(), SeedTree(seed).child("cold start", framework.name)
-    policy, longest = await _untrained(framework, api, seed)
-    tasks = calculations("train", recipe.tasks, seed)
-    held = calculations("val", recipe.held_out, seed)
-    lazy = guesses(framework, seeds.child("guesses").python())
-    good = rows_of(await play(framework, tasks, policy.codec, gold(framework), api=api))
-    bad = rows_of(await play(framework, tasks[::4], policy.codec, lazy, api=api))
-    test = rows_of(await play(framework, held, policy.codec, gold(framework), api=api))
+    recipe, seeds = recipe or Recipe(), SeedTree(seed).child("cold start", player.name)
+    policy, longest = await _untrained(player, recipe.corpus, api, seed, resources)
+    tasks, held = (
+        player.tasks("train", recipe.tasks, seed),
+        player.tasks("val", recipe.held_out, seed),
+    )
+    lazy = player.lazy(seeds.child("guesses").python())
+    rehearse = partial(play, player, codec=policy.codec, api=api, resources=resources)
+    good = rows_of(await rehearse(tasks, script=player.gold()))
+    bad = rows_of(await rehearse(tasks[::4], script=lazy))
+    test = rows_of(await rehearse(held, script=player.gold()))
     first = test[0].prompt_length()
-    say(f"{framework.name}: {len(good)} + {len(bad)} rows, prompts of {first} tokens")
+    say(f"{player.name}: {len(good)} + {len(bad)} rows, prompts of {first} tokens")
 
     trainer = _Supervised(policy, recipe, seeds)
     until = None
@@ -96,7 +104,7 @@ async def cold_start(
         trainer.step([(good, recipe.batch)], share)
         if until is None and (trainer.steps % 50 == 0 or trainer.steps >= recipe.clean_steps):
             known = share_known(policy, test)
-            say(f"{framework.name}: step {trainer.steps}: {known:.0%} of held-out rows known")
+            say(f"{player.name}: step {trainer.steps}: {known:.0%} of held-out rows known")
             if known >= recipe.known or trainer.steps >= recipe.clean_steps:
                 until = trainer.steps + recipe.cooldown_steps
     known = share_known(policy, test)
@@ -105,7 +113,7 @@ async def cold_start(
         share = 0.2 * (1 - step / recipe.mixed_steps)
         trainer.step([(good, recipe.batch - many), (bad, many)], share)
     calls = likely_to_call(policy, test)
-    say(f"{framework.name}: {known:.0%} known, calls its tool with probability {calls:.2f}")
+    say(f"{player.name}: {known:.0%} known, calls its tool with probability {calls:.2f}")
     return Started(policy, first, longest + ROOM, known, calls, trainer.steps)
 
 
@@ -123,12 +131,14 @@ def with_template(policy: Policy, template: str = TEMPLATE) -> Policy:
     return Policy(policy.network, policy.config, Codec(policy.codec.tokenizer))
 
 
-async def _untrained(framework: Framework, api: str, seed: int) -> tuple[Policy, int]:
+async def _untrained(
+    player: Player, corpus: int, api: str, seed: int, resources: Mapping[str, Any] | None
+) -> tuple[Policy, int]:
     """A fresh policy whose tokenizer was trained on what the framework sends, and the length of its
     longest rollout in that tokenizer's tokens."""
     probe = with_template(tiny_policy(max_positions=16384)).codec
-    tasks = calculations("train", 200, seed)
-    seen = await play(framework, tasks, probe, gold(framework), api=api, max_length=16384)
+    tasks, script = player.tasks("train", corpus, seed), player.gold()
+    seen = await play(player, tasks, probe, script, api=api, max_length=16384, resources=resources)
     texts = [probe.decode(row.ids) for row in rows_of(seen)]
     policy = build(texts, size="xs", seed=seed, max_positions=4096)
     policy = with_template(policy)

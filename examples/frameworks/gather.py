@@ -1,10 +1,11 @@
-"""Play a framework's agent through the gateway with scripted replies, and keep what was recorded.
+"""Play an agent through the gateway with scripted replies, and keep what was recorded.
 
 The agent, the gateway, the session and the codec are the real ones; only the model is replaced, by
 an engine that knows each task's gold tool call and answer. What comes back are rollouts whose calls
 have token ids, so `build_rows` makes training rows of them: exactly the tokens that this
-framework's requests would be trained on. `try_all.py` prints a table of them, `cold_start.py`
-trains on them.
+framework's requests would be trained on. What is played is a `Player`: one of the seven frameworks
+here, or an example of its own such as `examples/agno_math`. `try_all.py` prints a table of them,
+`cold_start.py` trains on them.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import importlib
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import distributions
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from calculator import Server
 
@@ -35,6 +36,34 @@ from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import make_tasks
 from tutelage.testing import ScriptedEngine
 from tutelage.types import Mode, Rollout, Sampling, Task
+
+Script = Callable[[Task, int], str]
+"""What the model says to a task in its n-th call of a rollout."""
+
+
+class Player(Protocol):
+    """An agent with tasks, and what a good model and a lazy one would say to them."""
+
+    @property
+    def name(self) -> str:
+        """What its seeds are drawn by."""
+        ...
+
+    def agent(self, api: str, stream: bool) -> Callable[..., Any]:
+        """The agent, as `Trainer` takes it."""
+        ...
+
+    def tasks(self, split: str, n: int, seed: int) -> list[Task]:
+        """Tasks for it."""
+        ...
+
+    def gold(self) -> Script:
+        """The right tool call, then the answer."""
+        ...
+
+    def lazy(self, rng: random.Random) -> Script:
+        """An answer without a tool."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -57,6 +86,32 @@ class Framework:
         """The example."""
         return importlib.import_module(self.module)
 
+    def agent(self, api: str = "chat", stream: bool = False) -> Callable[..., Any]:
+        """The example's agent, asking that way."""
+        module = self.load()
+        if asyncio.iscoroutinefunction(module.solve):
+
+            async def agent(task: dict[str, Any], llm: LLM) -> str:
+                return await module.solve(task["question"], _server(llm, api, stream))
+        else:
+
+            def agent(task: dict[str, Any], llm: LLM) -> str:
+                return module.solve(task["question"], _server(llm, api, stream))
+
+        return agent
+
+    def tasks(self, split: str, n: int, seed: int = 0) -> list[Task]:
+        """Calculations."""
+        return calculations(split, n, seed)
+
+    def gold(self) -> Script:
+        """The calculator, then the answer."""
+        return gold(self)
+
+    def lazy(self, rng: random.Random) -> Script:
+        """A guess."""
+        return guesses(self, rng)
+
 
 FRAMEWORKS = {
     f.name: f
@@ -72,9 +127,6 @@ FRAMEWORKS = {
         ),
     )
 }
-
-Script = Callable[[Task, int], str]
-"""What the model says to a task in its n-th call of a rollout."""
 
 
 def calculations(split: str, n: int, seed: int = 0) -> list[Task]:
@@ -118,7 +170,7 @@ def answer_text(framework: Framework, answer: str) -> str:
 
 
 async def play(
-    framework: Framework,
+    player: Player,
     tasks: Sequence[Task],
     codec: Codec,
     script: Script,
@@ -127,23 +179,14 @@ async def play(
     stream: bool = False,
     at_once: int = 16,
     max_length: int = 8192,
+    resources: Mapping[str, Any] | None = None,
 ) -> list[Rollout]:
     """Play each task once and return the rollouts, rewarded and with all calls on record.
 
-    All of a program should play in one event loop: frameworks keep their HTTP clients.
+    `resources` are what the agent is given beside its LLM. All of a program should play in one
+    event loop: frameworks keep their HTTP clients.
     """
-    module = framework.load()
-
-    if asyncio.iscoroutinefunction(module.solve):
-
-        async def agent(task: dict[str, Any], llm: LLM) -> str:
-            return await module.solve(task["question"], _server(llm, api, stream))
-    else:
-
-        def agent(task: dict[str, Any], llm: LLM) -> str:
-            return module.solve(task["question"], _server(llm, api, stream))
-
-    seeds = SeedTree(0).child("gather", framework.name, api, stream)
+    seeds = SeedTree(0).child("gather", player.name, api, stream)
     specs = [Spec(t, Mode.TRAIN, t.id, 0, seeds.child(i)) for i, t in enumerate(tasks)]
     of_attempt = {s.seeds.child("attempt", 0).id("att"): s.task for s in specs}
     turns: Counter[str] = Counter()
@@ -154,14 +197,14 @@ async def play(
         return script(of_attempt[attempt], turns[attempt] - 1)
 
     engine = ScriptedEngine(codec, reply, max_length=max_length)
-    resources = NamedResources({"llm": LLM(trainable=True)})
+    given = NamedResources({"llm": LLM(trainable=True), **(resources or {})})
     source = Source(engine, codec, Sampling(), POLICY)
     with Gateway() as gateway:
-        models = PolicyModels(gateway, resources, Roles({"llm": POLICY}, (), {}), {"llm": source})
+        models = PolicyModels(gateway, given, Roles({"llm": POLICY}, (), {}), {"llm": source})
         runner = LiveRunner(
-            as_program(agent),
+            as_program(player.agent(api, stream)),
             models,
-            resources,
+            given,
             RunnerSettings("gather", timeout=60, attempts=1, concurrency=at_once),
             reward=resolve_reward("math"),
         )

@@ -13,18 +13,24 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _EXPORTS: dict[str, str] = {
+    "APO": "tutelage.algorithms.prompt.apo",
+    "GEPA": "tutelage.algorithms.prompt.gepa",
+    "GRIPS": "tutelage.algorithms.prompt.grips",
+    "LLM": "tutelage.resources",
     "RL": "tutelage.train.algorithm",
+    "SFT": "tutelage.train.algorithm",
     "VERL": "tutelage.train.algorithm",
     "Callback": "tutelage.train.callbacks",
     "Dataset": "tutelage.tasks.dataset",
     "ExternalAgent": "tutelage.agents.external",
-    "LLM": "tutelage.resources",
     "LitAgent": "tutelage.agents.lit_agent",
     "Message": "tutelage.types",
     "NamedResources": "tutelage.resources",
+    "PromptResult": "tutelage.train.prompts.api",
     "PromptTemplate": "tutelage.resources",
     "Reward": "tutelage.types",
     "Rollout": "tutelage.agents.context",
+    "Screen": "tutelage.algorithms.prompt.screen",
     "Task": "tutelage.types",
     "Tool": "tutelage.tools.tool",
     "ToolError": "tutelage.tools.tool",
@@ -47,6 +53,10 @@ if TYPE_CHECKING:
     from tutelage.agents.external import ExternalAgent as ExternalAgent
     from tutelage.agents.function import rollout as rollout
     from tutelage.agents.lit_agent import LitAgent as LitAgent
+    from tutelage.algorithms.prompt.apo import APO as APO
+    from tutelage.algorithms.prompt.gepa import GEPA as GEPA
+    from tutelage.algorithms.prompt.grips import GRIPS as GRIPS
+    from tutelage.algorithms.prompt.screen import Screen as Screen
     from tutelage.errors import TutelageError as TutelageError
     from tutelage.resources import LLM as LLM
     from tutelage.resources import NamedResources as NamedResources
@@ -57,8 +67,10 @@ if TYPE_CHECKING:
     from tutelage.tools.tool import ToolError as ToolError
     from tutelage.tools.tool import tool as tool
     from tutelage.train.algorithm import RL as RL
+    from tutelage.train.algorithm import SFT as SFT
     from tutelage.train.algorithm import VERL as VERL
     from tutelage.train.callbacks import Callback as Callback
+    from tutelage.train.prompts.api import PromptResult as PromptResult
     from tutelage.train.result import TrainingResult as TrainingResult
     from tutelage.train.trainer import Trainer as Trainer
     from tutelage.types import Message as Message

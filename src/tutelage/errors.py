@@ -92,6 +92,8 @@ class RemoteError(EngineError):
     def __init__(self, message: str, status: int = 500) -> None:
         super().__init__(message)
         self.status = status
+        self.retry_after: float | None = None
+        """Seconds that the server asks to wait, where it said so."""
 
 
 class FailureBudgetError(TutelageError, RuntimeError):

@@ -8,8 +8,8 @@ import pytest
 from .conftest import Tutelage
 
 VERBS = (
-    "train", "resume", "eval", "ask", "serve", "runs", "show", "export", "index", "validate",
-    "config", "doctor"
+    "train", "resume", "eval", "ask", "serve", "runs", "show", "compare", "export", "index",
+    "validate", "config", "doctor", "prompts", "orchestrate"
 )  # fmt: skip
 
 

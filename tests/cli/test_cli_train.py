@@ -137,6 +137,20 @@ def test_mistakes_stop_before_the_job(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_sizes_mean_the_same_for_weights_as_for_prompts(
+    tutelage: Tutelage, seen: dict[str, Any]
+) -> None:
+    sizes = "--iterations 3 --train-size 5 --val-size 6 --test-size 7"
+    assert tutelage("train", "math", "--algorithm", "rl", *sizes.split()).exit_code == 0
+    config = seen["resolved"].config
+    assert config.trainer.total_training_steps == 3
+    assert config.data.train_tasks == 5
+    assert (config.trainer.val_tasks, config.trainer.test_tasks) == (6, 7)
+    refused = tutelage("train", "math", "--algorithm", "rl", "--budget-usd", "1")
+    assert refused.exit_code == 2
+    assert "--budget-usd='1' is an option of prompt searches" in refused.stderr
+
+
 def test_a_dry_run_shows_every_key_and_one_task(
     tutelage: Tutelage, seen: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -15,9 +15,11 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
+from tutelage.cli.prompt_train import PROMPT_OPTIONS, is_prompt_search, weights_flags
 from tutelage.config import Machine, RunConfig, resolve
 from tutelage.config.aliases import canonical
 from tutelage.config.keys import section_names
+from tutelage.config.prompt import PromptConfig, resolve_prompt
 from tutelage.tasks.dataset import Dataset
 
 LANGUAGES = {"bash", "python", "json", "jsonl", "toml", "text"}
@@ -97,13 +99,23 @@ def parse(args: list[str]) -> None:
     with group.make_context("tutelage", list(args)) as context:
         rest = [*context._protected_args, *context.args]
         name, verb, rest = group.resolve_command(context, rest)
+        while hasattr(verb, "resolve_command"):  # a group: its own verb comes next
+            with verb.make_context(name, rest, parent=context) as below:
+                rest = [*below._protected_args, *below.args]
+                name, verb, rest = verb.resolve_command(below, rest)
         with verb.make_context(name, rest, parent=context) as inner:
             given = dict(inner.params)
-    if name != "train":
+    if name != "train" or "recipe" not in given:  # the planner has its own options
         return
     flags = {key: value or None for key, value in given.items()}
     for key in ("recipe", "overrides", "config", "dry_run"):
         flags.pop(key)
+    if is_prompt_search(given["recipe"], given["algorithm"]):
+        resolve_prompt(given["recipe"], given["overrides"] or (), flags, file=given["config"])
+        return
+    of_prompts = {key: flags.pop(key) for key in [*flags] if key in PromptConfig.model_fields}
+    shared = {key: of_prompts.pop(key) for key in [*of_prompts] if key not in PROMPT_OPTIONS}
+    flags = weights_flags(flags | shared, of_prompts)
     resolve(
         given["recipe"],
         given["overrides"] or (),

@@ -34,7 +34,8 @@ def test_both_forms_are_read(tmp_path: Path) -> None:
     ("data", "message"),
     [
         ({"nodes": []}, "empty"),
-        ([], "'nodes'"),
+        ([], "empty"),
+        ("x", "'nodes'"),
         ({"nodes": [{"desc": "x"}]}, "tool 0.*'id'"),
         ({"nodes": [{"id": 3}]}, "tool 0.*'id'"),
         ({"nodes": ["x"]}, "tool 0"),

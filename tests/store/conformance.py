@@ -23,6 +23,7 @@ from tutelage.store import (
     ResourceRow,
     RunStatus,
     Store,
+    Totals,
 )
 from tutelage.tracing.records import SpanRecord
 from tutelage.types import Constraint, Message, Mode, Reward, Rollout, RolloutStatus, Task, ToolSpec
@@ -497,6 +498,47 @@ class StoreConformance:
         store.put_rollouts([rollout("e1", step=1, label="after"), rollout("r2", step=2)])
         assert store.discard_after("run_a", 1).rollouts == 1
         assert store.count("run_a", label="after") == 1
+
+    # Sums
+
+    def test_totals_are_those_of_the_whole_records(self, store: Store) -> None:
+        given = [
+            rollout("a", attempt(0, FAILED, calls=1), attempt(1, calls=2)),
+            rollout("b", calls=3, mode=Mode.TEST, label="after/greedy"),
+            rollout("c", calls=0, mode=Mode.TEST, label="after/greedy"),
+        ]
+        store.put_rollouts(given)
+        calls = [call for r in given for a in r.attempts for call in a.calls]
+        found = store.totals("run_a")
+        assert (found.rollouts, found.tests, found.calls) == (3, 2, len(calls))
+        assert found.prompt_tokens == sum(len(c.prompt_ids) for c in calls)
+        assert found.sampled_tokens == sum(len(c.sampled.token_ids) for c in calls)
+        store.put_run("empty", **samples.RUN)
+        assert store.totals("empty") == Totals(0, 0, 0, 0, 0)
+        with pytest.raises(StoreError, match="no run"):
+            store.totals("nobody")
+
+    def test_grades_are_those_of_the_attempt_that_counts(self, store: Store) -> None:
+        task = Task("t9", {"question": "1 + 1", "answer": "2"})
+        right = dataclasses.replace(attempt(1), reward=Reward(0.75, {"exact": 0.0, "b": 1.0}))
+        after = {"mode": Mode.TEST, "label": "after"}
+        store.put_rollouts(
+            [
+                rollout("a", attempt(0, FAILED), right, task=task, **after),
+                rollout("b", attempt(0, FAILED), mode=Mode.TEST, label="before"),
+                rollout("c", mode=Mode.TEST, label="after", group="g1"),
+                rollout("d", label="after"),
+                rollout("e", mode=Mode.TEST, label="other"),
+            ]
+        )
+        found = store.grades("run_a", "before", "after")
+        assert [(g.label, g.task, g.reward, g.exact, g.failure) for g in found] == [
+            ("after", "t9", 0.75, 0.0, None),
+            ("after", "t0", 1.0, None, None),
+            ("before", "t0", None, None, "timeout"),
+        ]
+        assert found[0].fields == task.fields
+        assert store.grades("run_a", "nothing") == []
 
     # Threads
 

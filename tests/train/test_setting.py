@@ -144,3 +144,10 @@ def test_a_guess_calls_no_tool(one_thread: None) -> None:
     honest = demonstrations(task, False, random.Random(0))
     assert honest[0].tool_calls
     assert honest[-1].content
+
+
+def test_the_sizes_of_the_parts_can_be_set() -> None:
+    tasks = load_tasks(config("data.train_tasks=5", "trainer.val_tasks=6", "trainer.test_tasks=7"))
+    assert (len(tasks.train), len(tasks.val), len(tasks.test)) == (5, 6, 7)
+    assert len(tasks.shown) > 5, "demonstrations are other tasks"
+    assert tasks.train == load_tasks(config()).train[:5]

@@ -588,7 +588,7 @@ async def traced_by_itself(task: Any, llm: LLM) -> float:
     }
     body = {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
     key = {"authorization": f"Bearer {llm.api_key}"}
-    async with httpx2.AsyncClient() as client:
+    async with httpx2.AsyncClient(timeout=60) as client:
         sent = await client.post(f"{llm.endpoint}/traces", json=body, headers=key)
     assert sent.status_code == 200
     return digits((await llm.chat(task["question"], max_tokens=4)).reply.content)

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from tutelage.errors import ConfigError, TutelageError
 from tutelage.resources import AGENT, LLM, MAIN_AGENT, POLICY, NamedResources, PromptTemplate
-from tutelage.types import Mode, Task
+from tutelage.types import Mode, Task, ToolResult
 
 
 @dataclass(slots=True)
@@ -43,6 +43,10 @@ class RolloutContext:
     answer: str | None = None
     """The agent's final text, for the record and for a reward function; setting it is optional."""
     stop: str = "answer"
+    feedback: str = ""
+    """What a grader inside the agent has to say in words; prompt searches show it to their LLM."""
+    tool_results: list[ToolResult] = field(default_factory=list[ToolResult], repr=False)
+    """Tool calls that the agent ran itself, for the record."""
     cancelled: bool = False
     """Whether the attempt was stopped; an agent in a thread looks here to end early."""
     emitted: list[tuple[str, Any]] = field(default_factory=list[tuple[str, Any]], repr=False)

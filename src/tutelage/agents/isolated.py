@@ -31,7 +31,7 @@ from tutelage.errors import ConfigError, EngineError
 from tutelage.resources import LLM, NamedResources
 from tutelage.tools.execute import call_in_thread
 
-_BROUGHT_BACK = ("emitted", "marked", "answer", "stop")
+_BROUGHT_BACK = ("emitted", "marked", "answer", "stop", "feedback")
 """What a worker's copy of the rollout hands back."""
 
 

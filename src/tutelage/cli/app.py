@@ -15,13 +15,17 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
+from tutelage.cli import prompts
 from tutelage.cli.ask import ask
+from tutelage.cli.compare import compare
 from tutelage.cli.config import config
 from tutelage.cli.doctor import doctor
 from tutelage.cli.eval import evaluate
 from tutelage.cli.export import export
 from tutelage.cli.failures import reported
 from tutelage.cli.index import index
+from tutelage.cli.orchestrate import orchestrate_app
+from tutelage.cli.planner import RECIPE, train_planner
 from tutelage.cli.resume import resume
 from tutelage.cli.runs import runs
 from tutelage.cli.serve import serve
@@ -34,6 +38,18 @@ _HELP_WIDTH = 100
 
 class KeyedCommand(TyperCommand):
     """A verb that takes KEY=VALUE: an option that is really a key is answered with its spelling."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        """The context of the recipe's own command where it has one (`train planner`)."""
+        if info_name == "train" and args[:1] == [RECIPE]:
+            own = typer.Typer(
+                add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+            )
+            own.command(cls=TyperCommand)(reported(train_planner))
+            return get_command(own).make_context(f"train {RECIPE}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments; a usage error passes with the key named."""
@@ -70,12 +86,25 @@ def build_app() -> typer.Typer:
     app.command("serve")(reported(serve))
     app.command("runs")(reported(runs))
     app.command("show")(reported(show))
+    app.command("compare")(reported(compare))
     app.command("export")(reported(export))
     app.command("index")(reported(index))
     app.command("validate")(reported(validate))
     app.command("config")(reported(config))
     app.command("doctor")(reported(doctor))
+    app.add_typer(_prompts(), name="prompts")
+    app.add_typer(orchestrate_app(), name="orchestrate")
     return app
+
+
+def _prompts() -> typer.Typer:
+    """The verbs of prompt searches."""
+    group = typer.Typer(help="Look into a prompt search.", no_args_is_help=True)
+    group.command("tree")(reported(prompts.tree))
+    group.command("diff")(reported(prompts.diff))
+    group.command("confirm")(reported(prompts.confirm))
+    group.command("export")(reported(prompts.export))
+    return group
 
 
 def main() -> None:

@@ -20,14 +20,18 @@ def config(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="The whole page as Markdown.")
     ] = False,
+    prompts: Annotated[
+        bool, typer.Option("--prompts", help="The keys of prompt searches instead.")
+    ] = False,
 ) -> None:
     """List the keys of a run: type, default, other spellings, meaning."""
     from tutelage.config import reference_markdown, reference_rows
+    from tutelage.config.prompt import prompt_rows
 
     if markdown:
         typer.echo(reference_markdown(), nl=False)
         return
-    rows = reference_rows()
+    rows = prompt_rows() if prompts else reference_rows()
     _show(rows if word is None else _matching(rows, word))
 
 

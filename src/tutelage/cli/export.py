@@ -74,8 +74,11 @@ def _tools(folder: RunFolder, fmt: str) -> tuple[ToolSpec, ...]:
     if fmt != "sft":
         return ()
     from tutelage.config import Resolved
+    from tutelage.train.prompts.record import is_prompt_run, told_tools
     from tutelage.train.setting import load_tools
 
+    if is_prompt_run(folder):
+        return told_tools(folder)
     config = Resolved.from_json(folder.config.read_text(encoding="utf-8")).config
     return tuple(tool.spec for tool in load_tools(config).values())
 

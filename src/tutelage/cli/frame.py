@@ -20,6 +20,11 @@ METRICS: Mapping[str, str] = {
     "val/success_greedy": "greedy",
     "loss/policy": "loss",
     "loss/sft": "loss",
+    "train_loss": "loss",
+    "val_loss": "val loss",
+    "val_node_f1": "node F1",
+    "val_edge_f1": "edge F1",
+    "train_reward": "reward",
     "max_dlogp": "max |Δlogp|",
     "tokens_per_second": "tokens/s",
 }

@@ -42,7 +42,7 @@ def run_job(folder: RunFolder, job: Job, *, live: bool = True) -> None:
         raise
     finally:
         display.finish()
-        _drop_if_empty(folder)
+        drop_if_empty(folder)
     console = output()
     say(console)
     show_outcome(console, folder, result)
@@ -60,7 +60,7 @@ def _resume(folder: RunFolder) -> str:
     return f"tutelage resume {shown_path(folder.path)}"
 
 
-def _drop_if_empty(folder: RunFolder) -> None:
+def drop_if_empty(folder: RunFolder) -> None:
     """Take away the folder of a run that ended before it began."""
     if folder.config.is_file():
         return

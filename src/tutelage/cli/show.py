@@ -118,6 +118,20 @@ def _show_list(
 
 def _show_run(console: Console, folder: RunFolder) -> None:
     from tutelage.cli.console import say
+    from tutelage.cli.orchestrate_run import is_orchestration
+    from tutelage.cli.planner import show_planner_run
+    from tutelage.train.planner.setup import is_planner_run
+    from tutelage.train.prompts.record import is_prompt_run
+
+    if is_orchestration(folder):
+        _show_execution(console, folder)
+        return
+    if is_planner_run(folder):
+        show_planner_run(console, folder)
+        return
+    if is_prompt_run(folder):
+        _show_prompt_run(console, folder)
+        return
     from tutelage.cli.outcome import show_outcome
     from tutelage.cli.stores import open_run
 
@@ -137,6 +151,53 @@ def _show_run(console: Console, folder: RunFolder) -> None:
         with open_run(folder) as (store, run_id):
             _show_causes(console, store, run_id)
             _show_samples(console, folder, list(_samples(store, run_id, _last_tick(folder))))
+
+
+def _show_execution(console: Console, folder: RunFolder) -> None:
+    """The execution of a plan, with its trace; how to go on when it was stopped."""
+    from tutelage.cli.console import say
+    from tutelage.cli.runs import is_held
+    from tutelage.cli.stores import open_run
+
+    result = folder.read_result()
+    say(console, ("Execution ", "bold"), (folder.name, "bold"))
+    if result is None:
+        state = "It is running now." if is_held(folder) else "It was stopped; go on with: "
+        say(console, state, "" if is_held(folder) else f"tutelage resume {folder.path}")
+        return
+    with open_run(folder) as (store, run_id):
+        for rollout in store.rollouts(run_id):
+            _show_one(console, rollout.id, str(folder.path), tokens=False, content=False)
+
+
+def _show_prompt_run(console: Console, folder: RunFolder) -> None:
+    """A prompt search: its outcome where it has one, else how far it is."""
+    from tutelage.cli.console import facts, number, say
+    from tutelage.cli.prompt_view import show_prompt_next, show_prompt_outcome
+    from tutelage.cli.runs import is_held
+    from tutelage.cli.stores import open_run
+
+    result = folder.read_result()
+    say(console, ("Prompt search ", "bold"), (folder.name, "bold"))
+    if result is not None:
+        show_prompt_outcome(console, folder, result)
+    else:
+        rounds = folder.read_metrics()
+        facts(console, [("rounds", number(len(rounds)))], indent=2)
+        state = "It is running now." if is_held(folder) else "It was stopped; go on with: "
+        say(console, state, "" if is_held(folder) else f"tutelage resume {folder.path}")
+    if folder.store_address() is not None:
+        with open_run(folder) as (store, run_id):
+            _show_causes(console, store, run_id)
+            _show_samples(console, folder, _of_each_mode(store, run_id))
+    if result is not None:
+        show_prompt_next(console, folder)
+
+
+def _of_each_mode(store: Store, run_id: str) -> list[Rollout]:
+    from tutelage.types import Mode
+
+    return [r for mode in Mode for r in store.rollouts(run_id, mode=mode, limit=_EACH)]
 
 
 def _show_config(console: Console, folder: RunFolder) -> None:

@@ -1,5 +1,7 @@
 """`tutelage train RECIPE`: resolve the configuration, make the run folder, run the job.
 
+Prompt searches have a configuration and a job of their own (`prompt_train.py`).
+
 Flags are spellings of keys and are handed on as they were typed, so the configuration checks them
 all together and names what is wrong before any model loads. `job.py` runs the
 job; `resume.py` goes on with one.
@@ -7,8 +9,9 @@ job; `resume.py` goes on with one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,7 +28,8 @@ def train(
         typer.Argument(
             metavar="RECIPE",
             help="math: the embedded job, which needs nothing; rl: your own model and tasks; "
-            "sft: your own demonstrations.",
+            "sft: your own demonstrations; prompt AGENT.py: the prompt of your own agent; "
+            "planner: plans and workers (see tutelage train planner --help).",
         ),
     ],
     overrides: Annotated[
@@ -34,7 +38,30 @@ def train(
     ] = None,
     algorithm: Annotated[
         str | None,
-        typer.Option(metavar="rl|sft", help="Learn from rewards, or from demonstrations alone."),
+        typer.Option(
+            metavar="NAME",
+            help="rl or sft train weights; apo, gepa, screen, grips or auto search for prompts.",
+        ),
+    ] = None,
+    iterations: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Rounds of a prompt search; training steps else."),
+    ] = None,
+    train_size: Annotated[
+        str | None, typer.Option(metavar="N", help="Training tasks at most.")
+    ] = None,
+    val_size: Annotated[
+        str | None, typer.Option(metavar="N", help="Validation tasks at most.")
+    ] = None,
+    test_size: Annotated[str | None, typer.Option(metavar="N", help="Test tasks at most.")] = None,
+    runners: Annotated[
+        str | None, typer.Option(metavar="N", help="Prompt search: rollouts at once.")
+    ] = None,
+    rollouts: Annotated[
+        str | None, typer.Option(metavar="N", help="Prompt search: rollouts at most.")
+    ] = None,
+    budget_usd: Annotated[
+        str | None, typer.Option(metavar="X", help="Prompt search: US dollars at most.")
     ] = None,
     level: Annotated[
         str | None,
@@ -93,15 +120,11 @@ def train(
         typer.Option("--dry-run", help="Show the configuration, play one task, train nothing."),
     ] = False,
 ) -> None:
-    """Train a policy.
+    """Train a policy, or search for a better prompt.
 
     `tutelage train math` needs no key, no download and no GPU.
     """
-    from tutelage.cli.console import waiting
-    from tutelage.config import resolve
-
-    with waiting("loading torch ..."):
-        from tutelage.train.machine import facts
+    from tutelage.cli.prompt_train import is_prompt_search, train_prompts, weights_flags
 
     flags = {
         "algorithm": algorithm,
@@ -120,11 +143,35 @@ def train(
         "store": store,
         "otlp": otlp,
     }
-    resolved = resolve(recipe, overrides or (), machine=facts(), flags=flags, file=config)
+    of_prompts = {
+        "iterations": iterations,
+        "train_size": train_size,
+        "val_size": val_size,
+        "test_size": test_size,
+        "runners": runners,
+        "rollouts": rollouts,
+        "budget_usd": budget_usd,
+    }
+    if is_prompt_search(recipe, algorithm):
+        train_prompts(recipe, overrides or (), flags | of_prompts, config, dry_run)
+        return
+    resolved = _resolved(recipe, overrides or (), weights_flags(flags, of_prompts), config)
     if dry_run:
         _dry_run(resolved)
     else:
         _train(resolved)
+
+
+def _resolved(
+    recipe: str, overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None
+) -> Resolved:
+    from tutelage.cli.console import waiting
+    from tutelage.config import resolve
+
+    with waiting("loading torch ..."):
+        from tutelage.train.machine import facts
+
+    return resolve(recipe, overrides, machine=facts(), flags=flags, file=file)
 
 
 def _train(resolved: Resolved) -> None:

@@ -75,6 +75,11 @@ class Resolved:
             parts = json.loads(text)
         except ValueError as error:
             raise ConfigError(f"the configuration file is not JSON: {error}.") from error
+        if isinstance(parts, dict) and cast("dict[str, Any]", parts).get("kind") == "prompt":
+            raise ConfigError(
+                "this run searched for prompts and trained no policy; it has its prompts: "
+                "tutelage prompts export RUN"
+            )
         if not isinstance(parts, dict) or set(cast("dict[str, Any]", parts)) != set(_PARTS):
             raise ConfigError(
                 f"the configuration file must hold exactly {', '.join(_PARTS)}. "

@@ -65,6 +65,9 @@ class DataConfig(Section):
     """Validation tasks; empty takes the recipe's own held-out ones."""
     test_files: Paths = ()
     """Test tasks, seen only after training."""
+    train_tasks: Count | None = None
+    """Training tasks at most, the first ones; null takes all. The embedded job's demonstrations are
+    other tasks, and are not counted."""
     train_batch_size: Count = 16
     """Tasks in one training batch; each becomes `agent.num_chains` rollouts."""
     val_batch_size: Count | None = None
@@ -197,6 +200,8 @@ class TrainerConfig(Section):
     """CPU threads of the tensor library; null chooses for the machine."""
     val_tasks: Count = 200
     """Tasks of one validation at most."""
+    test_tasks: Count | None = None
+    """Test tasks at most; null takes as many as `trainer.val_tasks`."""
     stop_at_success: PositiveShare | None = None
     """Sampled success on validation tasks at which training ends; null goes on to the end."""
     control: bool = True

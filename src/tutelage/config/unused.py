@@ -64,7 +64,13 @@ def _loss_not_in(*names: str) -> Callable[[RunConfig], bool]:
 
 SUPERVISED = (
     Rule(
-        ("actor.", "data.train_batch_size", "trainer.total_training_steps", "trainer.total_epochs"),
+        (
+            "actor.",
+            "data.train_batch_size",
+            "data.train_tasks",
+            "trainer.total_training_steps",
+            "trainer.total_epochs",
+        ),
         "algorithm.name is sft, which makes no reinforcement-learning step",
         lambda config: config.algorithm.name == "sft" and config.recipe != "sft",
     ),
@@ -137,9 +143,15 @@ SUPERVISED = (
             "judge.",
             "rollout.",
             "trainer.val_tasks",
+            "trainer.test_tasks",
         ),
         "no task is played, because data.test_files names none",
         lambda config: config.recipe == "sft" and not config.data.test_files,
+    ),
+    Rule(
+        ("data.train_tasks",),
+        "`train sft` learns from all its demonstrations",
+        lambda config: config.recipe == "sft",
     ),
     Rule(
         ("data.max_length",),

@@ -281,7 +281,9 @@ def _refusal(response: httpx2.Response, url: str) -> EngineError:
     if code == "context_length_exceeded" or "maximum context length" in message:
         return ContextOverflowError(f"the server {url!r} refused the prompt as too long: {message}")
     status = response.status_code
-    return RemoteError(f"the server {url!r} answered {status}: {message}", status)
+    refused = RemoteError(f"the server {url!r} answered {status}: {message}", status)
+    refused.retry_after = _retry_after(response)
+    return refused
 
 
 def _never(response: httpx2.Response) -> bool:

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb, sqrt
+from enum import StrEnum
+from math import ceil, comb, sqrt
+from statistics import NormalDist
 
 import numpy as np
 
 Z95 = 1.959963984540054
+FEW = 50
+"""Below so many tasks the sign test decides, where a bootstrap is too sure."""
+LEVEL = 0.05
 
 
 def wilson(successes: int, total: int, z: float = Z95) -> tuple[float, float]:
@@ -64,3 +69,73 @@ def sign_test(wins: int, losses: int) -> float:
     total = wins + losses
     tail = sum(comb(total, k) for k in range(min(wins, losses) + 1))
     return min(1.0, 2 * tail / 2**total)
+
+
+class Verdict(StrEnum):
+    """What a paired comparison says of the second of two agents."""
+
+    IMPROVED = "improved"
+    NO_EVIDENCE = "no evidence"
+    REGRESSED = "regressed"
+
+    @property
+    def exit_code(self) -> int:
+        """0, 3, 4; 2 is a configuration error."""
+        return {"improved": 0, "no evidence": 3, "regressed": 4}[self.value]
+
+
+def judge_difference(found: Difference) -> Verdict:
+    """The verdict on a difference: by its interval, for few tasks by the exact sign test."""
+    if found.wins + found.losses + found.ties < FEW:
+        sure = sign_test(found.wins, found.losses) < LEVEL
+        up, down = found.wins > found.losses, found.wins < found.losses
+    else:
+        sure, up, down = True, found.low > 0, found.high < 0
+    if sure and up:
+        return Verdict.IMPROVED
+    return Verdict.REGRESSED if sure and down else Verdict.NO_EVIDENCE
+
+
+def sign_flip_test(gaps: Sequence[float], rng: np.random.Generator, draws: int = 20_000) -> float:
+    """One-sided p-value of a mean above 0, by random signs of paired differences.
+
+    The differences are taken to be symmetric about 0 under the null; at least 1 / (draws + 1).
+    """
+    if not gaps:
+        raise ValueError("need at least one paired difference")
+    values = np.asarray(gaps, dtype=np.float64)
+    signs = rng.integers(0, 2, size=(draws, len(values)), dtype=np.int8) * 2 - 1
+    # Sums of the same numbers in another order differ in the last digit; they are ties.
+    reached = int(((signs @ values) >= values.sum() - 1e-12).sum())
+    return (1 + reached) / (1 + draws)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction (Holm 1979): p-values that hold for all comparisons at once."""
+    ranked = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    corrected = [0.0] * len(p_values)
+    highest = 0.0
+    for place, index in enumerate(ranked):
+        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[index]))
+        corrected[index] = highest
+    return corrected
+
+
+def pairs_for_power(
+    spread: float,
+    effect: float,
+    *,
+    power: float = 0.9,
+    level: float = 0.05,
+    comparisons: int = 1,
+    least: int = 30,
+) -> int:
+    """Pairs with which a one-sided test finds `effect`, when differences have this spread (sd).
+
+    Normal approximation, the level divided by the number of comparisons (Holm's worst case).
+    """
+    if effect <= 0:
+        raise ValueError(f"the effect {effect!r} must be above 0")
+    normal = NormalDist()
+    reach = normal.inv_cdf(1 - level / comparisons) + normal.inv_cdf(power)
+    return max(least, ceil((reach * spread / effect) ** 2))

@@ -127,6 +127,7 @@ class LiveRunner:
             index=number,
             status=RolloutStatus.SUCCEEDED if play.failure is None else RolloutStatus.FAILED,
             calls=tuple(_trained(calls, context)),
+            tool_results=tuple(context.tool_results),
             answer=context.answer,
             reward=play.reward,
             failure=play.failure,

@@ -12,9 +12,11 @@ from tutelage.store.ingest import PutResult
 from tutelage.store.records import (
     CheckpointRow,
     Discarded,
+    Grade,
     MetricsRow,
     ResourceRow,
     RunRow,
+    Totals,
 )
 from tutelage.store.status import RunStatus
 from tutelage.store.store import Store, open_store
@@ -25,6 +27,7 @@ __all__ = [
     "FORMATS",
     "CheckpointRow",
     "Discarded",
+    "Grade",
     "Listener",
     "MetricsRow",
     "PutResult",
@@ -33,6 +36,7 @@ __all__ = [
     "RunStatus",
     "Store",
     "StoreWriter",
+    "Totals",
     "dump_json",
     "export_rows",
     "open_store",

@@ -5,7 +5,9 @@ Plain frozen records, with no link to the database they came from. `store.py` ma
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tutelage.store.status import RunStatus
 from tutelage.types import JSON
@@ -63,3 +65,27 @@ class Discarded:
     metrics: int
     checkpoints: int
     resources: int
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a run's rollouts came to; `tests` of them were on test tasks. Tokens are those of
+    policies sampled here: what a remote server counted stands in the run's result."""
+
+    rollouts: int
+    tests: int
+    calls: int
+    prompt_tokens: int
+    sampled_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """One rollout's reward, its part `exact` where the grader gives one, and why it failed."""
+
+    label: str
+    task: str
+    fields: Mapping[str, Any]
+    reward: float | None
+    exact: float | None
+    failure: str | None

@@ -31,7 +31,15 @@ from tutelage.store.fetch import (
     resolve,
 )
 from tutelage.store.ingest import PutResult, check_runs, chunks, put_encoded
-from tutelage.store.records import CheckpointRow, Discarded, MetricsRow, ResourceRow, RunRow
+from tutelage.store.records import (
+    CheckpointRow,
+    Discarded,
+    Grade,
+    MetricsRow,
+    ResourceRow,
+    RunRow,
+    Totals,
+)
 from tutelage.store.rows import Row, encode_rollouts
 from tutelage.store.spans import (
     count_spans,
@@ -41,6 +49,7 @@ from tutelage.store.spans import (
     put_spans,
 )
 from tutelage.store.status import RunStatus, check_run_transition, run_status
+from tutelage.store.totals import grades, totals
 from tutelage.store.values import dump_json, load_json
 from tutelage.tracing.records import SpanRecord
 from tutelage.types import JSON, Attempt, Mode, Rollout, RolloutStatus
@@ -231,6 +240,18 @@ class Store:
         with self._read("count rollouts of") as conn:
             _one_run(conn, run_id)
             return count_matching(conn, run_id, Filter(mode, step, label, status))
+
+    def totals(self, run_id: str) -> Totals:
+        """Rollouts, calls and tokens of a run, summed. Raises `StoreError` for an unknown run."""
+        with self._read("sum up rollouts of") as conn:
+            _one_run(conn, run_id)
+            return totals(conn, run_id)
+
+    def grades(self, run_id: str, *labels: str, mode: Mode = Mode.TEST) -> list[Grade]:
+        """The final rewards of rollouts with these labels, without their conversations."""
+        with self._read("read rewards from") as conn:
+            _one_run(conn, run_id)
+            return grades(conn, run_id, mode, labels)
 
     def late_results(self, run_id: str, rollout_id: str) -> tuple[Attempt, ...]:
         """What was put for a rollout's attempts after they had ended, in order; never used."""

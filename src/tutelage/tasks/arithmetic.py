@@ -25,6 +25,9 @@ Level = Literal["default", "hard"]
 Split = Literal["train", "val", "test"]
 Family = Literal["arithmetic", "sum", "shopping"]
 
+EMBEDDED_REWARD = "math"
+"""The reward that grades these tasks, by name."""
+
 FAMILY_WEIGHTS: Mapping[Family, float] = {"arithmetic": 0.5, "sum": 0.25, "shopping": 0.25}
 """The share of each family in what `make_tasks` draws."""
 

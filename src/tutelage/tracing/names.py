@@ -15,6 +15,8 @@ from typing import Any, cast
 INVOKE_AGENT = "invoke_agent"
 CHAT = "chat"
 EXECUTE_TOOL = "execute_tool"
+INVOKE_WORKFLOW = "invoke_workflow"
+PLAN = "plan"
 
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"
@@ -64,6 +66,23 @@ MODE = "tutelage.mode"
 STEP = "tutelage.step"
 LABEL = "tutelage.label"
 POLICY_VERSION = "tutelage.policy_version"
+
+# Ours: orchestration.
+WORKFLOW = "gen_ai.workflow.name"
+NODES = "tutelage.plan.nodes"
+NODE = "tutelage.node"
+NODE_STATUS = "tutelage.node.status"
+WORKER = "tutelage.worker"
+ACTION = "tutelage.action"
+LOG_PROB = "tutelage.log_prob"
+COST = "tutelage.cost_usd"
+CRITICAL_PATH = "tutelage.critical_path_seconds"
+REQUESTS = "tutelage.requests"
+VERDICT = "tutelage.verdict"
+VERDICT_REASON = "tutelage.verdict.reason"
+POOL = "tutelage.pool"
+ROUTER = "tutelage.router"
+MOCK = "tutelage.mock"
 
 OLD_NAMES: Mapping[str, str] = {
     "gen_ai.system": PROVIDER,

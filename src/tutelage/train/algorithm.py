@@ -1,14 +1,15 @@
-"""`RL`: reinforcement learning of weights as an object, for Python code.
+"""`RL` and `SFT`: training of weights as objects, for Python code.
 
-It holds what the command line's `KEY=VALUE` arguments hold, in the same keys and aliases, checked
-the same way, and runs the same job. `VERL` is its other name, the one that agent code written for
-verl uses. GRPO is its default estimator.
+`RL` learns from rewards, `SFT` from demonstrations. Each holds what the command line's `KEY=VALUE`
+arguments hold, in the same keys and aliases, checked the same way, and runs the same job. `VERL` is
+the other name of `RL`, the one that agent code written for verl uses. GRPO is its default
+estimator.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -61,6 +62,36 @@ class RL:
 
 
 VERL = RL
+
+
+class SFT(RL):
+    """Keys of a supervised training: `SFT("demonstrations.jsonl", epochs=3, lr=1e-4)`.
+
+    The demonstrations are chat rows, or pairs of a question and its answer, in files; see
+    `tutelage train sft`. With `Trainer` the agent plays the test tasks before and after.
+    """
+
+    def __init__(
+        self,
+        demonstrations: str | Path | Sequence[str | Path],
+        config: Mapping[str, Any] | None = None,
+        /,
+        **keys: Any,
+    ) -> None:
+        super().__init__(config, **keys)
+        one = isinstance(demonstrations, str | Path)
+        self.demonstrations = [str(path) for path in ([demonstrations] if one else demonstrations)]
+
+    def resolve(self, recipe: str = "sft", **flags: Any) -> Resolved:
+        """The full configuration of a run; `flags` are the command line's, such as `test`."""
+        from tutelage.train.machine import facts
+
+        overrides = [f"{key}={_literal(value)}" for key, value in self.keys.items()]
+        given = {"data.train_files": self.demonstrations} | flags
+        return resolve("sft", overrides, machine=facts(), flags=given)
+
+    def __repr__(self) -> str:
+        return f"SFT({self.demonstrations!r}, {self.keys!r})"
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

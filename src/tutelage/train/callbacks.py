@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tutelage.algorithms.prompt.watch import Round
 from tutelage.train.progress import Progress
 from tutelage.train.result import TrainingResult
 from tutelage.types import Rollout
@@ -25,6 +26,9 @@ class Callback:
 
     def on_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
         """So many steps of the phase are done; `metrics` are the last one's."""
+
+    def on_round_end(self, found: Round) -> None:
+        """A round of a prompt search has ended: its prompt, rewards and candidates."""
 
     def on_rollout_end(self, rollout: Rollout) -> None:
         """A rollout has ended, in training or evaluation, with its record."""

@@ -247,7 +247,7 @@ class Context:
                 group_deadline=config.agent.group_deadline,
                 concurrency=given.stage.n_runners,
             ),
-            reward=given.reward if given.train is not None else setting.reward,
+            reward=given.reward if given.own_tasks else setting.reward,
             on_done=done,
             on_spans=keep,
             on_traces=TraceIngest(self.writer.submit_spans, self.folder.name),

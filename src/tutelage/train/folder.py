@@ -4,6 +4,7 @@
     conditions.json   machine, versions and threads: what bit-for-bit repetition depends on
     metrics.jsonl     one line a step; `phase`, `step`, then metrics by name
     events.jsonl      decisions that depended on the clock, so that a resume can honour them
+    agent.json        which Python agent is trained, and tasks/ on what, where there is one
     store.db          every rollout with its calls, tokens, rewards and causes of failure
     checkpoints/      step_000040/: weights, optimizer, counters
     policy/           the final policy, an ordinary Hugging Face folder
@@ -87,6 +88,15 @@ class RunFolder:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
         return url if isinstance(url, str) else None
+
+    @property
+    def agent(self) -> Path:
+        """Says which agent a run trains; only runs of Python agents have it."""
+        return self.path / "agent.json"
+
+    def tasks(self, split: str) -> Path:
+        """Where the tasks of `train`, `val` or `test` lie, in runs that were given them."""
+        return self.path / "tasks" / f"{split}.jsonl"
 
     @property
     def checkpoints(self) -> Path:

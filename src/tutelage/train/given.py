@@ -46,6 +46,11 @@ class Given:
     """Policies handed over as objects, by name."""
     on_rollout: Callable[[Rollout], None] | None = None
 
+    @property
+    def own_tasks(self) -> bool:
+        """Whether the tasks are the caller's, rather than those of the configuration."""
+        return self.train is not None or self.test is not None
+
 
 @dataclass(frozen=True, slots=True)
 class LiveAgent:
@@ -78,12 +83,12 @@ def _shown(value: Any) -> str:
 
 def agent_file(folder: RunFolder) -> Path:
     """Says which agent a run trains; only runs of Python agents have it."""
-    return folder.path / "agent.json"
+    return folder.agent
 
 
 def task_files(folder: RunFolder) -> dict[str, Path]:
     """Where the tasks of such a run lie, by split."""
-    return {split: folder.path / "tasks" / f"{split}.jsonl" for split in ("train", "val", "test")}
+    return {split: folder.tasks(split) for split in ("train", "val", "test")}
 
 
 def record(folder: RunFolder, given: Given, splits: Mapping[str, Sequence[Task]]) -> None:
@@ -91,9 +96,10 @@ def record(folder: RunFolder, given: Given, splits: Mapping[str, Sequence[Task]]
 
     The embedded tasks follow from the configuration and are not written. Raises `RunError`.
     """
-    if given.train is not None:
+    if given.own_tasks:
         for split, path in task_files(folder).items():
-            _write_tasks(path, splits[split])
+            if given.train is not None or split == "test":
+                _write_tasks(path, splits[split])
     write_json(agent_file(folder), _description(given))
 
 

@@ -111,7 +111,7 @@ def _prepare(
     config: RunConfig, policy_folder: Path | None = None, given: Given | None = None
 ) -> Setting:
     if config.recipe == "sft":
-        return prepare_sft(config, policy_folder)
+        return prepare_sft(config, policy_folder, given)
     return prepare(config, policy_folder, given)
 
 

@@ -32,6 +32,9 @@ PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
 PROJECT = "tutelage"
 """The project or experiment of a run that names none."""
 
+OWN_NAMES = ("rl", "phase1", "phase2")
+"""Phases whose metrics keep their names: the training itself, and the planner's two."""
+
 WANDB_HOST = "api.wandb.ai"
 
 
@@ -80,7 +83,7 @@ def open_loggers(
 
 def numbers(line: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a line by the names that a logger shows."""
-    front = "" if line["phase"] == "rl" else f"{line['phase']}/"
+    front = "" if line["phase"] in OWN_NAMES else f"{line['phase']}/"
     skipped = ("phase", "step", "tick")
     return {f"{front}{k}": float(v) for k, v in line.items() if k not in skipped}
 

@@ -20,7 +20,7 @@ from tutelage.policy.model import Policy, build, load
 from tutelage.resources import LLM, POLICY
 from tutelage.rewards import RewardFunction, RewardOptions, check, resolve_reward
 from tutelage.seeds import SeedTree
-from tutelage.tasks.arithmetic import Level, demonstrations, make_tasks
+from tutelage.tasks.arithmetic import EMBEDDED_REWARD, Level, demonstrations, make_tasks
 from tutelage.tasks.dataset import Dataset
 from tutelage.tools.options import ToolOptions
 from tutelage.tools.registry import resolve_tools
@@ -31,7 +31,6 @@ from tutelage.train.machine import Choice, choose, set_threads
 from tutelage.types import INPUT_FIELDS, Sampling, Task, ToolSpec
 
 EMBEDDED_TOOLS = ("calculator", "sum_1_to_n", "lookup")
-EMBEDDED_REWARD = "math"
 TRAIN_TASKS = 8192
 """Training tasks that the embedded job draws."""
 
@@ -123,7 +122,7 @@ def prepare(
     seeds = SeedTree(config.seed)
     tasks = load_tasks(config) if given is None else _given_tasks(config, given)
     tools = load_tools(config)
-    reward = _reward(config, given)
+    reward = reward_for(config, given)
     if given is None or given.reward is not None:
         for part in (tasks.train, tasks.val, tasks.test):
             check(reward, part)
@@ -168,10 +167,10 @@ def model_folder(resource: object) -> str | None:
 
 def _given_tasks(config: RunConfig, given: Given) -> Tasks:
     """The caller's tasks, or the embedded ones; a part of the training tasks is held out."""
-    limit = config.trainer.val_tasks
+    limit, tested = config.trainer.val_tasks, _test_limit(config)
     if given.train is None:
         return load_tasks(config)
-    train, val = given.train, given.val
+    train, val = given.train[: config.data.train_tasks], given.val
     if val is None:
         if len(train) < 2:
             raise ConfigError("one training task cannot be split; add tasks or give val_dataset")
@@ -180,11 +179,12 @@ def _given_tasks(config: RunConfig, given: Given) -> Tasks:
     test = val if given.test is None else given.test
     demonstrated = config.recipe == "math" and all("calls" in t.fields for t in train)
     if not demonstrated:
-        return Tasks(train, val[:limit], test[:limit])
-    return Tasks(train, val[:limit], test[:limit], shown=train, skill=val[:100])
+        return Tasks(train, val[:limit], test[:tested])
+    return Tasks(train, val[:limit], test[:tested], shown=train, skill=val[:100])
 
 
-def _reward(config: RunConfig, given: Given | None) -> RewardFunction:
+def reward_for(config: RunConfig, given: Given | None) -> RewardFunction:
+    """The reward that grades what an agent does not grade itself."""
     if given is None:
         return reward_of(config)
     return given.reward or resolve_reward(EMBEDDED_REWARD)
@@ -213,19 +213,19 @@ def load_tools(config: RunConfig) -> dict[str, Tool]:
 
 def load_tasks(config: RunConfig) -> Tasks:
     """The tasks of the configured files, or the embedded ones; all checked."""
-    data, limit = config.data, config.trainer.val_tasks
+    data, limit, tested = config.data, config.trainer.val_tasks, _test_limit(config)
     if not data.train_files:
         if data.val_files or data.test_files:
             raise ConfigError("--val and --test need --train: give the training tasks as well")
         level: Level = data.level
         return Tasks(
-            train=make_tasks(level, "train", TRAIN_TASKS, config.seed),
+            train=make_tasks(level, "train", data.train_tasks or TRAIN_TASKS, config.seed),
             val=make_tasks(level, "val", limit, config.seed),
-            test=make_tasks(level, "test", limit, config.seed),
+            test=make_tasks(level, "test", tested, config.seed),
             shown=_shown(level, config),
             skill=make_tasks("default", "val", min(100, limit), config.seed),
         )
-    train = _files(data.train_files)
+    train = _files(data.train_files)[: data.train_tasks]
     if data.val_files:
         val = _files(data.val_files)
     else:
@@ -234,13 +234,18 @@ def load_tasks(config: RunConfig) -> Tasks:
         held = min(limit, max(1, len(train) // 10))
         train, val = train[held:], train[:held]
     test = _files(data.test_files) if data.test_files else val
-    return Tasks(train, val[:limit], test[:limit])
+    return Tasks(train, val[:limit], test[:tested])
 
 
 def load_test_tasks(config: RunConfig) -> Sequence[Task]:
     """The test tasks of the configured files, none without files; checked."""
     files = config.data.test_files
-    return _files(files)[: config.trainer.val_tasks] if files else ()
+    return _files(files)[: _test_limit(config)] if files else ()
+
+
+def _test_limit(config: RunConfig) -> int:
+    """Test tasks at most."""
+    return config.trainer.test_tasks or config.trainer.val_tasks
 
 
 def _shown(level: Level, config: RunConfig) -> list[Task]:

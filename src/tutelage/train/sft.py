@@ -23,17 +23,26 @@ from tutelage.config import RunConfig
 from tutelage.policy.codec import Codec
 from tutelage.policy.model import Policy, build, load, load_codec, max_positions
 from tutelage.policy.packing import TokenRow, plan_micro_batches
+from tutelage.resources import POLICY
 from tutelage.rewards import check
 from tutelage.seeds import SeedTree
 from tutelage.tasks.demonstrations import Demonstration, load_demonstrations
 from tutelage.train import cold_start
 from tutelage.train.context import Context
+from tutelage.train.given import Given
 from tutelage.train.lessons import Lessons, encode, texts
 from tutelage.train.machine import choose, set_threads
 from tutelage.train.optim import Optimizer, adamw_of, learning_rate_share, muon_of
 from tutelage.train.phases import SFT, end_step, ended, restore, seconds_left
 from tutelage.train.sampling import epoch_places
-from tutelage.train.setting import Setting, Tasks, adapted, load_test_tasks, load_tools, reward_of
+from tutelage.train.setting import (
+    Setting,
+    Tasks,
+    adapted,
+    load_test_tasks,
+    load_tools,
+    reward_for,
+)
 
 EMBEDDED_LENGTH = 1024
 """Positions of a policy that is made for the demonstrations, unless `data.max_length` is more."""
@@ -42,21 +51,30 @@ EMBEDDED_LENGTH = 1024
 # ---------------------------------------------------------------- what it works with
 
 
-def prepare_sft(config: RunConfig, policy_folder: Path | None = None) -> Setting:
+def prepare_sft(
+    config: RunConfig, policy_folder: Path | None = None, given: Given | None = None
+) -> Setting:
     """Make the setting of a run. Every row is read and encoded before any weight is.
 
-    `policy_folder` overrides where the policy comes from (resume).
+    `policy_folder` overrides where the policy comes from (resume); `given` is the Python agent
+    that plays the test tasks, where there is one.
     """
     train = load_demonstrations(config.data.train_files)
     val = load_demonstrations(config.data.val_files)
-    tasks = Tasks((), (), load_test_tasks(config))
-    reward = reward_of(config)
-    if tasks.test:
+    tasks = Tasks((), (), load_test_tasks(config) if given is None else given.test or ())
+    reward = reward_for(config, given)
+    if tasks.test and (given is None or given.reward is not None):
         check(reward, tasks.test)
-    tools = load_tools(config) if tasks.test else {}
+    tools = load_tools(config) if tasks.test and given is None else {}
     seeds = SeedTree(config.seed)
     source = config.model.path if policy_folder is None else str(policy_folder)
-    if source is None:
+    handed = None if given is None else given.policies.get(POLICY)
+    if handed is not None:
+        policy = handed
+        if policy_folder is not None:  # the object is trained, from where the run began
+            policy.load_tensors(dict(load(str(policy_folder)).named()))
+        lessons = _lessons(config, policy.codec, policy.max_positions, train, val)
+    elif source is None:
         policy = _fresh(config, train, seeds)
         lessons = _lessons(config, policy.codec, policy.max_positions, train, val)
     else:
@@ -69,7 +87,9 @@ def prepare_sft(config: RunConfig, policy_folder: Path | None = None) -> Setting
     if choice.device != policy.device:
         policy = policy.to(choice.device)
     set_threads(choice, config, policy.count())
-    return Setting(config, seeds, tasks, tools, reward, policy, choice, lessons=lessons)
+    return Setting(
+        config, seeds, tasks, tools, reward, policy, choice, given=given, lessons=lessons
+    )
 
 
 def _fresh(config: RunConfig, shown: Sequence[Demonstration], seeds: SeedTree) -> Policy:

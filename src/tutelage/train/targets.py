@@ -22,11 +22,12 @@ from tutelage.gateway.serving import ServedPolicy
 from tutelage.policy.model import load
 from tutelage.rewards import resolve_reward
 from tutelage.seeds import SeedTree
+from tutelage.tasks.arithmetic import EMBEDDED_REWARD
 from tutelage.tasks.dataset import Dataset
 from tutelage.tools.registry import resolve_tools
 from tutelage.train.folder import RunFolder, find
 from tutelage.train.progress import Progress
-from tutelage.train.setting import EMBEDDED_REWARD, load_tools
+from tutelage.train.setting import load_tools
 from tutelage.types import Rollout, Task
 
 SERVED_LENGTH = 4096

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tutelage.agents.program import Isolation, Program, as_program
+from tutelage.algorithms.prompt import Algorithm
 from tutelage.config import Resolved, RunConfig
 from tutelage.config.aliases import canonical
 from tutelage.config.problems import Problem
@@ -30,11 +31,12 @@ from tutelage.rewards.registry import resolve_reward
 from tutelage.rollouts.runner import RunnerSettings, Spec
 from tutelage.tasks.dataset import Dataset
 from tutelage.train import jobs
-from tutelage.train.algorithm import RL
+from tutelage.train.algorithm import RL, SFT
 from tutelage.train.callbacks import Callback, Watch
 from tutelage.train.folder import RunFolder, create, fresh_name
 from tutelage.train.given import AGENT_REWARD, Given, task_files
 from tutelage.train.progress import Progress, Silent
+from tutelage.train.prompts.api import PROMPT_ALGORITHMS, Call, search_agent, try_agent
 from tutelage.train.result import DevReport, TrainingResult, read_result
 from tutelage.train.setting import Setting, model_folder, prepare
 from tutelage.train.stage import Stage
@@ -70,12 +72,16 @@ class Trainer:
     folder that the policy's `LLM` names, else the embedded small one. `endpoints` says where other
     LLMs are served, by resource or model name. `n_runners` rollouts play at once. `reward` grades
     agents that return no reward of their own.
+
+    With `APO`, `GEPA`, `Screen` or `GRIPS` the agent's texts are searched over instead and the
+    result is a `PromptResult`: `optimiser` is the LLM that is asked (else the environment says),
+    `search` has keys of a prompt search, such as rollouts, budget_usd, components.
     """
 
     def __init__(
         self,
         *,
-        algorithm: RL | None = None,
+        algorithm: RL | Algorithm | None = None,
         num_epochs: int | None = None,
         train_dataset: Tasks | None = None,
         val_dataset: Tasks | None = None,
@@ -92,22 +98,36 @@ class Trainer:
         isolation: Isolation = "none",
         callbacks: Sequence[Callback] = (),
         progress: Progress | None = None,
+        optimiser: LLM | None = None,
+        search: Mapping[str, Any] | None = None,
     ) -> None:
         """Raises `ConfigError` for what can be seen to be wrong before there is an agent."""
-        if algorithm is not None and not isinstance(cast("object", algorithm), RL):
+        known = (RL, *PROMPT_ALGORITHMS)
+        if algorithm is not None and not isinstance(cast("object", algorithm), known):
             raise ConfigError(
-                f"algorithm={algorithm!r} is not one that Trainer runs; use RL(...) or VERL(...)"
+                f"algorithm={algorithm!r} is not one that Trainer runs; use RL(...) or SFT(...) "
+                "for weights, APO(...), GEPA(...), Screen(...) or GRIPS(...) for prompts"
             )
+        prompts = isinstance(algorithm, PROMPT_ALGORITHMS)
+        if not prompts and (optimiser is not None or search is not None):
+            raise ConfigError(
+                "optimiser= and search= are for prompt searches; leave them out, or give "
+                "algorithm=APO(...), GEPA(...), Screen(...) or GRIPS(...)"
+            )
+        if prompts and num_epochs is not None:
+            raise ConfigError("num_epochs is for weights; bound a search by APO(rounds=...)")
         if n_runners < 1:
             raise ConfigError(f"n_runners={n_runners!r} must be at least 1")
-        self.algorithm = algorithm or RL()
+        self.algorithm: RL | Algorithm = algorithm or RL()
+        self.optimiser, self.search = optimiser, dict(search or {})
         self.num_epochs, self.n_runners = num_epochs, n_runners
         self.train_dataset, self.val_dataset = train_dataset, val_dataset
         self.test_dataset = test_dataset
         self.resources = NamedResources(resources or {})
         self.output_dir = None if output_dir is None else Path(output_dir)
         self.model, self.endpoints = model, dict(endpoints or {})
-        self.seed, self.timeout, self.isolation = seed, timeout, isolation
+        self.seed, self.timeout = seed, timeout
+        self.isolation: Isolation = isolation
         self.callbacks, self.progress = tuple(callbacks), progress or Silent()
         self._policies = _by_name(policy)
         self._reward = _reward_of(reward)
@@ -129,6 +149,9 @@ class Trainer:
         Cancelling ends the run, which can be gone on with. Raises `ConfigError` and other
         `TutelageError`s, most of them before anything runs.
         """
+        if not isinstance(self.algorithm, RL):
+            call = self._search_call(self.algorithm, agent, train_dataset, val_dataset)
+            return await search_agent(call)
         plan = self._plan(agent, train_dataset, val_dataset)
         async with self._stage(plan) as stage:
             work = asyncio.ensure_future(asyncio.to_thread(self._job, plan, stage))
@@ -156,14 +179,68 @@ class Trainer:
         return _blocking(lambda: self.train(agent, train_dataset, val_dataset=val_dataset))
 
     def dev(self, agent: Any, n: int = 3) -> DevReport:
-        """Play `n` training tasks with the untrained policy, and report what was seen.
+        """Play `n` training tasks with the untrained policy, or for a prompt search with the
+        prompt as it is, and report what was seen.
 
         Nothing is trained and nothing is stored: it shows calls, agents, tokens, rewards and
         failures of an agent before a run is worth starting.
         """
-        return _blocking(lambda: self._preflight(agent, n))
+        return _blocking(lambda: self.preflight(agent, n))
+
+    async def preflight(self, agent: Any, n: int) -> DevReport:
+        """`dev` for code in an event loop; the rollouts play in it."""
+        if not isinstance(self.algorithm, RL):
+            call = self._search_call(self.algorithm, agent, None, None)
+            return DevReport(tuple(await try_agent(call, n)))
+        if isinstance(self.algorithm, SFT):
+            raise ConfigError("SFT plays no training tasks; give dev to a Trainer of RL")
+        plan = self._plan(agent, None, None)
+        async with self._stage(plan) as stage:
+            given = self._given(plan, stage)
+            setting = await asyncio.to_thread(prepare, plan.resolved.config, None, given)
+            rollouts = await asyncio.to_thread(_try, setting, given, n)
+        return DevReport(tuple(rollouts))
 
     # ------------------------------------------------------------ what they share
+
+    def _search_call(
+        self,
+        algorithm: Algorithm,
+        agent: Any,
+        train_dataset: Tasks | None,
+        val_dataset: Tasks | None,
+    ) -> Call:
+        if len(self._policies) > 1:
+            raise ConfigError("a prompt search plays with one policy; give policy=Policy")
+        return Call(
+            algorithm=algorithm,
+            agent=agent,
+            train=_tasks(self.train_dataset if train_dataset is None else train_dataset, "train"),
+            val=_tasks(self.val_dataset if val_dataset is None else val_dataset, "val"),
+            test=_tasks(self.test_dataset, "test"),
+            resources=self.resources,
+            output=self.output_dir,
+            n_runners=self.n_runners,
+            policy=next(iter(self._policies.values()), None),
+            model=self.model,
+            reward=self._reward,
+            urls=self.endpoints,
+            optimiser=self.optimiser,
+            seed=self.seed,
+            timeout=self.timeout,
+            isolation=self.isolation,
+            callbacks=self.callbacks,
+            progress=self.progress,
+            search=self.search,
+        )
+
+    def _rl(self) -> RL:
+        if isinstance(self.algorithm, RL):
+            return self.algorithm
+        raise ConfigError(
+            f"dev plays an agent for RL, and this Trainer has {self.algorithm.name}; on the "
+            "command line --dry-run does it for prompt searches"
+        )
 
     def _plan(self, agent: Any, train_dataset: Tasks | None, val_dataset: Tasks | None) -> _Plan:
         """Check everything that can be checked without a model."""
@@ -191,14 +268,26 @@ class Trainer:
         train = _tasks(self.train_dataset if train_dataset is None else train_dataset, "train")
         val = _tasks(self.val_dataset if val_dataset is None else val_dataset, "val")
         test = _tasks(self.test_dataset, "test")
-        if train is None and (val is not None or test is not None):
+        if isinstance(self.algorithm, SFT):
+            if train is not None or val is not None:
+                raise ConfigError(
+                    "SFT learns from its demonstrations: leave train_dataset and val_dataset out; "
+                    "test_dataset is what the agent plays before and after"
+                )
+        elif train is None and (val is not None or test is not None):
             raise ConfigError("val_dataset and test_dataset need a train_dataset as well")
         place = self.output_dir or fresh_name("agent")
         folder = model_folder(resources[cast("str", found.main)])
-        resolved = self._resolve(train, place, folder)
+        resolved = self._resolve(train, test, place, folder)
         return _Plan(resolved, place, program, resources, found, train, val, test, self._policies)
 
-    def _resolve(self, train: Sequence[Task] | None, place: Path, folder: str | None) -> Resolved:
+    def _resolve(
+        self,
+        train: Sequence[Task] | None,
+        test: Sequence[Task] | None,
+        place: Path,
+        folder: str | None,
+    ) -> Resolved:
         flags: dict[str, Any] = {
             "seed": self.seed,
             "trainer.total_epochs": self.num_epochs,
@@ -207,20 +296,25 @@ class Trainer:
         }
         if self._policies:
             flags["model.path"] = None
+        files = task_files(RunFolder(place))
+        graded = AGENT_REWARD if self._reward is None else self._reward.name
+        if isinstance(self.algorithm, SFT):
+            if test is not None:
+                flags |= {"data.test_files": [str(files["test"])], "agent.reward_name": graded}
+            return self.algorithm.resolve(**flags)
         own_model = self._policies or flags["model.path"] is not None
         # What the embedded job's tasks hold is what its cold start demonstrates.
         shown = train is None or (not own_model and all("calls" in t.fields for t in train))
         if train is not None:
-            files = task_files(RunFolder(place))
             flags |= {f"data.{split}_files": [str(path)] for split, path in files.items()}
-            name = AGENT_REWARD if self._reward is None else self._reward.name
-            flags["agent.reward_name"] = name
+            flags["agent.reward_name"] = graded
         if shown and self._policies:  # a policy that is handed over has its skills already
             flags["sft.max_steps"] = 0
         # The control answers a question about algorithms, at the price of a second training.
-        if "trainer.control" not in _canonical(self.algorithm.keys):
+        algorithm = self._rl()
+        if "trainer.control" not in _canonical(algorithm.keys):
             flags["trainer.control"] = False
-        return self.algorithm.resolve("math" if shown else "rl", **flags)
+        return algorithm.resolve("math" if shown else "rl", **flags)
 
     def _stage(self, plan: _Plan) -> Stage:
         return Stage(
@@ -262,14 +356,6 @@ class Trainer:
         except KeyboardInterrupt as stopped:
             return stopped
         return read_result(folder, details)
-
-    async def _preflight(self, agent: Any, n: int) -> DevReport:
-        plan = self._plan(agent, None, None)
-        async with self._stage(plan) as stage:
-            given = self._given(plan, stage)
-            setting = await asyncio.to_thread(prepare, plan.resolved.config, None, given)
-            rollouts = await asyncio.to_thread(_try, setting, given, n)
-        return DevReport(tuple(rollouts))
 
 
 def _try(setting: Setting, given: Given, n: int) -> list[Rollout]:

@@ -3,4 +3,5 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks" / "prompt"))
+ROOT = Path(__file__).parents[3]
+sys.path[:0] = [str(ROOT / "benchmarks" / "prompt"), str(ROOT)]

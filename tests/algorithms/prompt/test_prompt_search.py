@@ -224,6 +224,9 @@ async def test_two_components_are_both_edited_and_merged() -> None:
     seed = {"prompt": clerk.SEED_PROMPT, "style": "Write well."}
     ask = clerk_optimiser(0)
     result = await optimise(GEPA(), seed, DATA, play, LARGE, ask=ask)
+    assert {n for e in result.lineage for n in seed if e.components[n] != seed[n]} == {*seed}
+    classical = GEPA(trials=0, minibatch=3)
+    result = await optimise(classical, seed, DATA, play, LARGE, ask=ask)
     assert all(result.components[name] != seed[name] for name in seed)
     merges = [e for e in result.lineage if e.operation == "merge"]
     assert merges

@@ -1,22 +1,26 @@
 """APO: a beam of prompts, improved by textual gradients (Pryzant et al. 2023, arXiv 2305.03495).
 
 A round plays each prompt of the beam on the same few training tasks, has its failures criticised,
-turns each critique into edits in two styles, and narrows old and new together by successive
-halving over validation prefixes, every score cached and paired. The narrow default (2 x 3) spends
+and turns each critique into edits in two styles. Trials sort out their sentences and compose the
+best (`pool.py`). Then old and new are narrowed together by successive halving over validation
+prefixes, every score cached and paired. The narrow default (2 x 3) spends
 its budget on depth; `gepa.py` is the search for smaller budgets.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
+from typing import Literal
 
 from tutelage.algorithms.prompt import requests
+from tutelage.algorithms.prompt.blame import evidence, suspect
 from tutelage.algorithms.prompt.edits import Rejected, parse
-from tutelage.algorithms.prompt.evaluator import Score
 from tutelage.algorithms.prompt.lineage import Candidate
 from tutelage.algorithms.prompt.optimiser import Request
+from tutelage.algorithms.prompt.pool import compose
 from tutelage.algorithms.prompt.workshop import PREFIXES, Workshop
 from tutelage.types import Mode
 
@@ -30,27 +34,62 @@ class APO:
     """Edits of each parent a round."""
     shown: int = 4
     """Training rollouts that a critique sees, failures first."""
-    minibatch: int = 8
+    minibatch: int = 6
     """Training tasks a round, from which those are taken."""
     prefixes: tuple[int, ...] = PREFIXES
     rounds: int | None = None
+    selection: Literal["halving", "brute", "ucb"] = "halving"
+    """How candidates are narrowed: over prefixes, all in full, or as a bandit's arms."""
+    trials: int = 30
+    """Rollouts a round by which the sentences of all edits are sorted out (`pool.py`); with 0 the
+    edits are halved as they are."""
+    entrants: int = 0
+    """Where there are trials: edits a round that are validated beside what was composed."""
+    paraphrases: int = 0
+    """Monte-Carlo paraphrases of each edit, which look for better words of the same content."""
 
     name = "apo"
     needs_optimiser = True
 
     def proposals(self, rollouts: int, val: int) -> int:
         """How many proposals are sure to fit, validated in full."""
-        return max(0, rollouts - val) // (val + self.minibatch)
+        room = max(0, rollouts - val)
+        if self.trials:
+            return room // (val + self.minibatch + self.trials) * self.branches
+        return room // (val + self.minibatch)
 
     async def search(self, shop: Workshop) -> None:
         """Runs until the budget or the rounds end. Raises `BudgetSpent` at the former."""
         beam = await shop.validate([shop.seed])
         for number in count() if self.rounds is None else range(self.rounds):
             made = await self._round(shop, beam, number)
-            beam = await shop.halve([*beam, *made], self.beam, self.prefixes)
+            if self.trials:
+                made = await self._sorted_out(shop, beam, made, number)
+            made += await shop.demonstrate(beam[0], number)
+            beam = await self._narrowed(shop, [*beam, *made])
             for candidate in beam:
                 shop.lineage.decide(candidate, "accepted", f"in the beam after round {number}")
-            shop.budget.end_round()
+            shop.end_round()
+
+    async def _sorted_out(
+        self, shop: Workshop, beam: Sequence[Candidate], made: Sequence[Candidate], number: int
+    ) -> list[Candidate]:
+        """What is composed after trials, and the edits of which the pool expects most."""
+        for child in made:
+            shop.pool.learn(child.components)
+        component = _edited(beam, made) or shop.names[number % len(shop.names)]
+        child = await compose(shop, beam[0], component, self.trials, number)
+        ranked = sorted(made, key=lambda c: -shop.pool.expected(c.components, component))
+        room = self.entrants if child is not None else max(1, self.entrants)
+        for other in ranked[room:]:
+            shop.lineage.decide(other, "pooled", "its sentences are tried with all others")
+        return [*([] if child is None else [child]), *ranked[:room]]
+
+    async def _narrowed(self, shop: Workshop, field: Sequence[Candidate]) -> list[Candidate]:
+        if self.selection == "ucb":
+            return await shop.bandit(field, self.beam)
+        prefixes = () if self.selection == "brute" else self.prefixes
+        return await shop.halve(field, self.beam, prefixes)
 
     async def _round(
         self, shop: Workshop, beam: Sequence[Candidate], number: int
@@ -58,22 +97,28 @@ class APO:
         rng = shop.seeds.child("apo", number).python()
         tasks = rng.sample(list(shop.train), min(self.minibatch, len(shop.train)))
         scores = await shop.score(beam, Mode.TRAIN, tasks)
-        names = sorted(shop.seed.components)
-        component = names[number % len(names)]
-        faulty = [(c, s) for c, s in zip(beam, scores, strict=True) if min(s.rewards) < 1]
+        names = shop.names
+        faulty = [
+            (c, s, suspect(names, [s], number))
+            for c, s in zip(beam, scores, strict=True)
+            if min(s.rewards) < 1
+        ]
         asked = [
             Request(
                 "gradient",
-                requests.critique(component, c.components[component], _failures(s, self.shown)),
+                requests.critique(name, c.components[name], evidence(name, s, self.shown)),
                 f"apo/{number}/{c.id}/gradient",
             )
-            for c, s in faulty
+            for c, s, name in faulty
         ]
+        calls = len(asked) * (1 + self.branches)
+        if self.trials and shop.asks_left(calls) < calls:
+            return []  # what is known already can still be sorted out
         critiques = await shop.asker.read(asked, _critique)
         styles = list(requests.STYLES)
         edits = [
-            (parent, criticism, styles[i % len(styles)], i)
-            for (parent, _), criticism in zip(faulty, critiques, strict=True)
+            (parent, name, criticism, styles[i % len(styles)], i)
+            for (parent, _, name), criticism in zip(faulty, critiques, strict=True)
             for i in range(self.branches)
             if criticism.text
         ]
@@ -81,27 +126,59 @@ class APO:
             [
                 Request(
                     "edit",
-                    requests.edit(component, p.components[component], criticism.text, style),
+                    requests.edit(name, p.components[name], criticism.text, style),
                     f"apo/{number}/{p.id}/edit/{i}",
                 )
-                for p, criticism, style, i in edits
+                for p, name, criticism, style, i in edits
             ],
             parse,
         )
-        made: list[Candidate | None] = []
-        for (parent, criticism, style, i), reply in zip(edits, replies, strict=True):
+        made: list[tuple[Candidate, str]] = []
+        for (parent, name, criticism, style, i), reply in zip(edits, replies, strict=True):
             cost = reply.cost + criticism.cost if i == 0 else reply.cost
             if reply.problem:
                 shop.note_failed(parent, style, reply.problem, criticism.text, cost)
             else:
-                changes = {component: reply.text}
-                made.append(shop.propose([parent], changes, style, criticism.text, cost))
+                child = shop.propose([parent], {name: reply.text}, style, criticism.text, cost)
+                made += [] if child is None else [(child, name)]
+        children = [child for child, _ in made]
+        return children + await self._paraphrased(shop, made, number)
+
+    async def _paraphrased(
+        self, shop: Workshop, children: Sequence[tuple[Candidate, str]], number: int
+    ) -> list[Candidate]:
+        asked = [(*child, i) for child in children for i in range(self.paraphrases)]
+        replies = await shop.asker.read(
+            [
+                Request(
+                    "edit",
+                    requests.paraphrase(name, child.components[name], i),
+                    f"apo/{number}/{child.id}/paraphrase/{i}",
+                )
+                for child, name, i in asked
+            ],
+            parse,
+        )
+        made: list[Candidate | None] = []
+        for (child, name, _), reply in zip(asked, replies, strict=True):
+            if reply.problem:
+                shop.note_failed(child, "paraphrase", reply.problem, "", reply.cost)
+            else:
+                changes = {name: reply.text}
+                made.append(shop.propose([child], changes, "paraphrase", "", reply.cost))
         return [candidate for candidate in made if candidate is not None]
 
 
-def _failures(score: Score, most: int) -> requests.Shown:
-    pairs = zip(score.items, score.episodes, strict=True)
-    return sorted(pairs, key=lambda pair: pair[1].value)[:most]
+def _edited(beam: Sequence[Candidate], made: Sequence[Candidate]) -> str | None:
+    """The component that most edits changed; None without any."""
+    known = [parent.components for parent in beam]
+    changed = Counter(
+        name
+        for child in made
+        for name, text in child.components.items()
+        if all(components[name] != text for components in known)
+    )
+    return min(changed, key=lambda name: (-changed[name], name), default=None)
 
 
 def _critique(reply: str) -> str:

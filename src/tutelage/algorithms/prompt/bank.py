@@ -1,13 +1,18 @@
 """Phrases that `screen.py` and `grips.py` try: generic ones, and those an agent gives away.
 
-What an agent's tools are called and what they say of themselves, and what the grader reads, are
-known before any rollout; the user may add hints. Pure functions.
+What an agent's tools are called and what they say of themselves, and what its grader says that it
+reads, are known before any rollout; the user may add hints. Pure functions: nothing here knows a
+task, so a bank cannot hold an answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import re
+from collections.abc import Mapping, Sequence
 
+from tutelage.rewards.function import RewardFunction
+from tutelage.tools.tool import Tool
 from tutelage.types import ToolSpec
 
 GENERIC = (
@@ -17,9 +22,15 @@ GENERIC = (
     "Give the final answer only, without explanation.",
     "Be concise.",
     "Use a tool for every calculation instead of working it out yourself.",
+    "Make one tool call at a time and wait for its result.",
     "Work through the problem first, then state the answer on a line of its own.",
+    "Do not round or estimate: report the result exactly.",
     "If something is missing, say what you assume.",
 )
+"""Phrases that help some agents and tasks, and hurt others; the search finds out."""
+
+_QUOTED = re.compile(r"`([^`\n]+)`")
+_SLOT = re.compile(r"\bX\b")
 
 
 def derived(
@@ -33,4 +44,22 @@ def derived(
             made.append(f"Use {tool.name} to do this: {said}")
     if output_format:
         made.append(f"Write the final answer in this form: {output_format}")
-    return tuple(dict.fromkeys([*made, *hints]))
+    return tuple(dict.fromkeys([*made, *(hint.strip() for hint in hints if hint.strip())]))
+
+
+def output_format(grader: RewardFunction) -> str:
+    """The form of an answer that a grader reads, as its docstring shows it; empty without one.
+
+    That is the first text in backticks that has a capital X where the answer stands, such as
+    `answer is X`.
+    """
+    quoted = _QUOTED.findall(inspect.getdoc(grader.fn) or "")
+    return next((text for text in quoted if _SLOT.search(text)), "")
+
+
+def bank_of(
+    tools: Mapping[str, Tool], grader: RewardFunction | None = None, hints: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The whole bank of an agent: what its tools and its grader give away, and the hints."""
+    specs = [tool.spec for tool in tools.values()]
+    return derived(specs, "" if grader is None else output_format(grader), hints)

@@ -8,10 +8,11 @@ caller of `Play`, `optimiser.py` the only caller of `Ask`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tutelage.types import JSON, FailureCause, Message, Task
+from tutelage.types import JSON, FailureCause, Message, Mode, Task
 
 Components = Mapping[str, str]
 """The texts of an agent that a search may rewrite, by name: prompts, tool descriptions."""
@@ -39,6 +40,8 @@ class Episode:
     """Tool calls, their results and the answer, as text."""
     failure: FailureCause | None = None
     usage: Usage = field(default_factory=Usage)
+    blame: tuple[str, ...] = ()
+    """Components in force where it went wrong, the likeliest first; empty: nobody knows."""
 
     @property
     def value(self) -> float:
@@ -54,6 +57,7 @@ class Episode:
             "trace": self.trace,
             "failure": self.failure,
             "usage": usage_to_dict(self.usage),
+            "blame": list(self.blame),
         }
 
     @staticmethod
@@ -67,7 +71,23 @@ class Episode:
             trace=data["trace"],
             failure=None if cause is None else FailureCause(cause),
             usage=Usage(**data["usage"]),
+            blame=tuple(data.get("blame", ())),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Which rollout of the search a `Play` is asked for."""
+
+    candidate: str
+    split: Mode
+    sample: int
+    key: str
+    """The rollout's step key: the same in every repeat of the search."""
+
+
+SLOT: ContextVar[Slot | None] = ContextVar("tutelage_prompt_slot", default=None)
+"""Set around each call of a `Play`, for those that keep records; None outside of a search."""
 
 
 @dataclass(frozen=True, slots=True)

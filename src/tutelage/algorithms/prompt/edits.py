@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tutelage.algorithms.prompt.contract import Components
+from tutelage.algorithms.prompt.shots import DEMONSTRATIONS
 from tutelage.errors import ConfigError
 from tutelage.resources import PromptTemplate
 from tutelage.types import Task
@@ -93,7 +94,7 @@ class LeakGuard:
 
         An answer that a tenth of the tasks share is a label, which a prompt may name.
         """
-        runs = {run for task in tasks for run in _runs(_question(task), OVERLAP)}
+        runs = {run for task in tasks for run in _runs(question(task), OVERLAP)}
         counted = Counter(a for task in tasks for a in {*_answers(task)})
         label = max(3, len(tasks) / 10)
         answers = {tuple(tokens(a)) for a, n in counted.items() if n < label}
@@ -115,7 +116,8 @@ def _runs(text: str, size: int) -> Iterable[tuple[str, ...]]:
     return (tuple(words[i : i + size]) for i in range(len(words) - size + 1))
 
 
-def _question(task: Task) -> str:
+def question(task: Task) -> str:
+    """What a task asks, as text; empty for one without a question."""
     try:
         return " ".join(m.content or "" for m in task.messages())
     except KeyError:
@@ -141,6 +143,8 @@ class Rules:
     def safe(self, component: str, text: str) -> str:
         """The edit as it may be used. Raises `Rejected`."""
         seed = self.seed[component]
+        if component == DEMONSTRATIONS:
+            return text  # training rollouts on purpose; the task played is left out of them
         self.leaks.check(seed, text)
         safe = keep_placeholders(seed, text)
         check_length(seed, safe)

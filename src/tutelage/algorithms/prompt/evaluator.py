@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tutelage.algorithms.prompt.budget import Budget, BudgetSpent, Spend, spend_of_rollout
-from tutelage.algorithms.prompt.contract import Components, Episode, Play, Usage
+from tutelage.algorithms.prompt.contract import SLOT, Components, Episode, Play, Slot, Usage
 from tutelage.algorithms.prompt.journal import Journal
+from tutelage.algorithms.prompt.watch import Nobody, Observer
 from tutelage.errors import EngineError, RewardError, StoreError
 from tutelage.types import FailureCause, Mode, Task
 
@@ -107,8 +108,10 @@ class Evaluator:
         runners: int = 8,
         timeout: float = 120.0,
         name: str = "search",
+        observer: Observer | None = None,
     ) -> None:
         """`timeout` is in seconds a rollout; `name` tells evaluators of one journal apart."""
+        self._observer = observer or Nobody()
         self._play = play
         self._budget = budget
         self._journal = journal
@@ -183,9 +186,11 @@ class Evaluator:
 
         async def runner() -> None:
             for key, job, item in queue:
+                SLOT.set(Slot(job.candidate, item.split, item.sample, key))
                 episode = await self._episode(job.components, item)
                 self._journal.put(key, episode.to_dict(), self._budget.elapsed())
                 done[key] = episode
+                self._observer.played(self._name, len(done), len(new), self._budget.spent)
 
         try:
             async with asyncio.TaskGroup() as group:

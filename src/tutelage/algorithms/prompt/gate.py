@@ -8,34 +8,23 @@ are counted in the journal. `evaluate/statistics.py` has the statistics.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 
 from tutelage.algorithms.prompt.contract import Components
 from tutelage.algorithms.prompt.evaluator import Evaluator, Item, Job, Score
 from tutelage.algorithms.prompt.journal import Journal
 from tutelage.errors import EngineError
-from tutelage.evaluate.statistics import Difference, paired_bootstrap, sign_test
+from tutelage.evaluate.statistics import (
+    Difference,
+    Verdict,
+    judge_difference,
+    paired_bootstrap,
+    sign_test,
+)
 from tutelage.seeds import SeedTree
 from tutelage.types import JSON, Mode, Task
-
-FEW = 50
-"""Below so many tasks the sign test decides."""
-LEVEL = 0.05
-
-
-class Verdict(StrEnum):
-    """What the sealed test says."""
-
-    IMPROVED = "improved"
-    NO_EVIDENCE = "no evidence"
-    REGRESSED = "regressed"
-
-    @property
-    def exit_code(self) -> int:
-        """0, 3, 4; 2 is a configuration error."""
-        return {"improved": 0, "no evidence": 3, "regressed": 4}[self.value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +77,7 @@ def judge(before: Score, after: Score, samples: int, seeds: SeedTree, looks: int
     exact = paired_bootstrap(exact_a, exact_b, seeds.child("gate", "exact").numpy())
     p_value = sign_test(reward.wins, reward.losses)
     return Sealed(
-        verdict=_verdict(reward, p_value, len(a)),
+        verdict=judge_difference(reward),
         tasks=len(a),
         reward=reward,
         exact=exact,
@@ -101,17 +90,6 @@ def judge(before: Score, after: Score, samples: int, seeds: SeedTree, looks: int
     )
 
 
-def _verdict(reward: Difference, p_value: float, tasks: int) -> Verdict:
-    if tasks < FEW:
-        sure = p_value < LEVEL
-        up, down = reward.wins > reward.losses, reward.wins < reward.losses
-    else:
-        sure, up, down = True, reward.low > 0, reward.high < 0
-    if sure and up:
-        return Verdict.IMPROVED
-    return Verdict.REGRESSED if sure and down else Verdict.NO_EVIDENCE
-
-
 def _by_task(values: Sequence[float], samples: int) -> list[float]:
     return [sum(values[i : i + samples]) / samples for i in range(0, len(values), samples)]
 
@@ -119,7 +97,10 @@ def _by_task(values: Sequence[float], samples: int) -> list[float]:
 def _look(journal: Journal, before: Score, after: Score) -> int:
     """How often the test was opened; opening it again for the same two scores is no new look."""
     known = journal.get("looks") or {"seen": []}
-    mark = repr((before.rewards, after.rewards))
+    # Other tasks are another look, also where they earn the same.
+    tasks = [(item.task.id, item.sample) for item in before.items]
+    said = repr((tasks, before.rewards, after.rewards))
+    mark = hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
     if mark not in known["seen"]:
         known["seen"].append(mark)
         journal.forget(["looks"])

@@ -1,9 +1,11 @@
 """GEPA: reflective search over a Pareto front of prompts (Agrawal et al. 2025, arXiv 2507.19457).
 
 A prompt survives when no other is at least as good on every validation task; parents are drawn from
-the front by the number of tasks on which they are best. One reflection a step, on three training
-tasks; the child is played on the same three and must do strictly better before it may cost a full
-validation. With two or more components, two members of the front with a common ancestor merge.
+the front by the number of tasks on which they are best. In the paper a step is one reflection on
+three training tasks; the child must do strictly better on the same three before it may cost a full
+validation. Here a step is several reflections, whose sentences are sorted out by trials and
+composed to one child (`pool.py`), which must keep up with the leader on a few validation tasks.
+With two or more components, two members of the front with a common ancestor merge.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ from dataclasses import dataclass
 from itertools import combinations, count
 
 from tutelage.algorithms.prompt import requests
+from tutelage.algorithms.prompt.blame import evidence, suspect
 from tutelage.algorithms.prompt.edits import parse
 from tutelage.algorithms.prompt.lineage import Candidate, Lineage
 from tutelage.algorithms.prompt.optimiser import Request
+from tutelage.algorithms.prompt.pool import compose
 from tutelage.algorithms.prompt.workshop import Workshop
 from tutelage.types import Mode, Task
 
@@ -24,7 +28,16 @@ from tutelage.types import Mode, Task
 class GEPA:
     """Settings of the search."""
 
-    minibatch: int = 3
+    minibatch: int = 6
+    """Training tasks a step."""
+    shown: int = 3
+    """Failures that a reflection sees, where there are trials."""
+    asks: int = 4
+    """Reflections a step, each on failures of its own, where there are trials."""
+    trials: int = 30
+    """Rollouts a step by which the sentences of all proposals are sorted out (`pool.py`). With 0,
+    and a minibatch of 3, it is the paper's search: one child a step, which must beat its parent on
+    the minibatch."""
     rounds: int | None = None
 
     name = "gepa"
@@ -32,7 +45,10 @@ class GEPA:
 
     def proposals(self, rollouts: int, val: int) -> int:
         """How many proposals are sure to fit, validated in full."""
-        return max(0, rollouts - val) // (val + 2 * self.minibatch)
+        room = max(0, rollouts - val)
+        if self.trials:
+            return room // (val + self.minibatch + self.trials) * self.asks
+        return room // (val + 2 * self.minibatch)
 
     async def search(self, shop: Workshop) -> None:
         """Runs until the budget or the rounds end. Raises `BudgetSpent` at the former."""
@@ -45,22 +61,25 @@ class GEPA:
                 return
             drawn = rng.choices(list(wins), list(wins.values()))[0]
             parent = shop.validated[drawn][0]
-            names = sorted(parent.components)
-            component = names[turns.setdefault(drawn, 0) % len(names)]
+            names = shop.names
+            turn = turns.setdefault(drawn, 0)
             turns[drawn] += 1
+            step = self._pooled if self.trials else self._step
             tasks = _minibatch(shop, number, self.minibatch)
-            if await self._step(shop, parent, component, tasks, number) and len(names) > 1:
+            if await step(shop, parent, turn, tasks, number) and len(names) > 1:
                 await self._merge(shop)
             # A step is small and often played before; a round is one pass over the training tasks.
             if (number + 1) % _steps_a_pass(shop, self.minibatch) == 0:
-                shop.budget.end_round()
+                await shop.validate(await shop.demonstrate(shop.leaders()[0], number))
+                shop.end_round()
 
     async def _step(
-        self, shop: Workshop, parent: Candidate, component: str, tasks: Sequence[Task], number: int
+        self, shop: Workshop, parent: Candidate, turn: int, tasks: Sequence[Task], number: int
     ) -> bool:
         (before,) = await shop.score([parent], Mode.TRAIN, tasks)
         if min(before.rewards) >= 1:
             return False
+        component = suspect(shop.names, [before], turn)
         shown = list(zip(before.items, before.episodes, strict=True))
         messages = requests.reflect(component, parent.components[component], shown)
         (reply,) = await shop.asker.read([Request("edit", messages, f"gepa/{number}")], parse)
@@ -79,6 +98,41 @@ class GEPA:
             return False
         shop.lineage.decide(child, "accepted", words)
         await shop.validate([child])
+        return True
+
+    async def _pooled(
+        self, shop: Workshop, parent: Candidate, turn: int, tasks: Sequence[Task], number: int
+    ) -> bool:
+        (before,) = await shop.score([parent], Mode.TRAIN, tasks)
+        if min(before.rewards) >= 1:
+            return False
+        component = suspect(shop.names, [before], turn)
+        failed = [x for x in evidence(component, before, len(tasks)) if x[1].value < 1]
+        rng = shop.seeds.child("gepa", number, "shown").python()
+        asked = [
+            Request(
+                "edit",
+                requests.reflect(
+                    component,
+                    parent.components[component],
+                    rng.sample(failed, min(self.shown, len(failed))),
+                ),
+                f"gepa/{number}/{i}",
+            )
+            for i in range(shop.asks_left(self.asks))
+        ]
+        for reply in await shop.asker.read(asked, parse):
+            if reply.problem:
+                shop.note_failed(parent, "reflect", reply.problem, "", reply.cost)
+                continue
+            child = shop.propose([parent], {component: reply.text}, "reflect", "", reply.cost)
+            if child is not None:
+                shop.pool.learn(child.components)
+                shop.lineage.decide(child, "pooled", "its sentences are tried with all others")
+        child = await compose(shop, parent, component, self.trials, number)
+        if child is None or not await shop.challenge(child):
+            return False
+        shop.lineage.decide(child, "accepted", "composed of the best sentences")
         return True
 
     async def _merge(self, shop: Workshop) -> None:

@@ -9,14 +9,12 @@ baseline that `screen.py` has to beat.
 from __future__ import annotations
 
 import random
-import re
 from dataclasses import dataclass
 
 from tutelage.algorithms.prompt.bank import GENERIC
 from tutelage.algorithms.prompt.lineage import Candidate
+from tutelage.algorithms.prompt.pool import sentences
 from tutelage.algorithms.prompt.workshop import Workshop
-
-_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class GRIPS:
         best, waited = shop.seed, 0
         spare = list(self.bank)
         for step in range(self.steps):
-            names = sorted(shop.seed.components)
+            names = shop.names
             component = names[step % len(names)]
             made: list[Candidate] = []
             for i in range(self.candidates):
@@ -49,6 +47,7 @@ class GRIPS:
                 operation, text = edited(best.components[component], spare, rng)
                 child = shop.propose([best], {component: text}, operation)
                 made += [] if child is None else [child]
+            made += await shop.demonstrate(best, step)
             ranked = await shop.validate(made)
             before = shop.validated[best.id][1].reward
             if ranked and shop.validated[ranked[0].id][1].reward > before:
@@ -64,12 +63,7 @@ class GRIPS:
                     shop.lineage.decide(child, "rejected", f"not the best of step {step}")
             if waited > self.patience:
                 return
-            shop.budget.end_round()
-
-
-def sentences(text: str) -> list[str]:
-    """The sentences and lines of a prompt."""
-    return [s for s in _SENTENCE.split(text) if s.strip()]
+            shop.end_round()
 
 
 def edited(text: str, spare: list[str], rng: random.Random) -> tuple[str, str]:

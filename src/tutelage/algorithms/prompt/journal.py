@@ -52,7 +52,8 @@ class Journal:
         if known and changed and not accept_changes:
             raise RunError(
                 f"the journal {str(self.where)!r} was kept for another {', '.join(changed)}: "
-                "start a new run, or accept the change with accept_changes=True"
+                "start a new run, or accept the change (tutelage resume RUN --allow-changes; in "
+                "Python accept_changes=True)"
             )
         with self._transaction():
             self._db.execute("DELETE FROM header")

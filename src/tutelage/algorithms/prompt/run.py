@@ -22,6 +22,7 @@ from tutelage.algorithms.prompt.gate import Sealed, sealed_test
 from tutelage.algorithms.prompt.journal import Journal
 from tutelage.algorithms.prompt.lineage import Candidate, Lineage
 from tutelage.algorithms.prompt.optimiser import Optimiser
+from tutelage.algorithms.prompt.watch import Nobody, Observer
 from tutelage.algorithms.prompt.workshop import Workshop
 from tutelage.errors import ConfigError, EngineError
 from tutelage.seeds import SeedTree
@@ -62,6 +63,10 @@ class Settings:
     timeout: float = 120.0
     samples: int = 1
     accept_changes: bool = False
+    demonstrations: int = 0
+    """Shots at most of the component `demonstrations`, for agents that take some."""
+    asked_at_once: int = 8
+    """Requests to the optimiser LLM under way at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,7 @@ async def optimise(
     *,
     ask: Ask | None = None,
     journal: Journal | None = None,
+    observer: Observer | None = None,
 ) -> Result:
     """Search, then open the test once.
 
@@ -101,7 +107,8 @@ async def optimise(
     regions = Regions.split(components)
     lineage = Lineage(seeds)
     budget = Budget(search_limits, settings.worst, elapsed=journal.elapsed())
-    evaluator = _evaluator(play, budget, journal, settings, "search")
+    observer = observer or Nobody()
+    evaluator = _evaluator(play, budget, journal, settings, "search", observer)
     shop = Workshop(
         seed=lineage.add(regions.parts),
         train=splits.train,
@@ -112,8 +119,10 @@ async def optimise(
         rules=Rules(regions.parts, LeakGuard.of([*splits.train, *splits.val])),
         regions=regions,
         seeds=seeds,
-        optimiser=None if ask is None else Optimiser(ask, budget, journal),
+        optimiser=_optimiser(ask, budget, journal, settings),
         samples=settings.samples,
+        observer=observer,
+        demonstrations=settings.demonstrations,
     )
     ended = await _search(algorithm, shop)
     best = await shop.winner()
@@ -125,7 +134,7 @@ async def optimise(
     )
     test_budget = Budget(test_limits, settings.worst)
     test = await sealed_test(
-        _evaluator(play, test_budget, journal, settings, "test"),
+        _evaluator(play, test_budget, journal, settings, "test", observer),
         journal,
         regions.join(shop.seed.components),
         regions.join(best.components),
@@ -154,7 +163,8 @@ def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> tuple[Limi
         if rest[name] < 0:
             raise ConfigError(
                 f"the sealed test alone may cost {getattr(test, name):g} {name}, more than the "
-                f"budget of {limit:g}; raise it or take fewer test tasks"
+                f"budget of {limit:g}; raise it, take fewer test tasks, or lower the worst case of "
+                "a rollout (max_turns, max_prompt_tokens, max_tokens)"
             )
     searching = replace(limits, **rest)
     rollouts = _affordable(searching, settings.worst)
@@ -205,7 +215,15 @@ async def _search(algorithm: Algorithm, shop: Workshop) -> str:
         await algorithm.search(shop)
     except BudgetSpent as spent:
         return str(spent)
+    finally:
+        shop.close_round()
     return "the search came to its own end"
+
+
+def _optimiser(
+    ask: Ask | None, budget: Budget, journal: Journal, settings: Settings
+) -> Optimiser | None:
+    return None if ask is None else Optimiser(ask, budget, journal, settings.asked_at_once)
 
 
 def _close(lineage: Lineage, evaluator: Evaluator, best: Candidate) -> None:
@@ -215,7 +233,12 @@ def _close(lineage: Lineage, evaluator: Evaluator, best: Candidate) -> None:
 
 
 def _evaluator(
-    play: Play, budget: Budget, journal: Journal, settings: Settings, name: str
+    play: Play,
+    budget: Budget,
+    journal: Journal,
+    settings: Settings,
+    name: str,
+    observer: Observer,
 ) -> Evaluator:
     return Evaluator(
         play,
@@ -225,6 +248,7 @@ def _evaluator(
         runners=settings.runners,
         timeout=settings.timeout,
         name=name,
+        observer=observer,
     )
 
 

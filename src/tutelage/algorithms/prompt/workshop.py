@@ -7,15 +7,20 @@ test is not here, so no algorithm can look at it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import nan
 
 from tutelage.algorithms.prompt.budget import Budget, BudgetSpent, Spend
-from tutelage.algorithms.prompt.edits import Regions, Rejected, Rules
+from tutelage.algorithms.prompt.contract import Components
+from tutelage.algorithms.prompt.edits import Regions, Rejected, Rules, question
 from tutelage.algorithms.prompt.evaluator import Evaluator, Item, Job, Score
-from tutelage.algorithms.prompt.lineage import Candidate, Lineage
+from tutelage.algorithms.prompt.lineage import Candidate, Entry, Lineage
 from tutelage.algorithms.prompt.optimiser import Optimiser
+from tutelage.algorithms.prompt.pool import Pool
+from tutelage.algorithms.prompt.shots import DEMONSTRATIONS, Demonstrations, Shot, shots_of
+from tutelage.algorithms.prompt.watch import Nobody, Observer, Round, Standing
 from tutelage.errors import ConfigError
 from tutelage.seeds import SeedTree
 from tutelage.types import Mode, Task
@@ -23,6 +28,12 @@ from tutelage.types import Mode, Task
 PREFIXES = (6, 12)
 """Validation tasks played before all of them, where candidates are many."""
 FINALISTS = 3
+RACE, BEHIND = 8, 0.035
+"""Validation tasks of a challenge, and how far behind a challenger may be on them."""
+TRIED = 8
+"""Training tasks that a prompt is played on to find demonstrations, where none are known."""
+PULL = 4
+"""Validation tasks of one pull of a bandit's arm."""
 
 
 @dataclass(slots=True)
@@ -44,11 +55,33 @@ class Workshop:
     validated: dict[str, tuple[Candidate, Score]] = field(
         default_factory=dict[str, tuple[Candidate, Score]]
     )
+    observer: Observer = field(default_factory=Nobody)
+    demonstrations: int = 0
+    """Shots at most that the component `demonstrations` may hold, where there is one."""
     _seen: set[tuple[tuple[str, str], ...]] = field(
         default_factory=set[tuple[tuple[str, str], ...]]
     )
+    _values: dict[str, dict[tuple[str, int], float]] = field(
+        default_factory=dict[str, dict[tuple[str, int], float]]
+    )
+    """Validation rewards by candidate, task and sample."""
+    _trained: dict[str, Score] = field(default_factory=dict[str, Score])
+    """The latest scores on training tasks."""
+    _solved: dict[str, Shot] = field(default_factory=dict[str, Shot])
+    """Exact training rollouts by task, the latest."""
+    _rounds: int = 0
+    _told: int = 1
+    """Entries of the lineage that earlier rounds have told of; the seed is none of a round's."""
+    _base: Candidate | None = None
+
+    _proposed: dict[tuple[tuple[str, str], ...], Candidate] = field(
+        default_factory=dict[tuple[tuple[str, str], ...], Candidate]
+    )
+    pool: Pool = field(init=False)
+    """Every rollout by the sentences it was played with."""
 
     def __post_init__(self) -> None:
+        self.pool = Pool(self.seed.components)
         self._seen.add(tuple(sorted(self.seed.components.items())))
 
     @property
@@ -60,6 +93,32 @@ class Workshop:
                 "'screen' or 'grips', which need no LLM"
             )
         return self.optimiser
+
+    @property
+    def names(self) -> list[str]:
+        """The components that a text can be written for, in order: all but the demonstrations."""
+        return sorted(n for n in self.seed.components if n != DEMONSTRATIONS)
+
+    async def demonstrate(self, parent: Candidate, number: int) -> list[Candidate]:
+        """`parent` with demonstrations drawn from exact training rollouts; nothing where the agent
+        takes none, or none was exact. `number` addresses the draw."""
+        if not self.demonstrations or DEMONSTRATIONS not in parent.components:
+            return []
+        if not self._solved:
+            await self.score([parent], Mode.TRAIN, self.train[:TRIED])
+        known = sorted(self._solved.values(), key=lambda shot: shot.task)
+        if not known:
+            return []
+        rng = self.seeds.child("demonstrations", number).python()
+        drawn = rng.sample(known, min(self.demonstrations, len(known)))
+        text = Demonstrations(tuple(drawn)).text()
+        child = self.propose([parent], {DEMONSTRATIONS: text}, "demonstrations")
+        return [] if child is None else [child]
+
+    def asks_left(self, most: int) -> int:
+        """How many of `most` optimiser calls the budget allows."""
+        limit = self.budget.limits.optimiser_calls
+        return most if limit is None else min(most, limit - self.budget.spent.optimiser_calls)
 
     def propose(
         self,
@@ -85,7 +144,14 @@ class Workshop:
             self.lineage.decide(candidate, "rejected", f"{refused.law}: {refused.reason}")
             return None
         self._seen.add(content)
+        self._proposed[content] = candidate
         return candidate
+
+    def unvalidated(self, parent: Candidate, component: str, text: str) -> Candidate | None:
+        """The candidate that already has this text, where no validation task was played with it."""
+        content = tuple(sorted({**parent.components, component: text}.items()))
+        known = self._proposed.get(content)
+        return known if known is not None and known.id not in self._values else None
 
     def note_failed(
         self, parent: Candidate, operation: str, problem: str, critique: str, cost: Spend
@@ -108,6 +174,7 @@ class Workshop:
         scores = await self.evaluator.evaluate(jobs)
         for candidate, score in zip(candidates, scores, strict=True):
             fresh = first_sample > 0
+            self._keep(candidate, split, score, fresh)
             self.lineage.score(candidate, "val fresh" if fresh else split.value, score)
             if score.infra_error:
                 reason = "too many rollouts were lost to infrastructure; it is not scored"
@@ -117,6 +184,79 @@ class Workshop:
             elif split is Mode.VAL and not fresh and len(tasks) == len(self.val):
                 self.validated[candidate.id] = (candidate, score)
         return scores
+
+    def _keep(self, candidate: Candidate, split: Mode, score: Score, fresh: bool) -> None:
+        if not score.infra_error:
+            for item, value in zip(score.items, score.rewards, strict=True):
+                self.pool.note(candidate.components, f"{item.split}/{item.task.id}", value)
+        if score.infra_error:
+            self._values.pop(candidate.id, None)
+        elif split is Mode.TRAIN:
+            self._trained[candidate.id] = score
+            self._remember(score)
+        elif not fresh:
+            known = self._values.setdefault(candidate.id, {})
+            for item, value in zip(score.items, score.rewards, strict=True):
+                known[item.task.id, item.sample] = value
+
+    def _remember(self, score: Score) -> None:
+        solved = [
+            (item.task.id, question(item.task), episode.trace)
+            for item, episode in zip(score.items, score.episodes, strict=True)
+            if episode.exact
+        ]
+        self._solved |= {shot.task: shot for shot in shots_of(solved)}
+
+    def end_round(self) -> None:
+        """Tell of the round and count it. Raises `BudgetSpent` after too many idle ones."""
+        self._tell()
+        self.budget.end_round()
+
+    def close_round(self) -> None:
+        """Tell of what was tried since the last round ended, if anything was."""
+        if len(self.lineage) > self._told:
+            self._tell()
+
+    def _tell(self) -> None:
+        entries = list(self.lineage)[self._told :]
+        self._told += len(entries)
+        self._rounds += 1
+        base = self._base or self.seed
+        leader = next(iter(self.leaders()), self.seed)
+        told = self._trained.get(base.id)
+        rewards = tuple(self._values.get(base.id, {}).values()) if told is None else told.rewards
+        self.observer.round(
+            Round(
+                number=self._rounds,
+                components=self.regions.join(base.components),
+                split="val" if told is None else "train",
+                rewards=rewards,
+                standings=tuple(self._standing(entry) for entry in entries),
+                leader=leader.id,
+                best=self.regions.join(leader.components),
+                spent=self.budget.spent,
+            )
+        )
+        self._base = leader
+        self._trained.clear()
+
+    def _standing(self, entry: Entry) -> Standing:
+        mine = self._values.get(entry.id, {})
+        theirs = self._values.get(entry.parents[0], {}) if entry.parents else {}
+        gaps = [value - theirs[at] for at, value in mine.items() if at in theirs]
+        score = entry.scores.get("val", {})
+        return Standing(
+            id=entry.id,
+            operation=entry.operation,
+            decision=entry.decision,
+            reason=entry.reason,
+            tasks=len(mine),
+            reward=score.get("reward"),
+            exact=score.get("exact"),
+            wins=sum(gap > 0 for gap in gaps),
+            losses=sum(gap < 0 for gap in gaps),
+            ties=sum(gap == 0 for gap in gaps),
+        )
 
     async def experiment(self, component: str, texts: Sequence[str]) -> list[float]:
         """Each text played on one training task, in turn: one reward a text, NaN where lost.
@@ -134,7 +274,55 @@ class Workshop:
             for i, text in enumerate(texts)
         ]
         scores = await self.evaluator.evaluate(jobs)
+        for score in scores:
+            self._remember(score)
         return [nan if score.infra_error else score.reward for score in scores]
+
+    async def try_out(
+        self, parent: Candidate, component: str, texts: Sequence[str], tasks: Sequence[Task]
+    ) -> None:
+        """Play each text on its training task, for the pool alone; one entry in the lineage.
+
+        A text that is not safe is left out.
+        """
+        entry = self.lineage.add(parent.components, [parent], "trials")
+        self.lineage.decide(entry, "experiment", f"{len(texts)} texts, one training task each")
+        jobs: list[Job] = []
+        made: list[Components] = []
+        for text, task in zip(texts, tasks, strict=True):
+            try:
+                components = {**parent.components, component: self.rules.safe(component, text)}
+            except Rejected:
+                continue
+            made.append(components)
+            items = [Item(Mode.TRAIN, task, sample) for sample in range(self.samples)]
+            jobs.append(Job(entry.id, self.regions.join(components), items))
+        scores = await self.evaluator.evaluate(jobs)
+        for components, score in zip(made, scores, strict=True):
+            self._remember(score)
+            if not score.infra_error:
+                for item, value in zip(score.items, score.rewards, strict=True):
+                    self.pool.note(components, f"{item.split}/{item.task.id}", value)
+
+    async def challenge(self, child: Candidate) -> bool:
+        """Play a child on a few validation tasks, and on all where it keeps up with the leader.
+
+        The child may be a little behind on the few, for they say little. True where it was
+        validated.
+        """
+        few = self.val[:RACE]
+        leader = self.leaders()[0]
+        known = self._values[leader.id]
+        (score,) = await self.score([child], Mode.VAL, few)
+        if score.infra_error:
+            return False
+        theirs = sum(known[item.task.id, item.sample] for item in score.items) / len(score.items)
+        gap = score.reward - theirs
+        if gap < -BEHIND:
+            self.lineage.decide(child, "rejected", f"{gap:+.3g} on {len(few)} validation tasks")
+            return False
+        await self.validate([child])
+        return child.id in self.validated
 
     async def validate(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Play candidates on all validation tasks; the best first, lost ones left out."""
@@ -159,6 +347,40 @@ class Workshop:
             self._drop([c for c in alive if c not in ranked[:room]], f"behind on {n} tasks")
             alive = ranked[:room]
         return alive
+
+    async def bandit(self, candidates: Sequence[Candidate], keep: int) -> list[Candidate]:
+        """UCB over validation tasks (Pryzant et al. 2023): the most promising is played on more.
+
+        Every candidate is played on the first tasks, then, as often as halving would, the one of
+        the highest upper confidence bound on its next few, in one order for all, so that scores
+        stay paired. The `keep` best are validated in full.
+        """
+        alive, size = list(candidates), min(PULL, len(self.val))
+        seen = {c.id: size for c in await self._ranked(alive, self.val[:size])}
+        means = self._means()
+        for _ in range(len(alive) * len(self.val) // (2 * PULL)):
+            open_ = [c for c in alive if 0 < seen.get(c.id, 0) < len(self.val)]
+            if not open_:
+                break
+            total = sum(seen.values())
+
+            def bound(c: Candidate, total: int = total) -> float:
+                return means(c) + math.sqrt(2 * math.log(total) / seen[c.id]) / 2
+
+            arm = max(open_, key=bound)
+            reach = min(len(self.val), seen[arm.id] + PULL)
+            await self.score([arm], Mode.VAL, self.val[:reach])
+            seen[arm.id] = reach if arm.id in self._values else 0
+        ranked = sorted((c for c in alive if seen.get(c.id)), key=lambda c: -means(c))
+        self._drop(ranked[keep:], "behind by its upper confidence bound")
+        return await self.validate(ranked[:keep])
+
+    def _means(self) -> Callable[[Candidate], float]:
+        def mean(candidate: Candidate) -> float:
+            values = self._values.get(candidate.id, {})
+            return sum(values.values()) / max(1, len(values))
+
+        return mean
 
     async def _fitting(self, alive: Sequence[Candidate], tasks: Sequence[Task]) -> list[Candidate]:
         field_ = list(alive)

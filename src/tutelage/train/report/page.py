@@ -18,6 +18,16 @@ from tutelage.train.report.words import count, percent, visible
 
 def render(source: Source) -> str:
     """The HTML of a report. Raises `MissingExtraError` without the `train` extra."""
+    here = files("tutelage.train.report")
+    template = (here / "page.html.j2").read_text(encoding="utf-8")
+    return render_page(template, view=make_view(source))
+
+
+def render_page(template: str, **values: Any) -> str:
+    """A page of the house's look from a template, every text escaped and made visible.
+
+    Raises `MissingExtraError` without the `train` extra.
+    """
     try:
         import jinja2
         from markupsafe import Markup
@@ -30,7 +40,6 @@ def render(source: Source) -> str:
             visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
         )
 
-    here = files("tutelage.train.report")
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -39,6 +48,6 @@ def render(source: Source) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"markup": Markup, "count": count, "percent": percent}
-    template = environment.from_string((here / "page.html.j2").read_text(encoding="utf-8"))
+    here = files("tutelage.train.report")
     style = (here / "style.css").read_text(encoding="utf-8")
-    return template.render(view=make_view(source), style=style) + "\n"
+    return environment.from_string(template).render(style=style, **values) + "\n"

@@ -1,0 +1,196 @@
+"""How well plans are learned: the synthetic set, NESTFUL, the DAG loss, unseen tools, and speed.
+
+    python -m benchmarks.orchestration.planning [PART ...] [--nestful FILE]
+
+Parts: synthetic, nestful, dag, unseen, speed; all without one. Each part prints its tables as
+Markdown. NESTFUL (Apache-2.0) is not shipped: give its file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks.measure import machine
+
+from tutelage.orchestration.catalog import Catalog
+from tutelage.orchestration.formats import Workflow, catalog_of, read_workflows
+from tutelage.orchestration.metrics import PlanScores, baseline_plans, compare, score, without_edges
+from tutelage.orchestration.planner.fit import Fitting
+from tutelage.orchestration.planner.retrieval import neighbours
+from tutelage.orchestration.planner.text import features
+from tutelage.orchestration.settings import Phase1
+from tutelage.orchestration.synthetic import builtin_graph, generate, split
+from tutelage.seeds import SeedTree
+
+NAMES = ("node_f1", "edge_f1", "exact_nodes", "exact")
+SEEDS = SeedTree(0).child("benchmark", "planning")
+
+
+def fitted(
+    workflows: list[Workflow], catalog: Catalog, settings: Phase1, seeds: SeedTree
+) -> Fitting:
+    """A trained planner; a fifth of the workflows is its validation set."""
+    train, held = split(workflows, settings.validation_share, seeds.child("validation"))
+    fitting = Fitting(train, held, catalog, settings, seeds)
+    while not fitting.done:
+        fitting.epoch()
+    return fitting
+
+
+def plans_of(
+    fitting: Fitting, test: list[Workflow], into: dict[str, list], raw: list[bool]
+) -> None:
+    """The planner's plans and the baselines', appended."""
+    model = fitting.model
+    texts = [features(w.instruction) for w in test]
+    assert model.memory is not None
+    nearest = neighbours(model.memory, texts, model.idf, 1).index_BK[:, 0].tolist()
+    made = model.plan_all([w.instruction for w in test])
+    raw += [p.raw_valid for p in made]
+    found = dict(baseline_plans(fitting.remembered, test, nearest))
+    found["no edges"] = [without_edges(p.plan) for p in made]
+    for name, plans in {"planner": [p.plan for p in made], **found}.items():
+        into.setdefault(name, []).extend(plans)
+
+
+def table(scores: dict[str, PlanScores]) -> None:
+    """Scores in percent, then gains over the baselines."""
+    print("| | node F1 | edge F1 | exact tools | exact plan |\n|---|---|---|---|---|")
+    for name, found in scores.items():
+        cells = " | ".join(f"{100 * (found.mean(n) or 0):.1f}" for n in NAMES)
+        print(f"| {name} | {cells} |")
+    print("\n| gain over | node F1 | edge F1 | exact tools | exact plan |\n|---|---|---|---|---|")
+    for name, found in scores.items():
+        if name == "planner":
+            continue
+        gains = compare(scores["planner"], found, SEEDS.child("bootstrap", name))
+        print(f"| {name} | " + " | ".join(cell(gains[n]) for n in NAMES) + " |")
+    print("\nA ~ marks an interval that holds 0.\n")
+
+
+def cell(gain) -> str:
+    """A gain in points with its interval."""
+    tie = " ~" if gain.low <= 0 <= gain.high else ""
+    return f"{100 * gain.mean:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]{tie}"
+
+
+def synthetic() -> None:
+    """1,300 synthetic workflows to learn from, 300 held out."""
+    made = generate(builtin_graph(), 1600, SEEDS.child("synthetic"))
+    train, test = made[:1300], made[1300:]
+    begun = time.process_time()
+    fitting = fitted(train, builtin_graph().catalog, Phase1(), SEEDS.child("synthetic fit"))
+    print(f"## Synthetic\n\nTrained in {time.process_time() - begun:.0f} CPU s.\n")
+    plans: dict[str, list] = {}
+    raw: list[bool] = []
+    plans_of(fitting, test, plans, raw)
+    table({n: score(p, test, builtin_graph().catalog) for n, p in plans.items()})
+    print(f"DAGs before decoding: {100 * sum(raw) / len(raw):.1f} %\n")
+
+
+def nestful(path: str) -> None:
+    """Five-fold cross-validation on 200 gold plans."""
+    workflows = read_workflows(path)
+    catalog = catalog_of(workflows)
+    order = SEEDS.child("nestful").python().sample(range(len(workflows)), len(workflows))
+    plans: dict[str, list] = {}
+    gold: list[Workflow] = []
+    for fold in range(5):
+        test = [workflows[i] for i in order[fold::5]]
+        train = [workflows[i] for k, i in enumerate(order) if k % 5 != fold]
+        plans_of(fitted(train, catalog, Phase1(), SEEDS.child("nestful", fold)), test, plans, [])
+        gold += test
+    print(f"## NESTFUL\n\n{len(gold)} plans over {len(catalog)} tools, 5 folds.\n")
+    table({n: score(p, gold, catalog) for n, p in plans.items()})
+
+
+def dag() -> None:
+    """The weight of the DAG loss on a tenth of the data."""
+    catalog = builtin_graph().catalog
+    made = generate(builtin_graph(), 430, SEEDS.child("dag"))
+    train, test = made[:130], made[130:]
+    print("## DAG loss\n\n130 workflows, 300 held out, kind poly.\n")
+    print("| lambda | node F1 | edge F1 | DAGs before decoding | edge F1 over lambda 0 |")
+    print("|---|---|---|---|---|")
+    first: PlanScores | None = None
+    for weight in (0.0, 0.1, 0.3, 1.0):
+        fitting = fitted(train, catalog, Phase1(lambda_dag=weight), SEEDS.child("dag fit"))
+        made_ = fitting.model.plan_all([w.instruction for w in test])
+        found = score([p.plan for p in made_], test, catalog, [p.raw_valid for p in made_])
+        first = first or found
+        gain = compare(found, first, SEEDS.child("dag", str(weight)))["edge_f1"]
+        print(
+            f"| {weight} | {100 * (found.mean('node_f1') or 0):.1f} | "
+            f"{100 * (found.mean('edge_f1') or 0):.1f} | {100 * (found.raw_validity or 0):.1f} | "
+            f"{cell(gain)} |",
+            flush=True,
+        )
+    print()
+
+
+def unseen() -> None:
+    """Eight tools that stand in the catalog and in no training workflow."""
+    catalog = builtin_graph().catalog
+    made = generate(builtin_graph(), 1600, SEEDS.child("unseen"))
+    held = set(random.Random(0).sample(catalog.names, 8))
+    train = [w for w in made if not held & set(w.tools)]
+    test = [w for w in made if held & set(w.tools)]
+    known = Catalog(tuple(t for t in catalog.tools if t.name not in held))
+    fitting = fitted(train, known, Phase1(refit=False), SEEDS.child("unseen fit"))
+    fitting.model.use_catalog(catalog)
+    right = used = wanted = 0
+    for planned, workflow in zip(
+        fitting.model.plan_all([w.instruction for w in test]), test, strict=True
+    ):
+        own = {node.tool for node in planned.plan.nodes} & held
+        right += len(own & set(workflow.tools))
+        used += len(own)
+        wanted += len(held & set(workflow.tools))
+    print(
+        f"## Unseen tools\n\n{len(held)} tools held out of {len(train)} training workflows: found "
+        f"{100 * right / wanted:.1f} % of the {wanted} times they were needed, "
+        f"{100 * right / max(1, used):.1f} % of their uses right; one tool of the catalog drawn at "
+        f"random would be right {100 / len(catalog):.1f} % of the time.\n"
+    )
+
+
+def speed() -> None:
+    """Planning in batch, and plans of 200 nodes."""
+    made = generate(builtin_graph(), 1300, SEEDS.child("speed"))
+    settings = Phase1(num_epochs=3, refit=False)
+    model = fitted(made, builtin_graph().catalog, settings, SEEDS.child("speed fit")).model
+    texts = [w.instruction for w in made] * 2
+    begun = time.process_time()
+    model.plan_all(texts)
+    taken = time.process_time() - begun
+    print(f"## Speed\n\n{60 * len(texts) / taken:.0f} instructions a CPU minute, one thread.\n")
+
+
+def main() -> None:
+    """Run the parts that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "parts", nargs="*", default=["synthetic", "nestful", "dag", "unseen", "speed"]
+    )
+    parser.add_argument("--nestful", help="train.json of NESTFUL")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"{machine()}\n")
+    for part in given.parts:
+        if part == "nestful":
+            if given.nestful:
+                nestful(given.nestful)
+            continue
+        {"synthetic": synthetic, "dag": dag, "unseen": unseen, "speed": speed}[part]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""Routing: PPO beside every baseline, over several seeds, and where it only ties.
+
+    python -m benchmarks.orchestration.routing --outcomes FILE --models FILE
+        [--seeds 3] [--episodes 1000] [--beta 5] [--gamma-latency 3] [--newcomer NAME]
+        [--results routing.json]
+
+Without files the outcomes are simulated. For each seed (which cuts the table, draws the workflows
+and starts the policy): phase 2 as it is by default, evaluated once on test workflows; phase 2 that
+starts from the plain utility, which shows what PPO adds to a greedy router; and single nodes with
+one try, where no choice depends on another. Differences pool the paired rewards of all seeds.
+Then one worker is left out of training and joins after it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from benchmarks.measure import machine
+from benchmarks.measure import table as markdown
+
+from tutelage.evaluate.statistics import Difference, paired_bootstrap
+from tutelage.orchestration.outcomes import OutcomeTable, read_outcomes, split
+from tutelage.orchestration.phase2 import SIMULATED, Phase2Result, train_phase2
+from tutelage.orchestration.phase2_settings import Phase2Settings
+from tutelage.orchestration.selector.baselines import greedy, node_utility, of_policy
+from tutelage.orchestration.selector.evaluation import GREEDY, LOOKAHEAD, POLICY
+from tutelage.orchestration.selector.newcomer import draw_newcomer, newcomer_rows
+from tutelage.orchestration.selector.rollout import play
+from tutelage.orchestration.selector.workflows import (
+    SEPARABLE,
+    Scenario,
+    draw_workflows,
+    make_board,
+)
+from tutelage.orchestration.synthetic_outcomes import simulate_outcomes
+from tutelage.seeds import SeedTree
+
+Rewards = dict[str, list[float]]
+
+
+def rewards_of(result: Phase2Result, settings: Phase2Settings, seed: int) -> Rewards:
+    """Rewards of the policy and of both greedy ones on the test workflows of a result."""
+    world, seeds = result.world, SeedTree(seed).child("phase2")
+    board = make_board(world.splits.test, world.predictor, world.scenario)
+    flows = draw_workflows(board, settings.test_workflows, seeds.child("test"))
+    choosers = {
+        POLICY: of_policy(result.model, world.terms),
+        GREEDY: node_utility(world.terms),
+        LOOKAHEAD: greedy(world.terms),
+    }
+    return {
+        name: [float(r) for r in play(board, flows, world.terms, choose).reward_B]
+        for name, choose in choosers.items()
+    }
+
+
+def pooled(parts: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, dict[str, Any]]:
+    """The policy less each other router, over the workflows of all seeds."""
+    found: dict[str, dict[str, Any]] = {}
+    mine = [r for part in parts for r in part[POLICY]]
+    for name in parts[0]:
+        if name == POLICY:
+            continue
+        theirs = [r for part in parts for r in part[name]]
+        gap: Difference = paired_bootstrap(
+            theirs, mine, SeedTree(0).child("pooled", name).numpy(), 2000
+        )
+        each = [float(np.mean(part[POLICY]) - np.mean(part[name])) for part in parts]
+        found[name] = {**asdict(gap), "by_seed": each}
+    return found
+
+
+def one_seed(
+    table: OutcomeTable, seed: int, settings: Phase2Settings, folder: Path
+) -> dict[str, Any]:
+    """All that is trained for one seed, with CPU seconds."""
+    episodes = settings.num_episodes
+    start = time.process_time()
+    main = train_phase2(folder / f"main{seed}", table=table, seed=seed, settings=settings)
+    seconds = time.process_time() - start
+    plain_settings = replace(settings, prior="utility")
+    plain = train_phase2(
+        folder / f"plain{seed}", table=table, seed=seed, settings=plain_settings, evaluate=False
+    )
+    apart_settings = replace(settings, num_episodes=max(16, episodes // 3))
+    apart = train_phase2(
+        folder / f"apart{seed}", table=table, seed=seed, settings=apart_settings,
+        scenario=SEPARABLE, evaluate=False,
+    )  # fmt: skip
+    if main.evaluation is None:
+        raise RuntimeError("phase 2 was not evaluated")
+    return {
+        "seed": seed,
+        "cpu_seconds": seconds,
+        "best_update": main.best_update,
+        "evaluation": main.evaluation.to_json(),
+        "rewards": {k: [float(r) for r in v] for k, v in main.evaluation.rewards.items()},
+        "plain": rewards_of(plain, plain_settings, seed),
+        "apart": rewards_of(apart, apart_settings, seed),
+    }
+
+
+def brief(tables: Sequence[OutcomeTable], settings: Phase2Settings, folder: Path) -> dict[str, Any]:
+    """Phase 2 against both greedy routers and nothing else."""
+    parts: list[Rewards] = []
+    for seed, table in enumerate(tables):
+        result = train_phase2(
+            folder / f"brief{seed}", table=table, seed=seed, settings=settings, evaluate=False
+        )
+        parts.append(rewards_of(result, settings, seed))
+    means = {name: [float(np.mean(part[name])) for part in parts] for name in parts[0]}
+    return {
+        "machine": machine(),
+        "date": date.today().isoformat(),
+        "episodes": settings.num_episodes,
+        "weights": asdict(settings.weights),
+        "reward_by_seed": means,
+        "differences": pooled(parts),
+    }
+
+
+def newcomer(
+    table: OutcomeTable, name: str, settings: Phase2Settings, folder: Path
+) -> list[dict[str, Any]]:
+    """Train without a worker, let it join, and draw what came of it."""
+    settings = replace(settings, num_episodes=max(16, settings.num_episodes // 2))
+    others = table.only([known for known in table.names if known != name])
+    result = train_phase2(folder / "newcomer", table=others, settings=settings, evaluate=False)
+    seeds = SeedTree(0).child("phase2")
+    rows = newcomer_rows(
+        split(table, seeds), name, result.world.predictor, result.model, result.world.terms,
+        Scenario(), seeds, workflows=settings.test_workflows,
+    )  # fmt: skip
+    draw_newcomer(Path(__file__).parent / "newcomer.png", name, rows)
+    return [asdict(row) for row in rows]
+
+
+def mean_rows(seeds: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The table's numbers, each the mean over seeds; by name, in the first seed's order."""
+    tables = [{row["name"]: row for row in part["evaluation"]["rows"]} for part in seeds]
+    found: list[dict[str, Any]] = []
+    for name, first in tables[0].items():
+        row: dict[str, Any] = {"name": name}
+        for key, value in first.items():
+            numbers = [table[name][key] for table in tables]
+            if isinstance(value, float) and all(n is not None for n in numbers):
+                row[key] = float(np.mean(numbers))
+        row["reward_by_seed"] = [table[name]["reward"] for table in tables]
+        found.append(row)
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run, print, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--outcomes", type=Path)
+    parser.add_argument("--models", type=Path)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--episodes", type=int, default=1000)
+    parser.add_argument("--beta", type=float)
+    parser.add_argument("--gamma-latency", type=float)
+    parser.add_argument("--newcomer")
+    parser.add_argument("--brief", action="store_true", help="phase 2 and the greedy routers only")
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "routing.json")
+    given = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    settings = Phase2Settings(
+        num_episodes=given.episodes, test_workflows=10_000, beta=given.beta,
+        gamma_latency=given.gamma_latency,
+    )  # fmt: skip
+    parts: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        if given.brief:
+            tables = [_table(given.outcomes, given.models, seed) for seed in range(given.seeds)]
+            text = json.dumps(brief(tables, settings, folder), indent=1)
+            given.results.write_text(text + "\n", encoding="utf-8")
+            print(text)
+            return
+        for seed in range(given.seeds):
+            table = _table(given.outcomes, given.models, seed)
+            parts.append(one_seed(table, seed, settings, folder))
+            print(f"seed {seed}: {parts[-1]['cpu_seconds']:.0f} CPU seconds", flush=True)
+        table = _table(given.outcomes, given.models, 0)
+        name = given.newcomer or table.names[2]
+        joined = newcomer(table, name, settings, folder)
+    found = {
+        "machine": machine(),
+        "date": date.today().isoformat(),
+        "table": "simulated" if given.outcomes is None else given.outcomes.parent.name,
+        "queries": len(table),
+        "workers": len(table.workers),
+        "episodes": given.episodes,
+        "weights": asdict(settings.weights),
+        "cpu_seconds": [part["cpu_seconds"] for part in parts],
+        "best_updates": [part["best_update"] for part in parts],
+        "rows": mean_rows(parts),
+        "differences": pooled([part["rewards"] for part in parts]),
+        "from_plain_utility": pooled([part["plain"] for part in parts]),
+        "separable": pooled([part["apart"] for part in parts]),
+        "query_aiq": [part["evaluation"]["query_aiq"] for part in parts],
+        "query_points": [part["evaluation"]["query_points"] for part in parts],
+        "newcomer": {"name": name, "rows": joined},
+    }
+    given.results.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print(page(found))
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """The results as Markdown."""
+    rows = [
+        [
+            row["name"], f"{row['reward']:.3f}", f"{100 * row['success']:.1f} %",
+            f"{1e3 * row['cost']:.4f}", f"{1e3 * row['cost_per_success']:.4f}",
+            f"{row['latency']:.2f}", f"{row['latency_p95']:.2f}", f"{row['tries']:.2f}",
+            f"{row['gap_to_oracle']:.3f}", f"{row['aiq']:.3f}" if "aiq" in row else "",
+        ]
+        for row in found["rows"]
+    ]  # fmt: skip
+    header = ["router", "reward", "success", "USD per 1,000", "USD per 1,000 successes",
+              "latency, s", "p95", "decisions", "gap to oracle", "AIQ"]  # fmt: skip
+    weights = found["weights"]
+    parts = [
+        f"{found['queries']} queries x {found['workers']} workers, {len(found['cpu_seconds'])} "
+        f"seeds, {found['episodes']} episodes, weights {weights['alpha']:g} / "
+        f"{weights['beta']:g} / {weights['gamma_latency']:g} / {weights['shaped_reward']:g}; phase "
+        f"2 took {min(found['cpu_seconds']):.0f} to {max(found['cpu_seconds']):.0f} CPU seconds, "
+        "its evaluation included. Means over seeds, 10,000 test workflows each:\n",
+        markdown(header, rows),
+    ]
+    for key, title in (
+        ("differences", "PPO less the others, paired over the workflows of all seeds"),
+        ("from_plain_utility", "PPO that starts as the greedy router (`prior: utility`)"),
+        ("separable", "Single nodes with one try: no choice depends on another"),
+    ):
+        lines = [
+            [name, f"{gap['mean']:+.3f}", f"{gap['low']:+.3f} to {gap['high']:+.3f}",
+             ", ".join(f"{g:+.3f}" for g in gap["by_seed"]), verdict(gap)]
+            for name, gap in found[key].items()
+        ]  # fmt: skip
+        parts.append(f"{title}:\n")
+        parts.append(markdown(["less", "difference", "95 % interval", "by seed", ""], lines))
+    names = found["query_aiq"][0]
+    lines = [
+        [name, *(f"{np.mean([x[name] for x in found['query_aiq']]):.3f}",
+                 f"{np.mean([x[name][1] for x in found['query_points']]):.3f}",
+                 f"{1e3 * np.mean([x[name][0] for x in found['query_points']]):.4f}")]
+        for name in names
+    ]  # fmt: skip
+    parts.append("One try a query, without workflows:\n")
+    parts.append(markdown(["router", "AIQ", "best score", "USD per 1,000 there"], lines))
+    joined = found["newcomer"]
+    lines = [
+        [row["name"], f"{row['reward']:.3f}", f"{100 * row['success']:.1f} %",
+         f"{100 * row['share']:.0f} %",
+         f"{row['gain']['mean']:+.3f} ({row['gain']['low']:+.3f} to {row['gain']['high']:+.3f})"]
+        for row in joined["rows"]
+    ]  # fmt: skip
+    parts.append(f"`{joined['name']}` joins after training:\n")
+    header = ["known of it", "reward", "success", "share of tries", "gain"]
+    parts.append(markdown(header, lines))
+    return "\n".join(parts)
+
+
+def verdict(gap: Mapping[str, Any]) -> str:
+    """What an interval says."""
+    return "better" if gap["low"] > 0 else "worse" if gap["high"] < 0 else "a tie"
+
+
+def _table(outcomes: Path | None, models: Path | None, seed: int) -> OutcomeTable:
+    seeds = SeedTree(seed).child("phase2")
+    if outcomes is None or models is None:
+        return simulate_outcomes(SIMULATED, seeds)
+    return read_outcomes(outcomes, models, seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""`python scripts/train_phase2.py --config config.yaml --checkpoint checkpoints/phase1_best.pth
+--output_dir checkpoints/ --episodes 1000`.
+
+The document's script: a thin caller of `tutelage.orchestration.phase2.train_phase2`. It leaves
+`checkpoint_best.pth` (which carries the planner of phase 1 along), `phase2.md` with the table of
+all routers, and the plots. `--outcomes` and `--models` name a table of real outcomes; without them
+outcomes are simulated. `--resume` goes on after a kill.
+"""
+
+import argparse
+import sys
+
+from tutelage.errors import TutelageError
+from tutelage.orchestration.phase2 import train_phase2
+from tutelage.orchestration.settings import read_settings
+
+
+def main() -> int:
+    """Train, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", default="config.yaml")
+    parser.add_argument("--checkpoint", help="phase 1's, or an earlier one of phase 2")
+    parser.add_argument("--output_dir", default="checkpoints/")
+    parser.add_argument("--episodes", type=int)
+    parser.add_argument("--outcomes")
+    parser.add_argument("--models")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", action="store_true")
+    given = parser.parse_args()
+    overrides = {} if given.episodes is None else {
+        "training.phase2_rl.num_episodes": given.episodes
+    }  # fmt: skip
+    try:
+        result = train_phase2(
+            given.output_dir,
+            settings=read_settings(given.config, overrides).training.phase2_rl,
+            outcomes=given.outcomes,
+            models=given.models,
+            seed=given.seed,
+            checkpoint=given.checkpoint,
+            resume=given.resume,
+            log=show,
+        )
+    except TutelageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print((result.checkpoint.parent / "phase2.md").read_text(encoding="utf-8"))
+    print(f"router: {result.checkpoint}")
+    return 0
+
+
+def show(line) -> None:
+    """A validation on one line."""
+    if "val_reward" in line:
+        print(f"update {line['step']:4d}  validation reward {line['val_reward']:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

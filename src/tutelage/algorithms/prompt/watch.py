@@ -1,0 +1,70 @@
+"""What a search tells whoever watches it: rollouts as they end, rounds as they close.
+
+A search decides nothing by it and works without it. `workshop.py` and `evaluator.py` call, a
+display or a report listens; `Nobody` drops everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tutelage.algorithms.prompt.budget import Spend
+from tutelage.algorithms.prompt.contract import Components
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One candidate of a round. Wins, losses and ties are against its first parent, on the
+    validation tasks that both have played."""
+
+    id: str
+    operation: str
+    decision: str
+    reason: str
+    tasks: int
+    reward: float | None
+    exact: float | None
+    wins: int
+    losses: int
+    ties: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round: the prompt it began with and what that earned, then what was tried."""
+
+    number: int
+    """From 1."""
+    components: Components
+    split: str
+    rewards: tuple[float, ...]
+    standings: Sequence[Standing]
+    leader: str
+    """The best candidate at its end."""
+    best: Components
+    """Its components."""
+    spent: Spend
+
+
+class Observer(Protocol):
+    """Hears of a search. Every method returns at once."""
+
+    def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
+        """`done` of `total` rollouts of a batch have ended; `spent` is what came before it."""
+        ...
+
+    def round(self, found: Round) -> None:
+        """A round has ended."""
+        ...
+
+
+class Nobody:
+    """Drops everything."""
+
+    def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
+        """Drop it."""
+
+    def round(self, found: Round) -> None:
+        """Drop it."""

@@ -1,0 +1,33 @@
+"""`tutelage orchestrate`: the verbs of orchestration, one file each; this one joins them.
+
+`plan` draws a plan, `run` executes an instruction, `collect` many, `prepare` makes training data of
+their logs, `eval` scores a planner, `audit` looks at what a reward wants. What several of
+them read from options (workers, pools, routers, planners) is in `orchestrate_parts.py`.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from tutelage.cli.failures import reported
+from tutelage.cli.orchestrate_audit import audit
+from tutelage.cli.orchestrate_collect import collect
+from tutelage.cli.orchestrate_eval import evaluate
+from tutelage.cli.orchestrate_plan import plan
+from tutelage.cli.orchestrate_prepare import prepare
+from tutelage.cli.orchestrate_run import run
+
+
+def orchestrate_app() -> typer.Typer:
+    """The group with its verbs."""
+    group = typer.Typer(
+        help="Plan an instruction as a graph of subtasks, choose workers, and run it.",
+        no_args_is_help=True,
+    )
+    group.command("plan")(reported(plan))
+    group.command("run")(reported(run))
+    group.command("collect")(reported(collect))
+    group.command("prepare")(reported(prepare))
+    group.command("eval")(reported(evaluate))
+    group.command("audit")(reported(audit))
+    return group

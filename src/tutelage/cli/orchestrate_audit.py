@@ -1,0 +1,169 @@
+"""`tutelage orchestrate audit`: what a reward wants, before anything is trained under it.
+
+Without a log, random, cheapest, best and oracle execute the same synthetic workflows on workers
+whose truth is known, and each preset is asked who does best. With `--logs` the executions of a log
+are weighed instead. The published example is shown first. Exit code 1 when the chosen preset is one
+that rewards the wrong thing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tutelage.cli.orchestrate_parts import (
+    ModelsFile,
+    OutcomesFile,
+    PoolName,
+    Seed,
+    WorkersFile,
+    make_pool,
+    pool_words,
+)
+
+if TYPE_CHECKING:
+    from tutelage.orchestration.audit import RewardAudit
+    from tutelage.orchestration.execution import Execution
+    from tutelage.orchestration.rewards import ExecutionResult, RewardWeights
+    from tutelage.orchestration.workers import Pool
+
+
+def audit(
+    preset: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Only this preset, and exit with 1 when it is unsound."),
+    ] = None,
+    logs: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Audit the executions of a log, a file or its folder."),
+    ] = None,
+    num_workflows: Annotated[
+        int, typer.Option("--num-workflows", min=2, help="Workflows that the policies execute.")
+    ] = 100,
+    alpha: Annotated[float | None, typer.Option(help="Weight of success.")] = None,
+    beta: Annotated[float | None, typer.Option(help="Weight of cost.")] = None,
+    gamma_latency: Annotated[float | None, typer.Option(help="Weight of latency.")] = None,
+    shaped_reward: Annotated[float | None, typer.Option(help="Weight of the shaped term.")] = None,
+    pool: PoolName = None,
+    workers: WorkersFile = None,
+    outcomes: OutcomesFile = None,
+    models: ModelsFile = None,
+    seed: Seed = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what a reward wants: its terms, failing at once, and who comes out on top."""
+    from tutelage.errors import ConfigError
+    from tutelage.orchestration.audit import (
+        PRESETS,
+        audit_policies,
+        audit_results,
+        published_example,
+    )
+    from tutelage.orchestration.rewards import compute_reward
+
+    if preset is not None and preset not in PRESETS:
+        raise ConfigError(f"unknown reward preset {preset!r}; choose from {', '.join(PRESETS)}")
+    weights = _weights(alpha, beta, gamma_latency, shaped_reward)
+    chosen: Sequence[Any] = PRESETS if preset is None else (preset,)
+    if logs is not None:
+        results = _logged(logs)
+        audits = [audit_results(results, name, weights=weights) for name in chosen]
+        source = f"{len(results)} executions of {logs}"
+    else:
+        made = make_pool(pool, workers, outcomes, models)
+        ran = _policies(made, num_workflows, seed)
+        audits = [audit_policies(ran, name, weights=weights) for name in chosen]
+        source = f"{num_workflows} synthetic workflows; {pool_words(made)}"
+    example = {
+        name: compute_reward(published_example(), name, weights=weights)
+        for name in ("seed", "seed_seconds")
+    }
+    if as_json:
+        typer.echo(json.dumps(_json(audits, example, source), indent=2))
+    else:
+        _show(audits, example, source)
+    if preset is not None and audits[0].warning is not None:
+        raise typer.Exit(1)
+
+
+def _weights(*given: float | None) -> RewardWeights:
+    from dataclasses import fields, replace
+
+    from tutelage.orchestration.rewards import RewardWeights
+
+    names = [field.name for field in fields(RewardWeights)]
+    told = {name: value for name, value in zip(names, given, strict=True) if value is not None}
+    return replace(RewardWeights(), **told)
+
+
+def _logged(path: Path) -> list[ExecutionResult]:
+    from tutelage.orchestration.audit import results_of
+    from tutelage.orchestration.execution_log import FILE
+    from tutelage.orchestration.rows import read_rows
+
+    return results_of(read_rows(path / FILE if path.is_dir() else path))
+
+
+def _policies(pool: Pool, count: int, seed: int) -> dict[str, list[Execution]]:
+    from tutelage.orchestration.audit import run_policies
+    from tutelage.orchestration.synthetic import builtin_graph, generate
+    from tutelage.orchestration.virtual_time import run_virtual
+    from tutelage.seeds import SeedTree
+
+    seeds = SeedTree(seed).child("audit")
+    graph = builtin_graph()
+    plans = [w.plan for w in generate(graph, count, seeds.child("workflows"))]
+    return run_virtual(run_policies(pool, plans, seeds, graph.catalog))
+
+
+def _show(audits: Sequence[RewardAudit], example: dict[str, float], source: str) -> None:
+    from tutelage.cli.console import output, percent, plain_table, say
+
+    console = output()
+    say(console, ("executions: ", "dim"), source)
+    told = ", ".join(f"{value:.4f} under {name!r}" for name, value in example.items())
+    say(console, ("the published example (success, 0.045 USD, 1200 ms): ", "dim"), told)
+    say(console)
+    terms = ("success", "cost", "latency", "shaped")
+    table = plain_table(
+        "preset", "mean", "fail at once", *terms, right=("mean", "fail at once", *terms)
+    )
+    for found in audits:
+        table.add_row(
+            found.preset,
+            f"{found.mean:.4f}",
+            f"{found.fail_at_once:.4f}",
+            *(percent(found.variance[term]) for term in terms),
+        )
+    console.print(table)
+    say(console, ("the terms' shares of the variance; mean of the random policy or the log", "dim"))
+    for found in audits:
+        if found.ranking:
+            order = " > ".join(f"{name} {mean:.3f}" for name, mean in found.ranking)
+            say(console, f"\n{found.preset}: ", (order, "bold"))
+        if found.warning is not None:
+            say(console, ("Warning: ", "yellow"), found.warning)
+
+
+def _json(audits: Sequence[RewardAudit], example: dict[str, float], source: str) -> dict[str, Any]:
+    return {
+        "source": source,
+        "published_example": example,
+        "presets": [
+            {
+                "preset": found.preset,
+                "mean": found.mean,
+                "fail_at_once": found.fail_at_once,
+                "losing": found.losing,
+                "variance": dict(found.variance),
+                "ranking": dict(found.ranking),
+                "oracle_on_top": found.oracle_on_top,
+                "warning": found.warning,
+            }
+            for found in audits
+        ],
+    }

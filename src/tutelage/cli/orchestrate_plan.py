@@ -1,0 +1,178 @@
+"""`tutelage orchestrate plan`: draw the plan of an instruction, with workers, cost and latency.
+
+Nothing is executed. Cost and latency are what the pool expects of the workers that would be asked
+first, so the plan of an unknown instruction has a price before it is run. `--out` writes the same
+as text, Mermaid, SVG or JSON, by the ending of the file.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tutelage.cli.orchestrate_parts import (
+    CatalogFile,
+    CheckpointFile,
+    ModelsFile,
+    OutcomesFile,
+    PoolName,
+    Seed,
+    WorkersFile,
+    make_catalog,
+    make_planner,
+    make_pool,
+    pool_words,
+)
+
+if TYPE_CHECKING:
+    from tutelage.orchestration.catalog import Catalog
+    from tutelage.orchestration.plan import Plan
+    from tutelage.orchestration.workers import Estimate, Pool, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Who would be asked first for a node, and what that may come to."""
+
+    worker: Worker
+    estimate: Estimate
+
+
+def plan(
+    instruction: Annotated[str, typer.Argument(help="What is to be done, in plain words.")],
+    checkpoint: CheckpointFile = None,
+    catalog: CatalogFile = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Workers, expected cost and latency of each subtask.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write it as .txt, .mmd (Mermaid), .svg or .json."),
+    ] = None,
+    pool: PoolName = None,
+    workers: WorkersFile = None,
+    outcomes: OutcomesFile = None,
+    models: ModelsFile = None,
+    seed: Seed = 0,
+) -> None:
+    """Draw the plan of an instruction; nothing is executed."""
+    from tutelage.cli.console import output, prose, say, shown_path, visible
+    from tutelage.errors import ConfigError
+    from tutelage.orchestration.plan import to_text
+
+    if not instruction.strip():
+        raise ConfigError(f"the instruction is {instruction!r}; say what is to be done")
+    if out is not None and out.suffix not in _WRITERS:
+        raise ConfigError(f"--out {str(out)!r}: the ending must be one of {sorted(_WRITERS)}")
+    known = make_catalog(catalog)
+    planner = make_planner(checkpoint, known, seed)
+    made = planner.plan(instruction)
+    there = make_pool(pool, workers, outcomes, models)
+    expected = expect(made, known, there) if explain or out is not None else {}
+    console = output()
+    say(console, visible(to_text(made)))
+    if explain:
+        _explain(made, expected)
+        prose(console, f"plan: {planner.source}; workers: {pool_words(there)}", "dim")
+    if out is not None:
+        _write(out, made, expected)
+        say(console, f"written to {shown_path(out)}")
+
+
+def expect(plan: Plan, catalog: Catalog | None, pool: Pool) -> dict[int, Expected]:
+    """The cheapest worker that can do each node. Raises `ConfigError` where none can."""
+    from tutelage.orchestration.synthetic import builtin_graph
+    from tutelage.orchestration.worker_files import kind_of, kind_of_tool
+    from tutelage.orchestration.workers import Work, legal
+
+    tools = catalog or builtin_graph().catalog
+    found: dict[int, Expected] = {}
+    for index, node in enumerate(plan.nodes):
+        kind = kind_of_tool(tools[node.tool]) if node.tool in tools else kind_of(node.tool)
+        prompt = f"{plan.instruction}\n{node.tool}\n{node.description}"
+        work = Work(index, node.tool, kind, plan.instruction, node.description, prompt)
+        can = legal(pool.workers, work)
+        able = [worker for worker, fits in zip(pool.workers, can, strict=True) if fits]
+        priced = [Expected(worker, pool.estimate(worker, work)) for worker in able]
+        found[index] = min(priced, key=lambda e: (e.estimate.cost, e.estimate.seconds))
+    return found
+
+
+def _explain(plan: Plan, expected: dict[int, Expected]) -> None:
+    from tutelage.cli.console import facts, number, output, plain_table, visible
+    from tutelage.orchestration.plan import critical_path
+
+    console = output()
+    table = plain_table(
+        "node", "subtask", "after", "worker", "USD", "seconds", right=("USD", "seconds")
+    )
+    for index, node in enumerate(plan.nodes):
+        about = expected[index]
+        table.add_row(
+            str(index),
+            visible(node.tool),
+            ", ".join(str(parent) for parent in node.parents),
+            visible(about.worker.name),
+            number(about.estimate.cost),
+            number(about.estimate.seconds),
+        )
+    console.print(table)
+    seconds, path = critical_path(
+        plan, [expected[i].estimate.seconds for i in range(len(plan.nodes))]
+    )
+    walked = " -> ".join(str(node) for node in path)
+    facts(
+        console,
+        [
+            ("cost", f"{number(sum(e.estimate.cost for e in expected.values()))} USD expected"),
+            ("latency", f"{number(seconds)} s along {walked}"),
+        ],
+    )
+
+
+def _write(path: Path, plan: Plan, expected: dict[int, Expected]) -> None:
+    from tutelage.train.folder import write_text
+
+    write_text(path, _WRITERS[path.suffix](plan, expected))
+
+
+def _notes(expected: dict[int, Expected]) -> dict[int, str]:
+    from tutelage.cli.console import number
+
+    return {
+        node: f"{e.worker.name}, {number(e.estimate.seconds)} s, {number(e.estimate.cost)} USD"
+        for node, e in expected.items()
+    }
+
+
+def _svg(plan: Plan, expected: dict[int, Expected]) -> str:
+    from tutelage.orchestration.drawing import to_svg
+
+    return to_svg(plan, _notes(expected))
+
+
+def _mermaid(plan: Plan, expected: dict[int, Expected]) -> str:
+    from tutelage.orchestration.plan import to_mermaid
+
+    return to_mermaid(plan) + "\n"
+
+
+def _text(plan: Plan, expected: dict[int, Expected]) -> str:
+    from tutelage.orchestration.plan import to_text
+
+    return to_text(plan) + "\n"
+
+
+def _json(plan: Plan, expected: dict[int, Expected]) -> str:
+    rows: list[dict[str, Any]] = [
+        {"tool": node.tool, "after": list(node.parents), "description": node.description}
+        for node in plan.nodes
+    ]
+    return json.dumps({"instruction": plan.instruction, "nodes": rows}, indent=2) + "\n"
+
+
+_WRITERS = {".svg": _svg, ".mmd": _mermaid, ".txt": _text, ".json": _json}

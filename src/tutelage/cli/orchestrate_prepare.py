@@ -1,0 +1,64 @@
+"""`tutelage orchestrate prepare`: make a training set of execution logs.
+
+Only executions that succeeded become examples, with the cheapest workers that were seen to succeed.
+The file is what `tutelage train planner --train` reads; the catalog that its numbers refer to is
+written beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tutelage.cli.orchestrate_parts import CatalogFile
+
+
+def prepare(
+    logs: Annotated[
+        list[Path], typer.Option(metavar="PATH", help="Logs, or folders of them; may be repeated.")
+    ],
+    output: Annotated[Path, typer.Option(metavar="FILE", help="The training set to write.")] = Path(
+        "training_data.json"
+    ),
+    catalog: CatalogFile = None,
+) -> None:
+    """Make a training set of what succeeded in execution logs."""
+    from tutelage.cli.console import facts, number, shown_path
+    from tutelage.cli.console import output as console_output
+    from tutelage.cli.orchestrate_parts import make_catalog
+    from tutelage.orchestration.formats import catalog_of, to_row
+    from tutelage.orchestration.prepare import prepare as prepare_logs
+    from tutelage.orchestration.synthetic import builtin_graph
+    from tutelage.train.folder import write_text
+
+    known = make_catalog(catalog)
+    made = prepare_logs(list(logs), known)
+    used = {tool for workflow in made.workflows for tool in workflow.tools}
+    if known is None:
+        own = builtin_graph().catalog
+        known = own if used <= set(own.names) else catalog_of(made.workflows)
+    rows = [to_row(workflow, known) for workflow in made.workflows]
+    tools = output.with_name(f"{output.stem}.catalog.json")
+    write_text(output, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    listed = [
+        {"name": t.name, "description": t.description, "inputs": t.inputs, "outputs": t.outputs}
+        for t in known.tools
+    ]
+    write_text(tools, json.dumps(listed, indent=1, ensure_ascii=False) + "\n")
+    facts(
+        console_output(),
+        [
+            ("executions", f"{number(made.executions)}, {number(made.failed)} of them failed"),
+            ("examples", f"{number(len(rows))}, one an instruction, the cheapest that succeeded"),
+            (
+                "cheaper",
+                f"{number(made.cheaper)} subtasks with a cheaper worker that also succeeded",
+            ),
+            ("written", shown_path(output)),
+            ("catalog", shown_path(tools)),
+            ("next", f"tutelage train planner --phase 1 --train {output} --catalog {tools}"),
+        ],
+    )

@@ -1,0 +1,335 @@
+"""`tutelage orchestrate run "..."`: plan an instruction and execute it, live, within a budget.
+
+A run folder holds the plan with its log (`execution.jsonl`), from which `--resume` goes on after a
+kill, the store with the trace that `tutelage show` draws, and the result. Progress goes to the
+error stream, the result to standard output. Exit codes: 0 done, 1 the execution failed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tutelage.cli.orchestrate_parts import (
+    CatalogFile,
+    CheckpointFile,
+    ModelsFile,
+    OutcomesFile,
+    PoolName,
+    RouterName,
+    Seed,
+    VerifiersFile,
+    WorkersFile,
+    builtin_catalog,
+    make_catalog,
+    make_planner,
+    make_pool,
+    make_router,
+    make_verifiers,
+    pool_words,
+    seconds,
+)
+from tutelage.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from tutelage.orchestration.execution import Execution
+    from tutelage.orchestration.plan import Plan
+    from tutelage.orchestration.system import OrchestrationSystem
+    from tutelage.tracing.export import OtlpExporter
+    from tutelage.train.folder import RunFolder
+
+RECIPE = "orchestrate"
+JOURNAL = "execution.jsonl"
+PLAN = "plan.json"
+
+
+def run(
+    instruction: Annotated[
+        str | None, typer.Argument(metavar="INSTRUCTION", help="What is to be done.")
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A plan as JSON, instead of the planner's."),
+    ] = None,
+    checkpoint: CheckpointFile = None,
+    catalog: CatalogFile = None,
+    pool: PoolName = None,
+    workers: WorkersFile = None,
+    outcomes: OutcomesFile = None,
+    models: ModelsFile = None,
+    router: RouterName = "cheapest",
+    verifiers: VerifiersFile = None,
+    budget: Annotated[
+        float | None, typer.Option(metavar="USD", help="Spend at most this much.")
+    ] = None,
+    budget_mode: Annotated[
+        str, typer.Option(metavar="MODE", help="enforce the budget, or only audit it.")
+    ] = "enforce",
+    deadline: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Stop after this long: 20s, 500ms, 2m.")
+    ] = None,
+    node_timeout: Annotated[
+        str | None, typer.Option(metavar="TIME", help="For one subtask with all its tries.")
+    ] = None,
+    try_timeout: Annotated[
+        str, typer.Option(metavar="TIME", help="For one request to a worker.")
+    ] = "60s",
+    on_failure: Annotated[
+        str, typer.Option(metavar="MODE", help="skip_dependents, continue or fail_fast.")
+    ] = "skip_dependents",
+    max_tries: Annotated[int, typer.Option(min=1, help="Workers asked at one subtask.")] = 3,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one answer.")] = 512,
+    reward: Annotated[
+        str, typer.Option(metavar="PRESET", help="seed, seed_seconds, normalized or gated.")
+    ] = "normalized",
+    seed: Seed = 0,
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Run folder; else a new one in runs/.")
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN", help="Go on with a run that was stopped; nothing else is read."
+        ),
+    ] = None,
+    logs: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Append the execution to the log in this folder too."),
+    ] = None,
+    otlp: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Send the trace to this collector as well."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Plan an instruction and run it with live progress, a budget and a deadline."""
+    from tutelage.orchestration.journal import plan_json
+    from tutelage.train.folder import create, find, fresh_name, write_json
+
+    if resume is not None:
+        go_on(find(str(resume)), otlp=otlp, as_json=as_json)
+        return
+    given: dict[str, Any] = {
+        "instruction": instruction,
+        "plan": plan,
+        "checkpoint": checkpoint,
+        "catalog": catalog,
+        "pool": pool,
+        "workers": workers,
+        "outcomes": outcomes,
+        "models": models,
+        "router": router,
+        "verifiers": verifiers,
+        "budget": budget,
+        "budget_mode": budget_mode,
+        "deadline": deadline,
+        "node_timeout": node_timeout,
+        "try_timeout": try_timeout,
+        "on_failure": on_failure,
+        "max_tries": max_tries,
+        "max_tokens": max_tokens,
+        "reward": reward,
+        "logs": logs,
+        "seed": seed,
+    }
+    # Paths are kept whole, so that a resume finds them from wherever it is started.
+    options = {k: str(v.resolve()) if isinstance(v, Path) else v for k, v in given.items()}
+    prepared = _prepare(options)
+    folder = create(output or fresh_name(RECIPE))
+    write_json(folder.config, {"config": {"recipe": RECIPE, **options}})
+    write_json(folder.path / PLAN, plan_json(prepared[0]))
+    _finish(folder, options, prepared, otlp, as_json)
+
+
+def go_on(folder: RunFolder, *, otlp: str | None = None, as_json: bool = False) -> None:
+    """Go on with a run that was stopped or killed. Raises `RunError` for one that has ended."""
+    options = _stored(folder)
+    options |= {"plan": str(folder.path / PLAN), "checkpoint": None}
+    _finish(folder, options, _prepare(options), otlp, as_json)
+
+
+def is_orchestration(folder: RunFolder) -> bool:
+    """Whether a run folder is that of one execution."""
+    try:
+        return json.loads(folder.config.read_text(encoding="utf-8"))["config"]["recipe"] == RECIPE
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _finish(
+    folder: RunFolder,
+    options: dict[str, Any],
+    prepared: tuple[Plan, OrchestrationSystem, dict[str, str]],
+    otlp: str | None,
+    as_json: bool,
+) -> None:
+    from tutelage.train.folder import locked
+
+    with locked(folder):
+        found, rollout_id = _execute(folder, options, *prepared, otlp)
+    _report(folder, found, options["reward"], rollout_id, as_json)
+    if not found.success:
+        raise typer.Exit(1)
+
+
+def _stored(folder: RunFolder) -> dict[str, Any]:
+    """The options of an earlier run."""
+    try:
+        options: dict[str, Any] = json.loads(folder.config.read_text(encoding="utf-8"))["config"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{str(folder.config)!r} cannot be read: {error}") from error
+    if options.pop("recipe", None) != RECIPE:
+        raise RunError(f"{folder.name!r} is no run of tutelage orchestrate run")
+    if folder.read_result() is not None:
+        raise RunError(f"{folder.name!r} has ended; look at it: tutelage show {folder.path}")
+    return options
+
+
+def _prepare(options: dict[str, Any]) -> tuple[Plan, OrchestrationSystem, dict[str, str]]:
+    """Plan and system, everything refused that can be before a folder is made."""
+    from typing import get_args
+
+    from tutelage.orchestration.execution_log import ExecutionLogger
+    from tutelage.orchestration.executor import ExecutorSettings
+    from tutelage.orchestration.rewards import Preset
+    from tutelage.orchestration.system import Earning, OrchestrationSystem
+
+    path = {key: None if options[key] is None else Path(options[key]) for key in _PATHS}
+    if options["reward"] not in get_args(Preset):
+        raise ConfigError(
+            f"unknown reward preset {options['reward']!r}; choose from {get_args(Preset)}"
+        )
+    pool = make_pool(options["pool"], path["workers"], path["outcomes"], path["models"])
+    catalog = make_catalog(path["catalog"])
+    planned, source = _planned(options, path["plan"], path["checkpoint"], catalog)
+    settings = ExecutorSettings(
+        max_tries=options["max_tries"],
+        max_tokens=options["max_tokens"],
+        deadline=seconds(options["deadline"], "--deadline"),
+        node_timeout=seconds(options["node_timeout"], "--node-timeout"),
+        try_timeout=seconds(options["try_timeout"], "--try-timeout"),
+        on_failure=options["on_failure"],
+    )
+    if catalog is None:
+        catalog = builtin_catalog(planned)
+    system = OrchestrationSystem(
+        pool=pool,
+        router=make_router(options["router"], pool),
+        verifiers=make_verifiers(path["verifiers"], pool),
+        settings=settings,
+        catalog=catalog,
+        budget_mode=options["budget_mode"],
+        earning=Earning(options["reward"]),
+        execution_logger=None
+        if path["logs"] is None
+        else ExecutionLogger(path["logs"], workers=pool.workers),
+        seed=options["seed"],
+        realtime=True,
+    )
+    return planned, system, {"workers": pool_words(pool), "plan": source}
+
+
+_PATHS = ("plan", "checkpoint", "catalog", "workers", "outcomes", "models", "verifiers", "logs")
+
+
+def _planned(
+    options: dict[str, Any], path: Path | None, checkpoint: Path | None, catalog: Any
+) -> tuple[Plan, str]:
+    instruction: str | None = options["instruction"]
+    if path is not None:
+        from dataclasses import replace
+
+        from tutelage.orchestration.journal import read_plan
+        from tutelage.orchestration.rows import read_json
+
+        if checkpoint is not None:
+            raise ConfigError("--plan and --checkpoint both give the plan; leave one out")
+        found = read_plan(read_json(path))
+        return replace(found, instruction=instruction or found.instruction), str(path)
+    if instruction is None or not instruction.strip():
+        raise ConfigError('say what is to be done: tutelage orchestrate run "..."')
+    planner = make_planner(checkpoint, catalog, options["seed"])
+    return planner.plan(instruction), planner.source
+
+
+def _execute(
+    folder: RunFolder,
+    options: dict[str, Any],
+    planned: Plan,
+    system: OrchestrationSystem,
+    told: dict[str, str],
+    otlp: str | None,
+) -> tuple[Execution, str]:
+    """Execute within a run's store; returns the execution and the id of its rollout."""
+    from tutelage.cli.orchestrate_view import progress
+    from tutelage.orchestration.system import Keeping
+    from tutelage.store import open_store
+    from tutelage.train.folder import write_json
+
+    with open_store(folder.store) as store, _exporter(otlp) as exporter:
+        store.put_run(
+            folder.name,
+            name=folder.name,
+            recipe=RECIPE,
+            algorithm=str(options["router"]),
+            config=options,
+            seed=options["seed"],
+            folder=str(folder.path),
+            status="running",
+        )
+        system.keep_in(Keeping(store, folder.name, exporter, content=True))
+        with progress(planned, told) as watch:
+            found = system.execute(
+                planned.instruction,
+                plan=planned,
+                budget=options["budget"],
+                name="run",
+                observers=[watch],
+                journal=folder.path / JOURNAL,
+            )
+        rollout = next(iter(store.rollouts(folder.name)))
+        status = "succeeded" if found.success else "failed"
+        result = {
+            "status": status,
+            "success": found.success,
+            "cost": found.total_cost,
+            "latency_ms": found.total_latency_ms,
+            "reason": found.reason,
+            "rollout": rollout.id,
+        }
+        store.set_run_status(folder.name, status, result)
+        write_json(folder.result, result)
+    return found, rollout.id
+
+
+@contextmanager
+def _exporter(url: str | None) -> Generator[OtlpExporter | None]:
+    from tutelage.tracing.export import OtlpExporter, endpoint
+
+    place = endpoint(url)
+    if place is None:
+        yield None
+        return
+    from tutelage.cli.failures import tell
+
+    with OtlpExporter(place, warn=tell) as exporter:
+        yield exporter
+
+
+def _report(
+    folder: RunFolder, found: Execution, preset: Any, rollout_id: str, as_json: bool
+) -> None:
+    from tutelage.cli.orchestrate_view import result_json, show_result
+    from tutelage.orchestration.system import Earning, reward_of
+
+    reward = reward_of(found, Earning(preset))
+    if as_json:
+        row = result_json(found, reward.value) | {"run": str(folder.path), "rollout": rollout_id}
+        typer.echo(json.dumps(row, indent=2, ensure_ascii=False))
+        return
+    show_result(folder, found, (preset, reward.value), rollout_id)

@@ -1,0 +1,214 @@
+"""What `tutelage orchestrate run` shows: nodes while they run, then the result.
+
+On a terminal a table is redrawn in place; elsewhere each node that ends gives one line. Both are
+fed by the executor's events, which are the lines of its log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tutelage.cli.console import (
+    facts,
+    messages,
+    number,
+    one_line,
+    output,
+    plain_table,
+    say,
+    shown_path,
+    visible,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from tutelage.orchestration.execution import Execution
+    from tutelage.orchestration.plan import Plan
+    from tutelage.train.folder import RunFolder
+
+_ROWS = 20
+"""Nodes of a table that is redrawn."""
+_OUTPUT_LINES = 6
+
+
+@dataclass(slots=True)
+class _Row:
+    """One node as far as it is."""
+
+    tool: str
+    state: str = "waits"
+    worker: str = ""
+    tries: int = 0
+    cost: float = 0.0
+
+
+@dataclass(slots=True)
+class Watch:
+    """Follows events. `rows` are the nodes, `spent` is in USD."""
+
+    plan: Plan
+    rows: list[_Row] = field(init=False)
+    spent: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.rows = [_Row(node.tool) for node in self.plan.nodes]
+
+    def take(self, event: dict[str, Any]) -> int | None:
+        """Bring a row up to date; returns a node that ended."""
+        kind = event["event"]
+        if kind == "dispatch":
+            row = self.rows[event["node"]]
+            row.state, row.worker, row.tries = "runs", event["worker"], row.tries + 1
+        elif kind == "answer":
+            cost = float(event["answer"]["cost"])
+            self.rows[event["node"]].cost += cost
+            self.spent += cost
+        elif kind == "step" and not event["step"]["requests"]:
+            self.rows[event["step"]["node"]].worker = event["step"]["action"]
+        elif kind == "node":
+            result = event["result"]
+            row = self.rows[result["node"]]
+            row.state = result["status"]
+            row.worker = result["worker"] or row.worker
+            return result["node"]
+        return None
+
+
+@contextmanager
+def progress(plan: Plan, told: dict[str, str]) -> Generator[Callable[[dict[str, Any]], None]]:
+    """An observer that shows what happens, on the error stream."""
+    console, watch = messages(), Watch(plan)
+    for name, words in told.items():
+        say(console, (f"{name}: ", "dim"), words)
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield lambda event: _line(console, watch, watch.take(event))
+        return
+    from rich.live import Live
+
+    with Live(_table(watch), console=console, transient=True, auto_refresh=False) as live:
+
+        def show(event: dict[str, Any]) -> None:
+            watch.take(event)
+            live.update(_table(watch), refresh=True)
+
+        yield show
+
+
+def _line(console: Console, watch: Watch, node: int | None) -> None:
+    if node is not None:
+        row = watch.rows[node]
+        told = f"[{node}] {row.tool}: {row.state}"
+        say(console, visible(told), (f"  {row.worker} {_usd(row.cost)}", "dim"))
+
+
+def _table(watch: Watch) -> Table:
+    table = plain_table("#", "subtask", "state", "worker", "tries", "cost", right=("#", "tries"))
+    for index, row in enumerate(watch.rows[:_ROWS]):
+        style = {"runs": "cyan", "failed": "red", "succeeded": "green"}.get(row.state, "dim")
+        table.add_row(
+            str(index), visible(row.tool), row.state, visible(row.worker), str(row.tries),
+            _usd(row.cost), style=style,
+        )  # fmt: skip
+    if len(watch.rows) > _ROWS:
+        table.add_row("", f"and {len(watch.rows) - _ROWS} more", "", "", "", _usd(watch.spent))
+    return table
+
+
+def show_result(
+    folder: RunFolder, found: Execution, reward: tuple[str, float], rollout_id: str
+) -> None:
+    """The nodes, the sums, the last outputs, and where to look next."""
+    console = output()
+    table = plain_table(
+        "#", "subtask", "after", "result", "worker", "tries", "USD", "seconds",
+        right=("#", "tries", "USD", "seconds"),
+    )  # fmt: skip
+    for node in found.nodes:
+        mine = [step for step in found.steps if step.node == node.node]
+        asked = [step for step in mine if step.worker is not None]
+        result = node.status if node.checked or not node.kept else f"{node.status}, unchecked"
+        table.add_row(
+            str(node.node),
+            visible(found.plan.nodes[node.node].tool),
+            ", ".join(str(p) for p in found.plan.nodes[node.node].parents),
+            result if node.kept or node.status == "skipped" else f"{result}: {node.reason}",
+            visible(node.worker or ""),
+            str(len(asked)),
+            _usd(sum(step.cost for step in mine)),
+            f"{node.seconds:.2f}",
+        )
+    console.print(table)
+    say(console)
+    state = "succeeded" if found.success else f"failed{f', {found.reason}' if found.reason else ''}"
+    facts(
+        console,
+        [
+            ("execution", state + (" (a mock: no model was asked)" if found.mock else "")),
+            ("cost", f"{_usd(found.total_cost)} USD"),
+            ("latency", f"{found.total_latency_ms / 1000:.2f} s along {_path(found)}"),
+            ("reward", f"{number(reward[1])} ({reward[0]})"),
+            *([("resumed", f"{found.resumed} nodes were done before")] if found.resumed else []),
+        ],
+    )
+    _show_outputs(console, found)
+    say(
+        console,
+        ("\nTrace:", "bold"),
+        f" tutelage show {rollout_id} --run {shown_path(folder.path)}",
+    )
+    if not found.success and found.reason in ("deadline",):
+        say(console, ("What had ended is kept in ", "dim"), shown_path(folder.path))
+
+
+def _show_outputs(console: Console, found: Execution) -> None:
+    """What the last nodes gave."""
+    leaves = set(range(len(found.nodes))) - {before for before, _ in found.plan.edges}
+    for node in sorted(leaves):
+        text = found.outputs.get(str(node))
+        if text is None:
+            continue
+        say(console, (f"\n[{node}] {visible(found.plan.nodes[node].tool)}", "bold"))
+        lines = visible(str(text)).split("\n")
+        for line in lines[:_OUTPUT_LINES]:
+            say(console, f"  {line}")
+        if len(lines) > _OUTPUT_LINES:
+            say(console, (f"  and {len(lines) - _OUTPUT_LINES} more lines", "dim"))
+
+
+def result_json(found: Execution, reward: float) -> dict[str, Any]:
+    """The result as one object: what `--json` prints."""
+    from tutelage.orchestration.execution import node_json, step_json
+    from tutelage.orchestration.journal import plan_json
+
+    return {
+        "id": found.id,
+        "success": found.success,
+        "reason": found.reason,
+        "outputs": dict(found.outputs),
+        "total_cost": found.total_cost,
+        "total_latency_ms": found.total_latency_ms,
+        "verified_fraction": found.verified_fraction,
+        "reward": reward,
+        "mock": found.mock,
+        "pool": found.pool,
+        "router": found.router,
+        "path": list(found.path),
+        "resumed": found.resumed,
+        "plan": plan_json(found.plan),
+        "nodes": [node_json(node) for node in found.nodes],
+        "steps": [step_json(step) for step in found.steps],
+    }
+
+
+def _path(found: Execution) -> str:
+    shown = " -> ".join(found.plan.nodes[node].tool for node in found.path)
+    return one_line(shown or "nothing", 80)
+
+
+def _usd(value: float) -> str:
+    return f"{value:.6f}"

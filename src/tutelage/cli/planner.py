@@ -1,0 +1,221 @@
+"""`tutelage train planner`: plans from instructions (phase 1), workers by their outcomes (phase 2).
+
+It has options of its own, so it is a command of its own: `TrainCommand` hands over when the recipe
+is `planner`. The run itself is `train/planner/job.py`; the keys are those of the document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tutelage.train.folder import RunFolder
+    from tutelage.train.planner.setup import Request
+    from tutelage.train.planner.tables import Table
+    from tutelage.train.progress import Progress
+
+RECIPE = "planner"
+
+
+def train_planner(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Any key, such as lambda_dag=0.1."),
+    ] = None,
+    phase: Annotated[
+        str,
+        typer.Option(
+            metavar="1|2|all", help="1: learn to plan; 2: learn to choose workers; all: both."
+        ),
+    ] = "all",
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keys from a YAML file.")
+    ] = None,
+    train: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Workflows to learn from; without it synthetic ones over the built-in tools.",
+        ),
+    ] = None,
+    test: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Workflows seen only after training.")
+    ] = None,
+    catalog: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The tools that plans may use.")
+    ] = None,
+    outcomes: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Phase 2: which worker answered what right.")
+    ] = None,
+    models: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Phase 2: prices of those workers.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Phase 2: the planner of phase 1.")
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Run folder; without it a new one below runs/."),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of every random draw.")] = 0,
+    epochs: Annotated[
+        str | None, typer.Option(metavar="N", help="Phase 1: passes over the data at most.")
+    ] = None,
+    batch_size: Annotated[
+        str | None, typer.Option(metavar="N", help="Phase 1: workflows in one step.")
+    ] = None,
+    episodes: Annotated[
+        str | None, typer.Option(metavar="N", help="Phase 2: episodes to learn from.")
+    ] = None,
+    logger: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="console, jsonl, tensorboard, wandb, mlflow."),
+    ] = None,
+) -> None:
+    """Train a planner: an instruction becomes a graph of subtasks, each with a worker.
+
+    `tutelage train planner` needs no data, no key and no GPU.
+    """
+    from tutelage.cli.console import waiting
+    from tutelage.orchestration.settings import full_key, keys_of, parse_overrides
+
+    with waiting("loading torch ..."):
+        from tutelage.train.planner.setup import Request, check
+
+    flags = {
+        "training.phase1_supervised.num_epochs": epochs,
+        "training.phase1_supervised.batch_size": batch_size,
+        "training.phase2_rl.num_episodes": episodes,
+        "training.logger": logger,
+    }
+    keys = {} if config is None else keys_of(config)
+    keys |= {full_key(k): v for k, v in parse_overrides(overrides or ()).items()}
+    keys |= {key: value for key, value in flags.items() if value is not None}
+    request = Request(phase, seed, train, test, catalog, outcomes, models, checkpoint, keys)
+    settings = check(request)
+    run_planner(request, output, live="console" in settings.training.logger)
+
+
+def run_planner(request: Request, output: str | None, *, live: bool = True) -> None:
+    """Run a request in a folder of its own and show what it came to."""
+    from tutelage.train.folder import RunFolder, create, fresh_name
+    from tutelage.train.planner import job
+
+    place = fresh_name(RECIPE) if output is None else Path(output)
+    folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
+    _run(folder, lambda progress: job.run(request, folder, progress), live=live)
+
+
+def resume_planner(folder: RunFolder) -> None:
+    """Go on with a planner's run."""
+    from tutelage.train.planner import job
+
+    _run(folder, lambda progress: job.resume(folder, progress), live=True)
+
+
+def _run(folder: RunFolder, work: Callable[[Progress], dict[str, Any]], *, live: bool) -> None:
+    from tutelage.cli.console import messages, shown_path
+    from tutelage.cli.display import LiveDisplay
+    from tutelage.cli.failures import INTERRUPTED, tell
+    from tutelage.cli.job import drop_if_empty
+    from tutelage.train.progress import Silent
+
+    display = LiveDisplay(messages()).open() if live else Silent()
+    again = f"tutelage resume {shown_path(folder.path)}"
+    try:
+        result = work(display)
+    except KeyboardInterrupt:
+        display.finish()
+        tell(f"Stopped. What was done is saved. Go on with: {again}")
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        if "tutelage resume" not in str(error) and folder.config.is_file():
+            error.add_note(f"What was done is saved. Go on with: {again}")
+        raise
+    finally:
+        display.finish()
+        drop_if_empty(folder)
+    show_planner_outcome(folder, result)
+
+
+def show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
+    """The tables, where things lie, and what to try next."""
+    from tutelage.cli.console import duration, facts, output, say, shown_path
+    from tutelage.train.planner.tables import planning_tables
+
+    console = output()
+    test = result.get("phase1", {}).get("test")
+    for table in planning_tables(test) if test else []:
+        show_table(console, table)
+    told = folder.path / "phase2" / "phase2.md"
+    pairs = [
+        ("run", shown_path(folder.path)),
+        ("planner", shown_path(folder.checkpoints / "phase1_best.pth")),
+        ("report", shown_path(folder.report)),
+    ]
+    if "phase2" in result:
+        show_routing(console, result["phase2"])
+        pairs.insert(2, ("routing", shown_path(told)))
+    if "wall_seconds" in result:
+        pairs.append(("time", duration(result["wall_seconds"])))
+    say(console)
+    facts(console, pairs)
+    say(console, ("\nNext", "bold"))
+    path = shown_path(folder.path)
+    say(console, f'  tutelage orchestrate plan "Summarise the report, translate it to French and '
+                 f'read it aloud" --checkpoint {path} --explain')  # fmt: skip
+    say(console, f"  tutelage orchestrate eval --checkpoint {path} --test FILE")
+
+
+def show_planner_run(console: Console, folder: RunFolder) -> None:
+    """A planner's run: its outcome where it has one, else how far it is."""
+    from tutelage.cli.console import facts, number, say
+    from tutelage.cli.runs import is_held
+
+    result = folder.read_result()
+    say(console, ("Planner ", "bold"), (folder.name, "bold"))
+    if result is not None:
+        show_planner_outcome(folder, result)
+        return
+    lines = folder.read_metrics()
+    last = lines[-1] if lines else {}
+    names = ("phase", "step", "train_loss", "val_loss", "val_node_f1", "val_edge_f1")
+    shown = [
+        (n, number(v) if isinstance(v := last[n], (int, float)) else str(v))
+        for n in names
+        if n in last
+    ]
+    facts(console, shown, indent=2)
+    state = "It is running now." if is_held(folder) else "It was stopped; go on with: "
+    say(console, state, "" if is_held(folder) else f"tutelage resume {folder.path}")
+
+
+def show_table(console: Console, table: Table) -> None:
+    """One table with its lead."""
+    from tutelage.cli.console import plain_table, prose, say
+
+    say(console, (f"\n{table.title}", "bold"))
+    if table.lead:
+        prose(console, table.lead, "dim")
+    # Columns may share a name ("micro"), so all but the first are set to the right one by one.
+    drawn = plain_table(*table.columns)
+    for column in drawn.columns[1:]:
+        column.justify = "right"
+    for row in table.rows:
+        drawn.add_row(*row)
+    console.print(drawn)
+
+
+def show_routing(console: Console, phase2: Mapping[str, Any]) -> None:
+    """The routers of phase 2 by what they came to on the test workflows."""
+    from tutelage.train.planner.tables import routing_table
+
+    table = routing_table(phase2)
+    if table is not None:
+        show_table(console, table)

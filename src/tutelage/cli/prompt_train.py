@@ -1,0 +1,254 @@
+"""Prompt searches on the command line: `tutelage train math --algorithm apo`, `train prompt FILE`.
+
+The plan and its worst case are shown before anything is spent. Exit codes: 0 improved, 3 no
+evidence, 4 regressed, 2 for what the user can mend. The search is `train/prompts/job.py`; what is
+shown is `prompt_view.py`; how `resume` goes on is here as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tutelage.config.prompt import PROMPT_ALGORITHMS, PROMPT_RECIPE, PromptConfig, resolve_prompt
+
+if TYPE_CHECKING:
+    from tutelage.cli.prompt_view import PromptDisplay
+    from tutelage.train.folder import RunFolder
+    from tutelage.train.prompts.setup import Setup
+
+OF_ALGORITHMS = ("rl", "sft")
+"""Algorithms that train weights."""
+PROMPT_OPTIONS = (
+    "iterations",
+    "train_size",
+    "val_size",
+    "test_size",
+    "runners",
+    "rollouts",
+    "budget_usd",
+)
+"""Options of `tutelage train` that are for prompt searches."""
+OF_WEIGHTS: Mapping[str, str] = {
+    "iterations": "steps",
+    "train_size": "data.train_tasks",
+    "val_size": "trainer.val_tasks",
+    "test_size": "trainer.test_tasks",
+}
+"""Options of a prompt search that mean something for the training of weights too."""
+
+
+def is_prompt_search(recipe: str, algorithm: str | None) -> bool:
+    """Whether a command asks for a prompt search. Raises `ConfigError` for an unknown name."""
+    from tutelage.errors import ConfigError
+
+    known = (*OF_ALGORITHMS, *PROMPT_ALGORITHMS)
+    if algorithm is not None and algorithm not in known:
+        near = difflib.get_close_matches(algorithm, known, n=1, cutoff=0.5)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(
+            f"--algorithm={algorithm!r} is unknown. {hint}{' and '.join(OF_ALGORITHMS)} train "
+            f"weights, {', '.join(PROMPT_ALGORITHMS)} search for prompts."
+        )
+    if recipe == PROMPT_RECIPE and algorithm in OF_ALGORITHMS:
+        raise ConfigError(
+            f"--algorithm {algorithm} trains weights, and `train prompt` searches for prompts: "
+            "leave it out, or train your agent's weights with Trainer(algorithm=RL(...))"
+        )
+    return recipe == PROMPT_RECIPE or algorithm in PROMPT_ALGORITHMS
+
+
+def weights_flags(flags: Mapping[str, Any], prompt_flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags of a training of weights, with what `prompt_flags` mean there.
+
+    Raises `ConfigError` for those that mean nothing.
+    """
+    from tutelage.errors import ConfigError
+
+    merged = dict(flags)
+    for name, value in prompt_flags.items():
+        if value is None:
+            continue
+        if name not in OF_WEIGHTS:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(
+                f"{option}={value!r} is an option of prompt searches; leave it out, or choose one "
+                f"with --algorithm {'|'.join(PROMPT_ALGORITHMS)}"
+            )
+        if merged.get(OF_WEIGHTS[name]) is not None:
+            raise ConfigError(f"--{name} and --{OF_WEIGHTS[name]} say the same; give one of them")
+        merged[OF_WEIGHTS[name]] = value
+    return merged
+
+
+def train_prompts(
+    recipe: str,
+    overrides: Sequence[str],
+    flags: Mapping[str, Any],
+    file: Path | None,
+    dry: bool,
+) -> None:
+    """Search for prompts, or with `dry` show the plan and play one task.
+
+    Raises `typer.Exit` with the verdict's exit code.
+    """
+    from tutelage.train.folder import RunFolder, create, fresh_name
+
+    config = resolve_prompt(recipe, overrides, flags, file=file)
+    setup = _set_up(config)
+    _show_plan(setup)
+    if dry:
+        _dry_run(setup)
+        return
+    place = Path(config.output) if config.output is not None else fresh_name(recipe)
+    folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
+    _check_same(config, folder)
+    _run(folder, lambda display: _search(setup, folder, display), setup)
+
+
+def resume_prompts(folder: RunFolder, allow_changes: bool = False) -> None:
+    """Go on with a search. Raises `typer.Exit` with the verdict's exit code."""
+    from tutelage.cli.console import messages
+    from tutelage.train.prompts import job
+
+    finished = folder.read_result()
+    if finished is not None:
+        from tutelage.cli.prompt_view import PromptDisplay
+
+        display = PromptDisplay(messages())
+        _shown(folder, job.resume(folder, display, display))
+        return
+    with_display = _building()
+    try:
+        setup = job.read_setup(folder, with_display, allow_changes)
+    finally:
+        with_display.finish()
+    _show_plan(setup)
+    _run(folder, lambda display: _search(setup, folder, display), setup)
+
+
+def _search(setup: Setup, folder: RunFolder, display: PromptDisplay) -> dict[str, Any]:
+    from tutelage.train.prompts import job
+
+    return job.run(setup, folder, display, display)
+
+
+def _set_up(config: PromptConfig) -> Setup:
+    from tutelage.train.prompts.endpoint import environment
+    from tutelage.train.prompts.setup import setup_from
+
+    display = _building()
+    try:
+        return setup_from(config, environment(), display)
+    finally:
+        display.finish()
+
+
+def _building() -> Any:
+    """Shows how the embedded policy is built, on its first use."""
+    from tutelage.cli.console import messages
+    from tutelage.cli.display import LiveDisplay
+
+    return LiveDisplay(messages())
+
+
+def _show_plan(setup: Setup) -> None:
+    from tutelage.cli.console import facts, messages, prose, say
+    from tutelage.cli.prompt_view import plan_lines
+    from tutelage.train.prompts.plan import make_plan
+
+    plan = make_plan(setup)
+    console = messages()
+    say(console, ("Plan", "bold"))
+    ends = ["its rollouts are used up"]
+    ends += [] if plan.rounds is None else [f"{plan.rounds} iterations are over"]
+    ends += [] if setup.config.minutes is None else [f"{setup.config.minutes:g} minutes are over"]
+    tests = len(setup.splits.test)
+    sizes = f"{len(setup.splits.train)} train, {len(setup.splits.val)} val, {tests} test"
+    named = list(setup.components)
+    pairs = [
+        ("algorithm", setup.reason),
+        *setup.facts.items(),
+        ("tasks", sizes),
+        ("searched", f"{', '.join(named)}; {setup.settings.runners} rollouts at once"),
+        *plan_lines(plan, tests=tests, ended_by=f"it ends when {' or '.join(ends)}"),
+    ]
+    facts(console, pairs, indent=2)
+    for remark in setup.remarks:
+        prose(console, f"Note: {remark}", "yellow")
+
+
+def _dry_run(setup: Setup) -> None:
+    from tutelage.cli.console import output, say
+    from tutelage.cli.rollout_view import show_head, show_rollout
+    from tutelage.train.prompts import job
+
+    rollout = asyncio.run(job.dry_run(setup))
+    console = output()
+    show_head(console, rollout)
+    show_rollout(console, rollout)
+    say(console, "\nDry run: one task was played; nothing was searched for or written.")
+
+
+def _run(folder: RunFolder, job: Callable[[PromptDisplay], dict[str, Any]], setup: Setup) -> None:
+    from tutelage.cli.console import messages, shown_path
+    from tutelage.cli.failures import INTERRUPTED, tell
+    from tutelage.cli.job import drop_if_empty
+    from tutelage.cli.prompt_view import PromptDisplay
+    from tutelage.train.prompts.plan import make_plan
+
+    settings = setup.settings
+    tests = 2 * len(setup.splits.test) * settings.samples
+    display = PromptDisplay(messages(), rollouts=make_plan(setup).search.rollouts, test=tests)
+    again = f"tutelage resume {shown_path(folder.path)}"
+    try:
+        result = job(display)
+    except KeyboardInterrupt:
+        display.finish()
+        tell(f"Stopped. What was done is saved, the best prompt so far too. Go on with: {again}")
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        if "tutelage resume" not in str(error) and folder.config.is_file():
+            error.add_note(f"What was done is saved. Go on with: {again}")
+        raise
+    finally:
+        display.finish()
+        drop_if_empty(folder)
+    _shown(folder, result)
+
+
+def _shown(folder: RunFolder, result: Mapping[str, Any]) -> None:
+    from tutelage.cli.console import output, say
+    from tutelage.cli.prompt_view import show_prompt_next, show_prompt_outcome
+
+    console = output()
+    say(console)
+    show_prompt_outcome(console, folder, result)
+    say(console)
+    show_prompt_next(console, folder)
+    if code := int(result["exit_code"]):
+        raise typer.Exit(code)
+
+
+def _check_same(config: PromptConfig, folder: RunFolder) -> None:
+    """Refuse to go on in the folder of another run."""
+    from tutelage.config.prompt import from_json, is_prompt_config
+    from tutelage.errors import RunError
+
+    if not folder.config.is_file():
+        return
+    text = folder.config.read_text(encoding="utf-8")
+    free = {"output", "runners", "timeout", "allow_changes"}
+    same = is_prompt_config(text) and from_json(text).model_dump(exclude=free) == (
+        config.model_dump(exclude=free)
+    )
+    if not same:
+        raise RunError(
+            f"the run in {str(folder.path)!r} was configured otherwise; choose another --output, "
+            f"or go on with it as it is: tutelage resume {folder.path}"
+        )

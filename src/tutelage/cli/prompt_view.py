@@ -1,0 +1,340 @@
+"""What a prompt search shows: the plan first, each round as it ends, the sealed test at the last.
+
+`PromptDisplay` is what the search reports to. On a terminal a bar shows how far it is, how fast it
+goes and how long it will take; elsewhere a line comes every few seconds. Results are shown from
+`result.json`, so that the end of a search and `tutelage show RUN` say the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from tutelage.algorithms.prompt.budget import Spend
+from tutelage.algorithms.prompt.watch import Round, Standing
+from tutelage.cli.console import (
+    duration,
+    facts,
+    leave_stream,
+    number,
+    one_line,
+    plain_table,
+    prose,
+    say,
+    shown_path,
+    visible,
+)
+from tutelage.train.folder import RunFolder
+from tutelage.train.prompts.plan import Plan
+
+LINE_SECONDS = 5.0
+"""Seconds between two plain lines."""
+SHOWN = 20
+"""Rewards of a round that are written out, and candidates that get a line."""
+SOME = 0.05
+"""Reward from which on a change is also told in percent."""
+EXPERIMENT = "experiment"
+"""The decision on entries of the lineage that are no candidates."""
+WHOLE = 1000
+"""Columns that no line of a round passes."""
+VERDICTS: Mapping[str, tuple[str, str]] = {
+    "improved": ("green", "the new prompt is better: the interval lies above 0"),
+    "no evidence": ("yellow", "nothing shows that the new prompt is better; keep the old one"),
+    "regressed": ("red", "the new prompt is worse: the interval lies below 0; keep the old one"),
+}
+
+
+class PromptDisplay:
+    """A `Progress` and an `Observer` that draws on `console`; `finish` may be called twice."""
+
+    def __init__(
+        self,
+        console: Console,
+        *,
+        rollouts: int | None = None,
+        test: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`rollouts` is the most that the search may play, `test` what the sealed test plays."""
+        self._console, self._clock = console, clock
+        self._most = {"search": rollouts, "test": test}
+        self._began = self._line_at = clock()
+        self._first = dict[str, tuple[float, int]]()
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._stage = ""
+
+    # ------------------------------------------------------------ Progress
+
+    def start(self, title: str, lines: Mapping[str, str]) -> None:
+        """Show the title and the facts."""
+        say(self._console, (visible(title), "bold"))
+        facts(self._console, lines.items(), indent=2)
+
+    def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
+        """A phase begins."""
+        self._say(visible(name))
+
+    def step(self, done: int, values: Mapping[str, float]) -> None:
+        """Steps of a phase; the search reports rollouts instead."""
+
+    def evaluation(self, label: str, done: int, total: int) -> None:
+        """Held-out rollouts; the search reports them as `played`."""
+
+    def note(self, text: str) -> None:
+        """Show a line that stays."""
+        with self._quietly():
+            prose(self._console, text, "yellow")
+
+    def finish(self) -> None:
+        """Take the bar down."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    # ------------------------------------------------------------ Observer
+
+    def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
+        """Move the bar."""
+        at = spent.rollouts + done
+        most = max(self._most.get(stage) or 0, spent.rollouts + total)
+        now = self._clock()
+        self._first.setdefault(stage, (now, at))
+        words = "sealed test" if stage == "test" else "searching"
+        with self._quietly():
+            if self._console.is_terminal and not self._console.is_dumb_terminal:
+                self._draw(stage, words, at, most, spent)
+            elif now - self._line_at >= LINE_SECONDS:
+                self._line_at = now
+                told = f"{words}: {number(at)} of at most {number(most)} rollouts"
+                self._say(told + self._pace(stage, at, most, now))
+
+    def round(self, found: Round) -> None:
+        """Show what a round began with, what it tried, and what is spent."""
+        with self._quietly():
+            # In a file or a pipe a line stays whole.
+            width = self._console.width if self._console.is_terminal else WHOLE
+            say(self._console, "\n".join(round_lines(found, width)))
+
+    def _pace(self, stage: str, at: int, most: int, now: float) -> str:
+        began, first = self._first[stage]
+        if now <= began or at <= first:
+            return ""
+        rate = (at - first) / (now - began)
+        return f", {number(round(rate, 1))} a second, {duration((most - at) / rate)} left"
+
+    def _draw(self, stage: str, words: str, at: int, most: int, spent: Spend) -> None:
+        if self._bar is None:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TimeRemainingColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._bar.start()
+        if stage != self._stage or self._task is None:
+            if self._task is not None:
+                self._bar.remove_task(self._task)
+            self._task = self._bar.add_task(words, total=most, rate="")
+            self._stage = stage
+        rate = self._pace(stage, at, most, self._clock()).split(", ")
+        dollars = f" ${spent.dollars:.4f}" if spent.dollars else ""
+        told = (rate[1].replace(" a second", "/s") if len(rate) > 1 else "") + dollars
+        self._bar.update(self._task, completed=at, total=most, rate=told)
+
+    def _say(self, text: str) -> None:
+        say(self._console, f"{duration(self._clock() - self._began):>7}  {text}")
+
+    def _quietly(self) -> _Quiet:
+        return _Quiet(self._console)
+
+
+class _Quiet(suppress):
+    """Draws; falls silent for good when the stream is gone, and the search goes on."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(OSError)
+        self._console = console
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        caught = bool(super().__exit__(kind, error, trace))
+        if caught:
+            self._console.quiet = True
+            leave_stream(self._console.file)
+        return caught
+
+
+# ---------------------------------------------------------------- words
+
+
+def plan_lines(plan: Plan, *, tests: int, ended_by: str) -> list[tuple[str, str]]:
+    """The plan as facts."""
+    test, search = plan.test, plan.search
+    calls = ""
+    if search.optimiser_calls or not plan.calls_bounded:
+        most = number(search.optimiser_calls) if plan.calls_bounded else "any number of"
+        calls = f", {most} optimiser calls"
+    lines = [
+        ("search", f"at most {number(search.rollouts)} rollouts{calls}; {ended_by}"),
+        ("sealed test", f"{number(tests)} tasks, seed and best: {number(test.rollouts)} rollouts"),
+    ]
+    total = plan.total
+    if total.tokens:
+        lines.append(("worst case", _worst(plan)))
+    return lines
+
+
+def _worst(plan: Plan) -> str:
+    total = plan.total
+    told = f"{number(total.rollouts)} rollouts, {number(total.tokens)} tokens"
+    if not plan.calls_bounded:
+        told += " beside the optimiser's"
+    if not plan.dollars_known:
+        return f"{told}; dollars are not known"
+    return f"{told}, ${total.dollars:.2f}" if total.dollars else f"{told}, no money"
+
+
+def round_lines(found: Round, width: int) -> Iterator[str]:
+    """A round, in the form of the document that the flow comes from, then its candidates."""
+    yield f"\nIteration {found.number}"
+    many = len(found.components) > 1
+    for name, text in sorted(found.components.items()):
+        label = f"Prompt {name}" if many else "Prompt"
+        yield f'  {label}: "{one_line(text, max(40, min(width, 100) - 14))}"'
+    if found.rewards:
+        kind = "training" if found.split == "train" else "validation"
+        yield f"  Tasks: {len(found.rewards)} {kind} tasks"
+        yield f"  Rewards: [{_rewards(found.rewards)}]"
+        yield f"  Average: {sum(found.rewards) / len(found.rewards):.2f}"
+    if not found.standings:
+        yield "  Nothing new was tried: every task of the round was solved, or edits were repeats"
+    trials = [s for s in found.standings if s.decision == EXPERIMENT]
+    tried = [s for s in found.standings if s.decision != EXPERIMENT]
+    for standing in tried[:SHOWN]:
+        yield f"  {_standing(standing, max(60, width) - 2)}"
+    if len(tried) > SHOWN:
+        yield f"  and {len(tried) - SHOWN} more candidates"
+    if trials:
+        yield f"  {len(trials)} experiments: texts played on one training task each"
+    yield f"  Spent: {spent_words(found.spent)}"
+
+
+def _rewards(rewards: Sequence[float]) -> str:
+    told = ", ".join(f"{value:.2g}" if value % 1 else f"{value:.1f}" for value in rewards[:SHOWN])
+    return told + (", ..." if len(rewards) > SHOWN else "")
+
+
+def _standing(standing: Standing, width: int) -> str:
+    head = f"{standing.id[:11]}  {standing.operation:<13}"
+    if standing.tasks:
+        score = "" if standing.reward is None else f"{standing.reward:.2f}"
+        counts = f"{standing.wins} wins, {standing.losses} losses, {standing.ties} ties"
+        head += f"  {score} on {standing.tasks:>2} tasks  {counts}"
+    return (
+        f"{head}  {one_line(f'{standing.decision}: {standing.reason}', max(20, width - len(head)))}"
+    )
+
+
+def spent_words(spent: Spend) -> str:
+    """`120 rollouts, 8 optimiser calls, 31 200 tokens, $0.0123`."""
+    words = [f"{number(spent.rollouts)} rollouts"]
+    if spent.optimiser_calls:
+        words.append(f"{number(spent.optimiser_calls)} optimiser calls")
+    if spent.tokens:
+        words.append(f"{number(spent.tokens)} tokens")
+    if spent.dollars:
+        words.append(f"${spent.dollars:.4f}")
+    return ", ".join(words)
+
+
+# ---------------------------------------------------------------- the outcome
+
+
+def show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[str, Any]) -> None:
+    """The sealed test with its interval and verdict, what it took, and where things lie."""
+    for text in sorted(result["components"].items()):
+        say(
+            console,
+            ("Best prompt", "bold"),
+            "" if len(result["components"]) == 1 else f" {text[0]}",
+        )
+        for line in visible(text[1]).split("\n"):
+            say(console, f"  {line}")
+    say(console)
+    show_sealed(console, result["test"])
+    for look in result.get("confirmations", ()):
+        say(console, ("\nConfirmation on fresh tasks", "bold"))
+        show_sealed(console, look)
+    say(console)
+    facts(console, _totals(folder, result))
+
+
+def show_sealed(console: Console, test: Mapping[str, Any]) -> None:
+    """One sealed test: the table, the verdict, the improvement."""
+    names = ("seed", "best", "difference", "95 % interval", "wins", "losses", "ties")
+    table = plain_table(f"sealed test, {test['tasks']} tasks", *names, right=names)
+    for name in ("reward", "exact"):
+        gap = test[name]
+        table.add_row(
+            name,
+            f"{test[f'seed_{name}']:.3f}",
+            f"{test[f'best_{name}']:.3f}",
+            f"{gap['mean']:+.3f}",
+            f"{gap['low']:+.3f} to {gap['high']:+.3f}",
+            *(str(gap[key]) for key in ("wins", "losses", "ties")),
+        )
+    console.print(table)
+    style, words = VERDICTS[test["verdict"]]
+    say(console, ("Verdict: ", "bold"), (test["verdict"], style), f", {words}")
+    before, after = test["seed_reward"], test["best_reward"]
+    # A share of next to nothing would be a large number without a meaning.
+    share = f" ({100 * (after - before) / before:+.0f} %)" if before >= SOME else ""
+    word = "Improvement: " if test["verdict"] == "improved" else "Change: "
+    say(console, (word, "bold"), f"{before:.2f} -> {after:.2f}{share}")
+    looks = int(test["looks"])
+    if looks > 1:
+        prose(console, f"This is look {looks} at test tasks; each look makes a verdict weaker.")
+
+
+def show_prompt_next(console: Console, folder: RunFolder) -> None:
+    """Commands that go on from this run."""
+    path = shown_path(folder.path)
+    say(console, ("Next", "bold"))
+    for command in (
+        f"tutelage prompts tree {path}",
+        f"tutelage prompts diff {path} seed best",
+        f"tutelage prompts confirm {path}",
+        f"tutelage show {path} --rollouts 20",
+    ):
+        say(console, "  ", command)
+
+
+def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "algorithm", str(result["reason"])
+    yield "ended", str(result["ended"])
+    spent, test = (Spend(**result[name]) for name in ("spent", "test_spent"))
+    yield "spent", f"{spent_words(spent)}; on the test {spent_words(test)}"
+    if unknown := result.get("calls_without_usage"):
+        yield "without usage", f"{number(unknown)} calls, charged at the bytes of their text"
+    words = [f"{duration(result['wall_seconds'])} wall time", f"seed {result['seed']}"]
+    yield "took", ", ".join(words)
+    yield "run", shown_path(folder.path)
+    yield "best prompt", shown_path(folder.path / "best_prompt.txt")
+    for name in ("report.html", "lineage.html"):
+        if (folder.path / name).is_file():
+            yield name.partition(".")[0], shown_path(folder.path / name)

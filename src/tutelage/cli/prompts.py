@@ -1,0 +1,188 @@
+"""`tutelage prompts tree|diff|confirm|export`: look into a prompt search, and look again.
+
+All read the run folder; only `confirm` plays rollouts. Candidates are named by the beginning of
+their id, or `seed` and `best`. The searches themselves are `prompt_train.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tutelage.errors import RunError
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+    from tutelage.train.folder import RunFolder
+    from tutelage.train.prompts.pages import Node
+
+Run = Annotated[str, typer.Argument(help="Run folder, or the beginning of its name in runs/.")]
+
+
+def tree(
+    run: Run,
+    rejected: Annotated[
+        bool, typer.Option("--all", help="Candidates that were rejected or dropped, too.")
+    ] = False,
+) -> None:
+    """Show the candidates of a search, each below the one it was made of."""
+    from rich.tree import Tree
+
+    from tutelage.cli.console import output, say, shown_path
+    from tutelage.train.prompts.pages import LINEAGE
+    from tutelage.train.prompts.pages import tree as nodes
+    from tutelage.train.prompts.record import read_lineage
+
+    folder = _folder(run)
+    entries = read_lineage(folder)
+    console = output()
+    for node in nodes(entries):
+        root = Tree(_label(node))
+        _grow(root, node, rejected)
+        console.print(root)
+    hidden = sum(_is_hidden(e["decision"]) for e in entries)
+    if hidden and not rejected:
+        say(console, (f"{hidden} rejected or dropped candidates are left out; see --all", "dim"))
+    page = folder.path / LINEAGE
+    if page.is_file():
+        say(console, ("as a page: ", "dim"), shown_path(page))
+
+
+def diff(
+    run: Run,
+    one: Annotated[str, typer.Argument(metavar="A", help="A candidate: id, seed or best.")] = (
+        "seed"
+    ),
+    two: Annotated[str, typer.Argument(metavar="B", help="Another one.")] = "best",
+) -> None:
+    """Show how the texts of two candidates differ."""
+    import difflib
+
+    from tutelage.cli.console import output, say, visible
+    from tutelage.train.prompts.record import candidate_of, read_lineage
+
+    entries = read_lineage(_folder(run))
+    a, b = candidate_of(entries, one), candidate_of(entries, two)
+    console = output()
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    changed = False
+    for name, text in b["components"].items():
+        old, new = a["components"].get(name, "").splitlines(), text.splitlines()
+        left, right = f"{name} {a['id'][5:15]}", f"{name} {b['id'][5:15]}"
+        for line in difflib.unified_diff(old, new, left, right, lineterm="", n=3):
+            changed = True
+            say(console, (visible(line), styles.get(line[:1], "")))
+    if not changed:
+        say(console, "The two have the same texts.")
+
+
+def confirm(
+    run: Run,
+    test: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="Fresh test tasks; generated ones need none."),
+    ] = None,
+) -> None:
+    """Seed against best on fresh sealed tasks; the look is counted."""
+    from tutelage.cli.console import messages, output, waiting
+    from tutelage.cli.prompt_view import PromptDisplay, show_sealed
+    from tutelage.train.prompts import job
+
+    folder = _folder(run)
+    display = PromptDisplay(messages())
+    with waiting("playing fresh tasks ..."):
+        told = job.confirm(folder, display, test or ())
+    show_sealed(output(), told)
+    if code := _exit_code(told):
+        raise typer.Exit(code)
+
+
+def export(
+    run: Run,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write here, one file a component; else print it."),
+    ] = None,
+    candidate: Annotated[
+        str, typer.Option(metavar="ID", help="Another candidate than the best one.")
+    ] = "best",
+) -> None:
+    """Print the best prompt, or write its components to files and a JSON object of all."""
+    import json
+
+    from tutelage.cli.console import messages, say
+    from tutelage.train.prompts.record import candidate_of, read_lineage
+
+    folder = _folder(run)
+    components = _whole(folder, candidate_of(read_lineage(folder), candidate), candidate)
+    if out is None:
+        whole = json.dumps(components, ensure_ascii=False, indent=2)
+        typer.echo(next(iter(components.values())) if len(components) == 1 else whole)
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in components.items():
+            (out / f"{name.replace('/', '_')}.txt").write_text(text, encoding="utf-8")
+        text = json.dumps(components, ensure_ascii=False, indent=2) + "\n"
+        (out / "components.json").write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"cannot write to {str(out)!r}: {error.strerror or error}") from error
+    say(messages(), f"{len(components)} components written to {out}")
+
+
+def _whole(folder: RunFolder, entry: dict[str, Any], asked: str) -> dict[str, str]:
+    """The components as the agent is given them; regions are joined in the result alone."""
+    result = folder.read_result() or {}
+    if entry["decision"] == "winner" or asked == "best":
+        return dict(result.get("components") or entry["components"])
+    if asked == "seed" and result:
+        return dict(result["seed_components"])
+    return dict(entry["components"])
+
+
+def _folder(run: str) -> RunFolder:
+    from tutelage.train.folder import find
+    from tutelage.train.prompts.record import is_prompt_run
+
+    folder = find(run)
+    if not is_prompt_run(folder):
+        raise RunError(
+            f"{folder.name!r} trained weights and has no prompts; start a search with: "
+            "tutelage train math --algorithm screen"
+        )
+    return folder
+
+
+def _exit_code(told: dict[str, Any]) -> int:
+    from tutelage.algorithms.prompt import Verdict
+
+    return Verdict(told["verdict"]).exit_code
+
+
+def _is_hidden(decision: str) -> bool:
+    return decision in ("rejected", "dropped", "pooled", "proposed", "infra_error")
+
+
+def _grow(branch: Tree, node: Node, rejected: bool) -> None:
+    for child in node.children:
+        if rejected or not _is_hidden(child.decision) or _has_kept(child):
+            _grow(branch.add(_label(child)), child, rejected)
+
+
+def _has_kept(node: Node) -> bool:
+    return any(not _is_hidden(c.decision) or _has_kept(c) for c in node.children)
+
+
+def _label(node: Node) -> Any:
+    from rich.text import Text
+
+    from tutelage.cli.console import one_line
+
+    style = {"winner": "bold green", "accepted": "green"}.get(node.decision, "dim")
+    head = f"{node.id[5:15]}  {node.operation}"
+    score = f"  {node.scores}" if node.scores else ""
+    reason = one_line(node.reason, 70)
+    return Text.assemble((head, "bold"), score, "  ", (f"{node.decision}: {reason}", style))

@@ -1,0 +1,353 @@
+"""Runs side by side: what each gained on held-out tasks, what it cost, and which one is better.
+
+A run of any kind comes down to `RunFacts`: scores by task before and after, and what was spent.
+`compare` pairs them by task, within a run and between runs, and says in words where two runs cannot
+be compared. It reads no file: `train/compared.py` makes the facts from run folders,
+`cli/compare.py` shows what is found here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from tutelage.evaluate.statistics import Difference, Verdict, judge_difference, paired_bootstrap
+from tutelage.seeds import SeedTree
+from tutelage.types import JSON
+
+Measure = Literal["greedy", "sampled"]
+MEASURES: tuple[Measure, ...] = ("greedy", "sampled")
+"""How test tasks were played: at temperature 0, or at the temperature of training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What one task earned, in the mean of its rollouts; `exact` is 1 where the answer is right."""
+
+    reward: float
+    exact: float
+
+
+Scores = Mapping[str, Score]
+"""By the content of the task, so that files that number their tasks otherwise still meet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The test tasks before and after; either may be empty."""
+
+    before: Scores = field(default_factory=dict[str, Score])
+    after: Scores = field(default_factory=dict[str, Score])
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Means over test tasks as the run told them itself; None was not measured."""
+
+    reward_before: float | None = None
+    reward_after: float | None = None
+    exact_before: float | None = None
+    exact_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a run used, its tests included; None is not known.
+
+    `tokens` are those read and written in model calls, `dollars` what was paid for them: 0 where
+    every model ran here.
+    """
+
+    rollouts: int | None = None
+    test_rollouts: int | None = None
+    calls: int | None = None
+    optimiser_calls: int | None = None
+    tokens: int | None = None
+    dollars: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """One run, as far as its folder tells."""
+
+    name: str
+    folder: str
+    trained: str
+    """`prompt`, `weights` or `orchestration`."""
+    algorithm: str
+    status: str
+    base: str
+    """The model that was trained, or whose prompt was, in words."""
+    base_mark: str | None
+    """Equal for equal models; None where the folder does not tell."""
+    grader: str
+    measured: Mapping[Measure, Measured]
+    spent: Spent
+    means: Mapping[Measure, Means] = field(default_factory=dict[Measure, Means])
+    """What stands in for scores that cannot be read."""
+    updates: str = ""
+    """How long it trained, such as `15 steps`."""
+    best: str | None = None
+    """Where the best prompt or policy lies."""
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A run with its gain. Means are over the tasks of that side; differences are paired."""
+
+    run: RunFacts
+    measure: Measure | None
+    tasks: int
+    """Test tasks that were played on both sides, or on the one there is."""
+    means: Means
+    reward: Difference | None
+    exact: Difference | None
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The second run against the first, both after training, on the tasks that they share."""
+
+    first: str
+    second: str
+    tasks: int
+    reward: Difference | None
+    exact: Difference | None
+    verdict: Verdict | None
+    """Of the second one, by its reward; None where they share no task."""
+    exact_verdict: Verdict | None
+    """The same by exact answers, which partial credit can hide."""
+    caveats: tuple[str, ...]
+    """What else differs between the two than their training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All of it. `remarks` are sentences about what makes numbers hard to compare, `conclusion` one
+    about who leads, where that can be said."""
+
+    rows: tuple[Row, ...]
+    pairs: tuple[Pair, ...]
+    shared_tasks: int
+    """Test tasks that every run has played after its training."""
+    same_tasks: bool
+    conclusion: str | None
+    remarks: tuple[str, ...]
+
+    def to_dict(self) -> JSON:
+        """As JSON, every number as it is; scores by task are left out."""
+        rows: list[JSON] = []
+        for row in self.rows:
+            told = asdict(row)
+            told["run"].pop("measured")
+            told["run"].pop("means")
+            rows.append(told)
+        return {
+            "shared_tasks": self.shared_tasks,
+            "same_tasks": self.same_tasks,
+            "runs": rows,
+            "pairs": [asdict(pair) for pair in self.pairs],
+            "conclusion": self.conclusion,
+            "remarks": list(self.remarks),
+        }
+
+
+def compare(
+    runs: Sequence[RunFacts], measure: Measure | None = None, *, seed: int = 0
+) -> Comparison:
+    """Compare runs in the order given; `measure` None takes the first that every run has.
+
+    Intervals are of 10,000 paired bootstrap draws over tasks, drawn from `seed`.
+    """
+    seeds = SeedTree(seed).child("compare")
+    chosen: list[Measure | None] = [_measure_of(run, runs, measure) for run in runs]
+    rows = [_row(run, one, seeds) for run, one in zip(runs, chosen, strict=True)]
+    pairs = [_pair(a, b, seeds) for a, b in itertools.combinations(rows, 2)]
+    tested = [{*_measured(row).after} for row in rows]
+    shared = set[str].intersection(*tested) if tested else set[str]()
+    same = all(t == shared for t in tested)
+    remarks = [f"{row.run.name}: {text}" for row in rows for text in row.run.remarks]
+    return Comparison(
+        rows=tuple(rows),
+        pairs=tuple(pairs),
+        shared_tasks=len(shared),
+        same_tasks=same,
+        conclusion=_conclusion(rows, pairs) if same and shared else None,
+        remarks=(*_remarks(rows, len(shared), same), *remarks),
+    )
+
+
+def _measure_of(run: RunFacts, runs: Sequence[RunFacts], wanted: Measure | None) -> Measure | None:
+    """What is shown of a run: what is wanted, else what all have, else the first that it has."""
+    has = _has(run)
+    if wanted is not None:
+        return wanted if wanted in has else None
+    tested = [_has(one) for one in runs if _has(one)]
+    common: list[Measure] = [name for name in has if all(name in some for some in tested)]
+    return next(iter(common or has), None)
+
+
+def _row(run: RunFacts, measure: Measure | None, seeds: SeedTree) -> Row:
+    found = Measured() if measure is None else run.measured.get(measure, Measured())
+    reward, exact = _differences(found.before, found.after, seeds.child("run"))
+    paired = {*found.before} & {*found.after}
+    return Row(
+        run=run,
+        measure=measure,
+        tasks=len(paired or found.after or found.before),
+        means=_means(found, Means() if measure is None else run.means.get(measure, Means())),
+        reward=reward,
+        exact=exact,
+        verdict=None if reward is None else judge_difference(reward),
+    )
+
+
+def _pair(a: Row, b: Row, seeds: SeedTree) -> Pair:
+    first, second = _measured(a).after, _measured(b).after
+    reward, exact = _differences(first, second, seeds.child("pair"))
+    return Pair(
+        first=a.run.name,
+        second=b.run.name,
+        tasks=len({*first} & {*second}),
+        reward=reward,
+        exact=exact,
+        verdict=None if reward is None else judge_difference(reward),
+        exact_verdict=None if exact is None else judge_difference(exact),
+        caveats=tuple(_caveats(a, b)),
+    )
+
+
+def _differences(
+    before: Scores, after: Scores, seeds: SeedTree
+) -> tuple[Difference | None, Difference | None]:
+    """Of reward and of exactness, after minus before, over the tasks that both have."""
+    keys = sorted({*before} & {*after})
+    if not keys:
+        return None, None
+    pairs = [(before[key], after[key]) for key in keys]
+    reward = paired_bootstrap(
+        [a.reward for a, _ in pairs], [b.reward for _, b in pairs], seeds.child("reward").numpy()
+    )
+    exact = paired_bootstrap(
+        [a.exact for a, _ in pairs], [b.exact for _, b in pairs], seeds.child("exact").numpy()
+    )
+    return reward, exact
+
+
+def _caveats(a: Row, b: Row) -> Iterator[str]:
+    """Why a difference between two runs is not that of their training alone."""
+    first, second = {*_measured(a).after}, {*_measured(b).after}
+    if not first or not second:
+        yield "no test scores"
+    elif not first & second:
+        yield "no test task in common"
+    elif first != second:
+        yield f"other test tasks: {len(first & second)} of {len(first | second)} shared"
+    if a.run.grader != b.run.grader:
+        yield f"other grader: {a.run.grader} and {b.run.grader}"
+    if a.run.base_mark is None or b.run.base_mark is None:
+        yield "base model not known for certain"
+    elif a.run.base_mark != b.run.base_mark:
+        yield f"other base model: {a.run.base} and {b.run.base}"
+    if a.measure != b.measure and a.measure is not None and b.measure is not None:
+        yield f"other sampling: {a.measure} and {b.measure}"
+
+
+def _conclusion(rows: Sequence[Row], pairs: Sequence[Pair]) -> str | None:
+    """Who leads on the tasks that all runs share, and over whom the lead is more than chance."""
+    led = [row for row in rows if row.means.reward_after is not None]
+    if len(led) < 2:
+        return None
+    top = max(row.means.reward_after or 0.0 for row in led)
+    first = [r.run.name for r in led if abs((r.means.reward_after or 0.0) - top) < 1e-12]
+    if len(first) == len(led):
+        return f"{_listed(first)} have the same reward, {top:.3f}."
+    ahead: list[Pair] = []
+    level: list[str] = []
+    for pair in pairs:
+        won = Verdict.REGRESSED if pair.first == first[0] else Verdict.IMPROVED
+        other = pair.second if pair.first == first[0] else pair.first
+        if first[0] not in (pair.first, pair.second) or other in first:
+            continue
+        if pair.verdict is won:
+            ahead.append(pair)
+        else:
+            level.append(other)
+    one = len(first) == 1
+    said = f"{_listed(first)} {'has' if one else 'have'} the highest reward, {top:.3f}"
+    if ahead:
+        names = [p.second if p.first == first[0] else p.first for p in ahead]
+        said += f"; {'its' if one else 'their'} lead over {_listed(names)} is more than chance"
+        if any(pair.caveats for pair in ahead):
+            said += ", though more than the training differs"
+    if level:
+        words = "it is" if one else "they are"
+        said += f"; there is no evidence that {words} better than {_listed(level)}"
+    return said + "."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _remarks(rows: Sequence[Row], shared: int, same: bool) -> Iterator[str]:
+    """What stands in the way of reading the rows against each other."""
+    if len(rows) > 1 and not same:
+        if shared:
+            yield (
+                f"The runs were tested on other tasks; {shared} are shared by all. Each run's gain "
+                "is over its own tasks, pairs are compared on what the two share."
+            )
+        else:
+            yield (
+                "No test task is shared by all runs, so their rewards stand side by side and "
+                "cannot be ranked."
+            )
+    graders = dict.fromkeys(row.run.grader for row in rows)
+    if len(graders) > 1:
+        yield f"The graders differ ({', '.join(graders)}): equal rewards do not mean equal answers."
+    marks = {row.run.base_mark for row in rows}
+    if None in marks and len(rows) > 1:
+        unknown = ", ".join(r.run.name for r in rows if r.run.base_mark is None)
+        yield f"Which model was trained is not known for certain from the folder of {unknown}."
+    elif len(marks) > 1:
+        yield (
+            "The base models differ: what the runs gained can be compared, but one run's lead over "
+            "another is the model's as much as the training's."
+        )
+    measures = {row.measure for row in rows if row.measure is not None}
+    if len(measures) > 1:
+        yield "Some runs were tested greedily and others sampled; --measure chooses where both are."
+    for row in rows:
+        if row.run.status != "finished":
+            yield f"{row.run.name} is {row.run.status}, so its numbers are not final."
+        if row.measure is None:
+            yield f"{row.run.name} has no test scores of this kind."
+        elif row.means.reward_before is None:
+            yield f"{row.run.name} was not tested before its training, so its gain is not known."
+
+
+def _has(run: RunFacts) -> list[Measure]:
+    return [name for name in MEASURES if name in run.measured or name in run.means]
+
+
+def _measured(row: Row) -> Measured:
+    found = None if row.measure is None else row.run.measured.get(row.measure)
+    return found or Measured()
+
+
+def _means(found: Measured, told: Means) -> Means:
+    def mean(values: Sequence[float], otherwise: float | None) -> float | None:
+        return sum(values) / len(values) if values else otherwise
+
+    return Means(
+        mean([s.reward for s in found.before.values()], told.reward_before),
+        mean([s.reward for s in found.after.values()], told.reward_after),
+        mean([s.exact for s in found.before.values()], told.exact_before),
+        mean([s.exact for s in found.after.values()], told.exact_after),
+    )

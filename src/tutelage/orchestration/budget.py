@@ -1,0 +1,76 @@
+"""A budget in USD that many tries share: reserve a bound before, settle the true cost after.
+
+Under `enforce` a reservation that does not fit is refused, so what was spent can never pass the
+limit while no try costs more than its bound, however many run at once. Under `audit` everything is
+let through and counted. It lives in one event loop and has no locks: nothing waits between looking
+and reserving. `executor.py` uses it for every try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Literal, get_args
+
+from tutelage.errors import ConfigError
+
+BudgetMode = Literal["audit", "enforce"]
+_SLACK = 1e-12
+"""USD by which sums of floats may miss."""
+
+
+class Budget:
+    """What may be spent, is reserved and was spent, in USD. Without a limit it only counts."""
+
+    def __init__(self, limit: float | None = None, mode: BudgetMode = "enforce") -> None:
+        """Raises `ConfigError` for a limit that is no amount, or another mode."""
+        if mode not in get_args(BudgetMode):
+            raise ConfigError(f"unknown budget mode {mode!r}; choose from {get_args(BudgetMode)}")
+        if limit is not None and (not math.isfinite(limit) or limit < 0):
+            raise ConfigError(f"the budget is {limit!r}; give USD of at least 0, such as 0.05")
+        self.limit, self.mode = limit, mode
+        self.reserved = 0.0
+        self.spent = 0.0
+        self._open = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def enforced(self) -> bool:
+        """Whether something can be refused."""
+        return self.limit is not None and self.mode == "enforce"
+
+    @property
+    def left(self) -> float | None:
+        """What neither was spent nor is reserved; None without a limit. Below 0 under `audit`."""
+        return None if self.limit is None else self.limit - self.spent - self.reserved
+
+    @property
+    def open(self) -> int:
+        """Reservations that are not settled."""
+        return self._open
+
+    def fits(self, bound: float) -> bool:
+        """Whether a try of at most this cost may start."""
+        left = self.left
+        return not self.enforced or left is None or bound <= left + _SLACK
+
+    def reserve(self, bound: float) -> bool:
+        """Set a bound aside; False, with nothing done, when it does not fit."""
+        if not self.fits(bound):
+            return False
+        self.reserved += bound
+        self._open += 1
+        return True
+
+    def settle(self, bound: float, cost: float) -> None:
+        """Give a reservation back and count what it came to."""
+        self._open -= 1
+        # With nothing open the sum of floats is put right again.
+        self.reserved = self.reserved - bound if self._open else 0.0
+        self.spent += cost
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def changed(self) -> None:
+        """Wait until the next settlement."""
+        await self._changed.wait()

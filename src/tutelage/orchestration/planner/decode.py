@@ -1,0 +1,114 @@
+"""Beam search: the likeliest plans of a batch of instructions.
+
+Every tool comes from the catalog and edges are only kept from earlier to later nodes, so what comes
+out is a DAG of known tools whatever the network says. All beams of a batch take a step together.
+`network.py` scores, `retrieval.py` adds what similar instructions were answered with, `model.py`
+turns the numbers into plans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tutelage.orchestration.planner.network import Encoded, Network, Tools
+from tutelage.orchestration.planner.retrieval import Prior
+
+_NEVER = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """How plans are searched for; validation chooses the weights."""
+
+    beam: int = 4
+    prior_weight: float = 0.0
+    length_bonus: float = 0.0
+    """Added to a plan's log-probability for each node."""
+    edge_threshold: float = 0.5
+    consensus: float = 0.0
+    """Above 0: among the beams, the plan that agrees most with all of them, each weighed by its
+    probability to this power; 0: the likeliest."""
+    repeats: bool = False
+    """Whether a tool may stand in a plan twice."""
+    max_nodes: int = 64
+
+
+class Beams(NamedTuple):
+    """The plans of each instruction, best first."""
+
+    tools_BKN: Tensor
+    """Places in the catalog, -1 after the last."""
+    scores_BK: Tensor
+    """Log-probabilities with the prior and the length bonus."""
+
+
+def search(
+    network: Network,
+    text: Encoded,
+    tools: Tools,
+    known: Tensor,
+    settings: SearchSettings,
+    prior: Prior | None,
+) -> Beams:
+    """The best `beam` plans of each instruction, each with at least one node."""
+    rows, width, end = len(text.hidden_BD), settings.beam, len(known)
+    found = torch.full((rows, width, 0), -1)
+    scores = torch.full((rows, width), _NEVER)
+    scores[:, 0] = 0.0
+    done = torch.zeros(rows, width, dtype=torch.bool)
+    before = torch.full((rows, width), end + 1)
+    total = text.hidden_BD.new_zeros(rows, width, text.hidden_BD.shape[1])
+    covered = text.real_BP.new_zeros(rows, width, text.real_BP.shape[1]).float()
+    used = torch.zeros(rows, width, end + 1, dtype=torch.bool)
+    for step in range(settings.max_nodes + 1):
+        places = torch.full((width,), step)
+        state, attend = network.states(text, tools, before, total, covered, places)
+        logits = network.type_logits(text, state, attend, tools, known)
+        if prior is not None and prior.weight > 0:
+            logits = logits + prior.scores(before, end + 1, step)
+        if step == 0:
+            logits[:, :, end] = _NEVER
+        if step == settings.max_nodes:
+            logits[:, :, :end] = _NEVER
+        if not settings.repeats:
+            logits = logits.masked_fill(used, _NEVER)
+        chances = logits.log_softmax(-1)
+        chances[:, :, :end] += settings.length_bonus
+        # A plan that has ended goes on as it is, in one way only.
+        chances = chances.masked_fill(done[:, :, None], _NEVER)
+        chances[:, :, end] = torch.where(done, 0.0, chances[:, :, end])
+        flat = (scores[:, :, None] + chances).flatten(1)
+        scores, place = flat.topk(width, dim=1)
+        beam, tool = place // (end + 1), place % (end + 1)
+        done = done.gather(1, beam) | (tool == end)
+        kept = found.gather(1, beam[:, :, None].expand(-1, -1, found.shape[2]))
+        found = torch.cat([kept, torch.where(done, -1, tool)[:, :, None]], dim=2)
+        if bool(done.all()):
+            break
+        before = torch.where(done, end, tool)
+        total = total.gather(1, beam[:, :, None].expand(-1, -1, total.shape[2]))
+        total = total + tools.so_far_TD[before] * ~done[:, :, None]
+        spoken = text.mention_BXP.gather(1, before[:, :, None].expand(-1, -1, covered.shape[2]))
+        covered = covered.gather(1, beam[:, :, None].expand(-1, -1, covered.shape[2])) + spoken
+        used = used.gather(1, beam[:, :, None].expand(-1, -1, end + 1))
+        used = used.scatter(2, torch.where(done, end, tool)[:, :, None], True)
+        used[:, :, end] = False
+    return Beams(found[:, :, : max(1, found.shape[2] - 1)] if done.all() else found, scores)
+
+
+def choose(beams: Beams, power: float) -> Tensor:
+    """(B,): which beam to take: the first, or the one whose tools agree most with all of them."""
+    if power <= 0 or beams.scores_BK.shape[1] == 1:
+        return torch.zeros(len(beams.scores_BK), dtype=torch.long)
+    weight_BK = (beams.scores_BK * power).softmax(1)
+    plans = beams.tools_BKN
+    real = plans >= 0
+    size_BK = real.sum(2).clamp(min=1).float()
+    same = (plans[:, :, None, :, None] == plans[:, None, :, None, :]) & real[:, :, None, :, None]
+    common_BKK = same.any(-1).sum(-1).float()
+    agree_BKK = 2 * common_BKK / (size_BK[:, :, None] + size_BK[:, None, :])
+    return (agree_BKK * weight_BK[:, None]).sum(2).argmax(1)

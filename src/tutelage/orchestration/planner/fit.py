@@ -1,0 +1,348 @@
+"""Phase 1: the training loop of a planner, an epoch at a time, so that any epoch can be the last.
+
+Adam with clipped gradients, a running average of the weights (what is validated and kept), the
+rate reduced on a plateau and training stopped early by the held-out share; then the weights of the
+search (retrieval prior, consensus, length, edge threshold) are chosen on that share, and with
+`refit` the planner is trained once more on everything for as many epochs as were best, at the same
+rates. Draws come from the seed tree by epoch, so a fit that is restored from `state` goes on
+exactly as it would have. `train/planner` runs it in a folder.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from tutelage.orchestration.catalog import Catalog
+from tutelage.orchestration.formats import Workflow
+from tutelage.orchestration.metrics import score
+from tutelage.orchestration.planner.decode import SearchSettings
+from tutelage.orchestration.planner.model import PlannerModel
+from tutelage.orchestration.planner.network import Shape
+from tutelage.orchestration.planner.targets import Targets, targets_of
+from tutelage.orchestration.planner.text import features
+from tutelage.orchestration.settings import Phase1
+from tutelage.seeds import SeedTree
+
+Stage = Literal["search", "refit", "done"]
+
+CHOICES: tuple[tuple[str, tuple[float, ...]], ...] = (
+    ("prior_weight", (0.0, 0.25, 0.5, 1.0, 2.0)),
+    ("consensus", (0.0, 1.0)),
+    ("length_bonus", (-0.4, -0.2, 0.0, 0.2, 0.4)),
+    ("edge_threshold", (0.3, 0.4, 0.5, 0.6)),
+)
+"""What validation chooses, one after another."""
+START = {"prior_weight": 0.5, "consensus": 1.0, "length_bonus": 0.0, "edge_threshold": 0.5}
+_TUNED_ON = 500
+"""Held-out workflows that the search weights are chosen on at most."""
+_LOSS_ROWS = 128
+_GAIN = 0.003
+"""A smaller gain of the validation's mean score is kept and ends no waiting."""
+_AVERAGED = 0.99
+"""Share of the average that a step keeps, once it has seen enough steps."""
+_FEW_STEPS = {"early_stopping": 100, "plateau_patience": 40}
+"""Patience in epochs grows until it is as many steps: small sets have few in an epoch."""
+
+
+@dataclass(slots=True)
+class Progressed:
+    """Where a fit stands; plain data."""
+
+    stage: Stage = "search"
+    epoch: int = 0
+    """Epochs of the stage that are done."""
+    best_epoch: int = 0
+    best_loss: float = math.inf
+    """Validation loss at the best epoch."""
+    best_score: float = -math.inf
+    since_best: int = 0
+    waited: int = 0
+    rate: float = 0.0
+
+
+class Fitting:
+    """One supervised training. Call `epoch` until `done`; then `model` is trained."""
+
+    def __init__(
+        self,
+        train: Sequence[Workflow],
+        held_out: Sequence[Workflow],
+        catalog: Catalog,
+        settings: Phase1,
+        seeds: SeedTree,
+    ) -> None:
+        self.train, self.held_out = list(train), list(held_out)
+        self.catalog, self.settings, self.seeds = catalog, settings, seeds
+        self.at = Progressed(rate=settings.learning_rate * settings.rate_scale)
+        self.rates: list[float] = []
+        self.best: dict[str, Any] | None = None
+        self.best_metrics: dict[str, float] = {}
+        self.search = self._first_search()
+        self._begin(self.train)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.at.stage == "done"
+
+    @property
+    def remembered(self) -> list[Workflow]:
+        """The workflows of this stage: once done, those in the memory of the model, in order."""
+        return self._data[0]
+
+    @property
+    def epochs_left(self) -> int:
+        """Epochs of this stage at most."""
+        wanted = self.settings.num_epochs if self.at.stage == "search" else self.at.best_epoch
+        return max(0, wanted - self.at.epoch)
+
+    # -------------------------------------------------------------- one epoch
+
+    def epoch(self, on_batch: Callable[[int, int], None] | None = None) -> dict[str, float]:
+        """Train for one epoch and measure. Returns the metrics by name."""
+        refit = self.at.stage == "refit"
+        workflows, items, targets = self._data
+        if refit:
+            self.at.rate = self.rates[self.at.epoch]
+        else:
+            self.rates.append(self.at.rate)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.at.rate
+        place = self.seeds.child(self.at.stage, self.at.epoch)
+        order = place.child("order").numpy().permutation(len(workflows))
+        self.model.train()
+        totals: dict[str, float] = {}
+        size = self.settings.batch_size
+        with seeded(place.child("dropout")):
+            for begin in range(0, len(order), size):
+                chosen = order[begin : begin + size].tolist()
+                parts = self._step([items[i] for i in chosen], _rows(targets, chosen))
+                for name, value in parts.items():
+                    totals[name] = totals.get(name, 0.0) + value * len(chosen) / len(order)
+                if on_batch is not None:
+                    on_batch(min(begin + size, len(order)), len(order))
+        self.at.epoch += 1
+        self._swap()
+        metrics = {"train_loss": totals.pop("total_loss"), **totals, "learning_rate": self.at.rate}
+        if refit:
+            if self.at.epoch >= self.at.best_epoch:
+                self._finish()
+        else:
+            metrics |= self._validate()
+            if not self._judge(metrics):
+                self._swap()
+            return metrics
+        if not self.done:
+            self._swap()
+        return metrics
+
+    def _step(self, items: Sequence[Any], targets: Targets) -> dict[str, float]:
+        loss = self.model.compute_supervised_loss(
+            self.model(items), targets, self.settings.lambda_dag, self.settings.dag_loss
+        )
+        self.optimizer.zero_grad()
+        loss["total_loss"].backward()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
+        self.optimizer.step()
+        self.steps += 1
+        kept = min(_AVERAGED, (1 + self.steps) / (10 + self.steps))
+        for average, weight in zip(self.average, self.model.parameters(), strict=True):
+            average.lerp_(weight.detach(), 1 - kept)
+        return {
+            **{name: float(part.detach()) for name, part in loss.items()},
+            "grad_norm": float(norm),
+        }
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        """Change places: the weights that are trained, and their running average."""
+        for weight, average in zip(self.model.parameters(), self.average, strict=True):
+            kept = weight.clone()
+            weight.copy_(average)
+            average.copy_(kept)
+
+    def _patience(self, name: str) -> int:
+        steps = math.ceil(len(self.train) / self.settings.batch_size)
+        return max(getattr(self.settings, name), math.ceil(_FEW_STEPS[name] / steps))
+
+    @torch.no_grad()
+    def _validate(self) -> dict[str, float]:
+        self.model.eval()
+        loss = 0.0
+        for begin in range(0, len(self.held_out), _LOSS_ROWS):
+            rows = self.held_out[begin : begin + _LOSS_ROWS]
+            found = self.model.compute_supervised_loss(
+                self.model([w.instruction for w in rows]),
+                targets_of(rows, self.model.vocabulary),
+                self.settings.lambda_dag,
+                self.settings.dag_loss,
+            )
+            loss += float(found["total_loss"]) * len(rows) / len(self.held_out)
+        greedy = replace(self.search, beam=1, prior_weight=0.0, consensus=0.0, length_bonus=0.0)
+        return {"val_loss": loss, **self._scores(greedy)}
+
+    def _scores(self, search: SearchSettings) -> dict[str, float]:
+        planned = self.model.plan_all([w.instruction for w in self.held_out], search)
+        found = score(
+            [p.plan for p in planned], self.held_out, self.catalog, [p.raw_valid for p in planned]
+        ).summary()
+        names = ("node_f1", "edge_f1", "exact_nodes", "exact", "validity", "raw_validity")
+        scores = {f"val_{name}": found[name] for name in names}
+        return {**scores, "workflow_validity": found["raw_validity"]}
+
+    def _judge(self, metrics: dict[str, float]) -> bool:
+        """Keep the best, reduce the rate on a plateau; True when this ended the stage.
+
+        The best epoch is the one with the best plans; its validation loss is what is reported.
+        """
+        at, settings = self.at, self.settings
+        quality = (metrics["val_node_f1"] + metrics["val_edge_f1"] + metrics["val_exact_nodes"]) / 3
+        if quality > at.best_score + 1e-9:
+            if quality > at.best_score + _GAIN:
+                at.since_best = at.waited = 0
+            else:
+                at.since_best, at.waited = at.since_best + 1, at.waited + 1
+            at.best_score, at.best_loss, at.best_epoch = quality, metrics["val_loss"], at.epoch
+            self.best_metrics = {k: v for k, v in metrics.items() if k.startswith("val_")}
+            self.best = {
+                "model": copy.deepcopy(self.model.state_dict()),
+                "optimizer": copy.deepcopy(self.optimizer.state_dict()),
+            }
+        else:
+            at.since_best, at.waited = at.since_best + 1, at.waited + 1
+        if at.waited > self._patience("plateau_patience"):
+            at.rate *= settings.plateau_factor
+            at.waited = 0
+        ended = at.since_best >= self._patience("early_stopping") or at.epoch >= settings.num_epochs
+        if ended:
+            self._end_search()
+        return ended
+
+    def _end_search(self) -> None:
+        if self.best is not None:
+            self.model.load_state_dict(self.best["model"])
+        self.model.remember(self.train)
+        self.search = tune(self.model, self.held_out[:_TUNED_ON], self.search)
+        if self.settings.refit and self.at.best_epoch > 0:
+            self.at.stage, self.at.epoch = "refit", 0
+            self._begin(self.train + self.held_out)
+        else:
+            self._finish()
+
+    def _finish(self) -> None:
+        self.model.remember(self._data[0])
+        self.model.settings = self.search
+        self.model.eval()
+        self.at.stage = "done"
+
+    # -------------------------------------------------------------- state
+
+    def state(self) -> dict[str, Any]:
+        """All that the rest depends on; tensors and plain data."""
+        return {
+            "at": asdict(self.at),
+            "rates": list(self.rates),
+            "search": asdict(self.search),
+            "best": self.best,
+            "best_metrics": dict(self.best_metrics),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "average": list(self.average),
+            "steps": self.steps,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from what `state` gave, with the same data, settings and seeds."""
+        self.at = Progressed(**state["at"])
+        self.rates = list(state["rates"])
+        self.search = SearchSettings(**state["search"])
+        self.best, self.best_metrics = state["best"], dict(state["best_metrics"])
+        everything = self.at.stage == "refit" or (self.at.stage == "done" and self.settings.refit)
+        self._begin(self.train + self.held_out if everything else self.train)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.average, self.steps = list(state["average"]), state["steps"]
+        if self.done:
+            self._finish()
+
+    def _begin(self, workflows: list[Workflow]) -> None:
+        """A fresh model and optimizer for these workflows; the same whenever it is called."""
+        with seeded(self.seeds.child("weights")):
+            self.model = PlannerModel.of(
+                self.train + self.held_out, self.catalog, Shape(0, width=self.settings.width)
+            )
+        self.model.settings = self.search
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.at.rate, fused=True)
+        self.average = [p.detach().clone() for p in self.model.parameters()]
+        self.steps = 0
+        items = [features(w.instruction) for w in workflows]
+        self._data = (workflows, items, targets_of(workflows, self.model.vocabulary))
+
+    def _first_search(self) -> SearchSettings:
+        workflows = self.train + self.held_out
+        longest = max(len(w.tools) for w in workflows)
+        return SearchSettings(
+            beam=self.settings.beam,
+            repeats=any(len(set(w.tools)) < len(w.tools) for w in workflows),
+            max_nodes=self.settings.max_nodes or longest + longest // 2,
+        )
+
+
+def tune(
+    model: PlannerModel, held_out: Sequence[Workflow], search: SearchSettings
+) -> SearchSettings:
+    """The weights of the search that plan the held-out workflows best.
+
+    A weight leaves its start only for a gain above half the standard error of the difference, so
+    that few held-out workflows choose little.
+    """
+    best = replace(search, **START)
+    scores = _sample_scores(model, held_out, best)
+    for name, values in CHOICES:
+        for value in values:
+            if value == getattr(best, name):
+                continue
+            other = replace(best, **{name: value})
+            found = _sample_scores(model, held_out, other)
+            gain = found - scores
+            error = float(gain.std(correction=0)) / math.sqrt(len(gain))
+            if float(gain.mean()) > 0.5 * error:
+                best, scores = other, found
+    return best
+
+
+def _sample_scores(
+    model: PlannerModel, held_out: Sequence[Workflow], search: SearchSettings
+) -> torch.Tensor:
+    planned = model.plan_all([w.instruction for w in held_out], search)
+    found = score([p.plan for p in planned], held_out, model.catalog)
+    parts = (found.node_f1, found.edge_f1, found.exact_nodes)
+    return torch.tensor(parts, dtype=torch.float64).mean(0)
+
+
+def _rows(targets: Targets, chosen: list[int]) -> Targets:
+    """Some rows, without the padding that only longer plans need."""
+    lengths = targets.lengths_B[chosen]
+    n = int(lengths.max()) + 1
+    return Targets(
+        targets.types_BN[chosen, :n],
+        targets.workers_BN[chosen, :n],
+        targets.adjacency_BNN[chosen][:, :n, :n],
+        lengths,
+    )
+
+
+@contextmanager
+def seeded(place: SeedTree) -> Generator[None]:
+    """Torch's generator as this place of the seed tree has it; restored after."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(place.value())
+        yield

@@ -1,0 +1,348 @@
+"""`PlannerModel`: instructions in, plans out; the document's call and loss around the network.
+
+A call encodes the instructions and gives the document's four fields, decoded greedily the first
+time one is looked at. `compute_supervised_loss` scores expert plans from the same encoding with the
+expert's earlier tools given (teacher forcing), so the document's training loop works as written.
+`plan` and `plan_all` search with beams. `fit.py` trains it, `saving.py` stores it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tutelage.errors import ConfigError, DataError
+from tutelage.orchestration.catalog import Catalog
+from tutelage.orchestration.formats import Workflow
+from tutelage.orchestration.plan import Node, Plan
+from tutelage.orchestration.planner import loss as losses
+from tutelage.orchestration.planner.decode import Beams, SearchSettings, choose, search
+from tutelage.orchestration.planner.network import Encoded, Network, Shape, Tools
+from tutelage.orchestration.planner.retrieval import (
+    Memory,
+    neighbours,
+    prior_of,
+    products,
+    remember,
+    sparse_rows,
+)
+from tutelage.orchestration.planner.targets import Targets, given_targets, targets_of
+from tutelage.orchestration.planner.text import Features, features, inverse_frequency, met, pack
+from tutelage.orchestration.planner.vocabulary import (
+    Vocabulary,
+    compatibility,
+    text_of,
+    worker_names,
+)
+
+SET_WEIGHT = 0.5
+"""Weight of "which tools, in any order" in the cross-entropy."""
+_BATCH = 256
+_LONG = 4096
+"""Pairs of nodes that are scored at once per plan before a batch is made smaller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan with what the planner thought of it."""
+
+    plan: Plan
+    workers: tuple[str, ...] | None
+    """The worker that phase 1 would choose for each node; None when it saw no workers."""
+    score: float
+    """Log-probability with prior and length bonus."""
+    raw_valid: bool
+    """Whether the scored graph was a DAG before decoding kept forward edges only."""
+    edge_chances: tuple[tuple[float, ...], ...] = ()
+    """(N, N): the chance of each ordered pair."""
+
+
+class PlannerOutputs(Mapping[str, Any]):
+    """What a call gives: `subtask_embeddings` (B, N, D), `task_types` (B, N, T+1) and
+    `model_selections` (B, N, W) scores, and `workflow_graph`, edge probabilities (B, N, N).
+
+    They come from a greedy decoding that is done when one is first read. By item or by attribute.
+    """
+
+    KEYS = ("subtask_embeddings", "task_types", "model_selections", "workflow_graph")
+
+    def __init__(self, model: PlannerModel, text: Encoded, tools: Tools) -> None:
+        self.model, self.text, self.tools = model, text, tools
+        self._made: dict[str, Any] | None = None
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self.KEYS:
+            raise KeyError(key)
+        if self._made is None:
+            self._made = self.model.greedy(self)
+        return self._made[key]
+
+    def __getattr__(self, key: str) -> Any:
+        if key in PlannerOutputs.KEYS:
+            return self[key]
+        raise AttributeError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.KEYS)
+
+    def __len__(self) -> int:
+        return len(self.KEYS)
+
+
+class PlannerModel(nn.Module):
+    """A trainable planner over the tools of a vocabulary."""
+
+    def __init__(
+        self, vocabulary: Vocabulary, idf: Tensor, active: Tensor, shape: Shape | None = None
+    ) -> None:
+        """`idf` and `active` (BUCKETS,) weigh the buckets and say which have a vector."""
+        super().__init__()
+        wanted = shape or Shape(0)
+        self.vocabulary = vocabulary
+        self.shape = replace(wanted, tools=len(vocabulary.catalog), workers=len(vocabulary.workers))
+        self.network = Network(self.shape, idf, active)
+        self.register_buffer("idf", idf)
+        self.idf: Tensor
+        self.settings = SearchSettings()
+        self.memory: Memory | None = None
+        self.use_catalog(vocabulary.catalog)
+
+    @classmethod
+    def of(
+        cls, workflows: Sequence[Workflow], catalog: Catalog, shape: Shape | None = None
+    ) -> PlannerModel:
+        """An untrained planner for a training set; IDF comes from its instructions and the tools'
+        texts. Raises `DataError` when the set is empty.
+        """
+        if not workflows:
+            raise DataError("there are no workflows to learn from; give at least one")
+        texts = [features(w.instruction) for w in workflows]
+        described = [features(text_of(tool)) for tool in catalog.tools]
+        vocabulary = Vocabulary(catalog, worker_names(workflows))
+        return cls(vocabulary, inverse_frequency(texts), met(texts + described), shape)
+
+    def use_catalog(self, catalog: Catalog) -> None:
+        """Plan with the tools of this catalog from now on; those never trained on are known by
+        their texts alone."""
+        trained = self.vocabulary.catalog
+        self.catalog = catalog
+        described = [features(text_of(tool)) for tool in catalog.tools]
+        self._texts = pack(described)
+        self._words = sparse_rows(described, self.idf * inverse_frequency(described))
+        self._known = torch.tensor(
+            [trained.index(t.name) if t.name in trained else -1 for t in catalog.tools]
+        )
+        places = [catalog.index(t.name) if t.name in catalog else -1 for t in trained.tools]
+        self._numbers = torch.tensor([*places, len(catalog)])
+        self._compatible = compatibility(catalog)
+
+    # -------------------------------------------------------------- the document's calls
+
+    def forward(self, instructions: Sequence[str | Features]) -> PlannerOutputs:
+        """Encode instructions; see `PlannerOutputs`. Raises `DataError` for an empty batch."""
+        items = [features(i) if isinstance(i, str) else i for i in instructions]
+        if not items:
+            raise DataError("there are no instructions; give at least one")
+        return PlannerOutputs(self, *self._read(items))
+
+    def compute_supervised_loss(
+        self,
+        outputs: PlannerOutputs,
+        targets: Targets | Mapping[str, Any],
+        lambda_dag: float = 0.3,
+        dag_loss: losses.DagLoss = "poly",
+        smoothing: float = 0.0,
+    ) -> dict[str, Tensor]:
+        """`ce_loss`, `dag_loss` and `total_loss` = ce + lambda_dag x dag, with the parts of the
+        cross-entropy: `type_loss`, `worker_loss`, `edge_loss`, `set_loss`.
+
+        `targets` as `given_targets` takes them.
+        """
+        end = len(self.catalog)
+        given = given_targets(targets, end)
+        types = given.types_BN
+        count = types.shape[1]
+        text, tools = outputs.text, outputs.tools
+        placed = torch.where((types >= 0) & (types < end), types, end)
+        before = torch.cat([torch.full((len(types), 1), end + 1), placed[:, :-1]], dim=1)
+        state, attend = self._along(text, tools, before)
+        logits = self.network.type_logits(text, state, attend, tools, self._known)
+        chosen = tools.out_TD[placed]
+        parts = {
+            "type_loss": losses.type_loss(logits, types, smoothing),
+            "set_loss": losses.set_loss(self.network.set_logits(text, tools), types),
+        }
+        nodes = max(1, count - 1)
+        edges = self._edges(text, state[:, :nodes], tools, placed[:, :nodes], given.lengths_B)
+        adjacency = given.adjacency_BNN[:, :nodes, :nodes]
+        parts["edge_loss"] = losses.edge_loss(edges, adjacency, given.lengths_B)
+        if bool((given.workers_BN >= 0).any()):
+            scores = self.network.worker_logits(state, chosen)
+            parts["worker_loss"] = losses.type_loss(scores, given.workers_BN)
+        else:
+            parts["worker_loss"] = logits.new_zeros(())
+        dag = losses.dag_loss(torch.sigmoid(edges), given.lengths_B, dag_loss)
+        ce = parts["type_loss"] + parts["edge_loss"] + parts["worker_loss"]
+        ce = ce + SET_WEIGHT * parts["set_loss"]
+        return {"total_loss": ce + lambda_dag * dag, "ce_loss": ce, "dag_loss": dag, **parts}
+
+    # -------------------------------------------------------------- planning
+
+    def remember(self, workflows: Sequence[Workflow]) -> None:
+        """Keep these plans as the memory of the retrieval prior."""
+        plans = targets_of(workflows, self.vocabulary).types_BN
+        texts = [features(w.instruction) for w in workflows]
+        self.memory = remember(texts, self.idf, torch.where(plans >= 0, plans, -1))
+
+    def plan(self, instruction: str) -> Plan:
+        """The plan of one instruction: what an `OrchestrationSystem` asks of a planner."""
+        return self.plan_all([instruction])[0].plan
+
+    @torch.no_grad()
+    def plan_all(
+        self, instructions: Sequence[str], settings: SearchSettings | None = None
+    ) -> list[Planned]:
+        """A plan for each instruction. Raises `DataError` for an empty one."""
+        for index, text in enumerate(instructions):
+            if not text.strip():
+                raise DataError(f"instruction {index} is {text!r}; say what is to be done")
+        chosen = settings or self.settings
+        if chosen.beam < 1 or chosen.max_nodes < 1:
+            raise ConfigError(
+                f"beam is {chosen.beam!r} and max_nodes {chosen.max_nodes!r}; both are at least 1"
+            )
+        training = self.training
+        self.eval()
+        try:
+            found: list[Planned] = []
+            size = max(1, min(_BATCH, _LONG * 64 // max(64, chosen.max_nodes**2)))
+            for begin in range(0, len(instructions), size):
+                found += self._plan(instructions[begin : begin + size], chosen)
+            return found
+        finally:
+            self.train(training)
+
+    def beams(
+        self, items: Sequence[Features], settings: SearchSettings
+    ) -> tuple[Encoded, Tools, Beams]:
+        """The beams of a batch, with what they were searched in."""
+        text, tools = self._read(items)
+        prior = None
+        if settings.prior_weight > 0 and self.memory is not None:
+            near = neighbours(self.memory, items, self.idf)
+            prior = prior_of(self.memory, near, self._numbers, settings.prior_weight)
+        return text, tools, search(self.network, text, tools, self._known, settings, prior)
+
+    def _plan(self, instructions: Sequence[str], settings: SearchSettings) -> list[Planned]:
+        items = [features(text) for text in instructions]
+        text, tools, beams = self.beams(items, settings)
+        pick = choose(beams, settings.consensus)
+        rows = torch.arange(len(items))
+        chosen = beams.tools_BKN[rows, pick]
+        scores = beams.scores_BK[rows, pick]
+        lengths = (chosen >= 0).sum(1)
+        chosen = chosen[:, : int(lengths.max())]
+        state, _, placed = self._states(text, tools, chosen)
+        edges = torch.sigmoid(self._edges(text, state, tools, placed, lengths))
+        workers = None
+        if self.vocabulary.workers:
+            workers = self.network.worker_logits(state, tools.out_TD[placed]).argmax(-1)
+        return [
+            self._planned(
+                instructions[row],
+                chosen[row, :size].tolist(),
+                edges[row, :size, :size],
+                None if workers is None else workers[row, :size].tolist(),
+                float(scores[row]),
+                settings.edge_threshold,
+            )
+            for row, size in enumerate(lengths.tolist())
+        ]
+
+    def _planned(
+        self,
+        instruction: str,
+        chosen: list[int],
+        edges: Tensor,
+        workers: list[int] | None,
+        score: float,
+        threshold: float,
+    ) -> Planned:
+        there = edges >= threshold
+        forward = torch.triu(there, diagonal=1)
+        nodes = tuple(
+            Node(
+                self.catalog.names[tool],
+                after=tuple(forward[:, place].nonzero().flatten().tolist()),
+                description=self.catalog.tools[tool].description,
+            )
+            for place, tool in enumerate(chosen)
+        )
+        return Planned(
+            Plan(instruction, nodes),
+            None if workers is None else tuple(self.vocabulary.workers[w] for w in workers),
+            score,
+            _is_acyclic(there),
+            tuple(tuple(row) for row in edges.tolist()),
+        )
+
+    def greedy(self, outputs: PlannerOutputs) -> dict[str, Any]:
+        """The fields of `PlannerOutputs`, with gradients, along the greedy plan."""
+        settings = replace(self.settings, beam=1, prior_weight=0.0, consensus=0.0)
+        with torch.no_grad():
+            beams = search(self.network, outputs.text, outputs.tools, self._known, settings, None)
+        chosen = beams.tools_BKN[:, 0]
+        lengths = (chosen >= 0).sum(1)
+        text, tools = outputs.text, outputs.tools
+        state, attend, placed = self._states(text, tools, chosen)
+        return {
+            "subtask_embeddings": state,
+            "task_types": self.network.type_logits(text, state, attend, tools, self._known),
+            "model_selections": self.network.worker_logits(state, tools.out_TD[placed]),
+            "workflow_graph": torch.sigmoid(self._edges(text, state, tools, placed, lengths)),
+        }
+
+    # -------------------------------------------------------------- parts
+
+    def _read(self, items: Sequence[Features]) -> tuple[Encoded, Tools]:
+        shared = products(self._words, items, self.idf)
+        return self.network.read(pack(items), self._texts, self._known, shared)
+
+    def _states(self, text: Encoded, tools: Tools, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """States and attention along decoded plans (-1 after the last), and the plans with the
+        end in place of -1."""
+        end = len(self.catalog)
+        placed = torch.where(chosen >= 0, chosen, end)
+        before = torch.cat([torch.full((len(placed), 1), end + 1), placed[:, :-1]], dim=1)
+        return (*self._along(text, tools, before), placed)
+
+    def _along(self, text: Encoded, tools: Tools, before: Tensor) -> tuple[Tensor, Tensor]:
+        index = before[:, :, None].expand(-1, -1, text.mention_BXP.shape[2])
+        covered = text.mention_BXP.gather(1, index).cumsum(1)
+        so_far = tools.so_far_TD[before].cumsum(1)
+        places = torch.arange(before.shape[1])
+        return self.network.states(text, tools, before, so_far, covered, places)
+
+    def _edges(
+        self, text: Encoded, state: Tensor, tools: Tools, placed: Tensor, lengths: Tensor
+    ) -> Tensor:
+        compatible = F.pad(self._compatible, (0, 1, 0, 1))[placed[:, :, None], placed[:, None, :]]
+        return self.network.edge_logits(
+            text, state, tools.out_TD[placed], placed, compatible, lengths
+        )
+
+
+def _is_acyclic(there: Tensor) -> bool:
+    """Whether a square matrix of edges, self-loops among them, has no cycle."""
+    matrix = there.float()
+    reach = torch.eye(len(matrix)) + matrix
+    power = matrix
+    for _ in range(max(1, len(matrix)).bit_length()):
+        power = ((power @ reach) > 0).float()
+        reach = ((reach @ reach) > 0).float()
+    return not bool(power.diagonal().any())

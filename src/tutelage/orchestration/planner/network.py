@@ -1,0 +1,344 @@
+"""The planner's network: instruction in, scores of the next tool, of workers and of edges out.
+
+Encoder: hashed features (`text.py`) with learned weights that begin as IDF, summed over the text
+for its meaning and over each word for attention; a bucket that training never meets has no vector.
+Decoder: one state for each position, from the text, the tool before, all tools so far, the
+position, and the words it attends to, which it looks for after the words that spoke of the tool
+before and away from words that are used up. Nothing is recurrent, so that all positions of a known
+plan are scored at once and a plan of 200 nodes costs 200 small steps. A tool is a learned vector
+plus its encoded text, and words that it shares with the instruction count for it, so a tool that
+training never saw is known by its text. Edges: a score for every ordered pair of positions, from
+states, tools, and what stands around the words that speak of them. `loss.py` trains it,
+`decode.py` searches with it.
+
+Shapes: `B` texts, `P` words, `N` positions, `T` tools, `W` workers, `D` width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tutelage.orchestration.planner.text import Packed
+
+POSITIONS = 32
+"""Positions with a learned vector of their own; later ones share the last."""
+WINDOW = 4
+"""Words to each side that a word is read with."""
+STEEP = 12.0
+"""Bound of how well a word can speak of a tool."""
+LEXICAL = 6.0
+"""Where the weight of shared words begins; it is learned as a multiple of this."""
+NEWCOMER = 0.0
+"""Added to the score of a tool that training never saw, whose learned part is missing."""
+SHARED_FLOOR = 0.02
+"""Shared text is told relative to the tool that shares most, which counts as this at least."""
+GAPS = 12
+"""Distances between two nodes that are told apart; see `gap_bucket`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The sizes of a network."""
+
+    tools: int
+    workers: int = 0
+    width: int = 128
+    feature_dropout: float = 0.3
+    dropout: float = 0.2
+    edge_dropout: float = 0.3
+    identity_dropout: float = 0.2
+    """How often a batch sees a tool as if it were unknown."""
+
+
+class Encoded(NamedTuple):
+    """What the decoder reads of a batch of instructions. `X` is T + 2: tools, end, start."""
+
+    hidden_BD: Tensor
+    words_BPD: Tensor
+    real_BP: Tensor
+    shared_BT: Tensor
+    """How much text each instruction and tool share."""
+    match_BPT: Tensor
+    """How well each word speaks of each tool."""
+    mention_BXP: Tensor
+    """Where each tool is spoken of: a distribution over the words; zero for end and start."""
+    centre_BX: Tensor
+    """The mean place of that; -1 for the start."""
+
+
+class Tools(NamedTuple):
+    """The tools of a catalog as vectors; row T is the end, and `before` has a row T+1 to begin."""
+
+    out_TD: Tensor
+    before_TD: Tensor
+    so_far_TD: Tensor
+
+
+class Network(nn.Module):
+    """The parameters. `idf` (BUCKETS,) starts the weights of the features; `active` (BUCKETS,)
+    says which buckets have a vector.
+    """
+
+    def __init__(self, shape: Shape, idf: Tensor, active: Tensor) -> None:
+        super().__init__()
+        self.shape = shape
+        d = shape.width
+        rows = int(active.sum())
+        self.register_buffer("row_of", torch.where(active, active.cumsum(0) - 1, rows))
+        self.row_of: Tensor
+        # The last row belongs to all buckets without a vector: it is zero and stays so.
+        self.table = nn.Parameter(torch.cat([torch.randn(rows, d) * 0.02, torch.zeros(1, d)]))
+        self.weights = nn.Parameter(torch.cat([idf[active] * 0.1, torch.zeros(1)]))
+        self.meaning = _block(d, shape.dropout)
+        self.identity = nn.Embedding(shape.tools + 1, d)
+        self.previous = nn.Embedding(shape.tools + 2, d)
+        self.so_far = nn.Embedding(shape.tools + 2, d)
+        for table in (self.identity, self.previous, self.so_far):
+            nn.init.normal_(table.weight, std=0.05)
+        nn.init.zeros_(self.so_far.weight)
+        self.text_scale = nn.Parameter(torch.tensor(0.5))
+        self.shared = nn.Parameter(torch.ones(2))
+        self.from_text = nn.Linear(d, 2 * d, bias=False)
+        nn.init.zeros_(self.from_text.weight)
+        self.position = nn.Embedding(POSITIONS, d)
+        self.bias = nn.Parameter(torch.zeros(shape.tools + 1))
+        self.mix = _block(d, shape.dropout)
+        self.word_norm = nn.LayerNorm(d)
+        self.around = nn.Parameter(torch.zeros(2 * WINDOW, d))
+        self.query = nn.Linear(d, d)
+        self.value = nn.Linear(d, d)
+        nn.init.zeros_(self.value.weight)
+        self.speak = nn.Linear(d, d, bias=False)
+        nn.init.eye_(self.speak.weight)
+        self.walk = nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Linear(16, 1))
+        self.cover = nn.Parameter(torch.tensor(1.0))
+        self.spoken = nn.Parameter(torch.tensor([1.0, 0.5]))
+        self.edge_source = nn.Linear(3 * d, d)
+        self.edge_target = nn.Linear(3 * d, d)
+        self.edge_features = nn.Sequential(nn.Linear(7, 32), nn.GELU(), nn.Linear(32, 1))
+        self.edge_gap = nn.Embedding(2 * GAPS + 1, 1)
+        nn.init.zeros_(self.edge_gap.weight)
+        self.edge_bias = nn.Parameter(torch.tensor(-1.0))
+        self.worker = nn.Sequential(
+            nn.LayerNorm(2 * d), nn.Dropout(shape.dropout), nn.Linear(2 * d, max(1, shape.workers))
+        )
+
+    # -------------------------------------------------------------- encoder
+
+    def read(
+        self, packed: Packed, tools: Packed, known: Tensor, shared_BT: Tensor
+    ) -> tuple[Encoded, Tools]:
+        """Instructions and the catalog's tools as the decoder reads them.
+
+        `known` (T,) is each tool's learned number, or -1 for one that training never saw;
+        `shared_BT` is how much text each instruction and tool share.
+        """
+        weights_F, tool_F = self._weights(packed.ids_F), self._weights(tools.ids_F)
+        ids = [packed.ids_F, tools.ids_F]
+        weights = [weights_F * packed.shares_F, tool_F * tools.shares_F]
+        count = len(packed.ids_F)
+        starts = [packed.text_starts_B, tools.text_starts_B + count]
+        ids.append(packed.ids_F)
+        weights.append(weights_F)
+        starts.append(packed.word_starts_W + count + len(tools.ids_F))
+        # One call for all bags: each would make a gradient of the table's size.
+        bags = F.embedding_bag(
+            self.row_of[torch.cat(ids)],
+            self.table,
+            torch.cat(starts),
+            mode="sum",
+            per_sample_weights=torch.cat(weights),
+        )
+        text_BD, text_TD, words_WD = bags.split(
+            [len(packed), len(tools), len(bags) - len(packed) - len(tools)]
+        )
+        hidden_BD, words_BPD = self._words(text_BD, words_WD, packed)
+        shared_BT = shared_BT / (shared_BT.amax(1, keepdim=True) + SHARED_FLOOR)
+        described = self._described(text_TD, known)
+        match_BPT, mention_BXP, centre_BX = self._mentions(words_BPD, packed.real_BP, described)
+        return Encoded(
+            hidden_BD, words_BPD, packed.real_BP, shared_BT, match_BPT, mention_BXP, centre_BX
+        ), described
+
+    def _mentions(
+        self, words_BPD: Tensor, real_BP: Tensor, tools: Tools
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """How well words speak of tools, and where each tool is spoken of."""
+        spoken_TD = self.speak(tools.out_TD[:-1])
+        match_BPT = words_BPD @ spoken_TD.T / math.sqrt(words_BPD.shape[-1])
+        match_BPT = match_BPT.clamp(-STEEP, STEEP)
+        hidden = ~real_BP[:, :, None]
+        mention_BTP = match_BPT.masked_fill(hidden, float("-inf")).softmax(1).transpose(1, 2)
+        places_P = torch.arange(real_BP.shape[1], dtype=torch.float32)
+        centre_BT = mention_BTP @ places_P
+        mention_BXP = F.pad(mention_BTP, (0, 0, 0, 2))
+        centre_BX = torch.cat(
+            [F.pad(centre_BT, (0, 1)), centre_BT.new_full((len(centre_BT), 1), -1.0)], 1
+        )
+        return match_BPT, mention_BXP, centre_BX
+
+    def _weights(self, ids_F: Tensor) -> Tensor:
+        weights_F = self.weights[self.row_of[ids_F]].abs()
+        if self.training and self.shape.feature_dropout > 0:
+            kept = 1 - self.shape.feature_dropout
+            weights_F = weights_F * (torch.rand(len(ids_F)) < kept) / kept
+        return weights_F
+
+    def _words(self, text_BD: Tensor, words_WD: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
+        """The meaning of each text, and its words with what stands around them."""
+        hidden_BD = text_BD + self.meaning(text_BD)
+        words_BPD = self.word_norm(words_WD)[packed.places_BP] * packed.real_BP[:, :, None]
+        around_BPD = words_BPD
+        for step in range(1, WINDOW + 1):
+            left = F.pad(words_BPD, (0, 0, step, 0))[:, :-step]
+            right = F.pad(words_BPD, (0, 0, 0, step))[:, step:]
+            around_BPD = around_BPD + self.around[step - 1] * left + self.around[-step] * right
+        return hidden_BD, around_BPD
+
+    def _described(self, text_TD: Tensor, known: Tensor) -> Tools:
+        seen_T = (known >= 0).float()
+        if self.training and self.shape.identity_dropout > 0:
+            seen_T = seen_T * (torch.rand(len(known)) >= self.shape.identity_dropout)
+        place_T = known.clamp(min=0)
+        before_TD, so_far_TD = self.from_text(text_TD).chunk(2, dim=-1)
+        end = self.shape.tools
+        out = self.identity(place_T) * seen_T[:, None] + self.text_scale * text_TD
+        before = self.previous(place_T) * seen_T[:, None] + before_TD
+        so_far = self.so_far(place_T) * seen_T[:, None] + so_far_TD
+        edge = torch.zeros(2, text_TD.shape[1])
+        return Tools(
+            torch.cat([out, self.identity.weight[end:]]),
+            torch.cat([before, self.previous.weight[end:]]),
+            torch.cat([so_far, edge]),
+        )
+
+    # -------------------------------------------------------------- decoder
+
+    def states(
+        self,
+        text: Encoded,
+        tools: Tools,
+        before_BN: Tensor,
+        sum_BND: Tensor,
+        covered_BNP: Tensor,
+        position_N: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """(B, N, D) the state at each position, and (B, N, P) which words it attends to.
+
+        `before_BN` is the tool before (T+1 at the start), `sum_BND` the sum of `so_far` over all
+        tools before, `covered_BNP` the sum of their mentions.
+        """
+        place_ND = self.position(position_N.clamp(max=POSITIONS - 1))
+        state = text.hidden_BD[:, None] + tools.before_TD[before_BN] + sum_BND + place_ND
+        # Words are many and states are few, so keys and values are made on the states' side.
+        scores = self.query(state) @ text.words_BPD.transpose(1, 2) / math.sqrt(state.shape[-1])
+        gap_BNP = (
+            torch.arange(text.real_BP.shape[1])[None, None]
+            - text.centre_BX.gather(1, before_BN)[:, :, None]
+        )
+        walked = torch.stack(
+            [
+                gap_BNP / 16,
+                torch.tanh(gap_BNP / 4),
+                torch.exp(-(gap_BNP**2) / 32),
+                (gap_BNP < 0).float(),
+            ],
+            dim=-1,
+        )
+        scores = scores + self.walk(walked).squeeze(-1) - self.cover * covered_BNP
+        scores = scores.masked_fill(~text.real_BP[:, None], float("-inf"))
+        attend_BNP = scores.softmax(-1)
+        state = state + self.value(attend_BNP @ text.words_BPD)
+        return state + self.mix(state), attend_BNP
+
+    def type_logits(
+        self, text: Encoded, state_BND: Tensor, attend_BNP: Tensor, tools: Tools, known: Tensor
+    ) -> Tensor:
+        """(B, N, T+1): the score of each tool, and last of the end.
+
+        A tool is scored by the state, by the words it shares with the whole instruction, and by how
+        well the words that the state attends to speak of it.
+        """
+        bias_T = torch.where(known >= 0, self.bias[known.clamp(min=0)], NEWCOMER)
+        shared = F.pad(LEXICAL * self.shared[0] * text.shared_BT, (0, 1))
+        spoken = torch.log(attend_BNP @ text.match_BPT.exp() + 1e-9)
+        logits = state_BND @ tools.out_TD.T + torch.cat([bias_T, self.bias[-1:]]) + shared[:, None]
+        return logits + F.pad(self.spoken[0] * spoken, (0, 1))
+
+    def set_logits(self, text: Encoded, tools: Tools) -> Tensor:
+        """(B, T): the score of each tool to stand anywhere in the plan."""
+        hidden = ~text.real_BP[:, :, None]
+        spoken = text.match_BPT.masked_fill(hidden, float("-inf")).logsumexp(1)
+        plain = text.hidden_BD @ tools.out_TD[:-1].T + LEXICAL * self.shared[1] * text.shared_BT
+        return plain + self.spoken[1] * (spoken - 3.0)
+
+    def worker_logits(self, state_BND: Tensor, tool_BND: Tensor) -> Tensor:
+        """(B, N, W)."""
+        return self.worker(torch.cat([state_BND, tool_BND], dim=-1))
+
+    def edge_logits(
+        self,
+        text: Encoded,
+        state_BND: Tensor,
+        tool_BND: Tensor,
+        placed_BN: Tensor,
+        compatible_BNN: Tensor,
+        lengths_B: Tensor,
+    ) -> Tensor:
+        """(B, N, N): the score of "row before column" for every ordered pair, diagonal included.
+
+        `placed_BN` are the tools; what stands around their mentions says what they work on.
+        """
+        index = placed_BN[:, :, None].expand(-1, -1, text.mention_BXP.shape[2])
+        spoken_BND = text.mention_BXP.gather(1, index) @ text.words_BPD
+        both = F.dropout(
+            torch.cat([state_BND, tool_BND, spoken_BND], dim=-1),
+            self.shape.edge_dropout,
+            self.training,
+        )
+        count = both.shape[1]
+        source, target = self.edge_source(both), self.edge_target(both)
+        scores = source @ target.transpose(1, 2) / math.sqrt(source.shape[-1])
+        steps = torch.arange(count)
+        gap_NN = steps[None, :] - steps[:, None]
+        length = lengths_B[:, None, None].float().clamp(min=1)
+        centre_BN = text.centre_BX.gather(1, placed_BN)
+        apart_BNN = centre_BN[:, None, :] - centre_BN[:, :, None]
+        known = torch.stack(
+            [
+                compatible_BNN,
+                gap_NN.float() / length,
+                (gap_NN == 1).float().expand_as(compatible_BNN),
+                (steps.float()[None, None, :] / length).expand_as(compatible_BNN),
+                torch.log(length).expand_as(compatible_BNN),
+                torch.tanh(apart_BNN / 8),
+                torch.exp(-(apart_BNN**2) / 128),
+            ],
+            dim=-1,
+        )
+        by_gap = self.edge_gap(gap_bucket(gap_NN)).squeeze(-1)
+        return scores + self.edge_features(known).squeeze(-1) + by_gap + self.edge_bias
+
+
+def gap_bucket(gap: Tensor) -> Tensor:
+    """A signed distance as a bucket of 2 * GAPS + 1: exact up to 4, then by powers of two."""
+    size = gap.abs()
+    far = 2 + torch.log2(size.clamp(min=1).float()).floor().long()
+    bucket = torch.where(size <= 4, size, far + 1).clamp(max=GAPS)
+    return torch.where(gap < 0, -bucket, bucket) + GAPS
+
+
+def _block(width: int, dropout: float) -> nn.Sequential:
+    return nn.Sequential(
+        nn.LayerNorm(width),
+        nn.Linear(width, 2 * width),
+        nn.GELU(),
+        nn.Dropout(dropout),
+        nn.Linear(2 * width, width),
+    )

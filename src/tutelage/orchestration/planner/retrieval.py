@@ -1,0 +1,149 @@
+"""What similar instructions were answered with: a prior for the decoder.
+
+The training plans are kept with the TF-IDF vectors of their instructions. For a new instruction the
+nearest ones vote, by similarity, for the tools that stand in their plans and for what follows what;
+the votes are mixed into the decoder's scores with a weight that validation chose. `decode.py` asks,
+`metrics.py` uses the same search for the baseline that copies the nearest plan.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tutelage.orchestration.planner.text import BUCKETS, Features
+
+NEIGHBOURS = 16
+FLOOR = 0.01
+"""Added to a vote before its logarithm is taken."""
+UNKNOWN = 0.1
+"""The vote for a tool that no memory can have: it was not in training."""
+_SHARPNESS = 12.0
+_ROWS = 256
+
+
+class Rows(NamedTuple):
+    """Texts as sparse unit vectors over the buckets (CSR)."""
+
+    starts_M1: Tensor
+    ids_F: Tensor
+    values_F: Tensor
+
+
+class Memory(NamedTuple):
+    """Instructions and their plans."""
+
+    texts: Rows
+    plans_MN: Tensor
+    """Tools by number, the end after the last one, -1 beyond."""
+
+
+class Neighbours(NamedTuple):
+    """For each of B texts its nearest memories, the nearest first."""
+
+    index_BK: Tensor
+    share_BK: Tensor
+    """Softmax of the similarities: how much each may say."""
+
+
+def remember(texts: Sequence[Features], idf: Tensor, plans_MN: Tensor) -> Memory:
+    """The memory of training instructions and their plans."""
+    return Memory(sparse_rows(texts, idf), plans_MN)
+
+
+def sparse_rows(texts: Sequence[Features], weights: Tensor) -> Rows:
+    """Each text as the unit vector of its features, weighed by (BUCKETS,) `weights`."""
+    found = [_unit(text, weights.numpy()) for text in texts]
+    sizes = np.cumsum([len(ids) for ids, _ in found])
+    return Rows(
+        torch.from_numpy(np.concatenate([[0], sizes])),
+        torch.from_numpy(np.concatenate([ids for ids, _ in found])),
+        torch.from_numpy(np.concatenate([values for _, values in found])),
+    )
+
+
+def _unit(text: Features, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    found = np.unique(text.ids)
+    values = weights[found]
+    return found, (values / max(1e-9, float(np.sqrt((values**2).sum())))).astype(np.float32)
+
+
+def products(rows: Rows, texts: Sequence[Features], weights: Tensor) -> Tensor:
+    """(B, M): the inner products of texts, as unit vectors weighed by `weights`, with the rows."""
+    size = (len(rows.starts_M1) - 1, BUCKETS)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*Sparse CSR.*")
+        matrix = torch.sparse_csr_tensor(*rows, size=size, check_invariants=False)
+    parts: list[Tensor] = []
+    for begin in range(0, len(texts), _ROWS):
+        some = texts[begin : begin + _ROWS]
+        dense = torch.zeros(BUCKETS, len(some))
+        for column, text in enumerate(some):
+            ids, values = _unit(text, weights.numpy())
+            dense[torch.from_numpy(ids), column] = torch.from_numpy(values)
+        parts.append((matrix @ dense).T)
+    return torch.cat(parts)
+
+
+def neighbours(
+    memory: Memory, texts: Sequence[Features], idf: Tensor, count: int = NEIGHBOURS
+) -> Neighbours:
+    """The nearest memories of each text."""
+    found = products(memory.texts, texts, idf)
+    value, index = found.topk(min(count, found.shape[1]), dim=1)
+    return Neighbours(index, (value * _SHARPNESS).softmax(1))
+
+
+class Prior(NamedTuple):
+    """The votes for a batch of instructions."""
+
+    plans_BKN: Tensor
+    """The neighbours' plans in the numbers of the catalog, -1 where there is nothing."""
+    share_BK: Tensor
+    anywhere_BT: Tensor
+    """Share of votes for each tool to stand anywhere in the plan."""
+    lengths_BK: Tensor
+    new_T: Tensor
+    """Which tools training never saw."""
+    weight: float
+
+    def scores(self, before_BS: Tensor, start: int, step: int) -> Tensor:
+        """(B, S, T+1): what to add to the scores of the tool at `step`, after `before_BS`.
+
+        The votes are the mean of "stands in the plan" (for the end: "is as long as this") and
+        "follows the tool before".
+        """
+        plans = self.plans_BKN
+        follows = torch.zeros(*before_BS.shape, self.anywhere_BT.shape[1] + 1)
+        chains = torch.cat([torch.full((*plans.shape[:2], 1), start), plans], dim=2)
+        for place in range(before_BS.shape[1]):
+            match = (chains[:, :, :-1] == before_BS[:, place, None, None]) & (plans >= 0)
+            votes = (match * self.share_BK[:, :, None]).flatten(1)
+            follows[:, place].scatter_add_(1, plans.clamp(min=0).flatten(1), votes)
+        as_long_B1 = ((self.lengths_BK == step) * self.share_BK).sum(1, keepdim=True)
+        anywhere = torch.cat([self.anywhere_BT, as_long_B1], dim=1)
+        votes = 0.5 * (follows + anywhere[:, None]).clamp(max=2.0)
+        votes[:, :, :-1] = torch.where(self.new_T, UNKNOWN, votes[:, :, :-1])
+        return self.weight * torch.log(votes + FLOOR)
+
+
+def prior_of(memory: Memory, near: Neighbours, numbers_V: Tensor, weight: float) -> Prior:
+    """The votes of the neighbours. `numbers_V` gives the place in the catalog for each number of
+    the memory's plans, -1 for a tool that the catalog lacks; its last entry is the end.
+    """
+    raw = memory.plans_MN[near.index_BK]
+    plans = torch.where(raw >= 0, numbers_V[raw.clamp(min=0)], -1)
+    tools = int(numbers_V[-1])
+    is_tool = (plans >= 0) & (plans < tools)
+    anywhere = torch.zeros(len(plans), tools + 1)
+    places = torch.where(is_tool, plans, tools).flatten(1)
+    anywhere.scatter_add_(1, places, (near.share_BK[:, :, None] * is_tool).flatten(1))
+    lengths = ((raw >= 0).sum(2) - 1).clamp(min=0)
+    new = torch.ones(tools, dtype=torch.bool)
+    new[numbers_V[:-1][numbers_V[:-1] >= 0]] = False
+    return Prior(plans, near.share_BK, anywhere[:, :tools].clamp(max=1.0), lengths, new, weight)

@@ -1,0 +1,118 @@
+"""Checkpoints of a planner: the document's fields, and all that planning needs.
+
+`epoch, model_state_dict, optimizer_state_dict, val_loss` are the document's; beside them lie the
+vocabulary of task types and workers, the sizes of the network, the search weights and the memory of
+the retrieval prior, all as tensors and plain data, so that `torch.load(weights_only=True)` reads
+the file. `model.py` has what is stored.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+
+from tutelage.errors import ModelError, RunError
+from tutelage.orchestration.planner.decode import SearchSettings
+from tutelage.orchestration.planner.model import PlannerModel
+from tutelage.orchestration.planner.network import Shape
+from tutelage.orchestration.planner.retrieval import Memory, Rows
+from tutelage.orchestration.planner.vocabulary import Vocabulary
+
+PHASE1 = "phase1_best.pth"
+BEST = "checkpoint_best.pth"
+FORMAT = 1
+
+
+def checkpoint(
+    model: PlannerModel, optimizer: Mapping[str, Any], epoch: int, val_loss: float
+) -> dict[str, Any]:
+    """The content of a checkpoint."""
+    memory = model.memory
+    return {
+        "epoch": epoch,
+        "model_state_dict": model.state_dict(),
+        "optimizer_state_dict": dict(optimizer),
+        "val_loss": val_loss,
+        "format": FORMAT,
+        "vocabulary": model.vocabulary.state(),
+        "task_types": dict(enumerate(model.vocabulary.catalog.names)),
+        "shape": asdict(model.shape),
+        "search": asdict(model.settings),
+        "memory": None
+        if memory is None
+        else {"texts": list(memory.texts), "plans": memory.plans_MN},
+    }
+
+
+def write(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a file of tensors aside and rename it. Raises `RunError`."""
+    aside = path.with_name(path.name + ".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(dict(content), aside)
+        os.replace(aside, path)
+    except (OSError, RuntimeError) as error:
+        aside.unlink(missing_ok=True)
+        raise RunError(f"cannot write {str(path)!r}: {str(error).partition(chr(10))[0]}") from error
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """The content of a file of tensors. Raises `ModelError`."""
+    try:
+        found = torch.load(path, weights_only=True, map_location="cpu")
+    except FileNotFoundError as error:
+        raise ModelError(
+            f"there is no file {str(path)!r}; train with: tutelage train planner"
+        ) from error
+    except (OSError, RuntimeError, EOFError, UnpicklingError, ValueError, KeyError) as error:
+        raise ModelError(
+            f"{str(path)!r} is no checkpoint that can be read: {str(error).partition(chr(10))[0]}"
+        ) from error
+    if not isinstance(found, dict):
+        raise ModelError(f"{str(path)!r} is no checkpoint: it holds a {type(found).__name__}")
+    return found
+
+
+def load_planner(path: str | Path) -> PlannerModel:
+    """The planner of a checkpoint, a run folder or a folder of checkpoints, ready to plan.
+
+    Raises `ModelError` when there is none, or it is none of ours.
+    """
+    place = find(path)
+    found = read(place)
+    needed = ("model_state_dict", "vocabulary", "shape", "search")
+    missing = [key for key in needed if key not in found]
+    if missing or found.get("format") != FORMAT:
+        raise ModelError(
+            f"{str(place)!r} is no planner of this version: it lacks {missing or 'its format'}; "
+            f"train one with: tutelage train planner"
+        )
+    state: dict[str, Any] = found["model_state_dict"]
+    active = state["network.row_of"] < len(state["network.table"]) - 1
+    model = PlannerModel(
+        Vocabulary.from_state(found["vocabulary"]), state["idf"], active, Shape(**found["shape"])
+    )
+    model.load_state_dict(state)
+    model.settings = SearchSettings(**found["search"])
+    if found["memory"] is not None:
+        texts, plans = found["memory"]["texts"], found["memory"]["plans"]
+        model.memory = Memory(Rows(*texts), plans)
+    return model.eval()
+
+
+def find(path: str | Path) -> Path:
+    """The checkpoint that a path means. Raises `ModelError` when there is none."""
+    place = Path(path)
+    if place.is_dir():
+        inside = (place / PHASE1, place / "checkpoints" / PHASE1, place / BEST)
+        for candidate in inside:
+            if candidate.is_file():
+                return candidate
+        raise ModelError(f"{str(path)!r} has no {PHASE1}; train with: tutelage train planner")
+    return place

@@ -1,0 +1,70 @@
+"""A workflow of the environment as a plan for the real executor, with the same verifier.
+
+The environment is a fast copy of what the executor does on recorded outcomes. Here a workflow is
+turned back into a `Plan` whose nodes name their rows, so both can run it and be compared decision
+by decision; the same plans are how a trained router is watched at work. `pools/replay.py` answers.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tutelage.errors import ConfigError
+from tutelage.orchestration.executor import ExecutorSettings, Hint
+from tutelage.orchestration.outcomes import OutcomeTable
+from tutelage.orchestration.plan import Node, Plan
+from tutelage.orchestration.predictor import VerifierRates
+from tutelage.orchestration.selector.workflows import Scenario, Workflows
+from tutelage.orchestration.verifiers import Verdict
+from tutelage.orchestration.workers import Answer, Work
+
+_REPLAYED = re.compile(r"\[replayed (?P<row>.+) by (?P<worker>.+): (?:right|wrong)\]")
+
+
+class RecordedVerifier:
+    """Errs at stated rates, on the same answers every time: the draws are the table's."""
+
+    def __init__(self, table: OutcomeTable, rates: VerifierRates) -> None:
+        self._table, self._rates = table, rates
+        self._rows = {name: i for i, name in enumerate(table.ids)}
+        self._columns = {name: j for j, name in enumerate(table.names)}
+
+    async def check(self, work: Work, answer: Answer) -> Verdict:
+        """See `Verifier`. Raises `ConfigError` for an answer that is not of a replay pool."""
+        found = _REPLAYED.fullmatch(answer.output)
+        if found is None or found["row"] not in self._rows or answer.correct is None:
+            raise ConfigError(
+                f"node {work.node}: {answer.output!r:.80} is no replayed outcome of this table; "
+                "this verifier goes with ReplayPool"
+            )
+        draw = self._table.draws_QW[self._rows[found["row"]], self._columns[found["worker"]]]
+        share = self._rates.passes_right if answer.correct else self._rates.passes_wrong
+        passed = bool(draw < share)
+        return Verdict(passed, "looks right" if passed else "looks wrong")
+
+
+def as_plan(table: OutcomeTable, flows: Workflows, b: int) -> tuple[Plan, dict[int, Hint]]:
+    """Workflow `b` as a plan, and the rows that its nodes stand for."""
+    rows = [int(q) for q in flows.query_BN[b] if q >= 0]
+    nodes = tuple(
+        Node(
+            tool=table.types[row],
+            after=tuple(i for i in range(len(rows)) if flows.parents_BNN[b, i, j]),
+            description=table.instructions[row],
+        )
+        for j, row in enumerate(rows)
+    )
+    hints = {j: Hint(key=table.ids[row]) for j, row in enumerate(rows)}
+    return Plan(f"workflow {b}", nodes), hints
+
+
+def as_settings(scenario: Scenario, flows: Workflows, b: int) -> ExecutorSettings:
+    """How the executor has to run it to keep the environment's rules."""
+    deadline = float(flows.deadline_B[b])
+    return ExecutorSettings(
+        max_tries=scenario.max_tries,
+        retries=0,
+        try_timeout=None,
+        deadline=deadline if deadline != float("inf") else None,
+        on_failure="fail_fast",
+    )

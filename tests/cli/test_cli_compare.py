@@ -1,0 +1,297 @@
+"""`tutelage compare`: runs of all kinds from their folders, on the terminal and in files."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .compared_runs import prompt_run, rewards, tasks, weights_run
+from .conftest import Tutelage
+
+AGENT = {"agent": "solve", "reward": "numeric_partial_credit", "remote": {}}
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    """A prompt search, a supervised and a reinforced training, all on the same tasks."""
+    runs = tmp_path / "runs"
+    start = rewards(80, 0.15, 3, 0.1)
+    prompt_run(runs / "apo-1", rewards(80, 0.12, 1, 0.5), rewards(80, 0.96, 2))
+    weights_run(runs / "sft-1", start, rewards(80, 0.5, 4), agent=AGENT, estimator="sft")
+    weights_run(runs / "rl-1", start, rewards(80, 0.98, 5), agent=AGENT)
+    return runs
+
+
+def found(tutelage: Tutelage, *args: str) -> dict[str, Any]:
+    """The comparison as JSON."""
+    done = tutelage("compare", *args, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_runs_of_three_kinds_in_one_table(tutelage: Tutelage, three: Path) -> None:
+    done = tutelage("compare", "apo-1", "sft-1", "rl-1")
+    assert done.exit_code == 0, done.output
+    assert "3 runs on the same 80 held-out test tasks" in done.stdout
+    lines = {line[:17].strip(): line[17:].split() for line in done.stdout.splitlines()}
+    trained = "prompt, by apo weights, by sft weights, by grpo"
+    assert lines["trained"] == trained.split()
+    assert lines["verdict"] == ["improved"] * 3
+    assert lines["cost"] == ["$", "0.2345", "$", "0.00", "$", "0.00"]
+    assert lines["optimiser calls"] == ["36", "0", "0"]
+    assert lines["tokens"][:3] == ["1", "234", "567"]
+    assert "rl-1 over sft-1" in done.stdout
+    assert "The base models differ" in done.stdout
+    assert "runs/apo-1/best_prompt.txt" in done.stdout
+
+
+def test_every_number_is_in_the_json(tutelage: Tutelage, three: Path) -> None:
+    told = found(tutelage, "apo-1", "sft-1", "rl-1")
+    apo, sft, rl = told["runs"]
+    assert apo["run"]["spent"] == {
+        "rollouts": 760,
+        "test_rollouts": 160,
+        "calls": 1873,
+        "optimiser_calls": 36,
+        "tokens": 1_234_567,
+        "dollars": 0.2345,
+        "seconds": 68.4,
+    }
+    # Two calls a rollout, of 4 and 12 prompt tokens and 2 sampled ones each.
+    assert rl["run"]["spent"]["rollouts"] == rl["run"]["spent"]["test_rollouts"] == 320
+    assert rl["run"]["spent"]["calls"] == 640
+    assert rl["run"]["spent"]["tokens"] == 320 * (4 + 12 + 4)
+    assert sft["run"]["base_mark"] == rl["run"]["base_mark"] != apo["run"]["base_mark"]
+    assert {r["run"]["grader"] for r in told["runs"]} == {"numeric_partial_credit"}
+    after = rewards(80, 0.98, 5)
+    assert rl["means"]["reward_after"] == pytest.approx(sum(after) / 80)
+    assert rl["means"]["exact_after"] == pytest.approx(sum(r == 1 for r in after) / 80)
+    assert rl["reward"]["low"] < rl["reward"]["mean"] < rl["reward"]["high"]
+    assert rl["reward"]["wins"] + rl["reward"]["losses"] + rl["reward"]["ties"] == 80
+    assert [(p["first"], p["second"]) for p in told["pairs"]] == [
+        ("apo-1", "sft-1"), ("apo-1", "rl-1"), ("sft-1", "rl-1"),
+    ]  # fmt: skip
+    assert told["pairs"][2]["verdict"] == "improved"
+    assert told["pairs"][2]["caveats"] == []
+    assert told["same_tasks"] is True
+
+
+@pytest.mark.parametrize("width", ["60", "80", "100"])
+def test_it_fits_the_terminal(
+    tutelage: Tutelage, three: Path, width: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    done = tutelage("compare", "apo-1", "sft-1", "rl-1")
+    table = done.stdout.partition("has the highest reward")[0].splitlines()[:-1]
+    assert max(len(line.rstrip()) for line in table) <= int(width)
+    assert done.stdout.count("trained") == (2 if width == "60" else 1)
+
+
+def test_the_picture_marks_every_interval(tutelage: Tutelage, three: Path) -> None:
+    from tutelage.cli.compare import draw
+    from tutelage.cli.compare_words import picture
+    from tutelage.evaluate.compare import compare
+    from tutelage.train.compared import read_facts
+    from tutelage.train.folder import RunFolder
+
+    runs = [read_facts(RunFolder(three / name)) for name in ("apo-1", "sft-1", "rl-1")]
+    drawn = picture(compare(runs).rows)
+    assert drawn is not None
+    lines = [str(line) for line in draw(drawn, 80, utf8=False)]
+    for line in lines[1:-1]:
+        assert re.search(r":\s+\|-*o-*\|$", line), line
+    assert lines[-1].split()[0] == "0"
+    assert max(map(len, lines[:-1])) <= 80
+
+
+class _Reader(HTMLParser):
+    """What a page shows, and whether its tags close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.cells: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("td", "th"):
+            self.cells.append(data)
+
+
+def test_the_page_stands_alone_and_escapes_what_it_shows(
+    tutelage: Tutelage, tmp_path: Path
+) -> None:
+    name = "rl<img src=x>"
+    weights_run(tmp_path / "runs" / name, [0.0] * 60, [1.0] * 60, agent=AGENT)
+    weights_run(tmp_path / "runs" / "b", [0.0] * 60, [1.0] * 60, agent=AGENT)
+    done = tutelage("compare", "rl", "b", "--out", "table.html")
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "table.html").read_text()
+    reader = _Reader()
+    reader.feed(page)
+    assert reader.open == []
+    assert name in reader.cells
+    assert "<img" not in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert "default-src 'none'" in page
+    assert "<svg" in page
+
+
+def test_the_markdown_holds_the_same_cells(tutelage: Tutelage, three: Path) -> None:
+    done = tutelage("compare", "apo-1", "rl-1", "--out", "table.md")
+    assert done.exit_code == 0, done.output
+    rows = [
+        [cell.strip() for cell in line.strip("| ").split(" | ")]
+        for line in (three.parent / "table.md").read_text().splitlines()
+        if line.startswith("|")
+    ]
+    cells = {row[0]: row[1:] for row in rows}
+    assert cells["verdict"] == ["**improved**", "**improved**"]
+    assert cells["cost"] == ["$ 0.2345", "$ 0.00"]
+    assert {len(row) for row in rows[1:20]} == {3}
+
+
+def test_a_file_can_hold_the_json(tutelage: Tutelage, three: Path) -> None:
+    assert tutelage("compare", "rl-1", "--out", "deep/table.json").exit_code == 0
+    told = json.loads((three.parent / "deep" / "table.json").read_text())
+    assert [r["run"]["name"] for r in told["runs"]] == ["rl-1"]
+
+
+def test_other_tasks_graders_and_unknown_prices_are_said(
+    tutelage: Tutelage, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    prompt_run(runs / "a", [0.0] * 60, [1.0] * 60, known=False)
+    prompt_run(runs / "b", [0.0] * 60, [1.0] * 60, test=tasks(60, 500), reward="math")
+    done = tutelage("compare", "a", "b")
+    assert "2 runs that share no test task" in done.stdout
+    assert "price not known" in done.stdout
+    assert "cannot be ranked" in done.stdout
+    assert "other grader: numeric_partial_credit and math" in done.stdout
+    assert "no task in common" in done.stdout
+
+
+def test_the_same_tasks_under_other_ids_still_meet(tutelage: Tutelage, tmp_path: Path) -> None:
+    from tutelage.types import Task
+
+    runs = tmp_path / "runs"
+    renamed = [Task(f"other-{t.id}", {**t.fields, "note": "mine"}) for t in tasks(60)]
+    weights_run(runs / "a", [0.0] * 60, [0.5] * 60, agent=AGENT)
+    weights_run(runs / "b", [0.0] * 60, [1.0] * 60, agent=AGENT, test=renamed)
+    told = found(tutelage, "a", "b")
+    assert told["same_tasks"] is True
+    assert told["pairs"][0]["reward"]["mean"] == 0.5
+
+
+def test_a_later_look_at_other_tasks_is_not_the_sealed_test(
+    tutelage: Tutelage, tmp_path: Path
+) -> None:
+    run = prompt_run(tmp_path / "runs" / "a", [0.0] * 60, [1.0] * 60)
+    lines = run.tasks("test").read_text().splitlines()[:50]
+    run.tasks("test").write_text("\n".join(lines) + "\n")
+    assert found(tutelage, "a")["runs"][0]["tasks"] == 50
+
+
+def test_a_seed_prompt_that_won_is_compared_with_itself(tutelage: Tutelage, tmp_path: Path) -> None:
+    run = prompt_run(tmp_path / "runs" / "a", [0.5] * 60, [0.5] * 60)
+    from sqlalchemy import create_engine, text
+
+    with create_engine(f"sqlite:///{run.store}").begin() as conn:
+        conn.execute(text("delete from rollouts where label = 'best'"))
+    result = json.loads(run.result.read_text())
+    run.result.write_text(json.dumps(result | {"seed_components": result["components"]}))
+    (row,) = found(tutelage, "a")["runs"]
+    assert row["verdict"] == "no evidence"
+    assert row["reward"]["ties"] == 60
+
+
+def test_a_run_that_was_stopped_or_lost_its_store_says_less(
+    tutelage: Tutelage, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    stopped = weights_run(runs / "stopped", [0.0] * 60, [], agent=AGENT)
+    stopped.result.unlink()
+    lost = prompt_run(runs / "lost", [0.0] * 60, [1.0] * 60)
+    lost.store.unlink()
+    done = tutelage("compare", "stopped", "lost")
+    assert done.exit_code == 0, done.output
+    assert "stopped is unfinished, so its numbers are not final" in done.stdout
+    assert "lost: it has no store" in done.stdout
+    told = found(tutelage, "lost")["runs"][0]
+    assert told["means"]["reward_after"] == 1.0
+    assert told["reward"] is None
+
+
+def test_a_test_that_was_opened_often_is_said(tutelage: Tutelage, tmp_path: Path) -> None:
+    run = prompt_run(tmp_path / "runs" / "a", [0.0] * 60, [1.0] * 60)
+    result = json.loads(run.result.read_text())
+    run.result.write_text(json.dumps(result | {"test": {"looks": 3}}))
+    assert "its test was opened 3 times" in tutelage("compare", "a").stdout
+
+
+def test_a_planner_stands_beside_them_without_scores_by_task(
+    tutelage: Tutelage, three: Path
+) -> None:
+    place = three / "planner-1"
+    place.mkdir()
+    (place / "config.json").write_text(json.dumps({"config": {"recipe": "planner", "phase": "1"}}))
+    (place / "result.json").write_text(json.dumps({"status": "finished", "wall_seconds": 60}))
+    told = found(tutelage, "rl-1", "planner-1")
+    row = told["runs"][1]
+    assert (row["run"]["trained"], row["run"]["algorithm"]) == ("orchestration", "planner")
+    assert row["reward"] is None
+    assert told["conclusion"] is None
+    done = tutelage("compare", "rl-1", "planner-1")
+    assert "a planner is scored on plans, not tasks" in done.stdout
+    assert "not measured" in done.stdout
+
+
+def test_the_measure_can_be_chosen(tutelage: Tutelage, three: Path) -> None:
+    told = found(tutelage, "sft-1", "rl-1", "--measure", "sampled")
+    assert {row["measure"] for row in told["runs"]} == {"sampled"}
+    done = tutelage("compare", "rl-1", "--measure", "best")
+    assert done.exit_code == 2
+    assert "auto, greedy, sampled" in done.stderr
+
+
+def test_bad_input_is_refused_in_words(tutelage: Tutelage, three: Path) -> None:
+    done = tutelage("compare", "rl-1", "--out", "table.pdf")
+    assert done.exit_code == 2
+    assert ".html" in done.stderr
+    done = tutelage("compare", "rl-9")
+    assert done.exit_code == 2
+    assert "there is no run" in done.stderr
+    assert "rl-1" in done.stderr
+    (three.parent / "file").write_text("")
+    done = tutelage("compare", "rl-1", "--out", "file/table.md")
+    assert done.exit_code == 2
+    assert "cannot write" in done.stderr
+
+
+def test_a_run_named_twice_is_one(tutelage: Tutelage, three: Path) -> None:
+    assert len(found(tutelage, "rl-1", "runs/rl-1")["runs"]) == 1
+
+
+def test_it_needs_no_torch(three: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from tutelage.train.compared import read_facts; "
+        "from tutelage.train.folder import RunFolder; from pathlib import Path; "
+        f"print(read_facts(RunFolder(Path({str(three / 'rl-1')!r}))).algorithm); "
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["grpo", "False"], done.stderr

@@ -1,0 +1,309 @@
+"""`tutelage orchestrate run|collect|audit`: what they print, store, refuse, and go on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tutelage.cli import build_app
+from tutelage.cli.orchestrate_parts import seconds
+from tutelage.errors import ConfigError
+from tutelage.gateway import Gateway, ScriptedClient
+from tutelage.gateway.scripted import ScriptedReply
+from tutelage.store import open_store
+
+PLAN = {
+    "instruction": "Say it",
+    "nodes": [
+        {"tool": "write_article"},
+        {"tool": "read_aloud", "arguments": {"text": "<node-0>"}},
+    ],
+}
+FAST = {
+    "price_in": 1.0,
+    "price_out": 1.0,
+    "latency": 0.0,
+    "skills": {"*": 1.0},
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a plan and one worker that is always right, at once."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("OPENAI_API_KEY", "OTEL_EXPORTER_OTLP_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "plan.json").write_text(json.dumps(PLAN))
+    (tmp_path / "workers.json").write_text(json.dumps([{"name": "sure", **FAST}]))
+    return tmp_path
+
+
+def call(*args: str) -> Any:
+    return CliRunner().invoke(build_app(), ["orchestrate", *args], prog_name="tutelage")
+
+
+def run(*args: str) -> Any:
+    return call("run", "--plan", "plan.json", "--workers", "workers.json", *args)
+
+
+def test_a_run_prints_stores_and_can_be_shown(here: Path) -> None:
+    done = run("--budget", "0.05", "--deadline", "20s", "--output", "runs/one", "--seed", "1")
+    assert done.exit_code == 0, done.output
+    assert "SIMULATED: no model is asked" in done.stderr
+    assert "execution  succeeded (a mock: no model was asked)" in done.stdout
+    assert "write_article -> read_aloud" in done.stdout
+    shown = CliRunner().invoke(build_app(), ["show", "runs/one"])
+    assert shown.exit_code == 0, shown.output
+    for part in ("invoke_workflow Say it", "plan", "execute_tool read_aloud", "chat sure"):
+        assert part in shown.stdout
+    with open_store(here / "runs/one/store.db", create=False) as store:
+        (rollout,) = store.rollouts("one")
+        assert store.run("one").status.value == "succeeded"
+        assert rollout.last.answer == "[simulated read_aloud #1: done]"
+    listed = CliRunner().invoke(build_app(), ["runs"])
+    assert "succeeded" in listed.stdout
+
+
+def test_without_a_plan_one_is_made_and_said_where_from(here: Path) -> None:
+    done = call("run", "Summarise the report and translate it", "--json", "--seed", "3")
+    assert "copied from the nearest of 1000 synthetic workflows" in done.stderr
+    row = json.loads(done.stdout)
+    assert row["plan"]["instruction"] == "Summarise the report and translate it"
+    assert row["mock"] is True
+    assert row["total_cost"] == pytest.approx(sum(step["cost"] for step in row["steps"]))
+    assert done.exit_code == (0 if row["success"] else 1)
+
+
+def test_a_failed_execution_exits_with_1(here: Path) -> None:
+    hopeless = [{"name": "never", **FAST, "skills": {"*": 0.0}}]
+    (here / "workers.json").write_text(json.dumps(hopeless))
+    done = run()
+    assert done.exit_code == 1
+    assert "failed: no worker is left: wrong" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--budget", "0"], "buys no first step"),
+        (["--budget", "-1"], "the budget is -1.0"),
+        (["--deadline", "soon"], "--deadline is 'soon'"),
+        (["--pool", "cloud"], "unknown pool 'cloud'"),
+        (["--pool", "openai"], "OPENAI_API_KEY is not set"),
+        (["--pool", "replay"], "needs --outcomes FILE and --models FILE"),
+        (["--outcomes", "x.json", "--pool", "simulated"], "for the replay pool"),
+        (["--router", "magic"], "unknown router 'magic'"),
+        (["--router", "cascade:ghost"], "--router names 'ghost'"),
+        (["--on-failure", "shrug"], "on_failure is 'shrug'"),
+        (["--reward", "gold"], "unknown reward preset 'gold'"),
+        (["--budget-mode", "watch"], "unknown budget mode 'watch'"),
+        (["--verifiers", "missing.json"], "no readable JSON"),
+        (["--checkpoint", "x.pth"], "both give the plan"),
+        (["--resume", "nothing"], "there is no run 'nothing'"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(here: Path, args: list[str], told: str) -> None:
+    done = run(*args)
+    assert done.exit_code == 2, done.output
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_instruction_is_needed(here: Path) -> None:
+    done = call("run")
+    assert done.exit_code == 2
+    assert "say what is to be done" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("20s", 20.0), ("500ms", 0.5), ("2m", 120.0), ("1.5", 1.5), (None, None)]
+)
+def test_times(text: str | None, value: float | None) -> None:
+    assert seconds(text, "--deadline") == value
+    for bad in ("", "0", "-1s", "1 fortnight"):
+        with pytest.raises(ConfigError, match="give a time above 0"):
+            seconds(bad, "--deadline")
+
+
+def test_real_workers_behind_our_gateway_with_verifiers(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = [
+        ScriptedReply("hello world", match="Your part: write_article"),
+        ScriptedReply('{"audio": "la"}', match="- text: hello world"),
+    ]
+    verifiers = {
+        "default": {"kind": "present"},
+        "read_aloud": {"kind": "schema", "schema": {"required": ["audio"]}},
+    }
+    (here / "verifiers.json").write_text(json.dumps(verifiers))
+    with Gateway() as gateway:
+        door = gateway.open("flow", "att", ScriptedClient(script), model="m")
+        monkeypatch.setenv("MY_KEY", door.api_key)
+        worker = {"name": "real", **FAST, "endpoint": door.base_url, "key_env": "MY_KEY"}
+        (here / "workers.json").write_text(json.dumps([worker]))
+        done = run("--pool", "openai", "--verifiers", "verifiers.json")
+    assert done.exit_code == 0, done.output
+    assert "real, over HTTP" in done.stderr
+    assert "succeeded, unchecked" in done.stdout
+    assert '{"audio": "la"}' in done.stdout
+    assert "a mock" not in done.stdout
+
+
+def test_the_trace_goes_to_a_collector(here: Path) -> None:
+    import gzip
+    import threading
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    names: list[str] = []
+    texts: list[str] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            request = ExportTraceServiceRequest.FromString(gzip.decompress(body))
+            for resource in request.resource_spans:
+                for scope in resource.scope_spans:
+                    names.extend(span.name for span in scope.spans)
+                    texts.extend(str(span) for span in scope.spans)
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Collector)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        done = run("--otlp", f"http://127.0.0.1:{server.server_address[1]}")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert done.exit_code == 0, done.output
+    wanted = {"invoke_agent main", "invoke_workflow Say it", "plan", "execute_tool read_aloud"}
+    assert wanted | {"chat sure"} <= set(names)
+    # What workers said stays here.
+    assert not any("[simulated" in text for text in texts)
+
+
+def test_a_run_that_has_ended_is_not_run_again(here: Path) -> None:
+    assert run("--output", "runs/one").exit_code == 0
+    again = call("run", "--resume", "runs/one")
+    assert again.exit_code == 2
+    assert "has ended; look at it" in again.stderr
+
+
+@pytest.mark.system
+def test_a_run_killed_half_way_goes_on_by_resume(here: Path) -> None:
+    """Three nodes of which each takes a second; killed after the first has ended."""
+    chain = [{"tool": "write_article", "after": [i - 1] if i else []} for i in range(3)]
+    (here / "plan.json").write_text(json.dumps({"instruction": "x", "nodes": chain}))
+    slow = [{"name": "slow", **FAST, "latency": 1.0}]
+    (here / "workers.json").write_text(json.dumps(slow))
+    tutelage = [sys.executable, "-c", "from tutelage.cli import main; main()"]
+    options = ["--plan", "plan.json", "--workers", "workers.json", "--output", "runs/one"]
+    command = [*tutelage, "orchestrate", "run", *options, "--seed", "5"]
+    log = here / "runs" / "one" / "execution.jsonl"
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 120
+    while time.monotonic() < until and process.poll() is None:
+        if log.is_file() and '"event": "node"' in log.read_text():
+            break
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    stopped = CliRunner().invoke(build_app(), ["show", "runs/one"])
+    assert "It was stopped; go on with: tutelage resume" in stopped.stdout
+    done = CliRunner().invoke(build_app(), ["resume", "runs/one"])
+    assert done.exit_code == 0, done.output
+    assert "nodes were done before" in done.stdout
+    answers = [json.loads(line) for line in log.read_text().splitlines()]
+    asked = [e["node"] for e in answers if e["event"] == "answer"]
+    assert asked.count(0) == 1
+
+
+# ------------------------------------------------------------ collect and audit
+
+
+def test_collect_writes_a_log_that_audit_reads(here: Path) -> None:
+    done = call("collect", "--num-executions", "30", "--output-dir", "logs", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["instructions"] == told["executions"] == 30
+    assert 0 < told["succeeded"] <= 30
+    lines = (here / "logs" / "executions.jsonl").read_text().splitlines()
+    assert len(lines) == 30
+    audit = call("audit", "--logs", "logs", "--preset", "seed", "--json")
+    assert audit.exit_code == 1
+    (found,) = json.loads(audit.stdout)["presets"]
+    assert "failing at once earns more" in found["warning"]
+
+
+def test_collect_takes_the_documents_flags_and_can_be_read(here: Path) -> None:
+    done = call("collect", "--num_executions", "5", "--output_dir", "execution_logs/")
+    assert done.exit_code == 0, done.output
+    assert "SIMULATED" in done.stderr
+    assert "tutelage orchestrate prepare --logs execution_logs" in done.stdout
+
+
+def test_a_planners_plans_count_only_where_they_are_what_was_asked_for(
+    here: Path, one_thread: None
+) -> None:
+    """An untrained planner whose workers are always right: what fails is the plan."""
+    from tutelage.orchestration.planner.model import PlannerModel
+    from tutelage.orchestration.planner.saving import checkpoint, write
+    from tutelage.orchestration.synthetic import builtin_graph, generate
+    from tutelage.seeds import SeedTree
+
+    graph = builtin_graph()
+    model = PlannerModel.of(generate(graph, 20, SeedTree(0)), graph.catalog)
+    write(here / "planner.pth", checkpoint(model, {}, 0, 0.0))
+    done = call(
+        "collect", "--num-executions", "6", "--checkpoint", "planner.pth", "--candidates", "3",
+        "--workers", "workers.json", "--output-dir", "logs", "--json",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "plans: of the planner" in done.stderr
+    told = json.loads(done.stdout)
+    assert 6 <= told["executions"] <= 18
+    lines = (here / "logs" / "executions.jsonl").read_text().splitlines()
+    assert len(lines) == told["executions"]
+    failed = [json.loads(x)["reason"] for x in lines if not json.loads(x)["success"]]
+    assert "wrong_plan" in failed
+
+
+def test_candidates_need_a_planner(here: Path) -> None:
+    done = call("collect", "--num-executions", "5", "--candidates", "3")
+    assert done.exit_code == 2
+    assert "needs a planner" in done.stderr
+
+
+def test_audit_names_the_published_number_and_ranks(here: Path) -> None:
+    done = call("audit", "--num-workflows", "40")
+    assert done.exit_code == 0, done.output
+    assert "-1.7045 under 'seed'" in done.stdout
+    assert "normalized: oracle" in done.stdout
+    assert "Warning: the reward 'seed' rewards the wrong thing" in done.stdout
+    sound = call("audit", "--num-workflows", "40", "--preset", "normalized")
+    assert sound.exit_code == 0, sound.output
+
+
+def test_audit_takes_weights_and_refuses_unknown_presets(here: Path) -> None:
+    free = call("audit", "--preset", "seed", "--gamma-latency", "0", "--num-workflows", "40")
+    assert free.exit_code == 0, free.output
+    unknown = call("audit", "--preset", "gold")
+    assert unknown.exit_code == 2
+    assert "unknown reward preset 'gold'" in unknown.stderr

@@ -1,0 +1,215 @@
+"""`tutelage train planner` and the verbs that use what it trained, end to end on a small set."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tutelage.cli import build_app
+from tutelage.orchestration.formats import to_row
+from tutelage.orchestration.synthetic import builtin_graph, generate
+from tutelage.seeds import SeedTree
+from tutelage.train.folder import RunFolder
+from tutelage.train.planner import job
+from tutelage.train.planner.setup import Request, is_planner_run
+from tutelage.train.progress import Silent
+
+SMALL = ["num_epochs=2", "width=16", "beam=2"]
+
+
+def invoke(*words: object, code: int = 0) -> str:
+    result = CliRunner().invoke(build_app(), [str(word) for word in words])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training set, a test set and their catalog, in the document's and in TaskBench's form."""
+    place = tmp_path_factory.mktemp("files")
+    catalog = builtin_graph().catalog
+    made = generate(builtin_graph(), 90, SeedTree(2), max_nodes=3)
+    rows = [to_row(w, catalog) for w in made[:60]]
+    (place / "train.json").write_text(json.dumps(rows))
+    lines = [
+        {
+            "id": str(i),
+            "user_request": w.instruction,
+            "task_nodes": [{"task": tool} for tool in w.tools],
+            "task_links": [{"source": w.tools[a], "target": w.tools[b]} for a, b in w.plan.edges],
+        }
+        for i, w in enumerate(made[60:])
+    ]
+    (place / "test.json").write_text("\n".join(json.dumps(line) for line in lines))
+    nodes = [
+        {"id": t.name, "desc": t.description, "input-type": t.inputs, "output-type": t.outputs}
+        for t in catalog.tools
+    ]
+    (place / "tools.json").write_text(json.dumps({"nodes": nodes}))
+    return place
+
+
+def request_of(files: Path) -> Request:
+    keys = {
+        "training.phase1_supervised.num_epochs": 2,
+        "training.phase1_supervised.width": 16,
+        "training.phase1_supervised.beam": 2,
+    }
+    return Request(
+        phase="1",
+        train=str(files / "train.json"),
+        test=str(files / "test.json"),
+        catalog=str(files / "tools.json"),
+        keys=keys,
+    )
+
+
+@pytest.fixture(scope="module")
+def run(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("runs") / "one"
+    told = invoke(
+        "train", "planner", "--phase", "1", "--train", files / "train.json", "--test",
+        files / "test.json", "--catalog", files / "tools.json", "--output", place, *SMALL,
+    )  # fmt: skip
+    assert "nearest" in told
+    assert "30 held-out workflows" in told
+    return place
+
+
+def test_a_run_leaves_what_the_document_says(run: Path) -> None:
+    assert is_planner_run(RunFolder(run))
+    for name in ("phase1_best.pth", "checkpoint_best.pth"):
+        found = torch.load(run / "checkpoints" / name, weights_only=True)
+        fields = {"epoch", "model_state_dict", "optimizer_state_dict", "val_loss"}
+        assert fields <= set(found)
+    result = json.loads((run / "result.json").read_text())
+    assert result["status"] == "finished"
+    assert result["phase1"]["test"]["scores"]["planner"]["validity"] == 1.0
+    rows = [json.loads(line) for line in (run / "predictions.jsonl").read_text().splitlines()]
+    assert len(rows) == 30
+    assert rows[0]["id"] == "0"
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert {"train_loss", "val_loss", "workflow_validity"} <= set(lines[0])
+    assert "<svg" in (run / "report.html").read_text()
+
+
+def test_the_verbs_that_use_it(run: Path, files: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "plan.svg"
+    told = invoke(
+        "orchestrate", "plan", "Summarise the report", "--checkpoint", run, "--explain", "--out",
+        picture,
+    )  # fmt: skip
+    assert "latency" in told
+    assert picture.read_text().startswith("<svg")
+    for ending in ("mmd", "txt", "json"):
+        other = tmp_path / f"plan.{ending}"
+        invoke("orchestrate", "plan", "Summarise it", "--checkpoint", run, "--out", other)
+        assert other.read_text()
+    scores = invoke(
+        "orchestrate", "eval", "--checkpoint", run, "--test", files / "test.json", "--json"
+    )
+    again = json.loads(scores)["scores"]["planner"]
+    result = json.loads((run / "result.json").read_text())
+    assert again == result["phase1"]["test"]["scores"]["planner"]
+    assert "By shape" in invoke("show", run)
+    assert "By shape" in invoke("resume", run)
+
+
+def test_a_run_that_was_killed_goes_on_bit_for_bit(
+    run: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = request_of(files)
+    whole = RunFolder(tmp_path / "whole")
+    whole.checkpoints.mkdir(parents=True)
+    job.run(request, whole, Silent())
+    folder = RunFolder(tmp_path / "cut")
+    folder.checkpoints.mkdir(parents=True)
+
+    class Killed(Exception):
+        pass
+
+    class Cutting(Silent):
+        def step(self, done: int, values: object) -> None:
+            raise Killed
+
+    for _ in range(2):
+        with pytest.raises(Killed):
+            job.run(request, folder, Cutting())
+    job.resume(folder, Silent())
+    assert folder.metrics.read_bytes() == whole.metrics.read_bytes()
+    assert (folder.path / "predictions.jsonl").read_bytes() == (
+        whole.path / "predictions.jsonl"
+    ).read_bytes()
+    one, two = (
+        torch.load(f.checkpoints / "phase1_best.pth", weights_only=True)["model_state_dict"]
+        for f in (whole, folder)
+    )
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--phase", "3"], "--phase '3'"),
+        (["--phase", "1", "num_epoch=1"], "num_epochs"),
+        (["--phase", "1", "--epochs", "many"], "num_epochs='many'"),
+        (["--phase", "1", "--train", "nowhere.json"], "nowhere.json"),
+        (["--phase", "1", "--test", "x.json"], "needs --train"),
+        (["--phase", "2", "--train", "x.json"], "--train is for phase 1"),
+        (["--phase", "1", "--outcomes", "x.json"], "--outcomes is for phase 2"),
+    ],
+)
+def test_bad_requests_are_refused_before_a_folder_is_left(
+    words: list[str], message: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "run"
+    told = invoke("train", "planner", "--output", place, *words, code=2)
+    assert message in " ".join(told.split())
+    assert not place.exists()
+
+
+def test_bad_data_names_file_and_row(files: Path, tmp_path: Path) -> None:
+    rows = json.loads((files / "train.json").read_text())
+    rows[3]["targets"]["dependencies"] = [[0] for _ in rows[3]["targets"]["task_types"]]
+    bad = tmp_path / "bad.json"
+    bad.write_text(json.dumps(rows))
+    told = invoke(
+        "train", "planner", "--phase", "1", "--train", bad, "--catalog", files / "tools.json",
+        "--output", tmp_path / "run", code=2,
+    )  # fmt: skip
+    assert "row 3" in told
+    assert "cycle" in told
+
+
+def test_logs_become_a_training_set(tmp_path: Path) -> None:
+    line = {
+        "instruction": "Summarise it",
+        "success": True,
+        "cost": 0.01,
+        "latency_ms": 5.0,
+        "planner_outputs": {
+            "task_types": ["summarize_text"],
+            "model_selections": [0],
+            "workflow_graph": {"adjacency": [[0]]},
+        },
+    }
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "executions.jsonl").write_text(json.dumps(line) + "\n")
+    out = tmp_path / "training_data.json"
+    invoke("orchestrate", "prepare", "--logs", logs, "--output", out)
+    rows = json.loads(out.read_text())
+    place = builtin_graph().catalog.index("summarize_text")
+    assert rows[0]["targets"] == {
+        "task_types": [place], "dependencies": [[]], "model_selections": [0],
+    }  # fmt: skip
+
+
+def test_the_recipe_has_options_of_its_own() -> None:
+    told = invoke("train", "planner", "--help")
+    assert "--phase" in told
+    assert "--catalog" in told

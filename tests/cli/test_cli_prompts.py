@@ -1,0 +1,206 @@
+"""Prompt searches on the command line: plan, rounds, verdict, exit codes, verbs, bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.train.prompt_parts import KEY, files_with, served
+from typer.testing import CliRunner
+
+from tutelage.cli import build_app
+
+HINT = "'hints=\"Be kind.\"'"
+SMALL = "--train-size 5 --val-size 8 --test-size 50"
+AGENT = """
+from tutelage import PromptTemplate, rollout
+
+style = PromptTemplate("Answer {task}.")
+
+@rollout
+def solve(task, style):
+    said = style.format(task=task["question"])
+    return WORTH
+"""
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[dict[str, str]]:
+    with served() as (found, _):
+        yield found
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in [n for n in os.environ if n.startswith(("OPENAI_", "TUTELAGE_"))]:
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+@pytest.fixture
+def dotenv(here: Path, env: dict[str, str]) -> Path:
+    (here / ".env").write_text("".join(f"{k}={v}\n" for k, v in env.items()))
+    return here
+
+
+def run(line: str, code: int | None = 0) -> str:
+    done = CliRunner().invoke(build_app(), shlex.split(line), prog_name="tutelage")
+    if code is not None:
+        assert done.exit_code == code, done.output
+    return done.output
+
+
+def own(here: Path, worth: str, tasks: int = 150) -> str:
+    """The arguments for an agent of our own whose reward is `worth`."""
+    (here / "agent.py").write_text(AGENT.replace("WORTH", worth))
+    rows = [json.dumps({"id": f"t{i}", "question": f"number {i}"}) for i in range(tasks)]
+    (here / "tasks.jsonl").write_text("\n".join(rows))
+    return "agent.py --train tasks.jsonl --algorithm grips --iterations 2"
+
+
+@pytest.mark.usefixtures("dotenv")
+def test_the_documents_flow_from_env_file_to_verdict(here: Path) -> None:
+    said = run(f"train math --algorithm apo --iterations 3 {SMALL} --output run")
+    order = [
+        "Plan",
+        "worst case",
+        "Iteration 1",
+        'Prompt: "You are a helpful assistant',
+        "Tasks: 5 training tasks",
+        "Rewards: [",
+        "Average: ",
+        "wins",
+        "Spent: ",
+        "sealed test, 50 tasks",
+        "95 % interval",
+        "Verdict: improved",
+        "Improvement: ",
+        "best_prompt.txt",
+        "tutelage prompts tree run",
+    ]
+    at = [said.find(word) for word in order]
+    plain = re.sub(r"\s+", " ", said)
+    assert all(word in said for word in order), [w for w, a in zip(order, at, strict=True) if a < 0]
+    # Progress goes to the error stream, which the runner mixes in; each stream keeps its order.
+    assert at[0] < at[1] < at[2] < at[3] < at[8]
+    assert at[9] < at[11] < at[12] < at[13]
+    assert "Iteration 3" in plain
+    assert KEY not in said
+    assert files_with(here / "run", KEY) == []
+
+
+@pytest.mark.usefixtures("dotenv")
+def test_the_verbs_read_a_run(here: Path) -> None:
+    run(f"train math --algorithm gepa --iterations 4 {SMALL} --output run", None)
+    tree = run("prompts tree run --all")
+    assert "winner" in tree
+    assert "seed" in tree
+    assert "lineage.html" in tree
+    assert run("prompts diff run seed seed").strip() == "The two have the same texts."
+    assert "+" in run("prompts diff run")
+    best = (here / "run" / "best_prompt.txt").read_text()
+    assert run("prompts export run").strip() == best.strip()
+    run("prompts export run --out out")
+    assert json.loads((here / "out" / "components.json").read_text()) == {"prompt": best}
+    assert "Verdict" in run("show run")
+    assert "->" in run("runs --below .")
+    looked = run("prompts confirm run", None)
+    assert "look 2" in looked
+    again = run("prompts confirm run", None)
+    assert "look 3" in again
+    rollout = re.search(r"roll_\w+", run("show run --rollouts 3"))
+    assert rollout is not None
+    assert "chat" in run(f"show {rollout[0]} --run run")
+
+
+def test_confirm_of_own_tasks_needs_fresh_ones(here: Path) -> None:
+    line = own(here, '1.0 if "kind" in said else 0.2')
+    run(f"train prompt {line} --output run {HINT}")
+    assert "give --test FILE" in run("prompts confirm run", 2)
+    rows = [json.dumps({"id": f"n{i}", "question": f"new {i}"}) for i in range(60)]
+    (here / "fresh.jsonl").write_text("\n".join(rows))
+    assert "look 2" in run("prompts confirm run --test fresh.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("worth", "code", "verdict"),
+    [
+        ('1.0 if "kind" in said else 0.2', 0, "improved"),
+        ("0.5", 3, "no evidence"),
+        # Validation tasks are few, and on them what is worse looks better.
+        ('0.6 if "kind" not in said else float(int(task["id"][1:]) in VAL)', 4, "regressed"),
+    ],
+)
+def test_exit_codes_follow_the_verdict(worth: str, code: int, verdict: str, here: Path) -> None:
+    from tutelage.tasks.dataset import Dataset
+    from tutelage.train.prompts.tasks import cut
+
+    line = own(here, "0.0")
+    val = cut(Dataset[Any].load("tasks.jsonl"), 0).val
+    line = own(here, worth.replace("VAL", str({int(t.id[1:]) for t in val})))
+    said = run(f"train prompt {line} --output run {HINT} --rollouts 400", code)
+    assert f"Verdict: {verdict}" in said
+    assert run("resume run", code).count("Verdict: ") == 1, "a finished run says the same again"
+
+
+@pytest.mark.usefixtures("dotenv")
+def test_a_dry_run_shows_plan_and_task_and_writes_nothing(here: Path) -> None:
+    said = run(f"train math --algorithm apo --iterations 3 {SMALL} --dry-run")
+    assert "worst case" in said
+    assert "one task was played" in said
+    assert [p.name for p in here.iterdir()] == [".env"]
+
+
+@pytest.mark.usefixtures("dotenv")
+def test_auto_says_why() -> None:
+    said = run(f"train math --algorithm auto --rollouts 200 {SMALL} --output a", None)
+    assert "gepa: the budget is small" in said
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("train math --algorithm apo", "two ways out"),
+        ("train math --algorithm gepa", "--algorithm screen"),
+        ("train math --algorithm aop", "apo"),
+        ("train math --algorithm screen --rollouts 10", "fewer than 3"),
+        ("train math --algorithm screen rolouts=10", "Did you mean rollouts?"),
+        ("train math --algorithm screen --rollouts -3", "rollouts"),
+        ("train math --algorithm screen --test-size 5000", "1000"),
+        ("train math --algorithm grips beam=3", "does not use it"),
+        ("train math --algorithm rl --runners 3", "--runners"),
+        ("train math --algorithm screen --test x.jsonl", "--train"),
+        ("train prompt", "tutelage train prompt AGENT.py"),
+        ("train prompt nothing.py --train x.jsonl", "nothing.py"),
+        ("prompts tree nothing", "nothing"),
+        ("prompts diff nothing", "nothing"),
+        ("resume nothing --allow-changes", "nothing"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(line: str, words: str) -> None:
+    said = run(line, 2)
+    assert words.lower() in said.lower()
+    assert "Traceback" not in said
+
+
+def test_bad_tasks_of_an_own_agent_are_told(here: Path) -> None:
+    line = own(here, "1.0", tasks=3)
+    assert "cannot be cut" in run(f"train prompt {line}", 2)
+    (here / "tasks.jsonl").write_text('{"id": 1}\n')
+    assert "tasks.jsonl" in run(f"train prompt {line}", 2)
+
+
+def test_an_agent_that_fails_scores_nothing_and_says_why(here: Path) -> None:
+    line = own(here, "1 / 0")
+    said = run(f"train prompt {line} --output run", 3)
+    assert "Verdict: no evidence" in said
+    journal = (here / "run" / "journal.db").read_bytes()
+    assert b"ZeroDivisionError" in journal

@@ -1,0 +1,188 @@
+"""Comparing runs: what is paired, what is said, and what is refused to be ranked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tutelage.evaluate.compare import (
+    Comparison,
+    Means,
+    Measure,
+    Measured,
+    RunFacts,
+    Score,
+    Spent,
+    compare,
+)
+from tutelage.evaluate.statistics import Verdict
+
+
+def scores(values: list[float], first: int = 0) -> dict[str, Score]:
+    """Scores of tasks numbered from `first`."""
+    return {f"t{first + i}": Score(v, float(v == 1.0)) for i, v in enumerate(values)}
+
+
+def run(name: str, before: list[float], after: list[float], **more: Any) -> RunFacts:
+    """A run that was tested greedily."""
+    given: dict[str, Any] = {
+        "folder": f"runs/{name}",
+        "trained": "weights",
+        "algorithm": "grpo",
+        "status": "finished",
+        "base": "small",
+        "base_mark": "small",
+        "grader": "math",
+        "measured": {"greedy": Measured(scores(before), scores(after))},
+        "spent": Spent(),
+    }
+    return RunFacts(name=name, **(given | more))
+
+
+def pair(found: Comparison) -> Any:
+    (only,) = found.pairs
+    return only
+
+
+def test_a_gain_is_paired_by_task_and_counted() -> None:
+    before, after = [0.0] * 60, [1.0] * 40 + [0.5] * 10 + [0.0] * 10
+    (row,) = compare([run("a", before, after)]).rows
+    assert (row.means.reward_before, row.means.reward_after) == (0.0, 0.75)
+    assert (row.means.exact_before, row.means.exact_after) == (0.0, pytest.approx(40 / 60))
+    assert row.reward is not None
+    assert (row.reward.wins, row.reward.losses, row.reward.ties) == (50, 0, 10)
+    assert row.reward.low < 0.75 < row.reward.high
+    assert row.exact is not None
+    assert row.exact.wins == 40
+    assert row.verdict is Verdict.IMPROVED
+
+
+def test_the_verdict_is_the_intervals_or_for_few_tasks_the_sign_tests() -> None:
+    def verdict(before: list[float], after: list[float]) -> Verdict | None:
+        return compare([run("a", before, after)]).rows[0].verdict
+
+    assert verdict([1.0] * 60, [0.0] * 60) is Verdict.REGRESSED
+    assert verdict([0.0, 1.0] * 30, [1.0, 0.0] * 30) is Verdict.NO_EVIDENCE
+    # Of five tasks five wins are p = 0.06; a bootstrap would be sure.
+    assert verdict([0.0] * 5, [1.0] * 5) is Verdict.NO_EVIDENCE
+    assert verdict([0.0] * 6, [1.0] * 6) is Verdict.IMPROVED
+
+
+def test_two_runs_are_compared_after_training_on_the_same_tasks() -> None:
+    found = compare([run("a", [0.0] * 60, [0.5] * 60), run("b", [0.0] * 60, [1.0] * 60)])
+    assert found.same_tasks
+    assert found.shared_tasks == 60
+    assert pair(found).reward.mean == 0.5
+    assert pair(found).verdict is Verdict.IMPROVED
+    assert pair(found).caveats == ()
+    assert found.remarks == ()
+    assert found.conclusion == (
+        "b has the highest reward, 1.000; its lead over a is more than chance."
+    )
+
+
+def test_a_lead_that_may_be_chance_is_called_that() -> None:
+    first, second = [1.0] * 30 + [0.0] * 30, [1.0] * 31 + [0.0] * 29
+    found = compare([run("b", first, second), run("a", first, first)])
+    assert found.conclusion == (
+        "b has the highest reward, 0.517; there is no evidence that it is better than a."
+    )
+
+
+def test_exact_answers_have_a_verdict_of_their_own() -> None:
+    # Partial credit makes up for what is right less often.
+    first = [1.0] * 60 + [0.0] * 60
+    second = [1.0] * 40 + [0.9] * 20 + [0.5] * 60
+    found = compare([run("a", first, first), run("b", second, second)])
+    assert pair(found).verdict is Verdict.IMPROVED
+    assert pair(found).exact_verdict is Verdict.REGRESSED
+
+
+def test_equal_runs_are_called_equal() -> None:
+    same = [1.0] * 30 + [0.0] * 30
+    found = compare([run("a", same, same), run("b", same, same)])
+    assert found.conclusion == "a and b have the same reward, 0.500."
+
+
+def test_a_lead_is_qualified_by_what_else_differs_and_leaders_can_be_several() -> None:
+    low, high = [0.0] * 60, [1.0] * 60
+    runs = [run("a", low, low, base_mark="big"), run("b", low, high), run("c", low, high)]
+    assert compare(runs).conclusion == (
+        "b and c have the highest reward, 1.000; their lead over a is more than chance, though "
+        "more than the training differs."
+    )
+
+
+def test_other_tasks_are_never_ranked() -> None:
+    other = {"greedy": Measured(scores([0.0] * 60, 100), scores([1.0] * 60, 100))}
+    found = compare([run("a", [0.0] * 60, [0.5] * 60), run("b", [], [], measured=other)])
+    assert found.conclusion is None
+    assert pair(found).reward is None
+    assert pair(found).verdict is None
+    assert pair(found).caveats == ("no test task in common",)
+    assert any("cannot be ranked" in text for text in found.remarks)
+    # The gain of each stays what it is.
+    assert [row.verdict for row in found.rows] == [Verdict.IMPROVED, Verdict.IMPROVED]
+
+
+def test_tasks_that_overlap_are_compared_on_what_is_shared() -> None:
+    other = {"greedy": Measured({}, scores([1.0] * 60, 30))}
+    found = compare([run("a", [0.0] * 60, [0.0] * 60), run("b", [], [], measured=other)])
+    assert found.shared_tasks == 30
+    assert not found.same_tasks
+    assert pair(found).tasks == 30
+    assert pair(found).caveats == ("other test tasks: 30 of 90 shared",)
+    assert any("was not tested before" in text for text in found.remarks)
+    assert found.rows[1].reward is None
+
+
+@pytest.mark.parametrize(
+    ("change", "caveat", "remark"),
+    [
+        ({"grader": "f1"}, "other grader: math and f1", "The graders differ (math, f1)"),
+        ({"base_mark": "big", "base": "big"}, "other base model: small and big", "base models"),
+        ({"base_mark": None}, "base model not known for certain", "folder of b"),
+        ({"status": "stopped"}, None, "b is stopped"),
+    ],
+)
+def test_what_else_differs_is_said(change: dict[str, Any], caveat: str | None, remark: str) -> None:
+    found = compare([run("a", [0.0], [1.0]), run("b", [0.0], [1.0], **change)])
+    assert pair(found).caveats == (() if caveat is None else (caveat,))
+    assert any(remark in text for text in found.remarks)
+
+
+def test_the_measure_is_one_that_every_run_has() -> None:
+    both: dict[Measure, Measured] = {
+        "greedy": Measured(scores([0.0]), scores([1.0])),
+        "sampled": Measured(scores([0.0]), scores([0.5])),
+    }
+    sampled: dict[Measure, Measured] = {"sampled": both["sampled"]}
+    a, b = run("a", [], [], measured=both), run("b", [], [], measured=sampled)
+    assert [row.measure for row in compare([a, b]).rows] == ["sampled", "sampled"]
+    assert [row.measure for row in compare([a, a]).rows] == ["greedy", "greedy"]
+    assert [row.measure for row in compare([a, b], "greedy").rows] == ["greedy", None]
+    only = replace(a, measured={"greedy": both["greedy"]})
+    mixed = compare([only, b])
+    assert [row.measure for row in mixed.rows] == ["greedy", "sampled"]
+    assert pair(mixed).caveats == ("other sampling: greedy and sampled",)
+
+
+def test_without_scores_the_means_that_were_told_stand_and_no_interval() -> None:
+    told = {"greedy": Means(0.1, 0.9, 0.0, 0.8)}
+    (row,) = compare([run("a", [], [], measured={}, means=told)]).rows
+    assert row.measure == "greedy"
+    assert row.means == told["greedy"]
+    assert row.reward is None
+    assert row.verdict is None
+
+
+def test_it_repeats_and_is_json() -> None:
+    runs = [run("a", [0.0, 0.5, 1.0] * 20, [0.5, 1.0, 0.0] * 20), run("b", [0.0] * 60, [1.0] * 60)]
+    first, second = compare(runs).to_dict(), compare(runs).to_dict()
+    assert json.dumps(first, allow_nan=False) == json.dumps(second, allow_nan=False)
+    assert "measured" not in first["runs"][0]["run"]
+    assert first["runs"][0]["reward"]["wins"] == 40
+    assert first["pairs"][0]["first"] == "a"

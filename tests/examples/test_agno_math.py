@@ -1,0 +1,380 @@
+"""examples/agno_math: the parts, then the document's commands in their folder, all three ways.
+
+`apo` runs against the labelled simulator over HTTP; `sft` and `rl` train a policy that is far too
+small and short to learn, so what is tested of them is the way, not the gain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.train.prompt_parts import served, without_endpoint
+
+from tutelage.algorithms.prompt.budget import Spend
+from tutelage.algorithms.prompt.watch import Round
+from tutelage.store import open_store
+from tutelage.testing.collector import Collector
+from tutelage.types import Mode
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+HERE = EXAMPLES / "agno_math"
+TABLES = ("agno_sessions.json", "agno_runs.json", "agno_traces.json", "agno_spans.json")
+pytest.importorskip("agno", reason="agno is not installed: examples/frameworks/requirements.txt")
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Any:
+    """`example("grader")`: a module of the example."""
+    monkeypatch.syspath_prepend(str(EXAMPLES / "frameworks"))
+    monkeypatch.syspath_prepend(str(HERE))
+    return lambda name: importlib.import_module(f"training.{name}")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the example's folder beside the one that it shares code with."""
+    to = tmp_path_factory.mktemp("examples")
+    for name in ("agno_math", "frameworks"):
+        leave = shutil.ignore_patterns("runs", "agno_memory_training.db", ".env", "__pycache__")
+        shutil.copytree(EXAMPLES / name, to / name, ignore=leave)
+    return to / "agno_math"
+
+
+@pytest.fixture(scope="module")
+def simulator() -> Iterator[SimpleNamespace]:
+    """The simulator's environment, and its server."""
+    with served() as (env, server):
+        yield SimpleNamespace(env=env, server=server)
+
+
+def command(place: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """`python -m training.train ...` in the example's folder, with nothing but `.env` set."""
+    return subprocess.run(
+        [sys.executable, "-m", "training.train", *arguments],
+        cwd=place,
+        env={**without_endpoint(), "OMP_NUM_THREADS": "1", **env},
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+
+
+def write_env(place: Path, **values: str) -> None:
+    (place / ".env").write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+
+
+# ---------------------------------------------------------------- the parts
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected", "reward", "exact"),
+    [
+        ("The answer is 5050.", 5050, 1.0, 1.0),
+        ("result: 5050", 5050, 1.0, 1.0),
+        ("Result: 5,050", 5050, 1.0, 1.0),
+        ("5050", 5050, 1.0, 1.0),
+        ("I add them up. The answer is 5000.", 5050, 1 - 5 * 50 / 5050, 0.0),  # n*n/2
+        ("The answer is 90", 100, 0.5, 0.0),
+        ("The answer is 110", 100, 0.5, 0.0),
+        ("The answer is 89", 100, 0.0, 0.0),
+        ("The answer is -100", 100, 0.0, 0.0),
+        ("It comes out somewhere about 5050, by my count.", 5050, 0.0, 0.0),
+        ("The answer is 5050 or 5051", 5050, 0.0, 0.0),
+        ("The answer is ٥٠٥٠", 5050, 0.0, 0.0),
+        ("The answer is nan", 5050, 0.0, 0.0),
+        ("9**9**9", 5050, 0.0, 0.0),
+        ("", 5050, 0.0, 0.0),
+    ],
+)
+def test_the_grader_reads_three_forms_and_gives_partial_credit_within_a_tenth(
+    example: Any, reply: str, expected: int, reward: float, exact: float
+) -> None:
+    found = example("grader").grade(reply, expected)
+    assert found.reward == pytest.approx(reward)
+    assert found.exact == exact
+
+
+def test_the_grader_says_what_is_wrong(example: Any) -> None:
+    grade = example("grader").grade
+    assert "should say: the answer is X" in grade("about 12", 12).feedback
+    assert "within 10 %" in grade("The answer is 99", 100).feedback
+    assert grade("The answer is 7", 100).feedback == "the answer is not 100"
+
+
+def test_a_prompt_becomes_a_list_of_instructions(example: Any) -> None:
+    parse = example("agent").parse_instructions
+    assert parse("You are a helpful assistant. Solve math problems.") == [
+        "You are a helpful assistant.",
+        "Solve math problems.",
+    ]
+    assert parse("- Add up 1 to n.\n\n2. Use the tool sum_1_to_n. Verify.\n") == [
+        "Add up 1 to n.",
+        "Use the tool sum_1_to_n.",
+        "Verify.",
+    ]
+    assert parse("") == []
+
+
+def test_tools_answer_with_text_also_where_they_fail(example: Any) -> None:
+    agent = example("agent")
+    assert agent.sum_1_to_n(100) == "5050"
+    assert agent.calculator("17*23+5") == "396"
+    assert agent.calculator("1/0").startswith("error: ")
+    assert agent.sum_1_to_n(-1).startswith("error: ")
+
+
+def test_the_dataset_repeats_is_disjoint_and_right(example: Any) -> None:
+    dataset, agent = example("dataset"), example("agent")
+    made = {split: dataset.generate(split, 60) for split in ("train", "val", "test")}
+    assert dataset.generate("train", 60) == made["train"]
+    assert dataset.generate("train", 5) == made["train"][:5]
+    assert dataset.generate("train", 60, seed=1) != made["train"]
+    keys = {
+        split: {(t.tool, json.dumps(t.arguments)) for t in tasks} for split, tasks in made.items()
+    }
+    assert all(len(found) == 60 for found in keys.values())
+    assert not keys["train"] & keys["test"]
+    assert not keys["val"] & (keys["test"] | keys["train"])
+    assert {t.tool for t in made["test"]} == {"sum_1_to_n", "calculator"}
+    for task in made["test"]:
+        assert getattr(agent, task.tool)(**task.arguments) == str(task.expected_answer)
+        assert [*task.as_task().fields] == ["question", "expected_answer"]
+
+
+def test_the_defaults_are_the_documents(example: Any) -> None:
+    config = example("config")
+    training, agent = config.configure(config.read_arguments([]))
+    assert (training.algorithm, training.iterations) == ("apo", 10)
+    assert (training.train_size, training.val_size, training.runners) == (20, 10, 8)
+    assert training.test_size >= 200
+    assert agent.prompt == "You are a helpful assistant. Solve math problems."
+
+
+def test_env_fills_the_agents_configuration_and_flags_the_trainings(
+    example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = example("config")
+    monkeypatch.chdir(tmp_path)
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL"):
+        monkeypatch.setenv(name, "x")  # so that what .env sets is taken back after the test
+        monkeypatch.delenv(name)
+    assert config.configure(config.read_arguments([]))[1].model == "gpt-4o-mini"
+    write_env(tmp_path, OPENAI_BASE_URL="http://here/v1", OPENAI_MODEL="m", OPENAI_API_KEY="k")
+    monkeypatch.setenv("OPENAI_MODEL", "set already")
+    given = ["--iterations", "3", "--train-size", "5", "--algorithm", "rl", "--seed", "4"]
+    training, agent = config.configure(config.read_arguments(given))
+    assert (training.iterations, training.train_size, training.seed) == (3, 5, 4)
+    assert (agent.base_url, agent.model) == ("http://here/v1", "set already")
+    assert "k" not in vars(agent).values()
+
+
+@pytest.mark.parametrize("bad", [["--iterations", "0"], ["--algorithm", "ppo"], ["--iteration=x"]])
+def test_a_bad_flag_is_refused(example: Any, bad: list[str], capsys: Any) -> None:
+    with pytest.raises(SystemExit) as refused:
+        example("config").read_arguments(bad)
+    assert refused.value.code == 2
+    assert "error:" in capsys.readouterr().err
+
+
+def test_an_iteration_is_printed_as_the_document_prints_it(example: Any) -> None:
+    printout = example("printout")
+    said: list[str] = []
+    rewards = (0.2, 0.4, 0.6, 0.3, 0.5)
+    text = "You are a helpful assistant. Solve math problems."
+    round_ = Round(1, {"p": text}, "train", rewards, (), "c", {"p": text}, Spend())
+    printout.Printout(said.append).on_round_end(round_)
+    assert said == [
+        "### Iteration 1\n"
+        'Prompt: "You are a helpful assistant. Solve math problems."\n'
+        "Tasks: 5 math problems\n"
+        "Rewards: [0.2, 0.4, 0.6, 0.3, 0.5]\n"
+        "Average: 0.40\n"
+    ]
+    assert printout.improvement(0.40, 0.98) == "Improvement: 0.40 -> 0.98 (145% increase)"
+    assert printout.improvement(0.5, 0.4) == "Change: 0.50 -> 0.40 (20% decrease)"
+    assert printout.improvement(0.0, 0.4) == "Improvement: 0.00 -> 0.40"
+
+
+def test_eight_writers_lose_nothing_and_agno_reads_the_files(example: Any, tmp_path: Path) -> None:
+    from agno.db.json import JsonDb
+    from agno.run.agent import RunOutput
+
+    database = example("database").TrainingDb(tmp_path / "db")
+
+    def write(first: int) -> None:
+        for i in range(first, first + 10):
+            run = RunOutput(run_id=f"run{i}", session_id=f"s{i}", content="5")
+            database.upsert_run(run, session_id=f"s{i}", run_index=0)
+
+    threads = [threading.Thread(target=write, args=(10 * i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    database.save()
+    assert {path.name for path in (tmp_path / "db").iterdir()} >= {*TABLES}
+    assert len(JsonDb(db_path=str(tmp_path / "db")).get_runs()) == 80
+
+
+# ---------------------------------------------------------------- apo
+
+
+def test_the_dry_run_plays_one_task_and_trains_nothing(
+    place: Path, simulator: SimpleNamespace
+) -> None:
+    write_env(place, **simulator.env)
+    done = command(place, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "TrainingConfig(algorithm='apo', iterations=10, train_size=20" in done.stdout
+    assert "AgentConfig(prompt='You are a helpful assistant." in done.stdout
+    assert re.search(r"Task: .+\n  model: .+\nAnswer: .+, reward \d", done.stdout)
+    assert "nothing was trained" in done.stdout
+    assert simulator.env["OPENAI_API_KEY"] not in done.stdout
+    assert not (place / "runs").exists()
+
+
+def test_without_an_endpoint_it_says_both_ways_out(place: Path) -> None:
+    (place / ".env").unlink(missing_ok=True)
+    done = command(place, "--iterations", "3")
+    assert done.returncode == 2
+    assert "OPENAI_BASE_URL" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_documents_command_finds_a_better_prompt(
+    place: Path, simulator: SimpleNamespace
+) -> None:
+    with Collector() as collector:
+        endpoint = f"{collector.url}/v1/traces"
+        write_env(place, **simulator.env, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=endpoint)
+        flags = ("--iterations", "3", "--train-size", "5", "--test-size", "60")
+        done = command(place, *flags, "--output", "runs/apo")
+        spans = list(collector.spans)
+    assert done.returncode == 0, done.stderr + done.stdout
+    said = done.stdout
+    # The iterations, in the document's form.
+    rounds = re.findall(
+        r'### Iteration (\d)\nPrompt: "(.+?)"\nTasks: (\d+) math problems\n'
+        r"Rewards: \[(.+?)\]\nAverage: (\d\.\d\d)\n",
+        said,
+        re.DOTALL,
+    )
+    assert [number for number, *_ in rounds] == ["1", "2", "3"]
+    assert rounds[0][1] == "You are a helpful assistant. Solve math problems."
+    assert rounds[0][2] == "5"
+    assert rounds[-1][1] != rounds[0][1]
+    for _, _, tasks, rewards, average in rounds:
+        values = [float(value) for value in rewards.split(", ")]
+        assert len(values) == int(tasks)
+        assert sum(values) / len(values) == pytest.approx(float(average), abs=0.02)
+    assert re.search(r"Improvement: 0\.\d\d -> [01]\.\d\d", said)
+    assert "Verdict: improved" in said
+    # What it leaves behind.
+    run = place / "runs" / "apo"
+    result = json.loads((run / "result.json").read_text())
+    assert result["success_after_sampled"] > result["success_before_sampled"] + 0.3
+    best = (run / "best_prompt.txt").read_text().strip().splitlines()
+    assert "\n  ".join(["Best prompt:", *best]) in said
+    assert simulator.env["OPENAI_API_KEY"] not in (run / "config.json").read_text()
+    with open_store(run / "store.db", create=False) as store:
+        (row,) = store.runs()
+        assert store.count(row.id) == result["rollouts"]
+        (first, *_) = store.rollouts(row.id, mode=Mode.TEST, label="seed")
+        assert first.last.answer is not None
+        assert {"sum_1_to_n", "calculator"} == {t.name for t in first.last.calls[0].tools}
+        assert first.reward is not None
+        assert "exact" in first.reward.parts
+    # Traces at the collector, one a rollout.
+    assert len({span.trace_id for span in spans}) == result["rollouts"]
+    assert any(span.name.startswith("chat") for span in spans)
+    # Agno's files, with the traces in them.
+    tables = {name: json.loads((place / "agno_memory_training.db" / name).read_text())
+              for name in TABLES}  # fmt: skip
+    assert len(tables["agno_runs.json"]) >= result["rollouts"]
+    assert len(tables["agno_traces.json"]) == result["rollouts"]
+    kept = {row["trace_id"] for row in tables["agno_spans.json"]}
+    assert kept == {span.trace_id for span in spans}
+
+
+def test_a_collector_that_is_down_is_one_warning(place: Path, simulator: SimpleNamespace) -> None:
+    write_env(place, **simulator.env)
+    flags = ["--iterations", "1", "--train-size", "2", "--val-size", "2", "--test-size", "4"]
+    done = command(place, *flags, "--otlp", "http://127.0.0.1:9/v1/traces", "--output", "runs/down")
+    assert done.returncode in (0, 3), done.stderr
+    assert done.stderr.count("traces are not sent") == 1
+    assert (place / "runs" / "down" / "result.json").is_file()
+
+
+# ---------------------------------------------------------------- sft and rl
+
+
+@pytest.fixture
+def base(example: Any, place: Path) -> Path:
+    """A first policy that has seen a few requests and knows nothing yet."""
+    cold_start = importlib.import_module("cold_start")
+    recipe = cold_start.Recipe(
+        tasks=40,
+        held_out=4,
+        corpus=24,
+        batch=8,
+        clean_steps=6,
+        cooldown_steps=2,
+        mixed_steps=2,
+    )
+    said: list[str] = []
+    make = example("policy").base_policy
+    where = place / "runs" / "base"
+    told = asyncio.run(make(where, recipe=recipe, say=said.append))
+    assert told["prompt_tokens"] > 100
+    assert said
+    assert asyncio.run(make(where, recipe=recipe, say=pytest.fail)) == told
+    return where
+
+
+def test_sft_and_rl_train_the_same_policy_and_compare_sets_them_side_by_side(
+    example: Any, base: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    from typer.testing import CliRunner
+
+    from tutelage.cli import build_app
+
+    train = example("train")
+    monkeypatch.chdir(place)
+    small = ["--train-size", "8", "--test-size", "6", "--val-size", "2", "--runners", "8"]
+    for algorithm, iterations in (("sft", "2"), ("rl", "1")):
+        flags = ["--algorithm", algorithm, "--iterations", iterations, *small]
+        assert train.main([*flags, "--output", f"runs/{algorithm}"]) == 0
+        said = capsys.readouterr().out
+        assert "Result on 6 held-out tasks" in said
+        run = place / "runs" / algorithm
+        result = json.loads((run / "result.json").read_text())
+        assert result["status"] == "finished"
+        assert result["failures"] == {}
+        assert (run / "policy" / "model.safetensors").is_file()
+    assert "### Iteration 1\nTasks: 8 math problems\nRewards: [" in said
+    shown = Path("runs/sft.demonstrations.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in shown]
+    assert [m["role"] for m in rows[0]["messages"]] == [
+        "system", "user", "assistant", "tool", "assistant",
+    ]  # fmt: skip
+    assert {t["function"]["name"] for t in rows[0]["tools"]} == {"sum_1_to_n", "calculator"}
+    done = CliRunner().invoke(build_app(), ["compare", "sft", "rl", "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["same_tasks"] is True
+    assert told["shared_tasks"] == 6
+    (pair,) = told["pairs"]
+    assert pair["caveats"] == []  # one grader, one base policy, one set of tasks
+    assert [run["run"]["algorithm"] for run in told["runs"]] == ["sft", "grpo"]

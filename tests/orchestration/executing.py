@@ -1,0 +1,104 @@
+"""Helpers of the executor's tests: a pool that does what a test says, and a way to run plans."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tutelage.orchestration.budget import Budget
+from tutelage.orchestration.execution import Execution
+from tutelage.orchestration.executor import Executor, ExecutorSettings
+from tutelage.orchestration.plan import Node, Plan
+from tutelage.orchestration.routing import Router, cascade
+from tutelage.orchestration.virtual_time import run_virtual
+from tutelage.orchestration.workers import Answer, Estimate, Latency, Work, Worker, WorkError
+from tutelage.seeds import SeedTree
+
+Behaviour = Callable[[Worker, Work], Answer]
+
+
+class ScriptedPool:
+    """A pool whose answers a function gives; it takes their seconds and counts what goes on."""
+
+    name = "scripted"
+    mock = True
+
+    def __init__(self, workers: Sequence[Worker], behave: Behaviour) -> None:
+        self.workers = tuple(workers)
+        self.behave = behave
+        self.asked: list[tuple[str, int, int]] = []
+        self.running = self.most = self.closed = 0
+        self.cancelled: list[int] = []
+        self.prompts: dict[int, str] = {}
+
+    async def execute(self, worker: Worker, work: Work) -> Answer:
+        self.asked.append((worker.name, work.node, work.attempt))
+        self.prompts[work.node] = work.prompt
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            answer = self.behave(worker, work)
+            await asyncio.sleep(answer.seconds)
+            return replace(answer, mock=True)
+        except asyncio.CancelledError:
+            self.cancelled.append(work.node)
+            raise
+        finally:
+            self.running -= 1
+
+    def estimate(self, worker: Worker, work: Work) -> Estimate:
+        return Estimate(worker.price_out, worker.latency.seconds, worker.price_out)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def right(seconds: float = 1.0, cost: float = 0.0, output: str | None = None) -> Behaviour:
+    """Every answer is right."""
+    return lambda worker, work: Answer(
+        output or f"out-{work.node}", cost=cost, seconds=seconds, correct=True
+    )
+
+
+def wrong(seconds: float = 1.0, cost: float = 0.0) -> Answer:
+    return Answer("bad", cost=cost, seconds=seconds, correct=False)
+
+
+def failed(kind: Any, seconds: float = 0.1, **more: Any) -> Answer:
+    return Answer(seconds=seconds, error=WorkError(kind, "scripted", **more))
+
+
+def workers(*names: str, price: float = 1.0, **fields: Any) -> tuple[Worker, ...]:
+    return tuple(Worker(name, price_out=price, latency=Latency(1.0), **fields) for name in names)
+
+
+def plan_of(*parents: Sequence[int]) -> Plan:
+    """Nodes `t0`, `t1`, ... with these parents."""
+    return Plan("Do it", tuple(Node(f"t{i}", after=tuple(p)) for i, p in enumerate(parents)))
+
+
+DIAMOND = plan_of((), (0,), (0,), (1, 2))
+
+
+def run_plan(
+    plan: Plan,
+    pool: Any,
+    router: Router | None = None,
+    *,
+    budget: Budget | None = None,
+    observers: Sequence[Callable[[dict[str, Any]], None]] = (),
+    hints: Mapping[int, Any] | None = None,
+    seed: int = 0,
+    **settings: Any,
+) -> Execution:
+    """Execute on the jumping clock with the workers in their order."""
+    executor = Executor(
+        pool,
+        router or cascade([worker.name for worker in pool.workers]),
+        settings=ExecutorSettings(**settings),
+    )
+    return run_virtual(
+        executor.run(plan, seeds=SeedTree(seed), budget=budget, observers=observers, hints=hints)
+    )

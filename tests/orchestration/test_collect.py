@@ -1,0 +1,159 @@
+"""Collecting: what is logged, which labels it can give, and that wrong plans do not count."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from executing import DIAMOND, ScriptedPool, plan_of, right, run_plan, wrong
+
+from tutelage.errors import ConfigError
+from tutelage.orchestration import Node, Plan
+from tutelage.orchestration.collect import (
+    WRONG_PLAN,
+    Assignment,
+    assignments_of,
+    collect,
+    same_plan,
+)
+from tutelage.orchestration.execution_log import ExecutionLogger
+from tutelage.orchestration.formats import read_workflows
+from tutelage.orchestration.pools.simulated import SimulatedPool
+from tutelage.orchestration.routing import cascade, most_accurate
+from tutelage.orchestration.synthetic import builtin_graph, generate
+from tutelage.orchestration.system import OrchestrationSystem
+from tutelage.orchestration.virtual_time import run_virtual
+from tutelage.orchestration.worker_files import classic
+from tutelage.orchestration.workers import Latency, Worker
+from tutelage.seeds import SeedTree
+
+
+def priced(**prices: float) -> tuple[Worker, ...]:
+    return tuple(Worker(n, price_out=p, latency=Latency(1.0)) for n, p in prices.items())
+
+
+def test_a_plan_is_the_same_whatever_the_order_of_its_nodes() -> None:
+    goal = same_plan(Plan("x", (Node("a"), Node("b"), Node("c", after=(0, 1)))))
+    assert goal(Plan("y", (Node("b"), Node("a"), Node("c", {"t": "<node-0> <node-1>"}))))
+    assert not goal(Plan("x", (Node("a"), Node("b", after=(0,)), Node("c", after=(1,)))))
+    assert not goal(Plan("x", (Node("a"), Node("b"))))
+    assert not goal(Plan("x", (Node("a"), Node("b"), Node("d", after=(0, 1)))))
+    # Two equal nodes of which one has a child are not one node.
+    twice = same_plan(plan_of((), (0,), (0,)))
+    assert not twice(plan_of((), (0,)))
+
+
+def test_cheaper_workers_are_tried_where_a_node_succeeded(tmp_path: Path) -> None:
+    """The dear one did it; of the cheaper ones the cheapest two are asked, and one can."""
+    pool = ScriptedPool(
+        priced(dear=1.0, good=0.5, bad=0.25, middle=0.75, dearer=2.0),
+        lambda w, k: wrong(cost=0.1) if w.name == "bad" else right(cost=0.2)(w, k),
+    )
+    system = OrchestrationSystem(pool=pool, router=cascade(["dear"]))
+    logger = ExecutionLogger(tmp_path, workers=pool.workers)
+    told = run_virtual(collect(system, [Assignment((plan_of((), (0,)),))], logger))
+    assert (told.instructions, told.succeeded, told.executions) == (1, 1, 1)
+    assert told.cost == pytest.approx(0.4)
+    assert told.alternatives_cost == pytest.approx(0.6)
+    assert told.alternatives_passed == 2
+    row = json.loads((tmp_path / "executions.jsonl").read_text())
+    found = [(a["node"], a["worker"], a["passed"]) for a in row["alternatives"]]
+    assert found == [(0, "bad", False), (0, "good", True), (1, "bad", False), (1, "good", True)]
+    # They are asked what the node was asked.
+    assert "- t0: out-0" in pool.prompts[1]
+
+
+def test_workers_that_were_asked_already_are_not_asked_again(tmp_path: Path) -> None:
+    pool = ScriptedPool(
+        priced(cheap=0.5, dear=1.0), lambda w, k: wrong() if w.name == "cheap" else right()(w, k)
+    )
+    system = OrchestrationSystem(pool=pool, router=cascade(["cheap", "dear"]))
+    run_virtual(collect(system, [Assignment((plan_of(()),))]))
+    assert [name for name, _, _ in pool.asked] == ["cheap", "dear"]
+
+
+def test_candidates_are_tried_until_one_is_what_was_asked_for(tmp_path: Path) -> None:
+    """All workers succeed; the first two plans are wrong all the same, the last is not run."""
+    gold = plan_of((), (0,))
+    plans = (plan_of(()), plan_of((), ()), gold, DIAMOND)
+    pool = ScriptedPool(priced(a=1.0), right(cost=0.1))
+    system = OrchestrationSystem(pool=pool, router=cascade(["a"]))
+    logger = ExecutionLogger(tmp_path, workers=pool.workers)
+    seen: list[Any] = []
+    told = run_virtual(
+        collect(system, [Assignment(plans, same_plan(gold))], logger, on_done=seen.append)
+    )
+    assert (told.executions, told.succeeded) == (3, 1)
+    rows = [json.loads(x) for x in (tmp_path / "executions.jsonl").read_text().splitlines()]
+    assert [(row["success"], row["reason"]) for row in rows] == [
+        (False, WRONG_PLAN),
+        (False, WRONG_PLAN),
+        (True, ""),
+    ]
+    assert seen[0].success
+
+
+def test_a_collection_of_synthetic_instructions_reads_back_as_workflows(tmp_path: Path) -> None:
+    workflows = generate(builtin_graph(), 80, SeedTree(5), max_nodes=4)
+    pool = SimulatedPool(classic())
+
+    def run(folder: Path) -> bytes:
+        system = OrchestrationSystem(
+            pool=pool, router=most_accurate(), catalog=builtin_graph().catalog, seed=2
+        )
+        logger = ExecutionLogger(folder, workers=pool.workers, clock=lambda: 0.0)
+        told = run_virtual(collect(system, assignments_of(workflows), logger))
+        assert told.instructions == 80
+        assert told.success_rate > 0.5
+        assert told.alternatives_passed > 0
+        assert told.mean_latency > 0
+        return logger.path.read_bytes()
+
+    first = run(tmp_path / "one")
+    assert first == run(tmp_path / "two"), "lines stand in the order of the instructions"
+    read = read_workflows(tmp_path / "one" / "executions.jsonl", builtin_graph().catalog)
+    assert [w.instruction for w in read] == [w.instruction for w in workflows]
+    assert [w.tools for w in read] == [w.tools for w in workflows]
+
+
+def test_alternatives_get_the_answer_that_they_would_have_given() -> None:
+    """A mock's answer hangs on the place of the work, so asking later changes nothing."""
+    pool = SimulatedPool(classic())
+    plan = Plan("x", (Node("summarize_text"),))
+    system = OrchestrationSystem(pool=pool, router=cascade(["gpt-4"]))
+    seen: list[Any] = []
+    for number in range(20):
+        seen.clear()
+        run_virtual(collect(system, [Assignment((plan,))], on_done=seen.append))
+        (found,) = seen
+        for other in found.alternatives:
+            alone = run_plan(plan, pool, cascade([other["worker"]]), seed=number)
+            assert alone.nodes[0].status in ("succeeded", "failed")
+            seeds = found.executions[-1].seeds.child("node", 0)
+            work = system.executor.work(plan, 0, {}, seeds=seeds)
+            worker = next(w for w in pool.workers if w.name == other["worker"])
+            if other["passed"]:
+                assert pool.knows(worker, work)
+
+
+def test_a_plan_that_cannot_be_begun_is_counted_and_the_rest_is_collected() -> None:
+    pool = ScriptedPool((Worker("a", ("t0",), latency=Latency(1.0)),), right())
+    system = OrchestrationSystem(pool=pool, router=cascade(["a"]))
+    good, bad = Assignment((plan_of(()),)), Assignment((plan_of((), (0,)),))
+    told = run_virtual(collect(system, [bad, good, bad]))
+    assert (told.instructions, told.executions, told.succeeded, told.refused) == (3, 1, 1, 2)
+    with pytest.raises(ConfigError, match="node 1 needs a worker for 't1'"):
+        run_virtual(collect(system, [bad, bad]))
+
+
+def test_nothing_to_collect_and_bad_counts_are_refused() -> None:
+    system = OrchestrationSystem(pool=SimulatedPool(classic()))
+    with pytest.raises(ConfigError, match="nothing to collect"):
+        run_virtual(collect(system, []))
+    with pytest.raises(ConfigError, match="alternatives is -1"):
+        run_virtual(collect(system, [], alternatives=-1))
+    workflows = generate(builtin_graph(), 1, SeedTree(0))
+    with pytest.raises(ConfigError, match="no plan was made"):
+        list(assignments_of(workflows, lambda w: ()))

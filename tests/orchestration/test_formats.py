@@ -1,0 +1,231 @@
+"""Files of workflows: each format by its content, and what is refused with file, row and field."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tutelage.errors import DataError
+from tutelage.orchestration.catalog import Catalog, CatalogTool, read_catalog
+from tutelage.orchestration.formats import (
+    Workflow,
+    catalog_of,
+    forward_order,
+    link_indices,
+    read_workflows,
+    sniff,
+    to_row,
+    workflow_of,
+)
+
+CATALOG = Catalog(tuple(CatalogTool(name) for name in ("read", "sum", "say", "join")))
+DOCUMENT = {
+    "instruction": "Read it, sum it up",
+    "targets": {
+        "model_selections": [2, 0, 1],
+        "task_types": [0, 1, 3],
+        "dependencies": [[], [0], [0, 1]],
+    },
+    "rewards": {"success": 1.0, "cost": -0.045, "latency": -1.2},
+}
+TASKBENCH = {
+    "id": "7",
+    "user_request": "Read it and say it",
+    "task_steps": ["Step 1: read", "Step 2: say"],
+    "task_nodes": [{"task": "read"}, {"task": "say"}],
+    "task_links": [{"source": "read", "target": "say"}],
+}
+NESTFUL = {
+    "input": "Join two things",
+    "output": [
+        {"name": "read", "arguments": {"q": "a"}, "label": "var1"},
+        {"name": "read", "arguments": {"q": "b"}, "label": "var2"},
+        {"name": "join", "arguments": {"x": "$var1.text$ and $var2.text$"}, "label": "var3"},
+        {"name": "var_result", "arguments": {"r": "$var3$"}},
+    ],
+}
+LOG = {
+    "timestamp": "2024-12-24T10:30:00",
+    "instruction": "Read it, sum it up",
+    "success": True,
+    "cost": 0.045,
+    "latency_ms": 1200.0,
+    "planner_outputs": {
+        "task_types": ["read", "sum"],
+        "model_selections": [1, 0],
+        "workflow_graph": {"adjacency": [[0, 1], [0, 0]]},
+    },
+    "execution_result": {"success": True},
+    "workers": ["cheap", "good"],
+}
+
+
+def write(folder: Path, data: Any, name: str = "rows.json") -> Path:
+    path = folder / name
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+def test_the_documents_training_set() -> None:
+    made = workflow_of(DOCUMENT, CATALOG)
+    assert made.tools == ("read", "sum", "join")
+    assert made.plan.dependencies == ((), (0,), (0, 1))
+    assert made.workers == (2, 0, 1)
+    assert made.rewards == {"success": 1.0, "cost": -0.045, "latency": -1.2}
+    assert made.shape == "dag"
+
+
+def test_both_schemas_of_taskbench() -> None:
+    made = workflow_of(TASKBENCH, CATALOG)
+    assert (made.tools, made.plan.edges, made.name) == (("read", "say"), ((0, 1),), "7")
+    assert made.plan.nodes[1].description == "Step 2: say"
+    other = {
+        "instruction": "x",
+        "tool_nodes": json.dumps(
+            [{"task": "read", "arguments": ["a.txt"]}, {"task": "say", "arguments": ["<node-0>"]}]
+        ),
+        "tool_links": "[]",
+    }
+    assert workflow_of(other, CATALOG).plan.edges == ((0, 1),)
+
+
+def test_nestful_references_are_edges_several_in_one_argument() -> None:
+    made = workflow_of(NESTFUL, CATALOG)
+    assert made.tools == ("read", "read", "join")
+    assert made.plan.dependencies == ((), (), (0, 1))
+
+
+def test_a_label_that_is_set_twice_means_the_last_one_before() -> None:
+    row = {
+        "input": "x",
+        "output": [
+            {"name": "read", "arguments": {}, "label": "var1"},
+            {"name": "sum", "arguments": {"a": "$var1$"}, "label": "var1"},
+            {"name": "say", "arguments": {"a": "$var1.x$"}, "label": "var2"},
+        ],
+    }
+    assert workflow_of(row).plan.edges == ((0, 1), (1, 2))
+
+
+def test_a_log_line_names_its_workers_and_keeps_the_documents_signs() -> None:
+    made = workflow_of(LOG, CATALOG)
+    assert made.workers == ("good", "cheap")
+    assert made.rewards == {"success": 1.0, "cost": -0.045, "latency": -1.2}
+
+
+def test_json_jsonl_and_wrapped_lists_are_read_alike(tmp_path: Path) -> None:
+    rows = [DOCUMENT, DOCUMENT]
+    lines = tmp_path / "rows.jsonl"
+    lines.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n", encoding="utf-8")
+    found = [
+        read_workflows(path, CATALOG)
+        for path in (write(tmp_path, rows), lines, write(tmp_path, {"data": rows}, "w.json"))
+    ]
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == 2
+
+
+def test_parents_come_before_children_whatever_the_order_of_the_row() -> None:
+    row = {"instruction": "x", "targets": {"task_types": ["b", "a"], "dependencies": [[1], []]}}
+    made = workflow_of(row)
+    assert (made.tools, made.plan.edges) == (("a", "b"), ((0, 1),))
+
+
+def test_links_of_repeated_tools_walk_the_list() -> None:
+    tools = ["a", "b", "a"]
+    assert link_indices(tools, [("a", "b"), ("b", "a")]) == [(0, 1), (1, 2)]
+    assert link_indices(["a", "c", "a", "b"], [("a", "b"), ("a", "b")]) == [(2, 3), (0, 3)]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"a": 1}, "no workflow"),
+        ({**DOCUMENT, "instruction": "  "}, "'instruction'"),
+        ({**DOCUMENT, "targets": {"task_types": [0], "dependencies": [[0]]}}, "cycle"),
+        ({**DOCUMENT, "targets": {"task_types": [0], "dependencies": [[4]]}}, "node 4"),
+        ({**DOCUMENT, "targets": {"task_types": [9], "dependencies": [[]]}}, r"task_types\[0\]"),
+        ({**DOCUMENT, "targets": {"task_types": ["rea"], "dependencies": [[]]}}, "'read'"),
+        ({**DOCUMENT, "targets": {"task_types": [0], "dependencies": []}}, "dependencies"),
+        ({**DOCUMENT, "targets": {"task_types": [], "dependencies": []}}, "no subtask"),
+        ({**DOCUMENT, "targets": {"task_types": [0]}}, "dependencies' is missing"),
+        (
+            {
+                **DOCUMENT,
+                "targets": {"task_types": [0], "dependencies": [[]], "model_selections": [0, 1]},
+            },
+            "model_selections",
+        ),
+        ({**TASKBENCH, "task_links": [{"source": "read", "target": "sing"}]}, r"target.*'sing'"),
+        ({**TASKBENCH, "task_links": [{"source": "read"}]}, r"task_links\[0\]"),
+        (
+            {"input": "x", "output": [{"name": "read", "arguments": {"a": "$var9.x$"}}]},
+            r"\$var9\$",
+        ),
+        ({**LOG, "planner_outputs": {"workflow_graph": {}}}, "task_types"),
+    ],
+)
+def test_bad_rows_name_file_row_and_field(tmp_path: Path, row: Any, message: str) -> None:
+    path = write(tmp_path, [DOCUMENT, row])
+    with pytest.raises(DataError, match=message) as raised:
+        read_workflows(path, CATALOG)
+    assert "rows.json" in str(raised.value)
+    assert "row 1" in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[3]"])
+def test_files_without_rows_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=r"x\.json"):
+        read_workflows(path)
+
+
+def test_a_catalog_is_made_of_what_rows_use_and_describe() -> None:
+    rows = [{**NESTFUL, "tools": [{"name": "read", "description": "Reads", "parameters": {}}]}]
+    workflows = [workflow_of(row) for row in rows] + [workflow_of(TASKBENCH)]
+    catalog = catalog_of(workflows, rows)
+    assert catalog.names == ("join", "read", "say")
+    assert catalog["read"].description == "Reads"
+    assert catalog["say"].description == "Step 2: say"
+
+
+def test_catalogs_as_plain_lists_and_function_schemas(tmp_path: Path) -> None:
+    plain = [{"name": "a", "description": "A", "inputs": ["text"], "outputs": ["image"]}]
+    schema = {
+        "type": "function",
+        "function": {
+            "name": "b",
+            "description": "B",
+            "parameters": {"type": "object", "properties": {"x": {"type": "string"}}},
+        },
+    }
+    assert read_catalog(write(tmp_path, plain)).tools == (
+        CatalogTool("a", "A", ("text",), ("image",)),
+    )
+    assert read_catalog(write(tmp_path, {"tools": [schema]})).tools == (
+        CatalogTool("b", "B", ("string",)),
+    )
+
+
+@given(st.integers(1, 8), st.randoms(use_true_random=False))
+def test_rows_survive_the_round_trip(size: int, random: Any) -> None:
+    parents = [sorted(random.sample(range(i), random.randint(0, i))) for i in range(size)]
+    names = [random.choice(CATALOG.names) for _ in range(size)]
+    row = {"instruction": "do it", "targets": {"task_types": names, "dependencies": parents}}
+    made = workflow_of(row, CATALOG)
+    again = workflow_of(to_row(made, CATALOG), CATALOG)
+    assert again == made
+    assert all(i < j for i, j in made.plan.edges)
+    assert sorted(forward_order(made.plan.dependencies)) == list(range(size))
+
+
+def test_kinds() -> None:
+    kinds = [sniff(row) for row in (DOCUMENT, LOG, TASKBENCH, NESTFUL)]
+    assert kinds == ["document", "log", "taskbench", "nestful"]
+    assert isinstance(workflow_of(NESTFUL), Workflow)

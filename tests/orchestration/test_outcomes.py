@@ -1,0 +1,156 @@
+"""Tables of outcomes: reading, stated figures, splits, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tutelage.errors import ConfigError, DataError
+from tutelage.orchestration.outcomes import (
+    OutcomeTable,
+    read_models,
+    read_outcomes,
+    split,
+    stated_latency,
+)
+from tutelage.orchestration.synthetic_outcomes import TYPES, simulate_outcomes
+from tutelage.seeds import SeedTree
+
+MODELS = {
+    "small-7b": {"input_price": 0.2, "output_price": 0.4},
+    "big": {"size": "70B", "input_price": 1.0, "output_price": 2.0},
+    "unused": {"input_price": 9.0, "output_price": 9.0},
+}
+
+
+def rows(count: int = 2) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": f"q{i}",
+            "instruction": "a" * 40,
+            "task": "qa" if i % 2 else "code",
+            "scores": {"small-7b": 1.0, "big": 0.25},
+        }
+        for i in range(count)
+    ]
+
+
+def read(folder: Path, table: Any, models: Any = MODELS) -> OutcomeTable:
+    (folder / "table.json").write_text(json.dumps(table))
+    (folder / "models.json").write_text(json.dumps(models))
+    return read_outcomes(folder / "table.json", folder / "models.json", SeedTree(0))
+
+
+def test_costs_come_from_tokens_and_list_prices(tmp_path: Path) -> None:
+    table = read(tmp_path, rows())
+    assert table.names == ("small-7b", "big")
+    # 40 characters are 10 tokens; 250 tokens of answer are stated.
+    assert table.costs_QW[0] == pytest.approx([(10 * 0.2 + 250 * 0.4) / 1e6, 510 / 1e6])
+    assert table.stated == ("cost", "latency")
+    assert table.right_QW.tolist() == [[True, False]] * 2
+    assert table.bounds_QW == pytest.approx(table.costs_QW)
+
+
+def test_seconds_grow_with_the_size_that_the_file_or_the_name_says(tmp_path: Path) -> None:
+    small, big = (worker.latency.per_token for worker in read(tmp_path, rows()).workers)
+    assert small == pytest.approx(0.004 + 0.0003 * 7)
+    assert big == pytest.approx(0.004 + 0.0003 * 70)
+    assert stated_latency("llama-3.1-8b-instruct").per_token == pytest.approx(0.0064)
+    assert stated_latency("nameless") == stated_latency("x-8b")
+
+
+def test_what_the_file_says_is_used(tmp_path: Path) -> None:
+    row = rows(1)[0] | {
+        "cost": {"small-7b": 0.5, "big": 0.7},
+        "latency": {"small-7b": 3.0, "big": 4.0},
+        "input_tokens": 7,
+        "output_tokens": {"small-7b": 20, "big": 30},
+    }
+    table = read(tmp_path, [row])
+    assert table.costs_QW.tolist() == [[0.5, 0.7]]
+    assert table.seconds_QW.tolist() == [[3.0, 4.0]]
+    assert table.tokens_in_Q.tolist() == [7.0]
+    assert table.stated == ()
+    assert (table.bounds_QW >= table.costs_QW).all()
+
+
+def test_a_worker_that_was_not_asked_is_unknown_there(tmp_path: Path) -> None:
+    two = rows()
+    del two[1]["scores"]["big"]
+    table = read(tmp_path, two)
+    assert table.known_QW.tolist() == [[True, True], [True, False]]
+    assert not table.right_QW[1, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"scores": {"small-7b": 1.5}}, r"row 1: the score of 'small-7b' is 1.5"),
+        ({"scores": {"small-7b": "yes"}}, r"row 1: scores\['small-7b'\] is 'yes'"),
+        ({"scores": {}}, r"row 1: 'scores' is \{\}"),
+        ({"scores": {"smal-7b": 1.0}}, r"no price of 'smal-7b'; did you mean 'small-7b'"),
+        ({"instruction": ""}, r"row 1 has no text"),
+        ({"latency": [1]}, r"row 1: 'latency' is \[1\]"),
+        ({"cost": {"big": -1}}, r"cost\['big'\] is -1"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+    two = rows()
+    two[1] |= change
+    with pytest.raises(DataError, match=told):
+        read(tmp_path, two)
+
+
+@pytest.mark.parametrize("table", [{}, [], ["x"], 3])
+def test_what_is_no_table_is_refused(tmp_path: Path, table: Any) -> None:
+    with pytest.raises(DataError):
+        read(tmp_path, table)
+
+
+def test_bad_models_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="output_price is None"):
+        read(tmp_path, rows(), {"small-7b": {"input_price": 1}, "big": {}})
+    with pytest.raises(DataError, match="no readable JSON file"):
+        read_models(tmp_path / "absent.json")
+
+
+def test_splits_share_no_row_and_have_every_type() -> None:
+    table = simulate_outcomes(400, SeedTree(0))
+    parts = split(table, SeedTree(1))
+    sets = [set(part.ids) for part in (parts.train, parts.val, parts.test)]
+    assert sum(map(len, sets)) == len(set.union(*sets)) == 400
+    assert all(set(part.types) == set(TYPES) for part in (parts.train, parts.val, parts.test))
+    again = split(table, SeedTree(1))
+    assert again.test.ids == parts.test.ids
+    assert split(table, SeedTree(2)).test.ids != parts.test.ids
+
+
+def test_a_table_too_small_to_split_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="too small to split"):
+        split(read(tmp_path, rows()), SeedTree(0))
+
+
+def test_a_worker_that_comes_later_changes_nobody_elses_draws(tmp_path: Path) -> None:
+    before = read(tmp_path, rows())
+    more = [row | {"scores": {"unused": 1.0} | row["scores"]} for row in rows()]
+    after = read(tmp_path, more).only(before.names)
+    assert np.array_equal(before.draws_QW, after.draws_QW)
+    assert np.array_equal(before.seconds_QW, after.seconds_QW)
+    with pytest.raises(DataError, match="no worker 'x'"):
+        after.only(["x"])
+
+
+def test_simulated_outcomes_repeat_and_workers_fail_together() -> None:
+    table = simulate_outcomes(1600, SeedTree(3))
+    assert np.array_equal(table.scores_QW, simulate_outcomes(1600, SeedTree(3)).scores_QW)
+    right_QW = table.right_QW.astype(float)
+    best = right_QW.mean(axis=0).max()
+    oracle = right_QW.max(axis=1).mean()
+    independent = 1 - np.prod(1 - right_QW.mean(axis=0))
+    assert best < oracle < independent - 0.02
+    with pytest.raises(ConfigError, match="queries=10"):
+        simulate_outcomes(10, SeedTree(0))

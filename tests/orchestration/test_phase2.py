@@ -1,0 +1,237 @@
+"""Phase 2 as a whole: it learns, it resumes bit for bit, and it leaves what it says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from routing_world import SMALL, table
+
+from tutelage.errors import ConfigError, DataError, RunError
+from tutelage.orchestration.phase2 import (
+    BEST,
+    LAST,
+    Phase2Result,
+    read_checkpoint,
+    train_phase2,
+)
+from tutelage.orchestration.phase2_settings import NORMALIZED, Phase2Settings, read_settings
+from tutelage.orchestration.rewards import RewardWeights
+from tutelage.orchestration.router import load_router
+from tutelage.orchestration.selector.baselines import node_utility, of_policy
+from tutelage.orchestration.selector.evaluation import GREEDY, LOOKAHEAD, POLICY
+from tutelage.orchestration.selector.newcomer import newcomer_rows
+from tutelage.orchestration.selector.policy import ModelSelector
+from tutelage.orchestration.selector.rollout import play
+from tutelage.orchestration.selector.workflows import Scenario, draw_workflows, make_board
+from tutelage.orchestration.selector.world import make_world, reward_warning
+from tutelage.orchestration.synthetic_outcomes import simulate_outcomes
+from tutelage.seeds import SeedTree
+
+KEYS = ("train_loss", "val_loss", "success_rate", "avg_cost", "avg_latency", "workflow_validity")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Phase2Result, list[dict[str, Any]]]:
+    lines: list[dict[str, Any]] = []
+    folder = tmp_path_factory.mktemp("phase2")
+    result = train_phase2(
+        folder, table=table(), settings=SMALL, log=lambda line: lines.append(dict(line))
+    )
+    return result, lines
+
+
+def test_metrics_have_the_published_names(
+    trained: tuple[Phase2Result, list[dict[str, Any]]],
+) -> None:
+    result, lines = trained
+    assert [line["tick"] for line in lines] == list(range(7))
+    assert set(KEYS) <= {key for line in lines for key in line}
+    assert all(set(KEYS) - {"val_loss"} <= set(line) for line in lines[1:])
+    assert lines[1]["workflow_validity"] == 1.0
+    assert lines == list(result.history)
+
+
+def test_a_checkpoint_has_the_published_fields_and_reads_without_code(
+    trained: tuple[Phase2Result, list[dict[str, Any]]],
+) -> None:
+    result, lines = trained
+    state = torch.load(result.checkpoint, weights_only=True)
+    assert {"epoch", "model_state_dict", "optimizer_state_dict", "val_loss"} <= set(state)
+    assert state["epoch"] == result.best_update
+    best = max(line["val_reward"] for line in lines if "val_reward" in line)
+    assert -state["val_loss"] == best == result.val_reward
+    assert set(state["task_types"]) == set(table().types)
+    router = load_router(result.checkpoint)
+    assert router.predictor.workers == table().workers
+    assert router.terms == result.world.terms
+
+
+def test_the_report_has_every_router_and_its_plots(
+    trained: tuple[Phase2Result, list[dict[str, Any]]],
+) -> None:
+    result, _ = trained
+    folder = result.checkpoint.parent
+    found = json.loads((folder / "phase2.json").read_text())
+    names = [row["name"] for row in found["rows"]]
+    plain = ("random", "cheapest", "fastest", "most accurate", "best of the type", "kNN",
+             "kNN, escalating", "fixed cascade", "behaviour cloning", "oracle")  # fmt: skip
+    assert set(names) == {*plain, GREEDY, LOOKAHEAD, POLICY}
+    by_name = {row["name"]: row for row in found["rows"]}
+    assert by_name["oracle"]["gap_to_oracle"] == 0
+    assert by_name["oracle"]["reward"] == max(row["reward"] for row in found["rows"])
+    assert set(found["differences"]) == set(names) - {POLICY}
+    assert 0 < found["query_aiq"]["kNN-40"] < found["query_aiq"]["oracle"] <= 1
+    assert "| oracle |" in (folder / "phase2.md").read_text()
+    for plot in ("pareto.png", "aiq.png", "training.png"):
+        assert (folder / plot).read_bytes().startswith(b"\x89PNG")
+
+
+class Killed(Exception):
+    """Stands for a kill at a moment that the test chooses."""
+
+
+@pytest.mark.parametrize("at", [1, 3, 5])
+def test_a_killed_run_goes_on_bit_for_bit(
+    at: int, tmp_path: Path, trained: tuple[Phase2Result, list[dict[str, Any]]]
+) -> None:
+    def kill(line: Any) -> None:
+        if line["step"] == at:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train_phase2(tmp_path, table=table(), settings=SMALL, log=kill)
+    result = train_phase2(tmp_path, table=table(), settings=SMALL, resume=True, evaluate=False)
+    whole, _ = trained
+    assert result.history == whole.history
+    assert (result.best_update, result.val_reward) == (whole.best_update, whole.val_reward)
+    for name in (BEST, LAST):
+        mine = read_checkpoint(tmp_path / name)
+        theirs = read_checkpoint(whole.checkpoint.parent / name)
+        for key, tensor in theirs["model_state_dict"].items():
+            assert torch.equal(mine["model_state_dict"][key], tensor)
+        for number, state in theirs["optimizer_state_dict"]["state"].items():
+            for key, value in state.items():
+                assert torch.equal(mine["optimizer_state_dict"]["state"][number][key], value)
+
+
+def test_a_resume_with_other_settings_is_refused(
+    tmp_path: Path, trained: tuple[Phase2Result, list[dict[str, Any]]]
+) -> None:
+    train_phase2(tmp_path, table=table(), settings=SMALL, evaluate=False)
+    with pytest.raises(RunError, match="other outcomes, settings or seed"):
+        train_phase2(tmp_path, table=table(), settings=replace(SMALL, gamma=0.9), resume=True)
+    with pytest.raises(RunError, match="cannot be read"):
+        train_phase2(tmp_path / "new", table=table(), settings=SMALL, resume=True)
+
+
+def test_the_checkpoint_of_phase_1_travels_in_that_of_phase_2(tmp_path: Path) -> None:
+    first = {"epoch": 3, "model_state_dict": {"w": torch.ones(2)}, "optimizer_state_dict": {},
+             "val_loss": 0.5, "task_types": ["a", "b"]}  # fmt: skip
+    torch.save(first, tmp_path / "phase1_best.pth")
+    few = replace(SMALL, num_episodes=2)
+    result = train_phase2(
+        tmp_path / "one", table=table(), settings=few, checkpoint=tmp_path / "phase1_best.pth",
+        evaluate=False,
+    )  # fmt: skip
+    kept = read_checkpoint(result.checkpoint)["phase1"]
+    assert kept["task_types"] == ["a", "b"]
+    assert torch.equal(kept["model_state_dict"]["w"], torch.ones(2))
+    again = train_phase2(
+        tmp_path / "two", table=table(), settings=few, checkpoint=result.checkpoint, evaluate=False
+    )
+    assert again.history[0]["val_reward"] == result.val_reward
+    assert read_checkpoint(again.checkpoint)["phase1"]["epoch"] == 3
+    torch.save({"epoch": 1}, tmp_path / "half.pth")
+    with pytest.raises(RunError, match="has no 'model_state_dict'"):
+        train_phase2(tmp_path / "x", table=table(), settings=few, checkpoint=tmp_path / "half.pth")
+    with pytest.raises(RunError, match="holds no router"):
+        load_router(tmp_path / "phase1_best.pth")
+
+
+def test_ppo_learns_what_a_greedy_router_lacks(tmp_path: Path) -> None:
+    """From the plain utility of single nodes, which is what greedy routers go by."""
+    made = simulate_outcomes(960, SeedTree(0).child("phase2"))
+    scenario = Scenario(nodes=(4, 6), deadlines=0.0)
+    settings = Phase2Settings(
+        num_episodes=96, workflows_per_episode=64, episodes_per_update=8, learning_rate=1e-4,
+        validate_every=4, val_workflows=600, prior="utility",
+    )  # fmt: skip
+    result = train_phase2(
+        tmp_path, table=made, settings=settings, scenario=scenario, evaluate=False
+    )
+    world = result.world
+    board = make_board(world.splits.test, world.predictor, world.scenario)
+    flows = draw_workflows(board, 1500, SeedTree(3))
+    greedy = play(board, flows, world.terms, node_utility(world.terms)).reward_B
+    learned = play(board, flows, world.terms, of_policy(result.model, world.terms)).reward_B
+    before = play(board, flows, world.terms, of_policy(ModelSelector(), world.terms)).reward_B
+    assert before == pytest.approx(greedy)  # training starts as the greedy router
+    gap = learned - greedy
+    assert gap.mean() > 4 * gap.std() / len(gap) ** 0.5
+
+
+def test_a_worker_that_joins_is_used_and_pays(tmp_path: Path) -> None:
+    whole = simulate_outcomes(960, SeedTree(12))
+    small, name, large = (whole.names[i] for i in (0, 3, 6))
+    made = whole.only([small, name, large])
+    settings = replace(SMALL, num_episodes=8)
+    result = train_phase2(
+        tmp_path, table=made.only([small, large]), settings=settings, evaluate=False
+    )
+    seeds = SeedTree(0).child("phase2")
+    full = make_world(made, Scenario(), settings, seeds)
+    rows = newcomer_rows(
+        full.splits, name, result.world.predictor, result.model, result.world.terms, Scenario(),
+        seeds, observed=(60,), workflows=800,
+    )  # fmt: skip
+    absent, adopted, known = rows
+    assert absent.share == 0
+    assert adopted.share > 0.3
+    assert adopted.gain.low > 0.5
+    assert known.reward > adopted.reward - 0.3
+
+
+def test_outcomes_and_models_go_together(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="go together"):
+        train_phase2(tmp_path, outcomes="table.json")
+
+
+def test_settings_take_numbers_written_as_text_and_refuse_the_rest() -> None:
+    found = read_settings(
+        {"algorithm": "PPO", "learning_rate": "3e-5", "num_episodes": "1000",
+         "max_steps_per_episode": 50, "gamma": 0.99, "epsilon": 0.2, "alpha": 10.0, "beta": 0.1,
+         "gamma_latency": 0.01, "shaped_reward": 0.1}
+    )  # fmt: skip
+    assert found.learning_rate == 3e-5
+    assert found.num_episodes == 1000
+    assert found.weights == RewardWeights()
+    assert Phase2Settings().weights == NORMALIZED
+    assert Phase2Settings(reward="seed").weights == RewardWeights()
+    assert Phase2Settings(beta=1.0).weights == replace(NORMALIZED, beta=1.0)
+    for bad, told in (
+        ({"learning_rat": 1}, "did you mean 'learning_rate'"),
+        ({"learning_rate": "fast"}, "learning_rate is 'fast'"),
+        ({"num_episodes": 1.5}, "whole number"),
+        ({"num_episodes": 0}, "at least 1"),
+        ({"algorithm": "A2C"}, "'PPO' and no other"),
+        ({"reward": "best"}, "choose from"),
+        ({"epsilon": 2}, "between 0 and 1"),
+        ({"prior": "none"}, "choose from"),
+        ({"gamma": True}, "gamma is True"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            read_settings(bad)
+
+
+def test_a_reward_that_wants_something_else_warns(tmp_path: Path) -> None:
+    few = replace(SMALL, num_episodes=1, reward="seed")
+    with pytest.warns(UserWarning, match="'failing at once' earns 0.000"):
+        result = train_phase2(tmp_path, table=table(), settings=few, evaluate=False)
+    assert result.warning is not None
+    world = make_world(table(), Scenario(), SMALL, SeedTree(0))
+    assert reward_warning(world, SeedTree(0)) is None

@@ -1,0 +1,324 @@
+"""The planner: the document's calls, learning, decoding, unseen tools, checkpoints and resume."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from tutelage.errors import ConfigError, DataError, ModelError
+from tutelage.orchestration.catalog import Catalog, CatalogTool
+from tutelage.orchestration.formats import Workflow, sorted_workflow
+from tutelage.orchestration.plan import adjacency, is_valid_dag
+from tutelage.orchestration.planner import saving
+from tutelage.orchestration.planner.fit import Fitting
+from tutelage.orchestration.planner.model import PlannerModel
+from tutelage.orchestration.planner.network import Shape
+from tutelage.orchestration.planner.targets import WorkflowDataset, targets_of
+from tutelage.orchestration.planner.text import features, split_words
+from tutelage.orchestration.settings import Phase1
+from tutelage.orchestration.synthetic import builtin_graph, generate
+from tutelage.seeds import SeedTree
+
+SEEDS = SeedTree(1)
+
+
+@pytest.fixture(scope="module")
+def sets() -> tuple[list[Workflow], list[Workflow], list[Workflow]]:
+    made = generate(builtin_graph(), 460, SEEDS.child("data"), max_nodes=4)
+    return made[:320], made[320:400], made[400:]
+
+
+@pytest.fixture(scope="module")
+def trained(sets: tuple[list[Workflow], list[Workflow], list[Workflow]]) -> Fitting:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    settings = Phase1(num_epochs=12, width=64, refit=False)
+    fitting = Fitting(sets[0], sets[1], builtin_graph().catalog, settings, SEEDS.child("fit"))
+    while not fitting.done:
+        fitting.epoch()
+    torch.set_num_threads(before)
+    return fitting
+
+
+def small(workflows: list[Workflow], catalog: Catalog | None = None) -> PlannerModel:
+    torch.manual_seed(0)
+    return PlannerModel.of(workflows, catalog or builtin_graph().catalog, Shape(0, width=32))
+
+
+# ------------------------------------------------------------ the document's API
+
+
+def test_the_documents_training_loop_runs_as_written() -> None:
+    dataset = WorkflowDataset(
+        instructions=["Read it and say it", "Read it", "Say it"],
+        subtask_sequences=[["read", "say"], ["read"], ["say"]],
+        task_types=[["read", "say"], ["read"], ["say"]],
+        dependencies=[[[], [0]], [[]], [[]]],
+        model_selections=[[1, 0], [1], [0]],
+    )
+    torch.manual_seed(0)
+    planner = PlannerModel.of(dataset.workflows, dataset.vocabulary.catalog, Shape(0, width=16))
+    optimizer = torch.optim.Adam(planner.parameters(), lr=1e-2)
+    losses: list[float] = []
+    for _ in range(20):
+        for batch in DataLoader(dataset, batch_size=3, shuffle=True):
+            outputs = planner(batch["instruction"])
+            loss = planner.compute_supervised_loss(outputs, batch, lambda_dag=0.3)
+            expected = loss["ce_loss"] + 0.3 * loss["dag_loss"]
+            assert torch.allclose(loss["total_loss"], expected)
+            optimizer.zero_grad()
+            loss["total_loss"].backward()
+            torch.nn.utils.clip_grad_norm_(planner.parameters(), max_norm=1.0)
+            optimizer.step()
+            losses.append(float(loss["total_loss"].detach()))
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_the_four_fields_of_a_call_with_gradients() -> None:
+    workflows = generate(builtin_graph(), 6, SEEDS)
+    model = small(workflows)
+    outputs = model([w.instruction for w in workflows])
+    nodes = outputs["subtask_embeddings"].shape[1]
+    assert set(outputs) == {
+        "subtask_embeddings", "task_types", "model_selections", "workflow_graph",
+    }  # fmt: skip
+    assert outputs.task_types.shape == (6, nodes, len(model.catalog) + 1)
+    assert outputs.model_selections.shape == (6, nodes, len(model.vocabulary.workers))
+    graph = outputs.workflow_graph
+    assert graph.shape == (6, nodes, nodes)
+    assert bool(((graph > 0) & (graph < 1)).all())
+    graph.sum().backward()
+    assert model.network.edge_source.weight.grad is not None
+
+
+def test_targets_as_ragged_lists() -> None:
+    workflows = generate(builtin_graph(), 3, SEEDS)
+    model = small(workflows)
+    exact = targets_of(workflows, model.vocabulary)
+    ragged = {
+        "task_types": [[model.catalog.index(t) for t in w.tools] for w in workflows],
+        "dependencies": [[list(p) for p in w.plan.dependencies] for w in workflows],
+        "model_selections": [
+            [model.vocabulary.workers.index(str(x)) for x in w.workers or ()] for w in workflows
+        ],
+    }
+    model.eval()
+    outputs = model([w.instruction for w in workflows])
+    one = model.compute_supervised_loss(outputs, exact)
+    two = model.compute_supervised_loss(outputs, ragged)
+    assert {k: float(v.detach()) for k, v in one.items()} == pytest.approx(
+        {k: float(v.detach()) for k, v in two.items()}
+    )
+
+
+def test_the_dag_loss_reaches_the_edges_of_the_network() -> None:
+    workflows = generate(builtin_graph(), 8, SEEDS)
+    model = small(workflows)
+    outputs = model([w.instruction for w in workflows])
+    loss = model.compute_supervised_loss(outputs, targets_of(workflows, model.vocabulary))
+    loss["dag_loss"].backward()
+    gradient = model.network.edge_source.weight.grad
+    assert gradient is not None
+    assert float(gradient.abs().max()) > 0
+
+
+def test_the_loss_of_a_plan_does_not_depend_on_its_batch() -> None:
+    workflows = generate(builtin_graph(), 6, SEEDS)
+    model = small(workflows).eval()
+
+    def types(rows: list[Workflow]) -> float:
+        found = model.compute_supervised_loss(
+            model([w.instruction for w in rows]), targets_of(rows, model.vocabulary)
+        )
+        return float(found["set_loss"].detach()) * len(rows)
+
+    assert types(workflows) == pytest.approx(sum(types([w]) for w in workflows), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dependencies": [[[]], []]}, "workflow 0"),
+        ({"task_types": [["a"]]}, "lengths"),
+        ({"dependencies": [[[1], [0]]], "task_types": [["a", "b"]], "model_selections": [[0, 0]]},
+         "cycle"),
+    ],
+)  # fmt: skip
+def test_bad_datasets_name_the_workflow(change: dict[str, list[object]], message: str) -> None:
+    good: dict[str, list[object]] = {
+        "instructions": ["x"],
+        "subtask_sequences": [[]],
+        "task_types": [["a", "b"]],
+        "dependencies": [[[], [0]]],
+        "model_selections": [[0, 1]],
+    }
+    if message == "lengths":
+        change = {**change, "instructions": ["x", "y"]}
+    if message == "workflow 0":
+        change = {"dependencies": [[[]]]}
+    with pytest.raises(DataError, match=message):
+        WorkflowDataset(**{**good, **change})  # pyright: ignore[reportArgumentType]
+
+
+# ------------------------------------------------------------ learning and decoding
+
+
+def test_it_learns_more_than_to_copy(trained: Fitting, sets: tuple[list[Workflow], ...]) -> None:
+    from tutelage.train.planner.results import evaluate
+
+    result, _ = evaluate(trained.model, sets[0], sets[2], SEEDS)
+    gains = result["gains"]
+    for name in ("nearest", "majority"):
+        assert gains[name]["node_f1"]["low"] > 0
+        assert gains[name]["exact_nodes"]["low"] > 0
+    assert gains["no edges"]["edge_f1"]["low"] > 0
+    assert result["scores"]["planner"]["validity"] == 1.0
+    assert result["scores"]["planner"]["hallucination"] == 0.0
+
+
+def test_every_plan_is_a_dag_of_known_tools_whatever_the_weights(
+    sets: tuple[list[Workflow], ...],
+) -> None:
+    model = small(sets[0])
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    for planned in model.plan_all([w.instruction for w in sets[2]]):
+        assert is_valid_dag(adjacency(planned.plan))
+        assert planned.plan.nodes
+        assert all(node.tool in model.catalog for node in planned.plan.nodes)
+
+
+def test_a_plan_does_not_depend_on_its_batch(
+    trained: Fitting, sets: tuple[list[Workflow], ...]
+) -> None:
+    texts = [w.instruction for w in sets[2][:9]]
+    together = [p.plan for p in trained.model.plan_all(texts)]
+    assert together == [trained.model.plan(text) for text in texts]
+
+
+def test_plans_of_200_nodes() -> None:
+    tools = tuple(CatalogTool(f"tool {i}") for i in range(8))
+    names = [tools[i % 8].name for i in range(200)]
+    long = sorted_workflow("go on and on", names, [[i - 1] if i else [] for i in range(200)])
+    short = sorted_workflow("stop", [tools[0].name], [[]])
+    model = small([long, short], Catalog(tools))
+    outputs = model([long.instruction, short.instruction])
+    loss = model.compute_supervised_loss(outputs, targets_of([long, short], model.vocabulary))
+    loss["total_loss"].backward()
+    assert torch.isfinite(loss["total_loss"])
+    settings = replace(model.settings, max_nodes=200, repeats=True, length_bonus=50.0)
+    made = model.plan_all(["go on and on"], settings)[0].plan
+    assert len(made.nodes) == 200
+
+
+def test_tools_that_training_never_saw_are_used_above_chance(
+    sets: tuple[list[Workflow], ...],
+) -> None:
+    catalog = builtin_graph().catalog
+    held = {"translate_text", "plot_chart", "transcribe_audio", "remove_background", "find_news"}
+    everything = [w for part in sets for w in part]
+    seen = [w for w in everything if not held & set(w.tools)]
+    wanted = [w for w in everything if held & set(w.tools)]
+    known = Catalog(tuple(t for t in catalog.tools if t.name not in held))
+    torch.set_num_threads(1)
+    settings = Phase1(num_epochs=10, width=64, refit=False)
+    fitting = Fitting(seen[40:], seen[:40], known, settings, SEEDS.child("unseen"))
+    while not fitting.done:
+        fitting.epoch()
+    fitting.model.use_catalog(catalog)
+    found = right = 0
+    for planned, workflow in zip(
+        fitting.model.plan_all([w.instruction for w in wanted]), wanted, strict=True
+    ):
+        used = {node.tool for node in planned.plan.nodes} & held
+        right += len(used & set(workflow.tools))
+        found += len(held & set(workflow.tools))
+    assert right / found > 3 / len(catalog)
+
+
+def test_empty_instructions_and_beams_are_refused(trained: Fitting) -> None:
+    with pytest.raises(DataError, match="instruction 0"):
+        trained.model.plan(" ")
+    with pytest.raises(ConfigError, match="beam"):
+        trained.model.plan_all(["x"], replace(trained.model.settings, beam=0))
+    with pytest.raises(DataError, match="no workflows"):
+        PlannerModel.of([], builtin_graph().catalog)
+
+
+def test_any_script_has_features() -> None:
+    assert split_words("getWeather_now2") == ["get", "weather", "now", "2"]
+    assert len(features("翻译 这份报告").ids) > 2
+    assert len(features("!!!").ids) > 0
+
+
+# ------------------------------------------------------------ the loop
+
+
+def test_the_rate_falls_on_a_plateau_and_the_best_epoch_is_kept(trained: Fitting) -> None:
+    assert trained.at.best_epoch <= len(trained.rates)
+    assert trained.rates == sorted(trained.rates, reverse=True)
+    assert trained.best_metrics["val_loss"] == trained.at.best_loss
+
+
+def test_a_restored_fit_goes_on_bit_for_bit(
+    sets: tuple[list[Workflow], ...], tmp_path: Path
+) -> None:
+    torch.set_num_threads(1)
+    settings = Phase1(num_epochs=2, width=16, beam=2)
+
+    def fresh() -> Fitting:
+        return Fitting(sets[0][:60], sets[1][:20], builtin_graph().catalog, settings, SEEDS)
+
+    whole = fresh()
+    lines: list[dict[str, float]] = []
+    states: list[Path] = []
+    while not whole.done:
+        lines.append(whole.epoch())
+        states.append(tmp_path / f"{len(states)}.pth")
+        saving.write(states[-1], {"fit": whole.state()})
+    for place, state in enumerate(states):
+        again = fresh()
+        again.restore(saving.read(state)["fit"])
+        rest: list[dict[str, float]] = []
+        while not again.done:
+            rest.append(again.epoch())
+        assert rest == lines[place + 1 :]
+        for one, two in zip(whole.model.parameters(), again.model.parameters(), strict=True):
+            assert torch.equal(one, two)
+        assert again.model.settings == whole.model.settings
+
+
+def test_a_checkpoint_holds_the_documents_fields_and_plans_alike(
+    trained: Fitting, sets: tuple[list[Workflow], ...], tmp_path: Path
+) -> None:
+    path = tmp_path / saving.PHASE1
+    at = trained.at
+    content = saving.checkpoint(
+        trained.model, trained.optimizer.state_dict(), at.best_epoch, at.best_loss
+    )
+    saving.write(path, content)
+    raw = torch.load(path, weights_only=True)
+    assert {"epoch", "model_state_dict", "optimizer_state_dict", "val_loss"} <= set(raw)
+    assert raw["task_types"][0] == trained.model.catalog.names[0]
+    again = saving.load_planner(tmp_path)
+    texts = [w.instruction for w in sets[2][:20]]
+    assert again.plan_all(texts) == trained.model.plan_all(texts)
+
+
+def test_files_that_are_no_checkpoint_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.pth"
+    with pytest.raises(ModelError, match="there is no file"):
+        saving.load_planner(path)
+    path.write_bytes(b"nonsense")
+    with pytest.raises(ModelError, match="no checkpoint"):
+        saving.load_planner(path)
+    torch.save({"epoch": 1}, path)
+    with pytest.raises(ModelError, match="no planner"):
+        saving.load_planner(path)
+    with pytest.raises(ModelError, match="phase1_best"):
+        saving.load_planner(tmp_path)

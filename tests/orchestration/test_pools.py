@@ -1,0 +1,477 @@
+"""Pools: simulated, replayed, and real HTTP workers against servers that misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from statistics import fmean
+from typing import Any
+
+import httpx2
+import pytest
+from executing import plan_of
+
+from tutelage.errors import ConfigError
+from tutelage.gateway import Gateway
+from tutelage.orchestration.budget import Budget
+from tutelage.orchestration.executor import Executor, ExecutorSettings, Hint
+from tutelage.orchestration.outcomes import read_outcomes
+from tutelage.orchestration.pools.openai import OpenAIPool
+from tutelage.orchestration.pools.replay import ReplayPool
+from tutelage.orchestration.pools.simulated import SimulatedPool, Simulation
+from tutelage.orchestration.routing import cascade, cheapest
+from tutelage.orchestration.verifiers import Exact, Regex, Verifiers
+from tutelage.orchestration.virtual_time import run_virtual
+from tutelage.orchestration.workers import Answer, Latency, Work, Worker
+from tutelage.seeds import SeedTree
+
+
+def works(count: int, **fields: Any) -> list[Work]:
+    return [Work(0, "sum", "text", seeds=SeedTree(0, ("node", i)), **fields) for i in range(count)]
+
+
+# ------------------------------------------------------------ simulated
+
+
+def test_the_same_work_has_the_same_answer_whoever_was_asked_before() -> None:
+    pool = SimulatedPool([Worker("a", price_out=1.0, latency=Latency(1.0, 0.5)), Worker("b")])
+    first, second = (pool.draw(pool.workers[0], works(1)[0]) for _ in range(2))
+    assert first == second
+    assert first.mock
+
+
+def test_workers_are_right_as_often_as_their_skill_says() -> None:
+    worker = Worker("a", skills={"sum": 0.7})
+    pool = SimulatedPool([worker], Simulation(errors=0.0))
+    share = fmean(pool.knows(worker, work) for work in works(4000))
+    assert share == pytest.approx(0.7, abs=0.03)
+
+
+@pytest.mark.parametrize("skill", [0.0, 1.0])
+def test_certain_skills_are_certain(skill: float) -> None:
+    worker = Worker("a", skills={"*": skill})
+    pool = SimulatedPool([worker], Simulation(errors=0.0))
+    assert {pool.draw(worker, work).correct for work in works(300)} == {bool(skill)}
+
+
+def test_what_is_hard_is_hard_for_all_by_the_correlation() -> None:
+    a, b = Worker("a", skills={"*": 0.5}), Worker("b", skills={"*": 0.5})
+
+    def agreement(correlation: float) -> float:
+        pool = SimulatedPool([a, b], Simulation(correlation=correlation))
+        return fmean(pool.knows(a, work) == pool.knows(b, work) for work in works(2000))
+
+    assert agreement(0.0) == pytest.approx(0.5, abs=0.05)
+    # Two Gaussians that share this much of their variance agree in sign with P = 1/2 + asin(r)/pi.
+    assert agreement(0.6) == pytest.approx(0.5 + math.asin(0.6) / math.pi, abs=0.05)
+    assert agreement(1.0) == 1.0
+
+
+def test_latency_is_lognormal_around_its_median() -> None:
+    worker = Worker("a", latency=Latency(2.0, 0.5))
+    pool = SimulatedPool([worker], Simulation(errors=0.0))
+    logs = [math.log(pool.draw(worker, work).seconds / 2.0) for work in works(3000)]
+    assert fmean(logs) == pytest.approx(0.0, abs=0.04)
+    assert fmean(x * x for x in logs) == pytest.approx(0.25, abs=0.03)
+
+
+def test_estimates_are_unbiased_and_bounds_hold() -> None:
+    worker = Worker("a", price_in=1.0, price_out=3.0, latency=Latency(1.0, 0.3, 0.01))
+    pool = SimulatedPool([worker], Simulation(errors=0.0))
+    sample = works(3000, prompt="x" * 400, max_tokens=10_000)
+    estimate = pool.estimate(worker, sample[0])
+    answers = [pool.draw(worker, work) for work in sample]
+    assert fmean(a.cost for a in answers) == pytest.approx(estimate.cost, rel=0.05)
+    assert fmean(a.seconds for a in answers) == pytest.approx(estimate.seconds, rel=0.05)
+    assert max(a.cost for a in answers) <= estimate.bound
+
+
+def test_servers_are_busy_sometimes_and_answers_cut_off_where_they_are_too_long() -> None:
+    worker = Worker("a", skills={"*": 1.0}, price_out=1.0)
+    pool = SimulatedPool([worker], Simulation(errors=0.2))
+    answers = [pool.draw(worker, work) for work in works(1000, max_tokens=150)]
+    busy = [a for a in answers if a.error is not None and a.error.transient]
+    cut = [a for a in answers if a.error is not None and a.error.kind == "truncated"]
+    assert len(busy) / 1000 == pytest.approx(0.2, abs=0.04)
+    assert all(a.cost == 0 for a in busy)
+    # The median answer is as long as what is allowed here, and a cut-off answer is paid for.
+    assert len(cut) / (1000 - len(busy)) == pytest.approx(0.5, abs=0.06)
+    assert all(a.cost > 0 and a.correct is False for a in cut)
+
+
+def test_a_wrong_input_makes_a_wrong_output() -> None:
+    worker = Worker("a", skills={"*": 1.0})
+    pool = SimulatedPool([worker], Simulation(errors=0.0))
+    wrong = pool.draw(Worker("a", skills={"*": 0.0}), works(1)[0]).output
+    assert pool.draw(worker, works(1, inputs={0: wrong})[0]).correct is False
+    kept = SimulatedPool([worker], Simulation(garbage=1.0))
+    assert kept.knows(worker, works(1, inputs={0: wrong})[0])
+
+
+@pytest.mark.parametrize("fields", [{"correlation": 1.1}, {"errors": -0.1}, {"tokens": math.inf}])
+def test_a_simulation_that_cannot_be_is_refused(fields: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(fields))):
+        Simulation(**fields)
+
+
+# ------------------------------------------------------------ replayed
+
+
+@pytest.fixture
+def table(tmp_path: Any) -> Any:
+    rows = [
+        {"id": "q0", "instruction": "one", "task": "sum", "scores": {"a": 1.0, "b": 0.0}},
+        {"id": "q1", "instruction": "two", "task": "say", "scores": {"a": 0.0, "b": 1.0}},
+        {"id": "q2", "instruction": "three", "task": "say", "scores": {"a": 0.2}},
+    ]
+    models = {n: {"input_price": 1.0, "output_price": 2.0, "size": "7B"} for n in ("a", "b")}
+    outcomes, prices = tmp_path / "outcomes.json", tmp_path / "models.json"
+    outcomes.write_text(json.dumps(rows))
+    prices.write_text(json.dumps(models))
+    return read_outcomes(outcomes, prices)
+
+
+def test_replay_gives_what_was_recorded(table: Any) -> None:
+    pool = ReplayPool(table)
+    a, b = pool.workers
+
+    async def run() -> list[Answer]:
+        asked = [(a, "q0"), (b, "q0"), (a, "q2"), (b, "q2")]
+        return [await pool.execute(w, Work(0, "x", key=key)) for w, key in asked]
+
+    first, second, third, fourth = run_virtual(run())
+    assert (first.correct, second.correct, third.correct) == (True, False, False)
+    assert third.score == 0.2
+    assert first.cost == table.costs_QW[0, 0]
+    assert first.mock
+    assert fourth.error is not None
+    assert fourth.error.kind == "refused"
+    assert pool.knows(a, Work(0, "x", key="q0"))
+    assert not pool.knows(b, Work(0, "x", key="q2"))
+
+
+def test_replay_without_a_key_takes_a_row_of_the_type(table: Any) -> None:
+    pool = ReplayPool(table)
+    rows = {pool.row(Work(0, "say", seeds=SeedTree(0, (i,)))) for i in range(50)}
+    assert rows == {1, 2}
+    with pytest.raises(ConfigError, match="no row 'q9'"):
+        pool.row(Work(0, "say", key="q9"))
+
+
+def test_a_plan_runs_on_replayed_outcomes(table: Any) -> None:
+    executor = Executor(ReplayPool(table), cascade(["a", "b"]))
+    hints = {0: Hint(key="q0"), 1: Hint(key="q1")}
+    found = run_virtual(executor.run(plan_of((), (0,)), seeds=SeedTree(0), hints=hints))
+    assert found.success
+    assert found.pool == "replay"
+    assert [node.worker for node in found.nodes] == ["a", "b"]
+
+
+# ------------------------------------------------------------ real HTTP
+
+Reply = Callable[[dict[str, Any]], Any]
+
+
+@contextmanager
+def server(reply: Reply) -> Generator[str]:
+    """A server on the loopback that answers chat completions with what `reply` gives.
+
+    It gives (status, JSON or text), with headers as a third member, or sleeps by itself.
+    """
+    import threading
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            length = int(self.headers["content-length"])
+            body = json.loads(self.rfile.read(length))
+            body["authorization"] = self.headers.get("authorization")
+            status, data, *rest = reply(body)
+            text = (data if isinstance(data, str) else json.dumps(data)).encode()
+            self.send_response(status)
+            for name, value in {**(rest[0] if rest else {})}.items():
+                self.send_header(name, value)
+            self.send_header("content-length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.server_address[1]}/v1"
+    finally:
+        listening.shutdown()
+        listening.server_close()
+        thread.join()
+
+
+def completion(content: str | None, reason: str = "stop", usage: Any = (10, 5)) -> dict[str, Any]:
+    message = {"role": "assistant", "content": content}
+    data: dict[str, Any] = {"choices": [{"message": message, "finish_reason": reason}]}
+    if usage is not None:
+        data["usage"] = {"prompt_tokens": usage[0], "completion_tokens": usage[1]}
+    return data
+
+
+def at(url: str, name: str = "a", **fields: Any) -> Worker:
+    given = {"price_in": 1e6, "price_out": 2e6, "endpoint": url, **fields}
+    return Worker(name, **given)
+
+
+def ask(url: str, work: Work | None = None, **pool: Any) -> Answer:
+    worker = at(url)
+
+    async def run() -> Answer:
+        asked = OpenAIPool([worker], **pool)
+        try:
+            return await asked.execute(worker, work or Work(0, "x", prompt="Say hello."))
+        finally:
+            await asked.close()
+
+    return asyncio.run(run())
+
+
+def test_the_cost_is_what_the_server_says_was_used() -> None:
+    seen: list[dict[str, Any]] = []
+
+    def reply(body: dict[str, Any]) -> Any:
+        seen.append(body)
+        return 200, completion("hello")
+
+    with server(reply) as url:
+        answer = ask(url, Work(0, "x", prompt="Say hello.", max_tokens=7))
+    assert (answer.output, answer.tokens_in, answer.tokens_out) == ("hello", 10, 5)
+    assert answer.cost == 10 * 1.0 + 5 * 2.0
+    assert answer.error is None
+    assert not answer.mock
+    assert not answer.estimated
+    assert answer.correct is None
+    assert (seen[0]["model"], seen[0]["max_tokens"]) == ("a", 7)
+    assert seen[0]["messages"][-1] == {"role": "user", "content": "Say hello."}
+    assert seen[0]["authorization"] is None
+
+
+@pytest.mark.parametrize(
+    ("answered", "kind", "paid"),
+    [
+        ((429, {"error": {"message": "slow down"}}, {"retry-after": "3"}), "rate_limited", "no"),
+        ((500, "broken"), "unavailable", "no"),
+        ((503, "busy"), "unavailable", "no"),
+        ((401, {"error": {"message": "no key"}}), "unauthorized", "no"),
+        ((400, {"error": {"message": "bad"}}), "refused", "no"),
+        ((200, completion("cut", "length")), "truncated", "usage"),
+        ((200, completion("  ")), "empty", "usage"),
+        ((200, completion(None)), "empty", "usage"),
+        ((200, "<html>hello</html>"), "malformed", "bound"),
+        ((200, {"choices": []}), "malformed", "bound"),
+        ((200, completion("hi", usage=None)), None, "bound"),
+    ],
+)
+def test_every_failure_is_typed_and_paid_for_as_it_is(
+    answered: Any, kind: str | None, paid: str
+) -> None:
+    with server(lambda body: answered) as url:
+        answer = ask(url)
+    work = Work(0, "x", prompt="Say hello.")
+    bound = OpenAIPool([at(url)]).estimate(at(url), work).bound
+    assert (answer.error.kind if answer.error else None) == kind
+    assert answer.cost == {"no": 0.0, "usage": 20.0, "bound": bound}[paid]
+    assert answer.estimated is (paid == "bound")
+    if kind == "rate_limited":
+        assert answer.error is not None
+        assert answer.error.retry_after == 3.0
+
+
+def test_a_server_that_is_away_and_one_that_is_slow() -> None:
+    with server(lambda body: (200, completion("x"))) as url:
+        pass
+    away = ask(url)
+    assert away.error is not None
+    assert away.error.kind == "network"
+    assert away.cost == 0.0
+
+    def slow(body: dict[str, Any]) -> Any:
+        time.sleep(1.0)
+        return 200, completion("late")
+
+    with server(slow) as url:
+        late = ask(url, timeout=0.2)
+    assert late.error is not None
+    assert late.error.kind == "timeout"
+    assert late.estimated
+    assert late.cost > 0
+
+
+def test_keys_come_from_the_environment_and_go_to_their_own_server_only() -> None:
+    seen: list[Any] = []
+
+    def reply(body: dict[str, Any]) -> Any:
+        seen.append(body["authorization"])
+        return 200, completion("x")
+
+    environ = {"MY_KEY": "secret-1", "OPENAI_API_KEY": "secret-2"}
+    with server(reply) as url:
+        workers = [at(url, "mine", key_env="MY_KEY"), at(url, "open")]
+
+        async def run() -> None:
+            pool = OpenAIPool(workers, environ=environ)
+            for worker in workers:
+                await pool.execute(worker, Work(0, "x", prompt="y"))
+            await pool.close()
+
+        asyncio.run(run())
+    assert seen == ["Bearer secret-1", None]
+
+
+def test_a_worker_without_its_key_or_with_a_bad_address_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="MY_KEY is not set"):
+        OpenAIPool([at("http://h/v1", key_env="MY_KEY")], environ={})
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY is not set"):
+        OpenAIPool([Worker("gpt")], environ={})
+    with pytest.raises(ConfigError, match="'localhost' is no URL"):
+        OpenAIPool([at("localhost")], environ={})
+
+
+def test_the_bound_holds_for_text_of_any_language() -> None:
+    """A token is at least one byte, so bytes bound tokens where characters would not."""
+    worker = at("http://h/v1")
+    estimate = OpenAIPool([worker]).estimate(
+        worker, Work(0, "x", prompt="漢字" * 100, max_tokens=10)
+    )
+    assert estimate.bound >= worker.cost(600, 10)
+    assert estimate.cost < estimate.bound
+
+
+async def test_a_plan_over_http_survives_429_500_slow_truncated_and_wrong_answers() -> None:
+    """Each misbehaviour once; the strong worker mends what asking again cannot."""
+    counts: dict[str, int] = {}
+
+    def reply(body: dict[str, Any]) -> Any:
+        text, model = body["messages"][-1]["content"], body["model"]
+        part = text.split("Your part: ")[1].split("\n")[0]
+        counts[f"{model}/{part}"] = number = counts.get(f"{model}/{part}", 0) + 1
+        if model == "strong":
+            return 200, completion(f"answer {part}")
+        if part == "t0" and number == 1:
+            return 429, {"error": {"message": "slow down"}}, {"retry-after": "0.01"}
+        if part == "t1" and number == 1:
+            return 500, "oops"
+        if part == "t2":
+            time.sleep(1.2)
+        if part == "t3":
+            return 200, completion("answer t3", "length")
+        if part == "t4":
+            return 200, completion("nonsense")
+        return 200, completion(f"answer {part}")
+
+    with server(reply) as url:
+        workers = [at(url, "weak"), at(url, "strong")]
+        executor = Executor(
+            OpenAIPool(workers),
+            cascade(["weak", "strong"]),
+            verifiers=Verifiers(Regex(r"^answer t\d$")),
+            settings=ExecutorSettings(backoff=0.01, try_timeout=0.6),
+        )
+        plan = plan_of((), (), (), (), (0, 1, 2, 3))
+        budget = Budget(1e6)
+        found = await executor.run(plan, seeds=SeedTree(0), budget=budget)
+        await executor.pool.close()
+    assert found.success
+    assert not found.mock
+    kept = {node.node: node.worker for node in found.nodes}
+    assert kept == {0: "weak", 1: "weak", 2: "strong", 3: "strong", 4: "strong"}
+    assert counts["weak/t0"] == counts["weak/t1"] == 2
+    kinds = {a.error.kind for step in found.steps for a in step.requests if a.error is not None}
+    assert kinds == {"rate_limited", "unavailable", "timeout", "truncated"}
+    assert found.total_cost == pytest.approx(budget.spent)
+    assert budget.open == 0
+
+
+async def test_workers_are_our_own_gateway_serving_the_small_policy(tiny: Any) -> None:
+    from tutelage.engine.driver import EngineDriver
+    from tutelage.gateway.serving import ServedPolicy
+    from tutelage.testing import tiny_engine
+
+    policy = tiny("qwen2")
+    engine = tiny_engine(policy, slots=4)
+    client = ServedPolicy(EngineDriver(engine, schedule="free"), policy.codec, SeedTree(0))
+    with Gateway() as gateway:
+        door = gateway.open("flow", "att", client, model="small")
+        worker = Worker(
+            "small",
+            price_in=1.0,
+            price_out=2.0,
+            endpoint=door.base_url,
+            key_env="DOOR_KEY",
+            concurrency=2,
+        )
+        pool = OpenAIPool([worker], environ={"DOOR_KEY": door.api_key})
+        executor = Executor(pool, cheapest(), settings=ExecutorSettings(max_tokens=24, retries=0))
+        # An untrained policy says anything, or is cut off; what is tested is the way there.
+        found = await executor.run(plan_of((), ()), seeds=SeedTree(0))
+        await pool.close()
+    answers = [step.answer for step in found.steps]
+    assert len(answers) == 2
+    for answer in answers:
+        assert answer is not None
+        assert not answer.mock
+        assert answer.error is None or answer.error.kind in ("truncated", "empty"), answer.error
+        assert answer.tokens_in > 0
+        assert 0 < answer.tokens_out <= 24
+        assert answer.cost == pytest.approx(worker.cost(answer.tokens_in, answer.tokens_out))
+        assert not answer.estimated
+
+
+async def test_our_gateway_with_a_script_answers_by_subtask() -> None:
+    from tutelage.gateway import ScriptedClient
+    from tutelage.gateway.scripted import ScriptedReply
+
+    script = [
+        ScriptedReply("4", match="Your part: t0"),
+        ScriptedReply(error=(503, "busy"), match="Your part: t1"),
+        ScriptedReply("16", match="- t0: 4"),
+    ]
+    with Gateway() as gateway:
+        door = gateway.open("flow", "att", ScriptedClient(script), model="m")
+        worker = at(door.base_url, key_env="K", price_in=0.0, price_out=0.0)
+        pool = OpenAIPool([worker], environ={"K": door.api_key})
+        executor = Executor(
+            pool,
+            cheapest(),
+            verifiers=Verifiers(Exact()),
+            settings=ExecutorSettings(backoff=0.01),
+        )
+        hints = {0: Hint(expected="4"), 1: Hint(expected=16)}
+        found = await executor.run(plan_of((), (0,)), seeds=SeedTree(0), hints=hints)
+        await pool.close()
+    assert found.success
+    assert found.outputs == {"0": "4", "1": "16"}
+    assert len(found.steps[1].requests) == 2
+
+
+async def test_a_pool_can_be_used_again_on_another_loop() -> None:
+    def run_in_thread() -> Answer:
+        return asyncio.run(pool.execute(worker, Work(0, "x", prompt="y")))
+
+    with server(lambda body: (200, completion("x"))) as url:
+        worker = at(url)
+        pool = OpenAIPool([worker])
+        first = await pool.execute(worker, Work(0, "x", prompt="y"))
+        second = await asyncio.to_thread(run_in_thread)
+        await pool.close()
+    assert first.output == second.output == "x"
+
+
+def test_the_transport_can_be_replaced_for_tests() -> None:
+    transport = httpx2.MockTransport(lambda request: httpx2.Response(200, json=completion("x")))
+    assert ask("http://nowhere/v1", transport=transport).output == "x"

@@ -1,0 +1,161 @@
+"""The predictor of outcomes: out of fold, given failures, and for a worker that comes later."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from routing_world import table
+
+from tutelage.errors import DataError
+from tutelage.orchestration.neighbours import Neighbours, hashed
+from tutelage.orchestration.outcomes import OutcomeTable
+from tutelage.orchestration.predictor import (
+    OutcomePredictor,
+    VerifierRates,
+    fit_predictor,
+    log_loss,
+)
+from tutelage.orchestration.synthetic_outcomes import simulate_outcomes
+from tutelage.seeds import SeedTree
+
+
+@pytest.fixture(scope="module")
+def halves() -> tuple[OutcomeTable, OutcomeTable]:
+    made = simulate_outcomes(1200, SeedTree(5))
+    return made.take(range(800)), made.take(range(800, 1200))
+
+
+@pytest.fixture(scope="module")
+def fitted(halves: tuple[OutcomeTable, OutcomeTable]) -> OutcomePredictor:
+    return fit_predictor(halves[0], SeedTree(0))[0]
+
+
+def test_the_nearest_text_is_the_same_text_unless_it_is_ones_own() -> None:
+    texts = ["sort a list in python", "translate this to french", "sort the list in python now"]
+    index = Neighbours.of(texts)
+    places, cosines = index.nearest([hashed(texts[0])], 2)
+    assert places[0, 0] == 0
+    assert cosines[0, 0] == pytest.approx(1.0, abs=1e-5)
+    own, _ = index.nearest([hashed(texts[0])], 2, own=[0])
+    assert own[0].tolist() == [2, 1]
+    empty, cosines = index.nearest([hashed("")], 1)
+    assert empty.shape == (1, 1)
+    assert np.isfinite(cosines).all()
+
+
+def test_predictions_beat_the_means_out_of_fold(
+    halves: tuple[OutcomeTable, OutcomeTable], fitted: OutcomePredictor
+) -> None:
+    train, test = halves
+    right = test.right_QW.astype(float)
+    chances = fitted.chances(fitted.support(test.instructions, test.types))
+    means = np.tile(train.right_QW.mean(axis=0), (len(test), 1))
+    assert log_loss(chances, right) < 0.85 * log_loss(means, right)
+    # Calibrated: of answers predicted right with p, about a share p is right.
+    for low, high in ((0.0, 0.3), (0.3, 0.7), (0.7, 1.0)):
+        inside = (chances >= low) & (chances < high)
+        assert abs(chances[inside].mean() - right[inside].mean()) < 0.08
+
+
+def test_a_known_query_is_never_its_own_support(halves: tuple[OutcomeTable, OutcomeTable]) -> None:
+    train = halves[0]
+    predictor, support = fit_predictor(train, SeedTree(0))
+    own = np.arange(len(train))[:, None]
+    assert (support.weights_BK[support.rows_BK == own] == 0).all()
+    assert np.allclose(support.weights_BK.sum(axis=1), 1.0)
+    flipped = replace(train, scores_QW=1 - train.scores_QW)
+    changed = train.scores_QW.copy()
+    changed[7] = flipped.scores_QW[7]
+    other = replace(predictor, right_QW=np.where(own == 7, 1 - predictor.right_QW,
+                                                 predictor.right_QW))  # fmt: skip
+    mine = support.take(np.array([7]))
+    assert np.array_equal(predictor.chances(mine), other.chances(mine))
+
+
+def test_a_failure_lowers_the_chances_of_those_that_fail_together(
+    halves: tuple[OutcomeTable, OutcomeTable], fitted: OutcomePredictor
+) -> None:
+    test = halves[1]
+    support = fitted.support(test.instructions, test.types)
+    before = fitted.chances(support)
+    failed = np.zeros_like(before, dtype=bool)
+    failed[:, 3] = True
+    after = fitted.chances(
+        support, passed_BW=np.zeros_like(failed), failed_BW=failed, rates=VerifierRates()
+    )
+    assert after[:, 3].mean() < 0.5 * before[:, 3].mean()
+    others = np.arange(before.shape[1]) != 3
+    assert after[:, others].mean() < before[:, others].mean() - 0.03
+    wrong = ~test.right_QW[:, 3]
+    right = test.right_QW[wrong].astype(float)
+    assert log_loss(after[wrong], right) < log_loss(before[wrong], right)
+
+
+def test_costs_and_seconds_are_near_what_they_come_to(
+    halves: tuple[OutcomeTable, OutcomeTable], fitted: OutcomePredictor
+) -> None:
+    test = halves[1]
+    costs, seconds = fitted.expected(
+        fitted.support(test.instructions, test.types), test.tokens_in_Q
+    )
+    assert costs.mean(axis=0) == pytest.approx(test.costs_QW.mean(axis=0), rel=0.1)
+    assert seconds.mean(axis=0) == pytest.approx(test.seconds_QW.mean(axis=0), rel=0.15)
+
+
+def test_few_outcomes_make_a_new_worker_better_known(
+    halves: tuple[OutcomeTable, OutcomeTable],
+) -> None:
+    train, test = halves
+    name = train.names[4]
+    others = [known for known in train.names if known != name]
+    predictor, _ = fit_predictor(train.only(others), SeedTree(0))
+    worker = train.workers[4]
+    right = test.right_QW[:, 4].astype(float)
+    support = predictor.support(test.instructions, test.types)
+    losses = []
+    for count in (1, 40, 200):
+        seen = train.take(range(count))
+        outcomes = [bool(r) for r in seen.right_QW[:, 4]]
+        adopted = predictor.adopt(worker, seen.instructions, seen.types, outcomes)
+        assert np.array_equal(adopted.right_QW[:, :-1], predictor.right_QW)
+        losses.append(log_loss(adopted.chances(support)[:, -1], right))
+    mean = train.right_QW[:200, 4].mean()
+    assert losses[2] < losses[0]
+    assert losses[1] < log_loss(np.full(len(right), mean), right)
+    with pytest.raises(DataError, match="knows a worker"):
+        predictor.adopt(train.only(others).workers[0], ["x"], ["code"], [True])
+    with pytest.raises(DataError, match="at least one"):
+        predictor.adopt(worker, [], [], [])
+
+
+def test_gaps_in_a_table_are_filled_by_the_type() -> None:
+    whole = table()
+    scores = whole.scores_QW.copy()
+    scores[::3, 2] = np.nan
+    predictor, _ = fit_predictor(replace(whole, scores_QW=scores), SeedTree(0))
+    assert ((predictor.right_QW > 0) & (predictor.right_QW < 1)).any()
+    assert np.isfinite(predictor.right_QW).all()
+    scores[:, 2] = np.nan
+    with pytest.raises(DataError, match="no outcome of worker"):
+        fit_predictor(replace(whole, scores_QW=scores), SeedTree(0))
+
+
+def test_the_state_reads_without_pickled_code(tmp_path_factory: pytest.TempPathFactory) -> None:
+    predictor, _ = fit_predictor(table(), SeedTree(0))
+    path = tmp_path_factory.mktemp("state") / "predictor.pt"
+    torch.save(predictor.state_dict(), path)
+    again = OutcomePredictor.from_state(torch.load(path, weights_only=True))
+    texts, types = ["the code0x1 of topic code0", "?"], ["code", "never seen"]
+    assert np.array_equal(
+        predictor.chances(predictor.support(texts, types)),
+        again.chances(again.support(texts, types)),
+    )
+    assert again.workers == predictor.workers
+
+
+def test_rates_of_a_verifier_that_helps_nobody_are_refused() -> None:
+    with pytest.raises(DataError, match="more often"):
+        VerifierRates(0.3, 0.4)

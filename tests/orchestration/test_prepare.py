@@ -1,0 +1,80 @@
+"""Logs to training data: only what succeeded, the cheapest, and cheaper workers that also did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tutelage.errors import DataError
+from tutelage.orchestration.prepare import prepare
+
+
+def line(instruction: str, cost: float, *, success: bool = True, **more: Any) -> dict[str, Any]:
+    return {
+        "instruction": instruction,
+        "success": success,
+        "cost": cost,
+        "latency_ms": 100.0,
+        "planner_outputs": {
+            "task_types": ["a", "b"],
+            "model_selections": [1, 1],
+            "workflow_graph": {"adjacency": [[0, 1], [0, 0]]},
+        },
+        "workers": ["cheap", "good"],
+        **more,
+    }
+
+
+def write(folder: Path, *rows: dict[str, Any]) -> Path:
+    path = folder / "executions.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return folder
+
+
+def test_failures_are_left_out_and_the_cheapest_success_is_kept(tmp_path: Path) -> None:
+    made = prepare(
+        [
+            write(
+                tmp_path,
+                line("one", 0.3),
+                line("one", 0.1),
+                line("two", 0.1, success=False),
+                line("three", 0.1, correct=False),
+            )
+        ]
+    )
+    assert [w.instruction for w in made.workflows] == ["one"]
+    assert made.workflows[0].rewards["cost"] == -0.1
+    assert (made.executions, made.failed, made.repeated) == (4, 2, 1)
+
+
+def test_a_cheaper_worker_that_passed_becomes_the_label(tmp_path: Path) -> None:
+    row = line(
+        "one",
+        0.3,
+        tries=[
+            {"node": 0, "passed": True, "cost": 0.2},
+            {"node": 1, "passed": True, "cost": 0.1},
+        ],
+        alternatives=[
+            {"node": 0, "worker": "cheap", "passed": True, "cost": 0.05},
+            {"node": 1, "worker": "cheap", "passed": False, "cost": 0.01},
+        ],
+    )
+    made = prepare([write(tmp_path, row)])
+    assert made.workflows[0].workers == ("cheap", "good")
+    assert made.cheaper == 1
+
+
+def test_logs_that_teach_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no execution log"):
+        prepare([tmp_path])
+    with pytest.raises(DataError, match="none of the 1 executions succeeded"):
+        prepare([write(tmp_path, line("one", 0.1, success=False))])
+    bad = line("one", 0.1)
+    bad["planner_outputs"]["workflow_graph"]["adjacency"] = [[0, 1], [1, 0]]
+    with pytest.raises(DataError, match=r"row 0.*cycle"):
+        prepare([write(tmp_path, bad)])

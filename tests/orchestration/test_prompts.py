@@ -1,0 +1,41 @@
+"""Prompts: inputs filled in, wherever and however often they are named."""
+
+from __future__ import annotations
+
+import pytest
+
+from tutelage.orchestration import Node, Plan
+from tutelage.orchestration.prompts import NOTHING, fill, node_prompt
+
+OUTPUTS = {0: '{"title": "Q1", "pages": [1, 2]}', 1: "plain"}
+
+
+@pytest.mark.parametrize(
+    ("given", "filled"),
+    [
+        ("<node-1>", "plain"),
+        ("a <node-1> b <node-1>", "a plain b plain"),
+        ("<node-0>.title of <node-1>", "Q1 of plain"),
+        ("<node-0>.pages", "[1, 2]"),
+        ("See <node-1>.Then go", "See plain.Then go"),
+        ("<node-0>.missing", OUTPUTS[0] + ".missing"),
+        ("<node-7>", NOTHING),
+        (["<node-1>", {"x": "<node-1>"}], ["plain", {"x": "plain"}]),
+        (3, 3),
+        (None, None),
+    ],
+)
+def test_references_are_filled_in(given: object, filled: object) -> None:
+    assert fill(given, OUTPUTS) == filled
+
+
+def test_an_output_is_never_read_as_a_reference_again() -> None:
+    """What a worker says may look like a reference; it is data."""
+    assert fill("<node-0> <node-1>", {0: "<node-1>", 1: "secret"}) == "<node-1> secret"
+
+
+def test_lists_and_objects_are_shown_as_json() -> None:
+    plan = Plan("x", (Node("a", {"files": ["ä.txt", "b.txt"], "n": 3}),))
+    text = node_prompt(plan, 0, {})
+    assert '- files: ["ä.txt", "b.txt"]' in text
+    assert "- n: 3" in text

@@ -1,0 +1,177 @@
+"""The trained router drives the executor: what it decides there is what it was trained to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from routing_world import world
+
+from tutelage.errors import ConfigError
+from tutelage.orchestration.budget import Budget
+from tutelage.orchestration.execution import Execution
+from tutelage.orchestration.executor import Executor
+from tutelage.orchestration.plan import Node, Plan
+from tutelage.orchestration.pools.replay import ReplayPool
+from tutelage.orchestration.pools.simulated import SimulatedPool, Simulation
+from tutelage.orchestration.rewards import References, compute_reward
+from tutelage.orchestration.router import LearnedRouter
+from tutelage.orchestration.routing import Choice, RouteState
+from tutelage.orchestration.selector.environment import Environment
+from tutelage.orchestration.selector.policy import ModelSelector, see
+from tutelage.orchestration.selector.recorded import RecordedVerifier, as_plan, as_settings
+from tutelage.orchestration.selector.workflows import Scenario, Workflows, draw_workflows
+from tutelage.orchestration.verifiers import Verifiers
+from tutelage.orchestration.virtual_time import run_virtual
+from tutelage.orchestration.worker_files import classic
+from tutelage.seeds import SeedTree
+
+SCENARIOS = {
+    "free": Scenario(budgets=0.0, deadlines=0.0),
+    "deadlines": Scenario(budgets=0.0, deadlines=1.0, deadline_range=(0.6, 2.0)),
+    "budgets": Scenario(budgets=1.0, deadlines=0.0, shapes=("chain",)),
+    "budgets in parallel": Scenario(budgets=1.0, deadlines=0.0, budget_range=(2.0, 4.0)),
+}
+
+
+def shaken_model() -> ModelSelector:
+    """A policy that is not the prior: its residual counts."""
+    model = ModelSelector(3)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for layers in (model.point, model.settle):
+            layers.second.copy_(0.05 * torch.randn(layers.second.shape, generator=generator))
+    return model
+
+
+def execute(flows: Workflows, b: int, scenario: Scenario, router: object) -> Execution:
+    table = world(scenario).splits.val
+    plan, hints = as_plan(table, flows, b)
+    executor = Executor(
+        ReplayPool(table),
+        router,  # pyright: ignore[reportArgumentType]
+        verifiers=Verifiers(RecordedVerifier(table, scenario.rates)),
+        settings=as_settings(scenario, flows, b),
+    )
+    limit = float(flows.budget_B[b])
+    budget = Budget(limit) if np.isfinite(limit) else Budget()
+    seeds = SeedTree(1).child("flow", b)
+    return run_virtual(executor.run(plan, seeds=seeds, budget=budget, hints=hints))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("trained", [False, True], ids=["lookahead", "policy"])
+def test_executor_and_environment_take_the_same_actions(name: str, trained: bool) -> None:
+    scenario = SCENARIOS[name]
+    here = world(scenario)
+    flows = draw_workflows(here.val, 40, SeedTree(2).child(name))
+    model = shaken_model() if trained else None
+    router = LearnedRouter(here.predictor, here.terms, model)
+    environment = Environment(here.val, flows, here.terms)
+    taken: list[list[tuple[int, int]]] = [[] for _ in range(len(flows))]
+    probabilities: list[list[float]] = [[] for _ in range(len(flows))]
+    while len(rows := environment.rows):
+        at = environment.situation(rows)
+        logp_DA = router_log_probs(router, at)
+        actions = logp_DA.argmax(axis=1)
+        for d, b in enumerate(rows):
+            taken[b].append((int(environment.nodes[b]), int(actions[d])))
+            probabilities[b].append(float(logp_DA[d, actions[d]]))
+        environment.step(rows, actions, at.chance_DW)
+    outcome = environment.outcome()
+    decided = 0
+    for b in range(len(flows)):
+        try:
+            ran = execute(flows, b, scenario, router)
+        except ConfigError:
+            assert taken[b] == []  # a budget that buys no first step
+            continue
+        steps = [(step.node, step.choice.action) for step in ran.steps]
+        count = len(taken[b])
+        assert steps[:count] == taken[b]
+        # Nodes that were ready at the same moment as one that is given up are given up with it.
+        assert all(action == here.val.workers + 1 for _, action in steps[count:])
+        assert [step.choice.log_prob for step in ran.steps[:count]] == pytest.approx(
+            probabilities[b], abs=1e-4
+        )
+        result = replace(outcome.result(b), outputs={})
+        assert ran.correct == result.success
+        assert ran.total_cost == pytest.approx(result.total_cost)
+        assert ran.total_latency_ms == pytest.approx(result.total_latency_ms)
+        references = References(flows.cost_ref_B[b], flows.latency_ref_B[b])
+        earned = compute_reward(
+            replace(ran, success=bool(ran.correct)),
+            "normalized", weights=here.terms.weights, references=references,
+        )  # fmt: skip
+        assert earned == pytest.approx(outcome.reward_B[b])
+        decided += len(taken[b])
+    assert decided > 60
+
+
+def router_log_probs(router: LearnedRouter, at: object) -> np.ndarray:
+    if router.model is None:
+        from tutelage.orchestration.selector.situation import look_ahead
+
+        utility = look_ahead(at, router.terms).utility_DA  # pyright: ignore
+        best = np.full_like(utility, -np.inf)
+        best[np.arange(len(utility)), utility.argmax(axis=1)] = 0.0
+        return best
+    with torch.no_grad():
+        return router.model(see(at, router.terms))[0].numpy()  # pyright: ignore
+
+
+def test_a_drawn_action_is_credited_under_the_mask_that_was_in_force() -> None:
+    scenario = SCENARIOS["free"]
+    here = world(scenario)
+    flows = draw_workflows(here.val, 12, SeedTree(4))
+    seen: list[tuple[RouteState, Choice]] = []
+
+    class Watched(LearnedRouter):
+        def choose(self, state: RouteState) -> Choice:
+            choice = super().choose(state)
+            seen.append((state, choice))
+            return choice
+
+    router = Watched(here.predictor, here.terms, ModelSelector(0), sample=True)
+    for b in range(len(flows)):
+        before = len(seen)
+        ran = execute(flows, b, scenario, router)
+        assert [step.choice for step in ran.steps] == [choice for _, choice in seen[before:]]
+    assert len({choice.action for _, choice in seen}) > 3
+    for state, choice in seen:
+        assert state.mask[choice.action]
+        assert choice.mask == state.mask
+        assert choice.log_prob <= 0
+
+
+def test_an_unknown_worker_is_judged_by_its_own_skill_until_it_is_adopted() -> None:
+    here = world(SCENARIOS["free"])
+    table = here.splits.val
+    stranger = replace(table.workers[-1], name="stranger", skills={"*": 0.99})
+    renamed = replace(table, workers=(*table.workers[:-1], stranger))
+    flows = draw_workflows(here.val, 1, SeedTree(6))
+    plan, hints = as_plan(renamed, flows, 0)
+    router = LearnedRouter(here.predictor, here.terms)
+    executor = Executor(ReplayPool(renamed), router, settings=as_settings(here.scenario, flows, 0))
+    ran = run_virtual(executor.run(plan, seeds=SeedTree(0), hints=hints))
+    assert ran.steps
+    known = router.adopt(stranger, table.instructions[:8], table.types[:8], [True] * 8)
+    assert known.predictor.workers[-1].name == "stranger"
+    assert known.model is router.model
+
+
+def test_unknown_workers_are_escalated_when_an_answer_fails() -> None:
+    here = world(SCENARIOS["free"])
+    router = LearnedRouter(here.predictor, here.terms)
+    pool = SimulatedPool(classic(), Simulation(errors=0.0))
+    plan = Plan("Do it", (Node("write_text", {}), Node("write_text", {"text": "<node-0>"})))
+    asked: list[list[str]] = []
+    for seed in range(30):
+        ran = run_virtual(Executor(pool, router).run(plan, seeds=SeedTree(seed)))
+        assert ran.steps[0].action == "worker"  # a plan of likely subtasks is begun
+        first = [step.worker for step in ran.steps if step.node == 0 and step.worker]
+        asked.append(first)
+    assert any(len(names) > 1 for names in asked)
+    assert all(len(set(names)) == len(names) for names in asked)

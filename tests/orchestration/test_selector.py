@@ -1,0 +1,354 @@
+"""The environment, the policy and its loss, the baselines and the curves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from routing_world import world
+
+from tutelage.algorithms.rl.advantages.whiten import whiten
+from tutelage.errors import ConfigError, DataError
+from tutelage.orchestration.predictor import VerifierRates
+from tutelage.orchestration.rewards import (
+    ExecutionResult,
+    References,
+    RewardWeights,
+    compute_reward,
+)
+from tutelage.orchestration.selector import baselines
+from tutelage.orchestration.selector.environment import Environment, batch_rewards
+from tutelage.orchestration.selector.metrics import aiq, hull, pareto_front
+from tutelage.orchestration.selector.policy import (
+    SCALE,
+    ModelSelector,
+    States,
+    compute_gae,
+    draw_actions,
+    see,
+)
+from tutelage.orchestration.selector.rollout import collect, play
+from tutelage.orchestration.selector.situation import Situation, Terms, look_ahead
+from tutelage.orchestration.selector.workflows import (
+    Scenario,
+    Workflows,
+    draw_workflows,
+    make_board,
+)
+from tutelage.seeds import SeedTree
+
+
+def flows_of(count: int = 60, scenario: Scenario | None = None) -> Workflows:
+    return draw_workflows(world(scenario).val, count, SeedTree(9).child("flows"))
+
+
+def first_situation(count: int = 60) -> tuple[Environment, Situation]:
+    here = world()
+    environment = Environment(here.val, flows_of(count), here.terms)
+    return environment, environment.situation(environment.rows)
+
+
+# ------------------------------------------------------------------ the environment
+
+
+@pytest.mark.parametrize("preset", ["seed", "seed_seconds", "normalized", "gated"])
+def test_rewards_of_decisions_add_up_to_the_reward_of_the_result(preset: str) -> None:
+    here = world()
+    terms = replace(here.terms, preset=preset)  # pyright: ignore[reportArgumentType]
+    flows = flows_of()
+    environment = Environment(here.val, flows, terms)
+    choose = baselines.random_choice(SeedTree(1))
+    total = np.zeros(len(flows))
+    begun = np.array(environment._reward_B)  # pyright: ignore[reportPrivateUsage]
+    while len(rows := environment.rows):
+        at = environment.situation(rows)
+        total[rows] += environment.step(rows, choose(environment, rows, at), at.chance_DW)
+    outcome = environment.outcome()
+    assert total + begun == pytest.approx(outcome.reward_B)
+    for b in range(len(flows)):
+        wanted = compute_reward(
+            outcome.result(b),
+            preset,  # pyright: ignore[reportArgumentType]
+            weights=terms.weights,
+            references=References(flows.cost_ref_B[b], flows.latency_ref_B[b]),
+        )
+        assert outcome.reward_B[b] == pytest.approx(wanted)
+
+
+def test_budgets_and_tries_and_deadlines_hold() -> None:
+    scenario = Scenario(budgets=1.0, deadlines=1.0, deadline_range=(0.5, 1.5))
+    here, flows = world(scenario), flows_of(200, scenario)
+    outcome = play(here.val, flows, here.terms, baselines.random_choice(SeedTree(2)))
+    assert (outcome.cost_B <= flows.budget_B + 1e-12).all()
+    assert (outcome.latency_B <= flows.deadline_B + 1e-9).all()
+    assert outcome.late_B.any()
+    assert not (outcome.late_B & outcome.success_B).any()
+    sizes = flows.exists_BN.sum(axis=1)
+    assert (outcome.steps_B <= sizes * (scenario.max_tries + 1)).all()
+
+
+def test_success_is_that_of_right_answers_whatever_the_verifier_said() -> None:
+    scenario = Scenario(rates=VerifierRates(0.7, 0.4), budgets=0.0, deadlines=0.0)
+    here, flows = world(scenario), flows_of(200, scenario)
+    outcome = play(here.val, flows, here.terms, baselines.nearest_cascade)
+    assert (outcome.success_B & (outcome.verified_B < 1)).any()
+    assert (~outcome.success_B & (outcome.verified_B == 1)).any()
+
+
+def test_a_workflow_longer_than_allowed_is_given_up() -> None:
+    here, flows = world(), flows_of()
+    outcome = play(here.val, flows, here.terms, baselines.nearest_cascade, max_steps=2)
+    assert outcome.steps_B.max() == 2
+    assert (outcome.stopped_B | (outcome.steps_B <= 2)).all()
+
+
+def test_the_same_seed_draws_the_same_workflows_for_any_pool() -> None:
+    here = world()
+    fewer = make_board(
+        here.splits.val.only(here.splits.val.names[:3]), here.predictor, here.scenario
+    )
+    mine, theirs = flows_of(), draw_workflows(fewer, 60, SeedTree(9).child("flows"))
+    assert np.array_equal(mine.query_BN, theirs.query_BN)
+    assert np.array_equal(mine.parents_BNN, theirs.parents_BNN)
+
+
+def test_a_query_that_nobody_can_do_is_refused() -> None:
+    here = world()
+    table = here.splits.val
+    able = tuple(replace(worker, capabilities=("code",)) for worker in table.workers)
+    with pytest.raises(ConfigError, match="no worker can do query"):
+        make_board(replace(table, workers=able), here.predictor, here.scenario)
+    strangers = replace(table, workers=tuple(replace(w, name=f"x{w.name}") for w in table.workers))
+    with pytest.raises(ConfigError, match="knows no worker"):
+        make_board(strangers, here.predictor, here.scenario)
+
+
+def test_a_pool_that_is_free_still_has_a_reward() -> None:
+    here = world()
+    free = tuple(replace(worker, price_in=0.0, price_out=0.0) for worker in here.predictor.workers)
+    table = replace(here.splits.val, workers=free, costs_QW=0 * here.splits.val.costs_QW)
+    board = make_board(table, replace(here.predictor, workers=free), here.scenario)
+    flows = draw_workflows(board, 40, SeedTree(1))
+    outcome = play(board, flows, here.terms, baselines.greedy(here.terms))
+    assert np.isfinite(outcome.reward_B).all()
+    assert (outcome.cost_B == 0).all()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"nodes": (0, 2)}, {"nodes": (3, 2)}, {"max_tries": 0}, {"budgets": 1.5}, {"shapes": ()}],
+)
+def test_a_scenario_that_cannot_be_is_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        Scenario(**bad)  # pyright: ignore[reportArgumentType]
+
+
+@given(
+    success=st.booleans(),
+    cost=st.floats(0, 2),
+    latency=st.floats(0, 50),
+    verified=st.floats(0, 1),
+    preset=st.sampled_from(["seed", "seed_seconds", "normalized", "gated"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_rewards_of_a_batch_are_those_of_single_results(
+    success: bool, cost: float, latency: float, verified: float, preset: str
+) -> None:
+    terms = Terms(preset, RewardWeights(7.0, 0.5, 0.3, 0.2), VerifierRates())  # pyright: ignore
+    found = batch_rewards(
+        terms, np.array([success]), np.array([3]), np.array([cost]), np.array([latency]),
+        np.array([verified]), np.array([0.8]), np.array([20.0]),
+    )  # fmt: skip
+    result = ExecutionResult(success, dict.fromkeys("abc", "x"), cost, 1000 * latency, verified)
+    wanted = compute_reward(
+        result, preset, weights=terms.weights, references=References(0.8, 20.0)  # pyright: ignore
+    )  # fmt: skip
+    assert found[0] == pytest.approx(wanted)
+
+
+# ------------------------------------------------------------------ the policy
+
+
+def test_an_untrained_policy_is_the_soft_lookahead() -> None:
+    _, at = first_situation()
+    terms = world().terms
+    states = see(at, terms)
+    logp_DA, _ = ModelSelector(4)(states)
+    utility_DA = look_ahead(at, terms).utility_DA
+    assert np.array_equal(logp_DA.argmax(dim=1).numpy(), utility_DA.argmax(axis=1))
+    gap_DA = np.maximum(utility_DA - utility_DA.max(axis=1, keepdims=True), -20.0)
+    wanted = torch.log_softmax(
+        torch.from_numpy(SCALE * gap_DA / terms.weights.alpha).masked_fill(
+            ~states.mask_DA, -torch.inf
+        ),
+        dim=1,
+    )
+    assert torch.allclose(logp_DA.double(), wanted, atol=1e-3)
+
+
+def test_what_the_mask_forbids_has_no_probability() -> None:
+    _, at = first_situation()
+    logp_DA, _ = ModelSelector(0)(see(at, world().terms))
+    assert (logp_DA.exp()[~torch.from_numpy(at.mask_DA)] == 0).all()
+    drawn = draw_actions(logp_DA, np.linspace(0, 1, len(logp_DA)))
+    assert at.mask_DA[np.arange(len(drawn)), drawn.numpy()].all()
+
+
+def test_the_order_of_workers_does_not_matter() -> None:
+    _, at = first_situation()
+    model = ModelSelector(0)
+    with torch.no_grad():
+        model.point.second.normal_(0, 0.1, generator=torch.Generator().manual_seed(1))
+        model.value.second.normal_(0, 0.1, generator=torch.Generator().manual_seed(2))
+    states = see(at, world().terms)
+    workers = states.workers_DWF.shape[1]
+    order = torch.randperm(workers, generator=torch.Generator().manual_seed(3))
+    actions = torch.cat([order, torch.tensor([workers, workers + 1])])
+    turned = States(
+        states.workers_DWF[:, order],
+        states.context_DF,
+        states.prior_DA[:, actions],
+        states.mask_DA[:, actions],
+        states.truth_DF,
+    )
+    mine, value = model(states)
+    theirs, other = model(turned)
+    assert torch.allclose(mine[:, actions], theirs, atol=1e-5)
+    assert torch.allclose(value, other, atol=1e-5)
+
+
+def test_the_policy_never_sees_what_the_critic_knows() -> None:
+    here = world()
+    batch = collect(here.train, flows_of(), here.terms, ModelSelector(0), SeedTree(0))
+    assert batch.states.truth_DF.abs().sum() > 0
+    model = ModelSelector(0)
+    with torch.no_grad():
+        model.value.second.normal_(0, 0.1, generator=torch.Generator().manual_seed(2))
+    blind = replace(batch.states, truth_DF=torch.zeros_like(batch.states.truth_DF))
+    seen, known = model(batch.states)
+    unseen, guessed = model(blind)
+    assert torch.equal(seen, unseen)
+    assert not torch.allclose(known, guessed)
+
+
+def test_trajectories_hold_what_was_executed() -> None:
+    here, flows, model = world(), flows_of(), ModelSelector(2)
+    batch = collect(here.val, flows, here.terms, model, SeedTree(5))
+    again = Environment(here.val, flows, here.terms)
+    time = 0
+    rewards = torch.zeros_like(batch.rewards_BT)
+    while len(rows := again.rows):
+        mine = batch.time_D == time
+        assert batch.row_D[mine].tolist() == rows.tolist()
+        at = again.situation(rows)
+        logp_DA, _ = model(see(at, here.terms))
+        actions = batch.actions_D[mine]
+        assert torch.allclose(
+            logp_DA.gather(1, actions[:, None])[:, 0], batch.log_probs_D[mine], atol=1e-6
+        )
+        earned = again.step(rows, actions.numpy(), at.chance_DW) / 10
+        rewards[rows, time] = torch.from_numpy(earned).float()
+        time += 1
+    assert torch.allclose(rewards, batch.rewards_BT, atol=1e-5)
+    assert batch.outcome.reward_B == pytest.approx(again.outcome().reward_B)
+    assert int(batch.mask_BT.sum()) == len(batch.actions_D)
+
+
+def test_gae_by_hand() -> None:
+    rewards, values = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([0.5, 0.2, 1.0])
+    last = 2.0 - 1.0
+    middle = 0.0 + 0.9 * 1.0 - 0.2 + 0.9 * 0.8 * last
+    first = 1.0 + 0.9 * 0.2 - 0.5 + 0.9 * 0.8 * middle
+    found = compute_gae(rewards=rewards, values=values, gamma=0.9, lambda_gae=0.8)
+    assert found.tolist() == pytest.approx([first, middle, last])
+    both = compute_gae(
+        rewards=torch.stack([rewards, rewards]), values=torch.stack([values, values]),
+        gamma=0.9, lambda_gae=0.8,
+    )  # fmt: skip
+    assert torch.allclose(both, found.expand(2, 3))
+
+
+def test_the_loss_is_the_documents_formula() -> None:
+    here, model = world(), ModelSelector(0)
+    batch = collect(here.val, flows_of(), here.terms, model, SeedTree(5))
+    count = len(batch.actions_D)
+    generator = torch.Generator().manual_seed(0)
+    old = batch.log_probs_D + 0.3 * torch.randn(count, generator=generator)
+    advantages = whiten(torch.randn(1, count, generator=generator), torch.ones(1, count))[0]
+    returns = torch.randn(count, generator=generator)
+    loss = model.compute_loss(
+        states=batch.states, actions=batch.actions_D, old_log_probs=old, advantages=advantages,
+        returns=returns, clip_epsilon=0.2, value_coef=0.5, entropy_coef=0.01,
+    )  # fmt: skip
+    logp_DA, values = model(batch.states)
+    logp = logp_DA.gather(1, batch.actions_D[:, None])[:, 0]
+    ratio = (logp - old).exp()
+    low = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+    # algorithms/rl bounds the loss of a bad action whose ratio ran away (the dual clip).
+    surrogate = -torch.where(advantages < 0, torch.maximum(low, 3 * advantages), low).mean()
+    spread = torch.distributions.Categorical(logits=logp_DA).entropy().mean()
+    error = torch.nn.functional.mse_loss(values, returns)
+    assert loss["policy_loss"].item() == pytest.approx(surrogate.item(), abs=1e-5)
+    assert loss["value_loss"].item() == pytest.approx(error.item(), abs=1e-5)
+    assert loss["entropy"].item() == pytest.approx(spread.item(), abs=1e-5)
+    total = surrogate + 0.5 * error - 0.01 * spread
+    assert loss["total_loss"].item() == pytest.approx(total.item(), abs=1e-5)
+    loss["total_loss"].backward()
+    assert model.point.second.grad is not None
+    assert model.point.second.grad.abs().sum() > 0
+
+
+# ------------------------------------------------------------------ baselines and curves
+
+
+def test_baselines_do_what_their_names_say() -> None:
+    environment, at = first_situation()
+    rows = environment.rows
+    places = np.arange(len(rows))
+    workers = at.chance_DW.shape[1]
+    able_DW = at.mask_DA[:, :workers]
+
+    def least(of_DW: np.ndarray) -> np.ndarray:
+        return np.where(able_DW, of_DW, np.inf).argmin(axis=1)
+
+    assert np.array_equal(baselines.cheapest(environment, rows, at), least(at.cost_DW))
+    assert np.array_equal(baselines.fastest(environment, rows, at), least(at.seconds_DW))
+    assert np.array_equal(baselines.nearest_best(environment, rows, at), least(-at.chance_DW))
+    chosen = baselines.random_choice(SeedTree(0))(environment, rows, at)
+    assert at.mask_DA[places, chosen].all()
+    assert (chosen < workers).all()
+
+
+def test_the_oracle_is_above_all_and_greedy_above_random() -> None:
+    here, flows = world(), flows_of(600)
+    train = here.splits.train
+    rewards = {
+        name: play(here.val, flows, here.terms, choose).reward_B.mean()
+        for name, choose in {
+            "oracle": baselines.oracle(here.terms),
+            "lookahead": baselines.greedy(here.terms),
+            "utility": baselines.node_utility(here.terms),
+            "random": baselines.random_choice(SeedTree(0)),
+            "accurate": baselines.most_accurate(train),
+            "type": baselines.per_type_best(train),
+            "cascade": baselines.cascade(train),
+            "cheapest": baselines.cheapest,
+        }.items()
+    }
+    assert max(rewards, key=rewards.__getitem__) == "oracle"
+    assert rewards["lookahead"] > rewards["utility"] > rewards["random"]
+
+
+def test_the_front_leaves_out_what_another_beats() -> None:
+    points = [(1.0, 0.2), (2.0, 0.5), (3.0, 0.4), (2.0, 0.45), (4.0, 0.9)]
+    assert pareto_front(points) == [0, 1, 4]
+    assert hull(points) == [(1.0, 0.2), (2.0, 0.5), (4.0, 0.9)]
+    assert hull([*points, (1.5, 0.8)]) == [(1.0, 0.2), (1.5, 0.8), (4.0, 0.9)]
+    assert aiq(points, 1.0, 4.0) == pytest.approx((0.35 + 2 * 0.7) / 3, abs=1e-3)
+    assert aiq([(1.0, 0.5)], 1.0, 3.0) == pytest.approx(0.5)
+    with pytest.raises(DataError):
+        aiq([], 0.0, 1.0)

@@ -1,0 +1,79 @@
+"""The document's configuration: numbers as text, unknown keys, words where numbers belong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tutelage.errors import ConfigError
+from tutelage.orchestration.settings import keys_of, parse_overrides, read_settings
+
+DOCUMENT = """
+training:
+  phase1_supervised:
+    batch_size: 32
+    learning_rate: 1e-4
+    num_epochs: 50
+    lambda_dag: 0.3
+    train_data_size: 300
+    synthetic_augmentations: 1000
+  phase2_rl:
+    algorithm: "PPO"
+    learning_rate: 3e-5
+    num_episodes: 1000
+    max_steps_per_episode: 50
+    gamma: 0.99
+    epsilon: 0.2
+    alpha: 10.0      # Success reward weight
+    beta: 0.1       # Cost penalty weight
+    gamma_latency: 0.01  # Latency penalty weight
+    shaped_reward: 0.1   # Reward per successful subtask
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_documents_file_is_read_with_its_numbers_that_yaml_takes_for_text(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path, DOCUMENT)
+    training = read_settings(path).training
+    assert training.phase1_supervised.learning_rate == 1e-4
+    assert training.phase1_supervised.synthetic_augmentations == 1000
+    assert training.phase2_rl.learning_rate == 3e-5
+    assert keys_of(path)["training.phase1_supervised.train_data_size"] == 300
+    assert read_settings(None, keys_of(path)) == read_settings(path)
+
+
+def test_overrides_win_and_may_be_short(tmp_path: Path) -> None:
+    given = parse_overrides(["lambda_dag=0.1", "dag_loss=dagma"])
+    found = read_settings(write(tmp_path, DOCUMENT), given).training.phase1_supervised
+    assert (found.lambda_dag, found.dag_loss, found.batch_size) == (0.1, "dagma", 32)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("training: {phase1_supervised: {learning_rte: 1}}", "learning_rate"),
+        ("trainning: {phase1_supervised: {batch_size: 1}}", "batch_size"),
+        ("training: {phase1_supervised: {batch_size: thirty}}", "batch_size='thirty'"),
+        ("training: {phase1_supervised: {num_epochs: 0}}", "num_epochs=0"),
+        ("training: {phase1_supervised: {dag_loss: acyclic}}", "dag_loss='acyclic'"),
+        ("training: {phase2_rl: {gamma: lots}}", "gamma"),
+        ("a: [", "no YAML"),
+        ("just words", "needs keys"),
+    ],
+)
+def test_bad_files_are_refused_with_key_and_value(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_settings(write(tmp_path, text))
+
+
+def test_an_override_without_a_sign_is_refused() -> None:
+    with pytest.raises(ConfigError, match="KEY=VALUE"):
+        parse_overrides(["lambda_dag"])

@@ -1,0 +1,336 @@
+"""The whole system: results, logs, the trace in the store, and a log that survives kill -9."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from executing import DIAMOND, ScriptedPool, plan_of, right, workers, wrong
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tutelage.errors import ConfigError, DataError, RunError
+from tutelage.orchestration import Node, Plan
+from tutelage.orchestration.execution import Execution
+from tutelage.orchestration.execution_log import ExecutionLogger, log_row
+from tutelage.orchestration.executor import ExecutorSettings
+from tutelage.orchestration.formats import workflow_of
+from tutelage.orchestration.journal import plan_json, read_plan
+from tutelage.orchestration.pools.simulated import SimulatedPool, Simulation
+from tutelage.orchestration.rewards import ExecutionResult
+from tutelage.orchestration.routing import RandomRouter, cascade
+from tutelage.orchestration.system import Earning, Keeping, OrchestrationSystem, reward_of
+from tutelage.orchestration.worker_files import classic
+from tutelage.orchestration.workers import Answer, Work, Worker
+from tutelage.store import Store, open_store
+from tutelage.tracing import names, rollout_trees
+from tutelage.tracing.tree import orphans
+
+
+def simple(pool: Any = None, **fields: Any) -> OrchestrationSystem:
+    pool = pool or ScriptedPool(workers("a"), right(cost=0.25))
+    return OrchestrationSystem(lambda text: DIAMOND, pool, cascade(["a"]), **fields)
+
+
+def test_an_instruction_becomes_a_result() -> None:
+    found = simple().execute("Do it")
+    assert found.success
+    assert found.outputs == {"0": "out-0", "1": "out-1", "2": "out-2", "3": "out-3"}
+    assert (found.total_cost, found.total_latency_ms) == (1.0, 3000.0)
+    assert isinstance(found, ExecutionResult)
+    assert found.verified_fraction == 1.0
+
+
+async def test_in_an_event_loop_it_is_awaited() -> None:
+    system = simple(ScriptedPool(workers("a"), right(0.01)))
+    assert (await system.aexecute("Do it")).success
+    with pytest.raises(ConfigError, match="await aexecute"):
+        system.execute("Do it")
+
+
+def test_the_pool_is_closed_after_each_execution_of_ordinary_code() -> None:
+    pool = ScriptedPool(workers("a"), right())
+    simple(pool).execute("Do it")
+    assert pool.closed == 1
+
+
+def test_a_planner_is_an_object_or_a_function_and_needed() -> None:
+    class Planner:
+        def plan(self, instruction: str) -> Plan:
+            return Plan(instruction, (Node("t0"),))
+
+    pool = ScriptedPool(workers("a"), right())
+    assert OrchestrationSystem(Planner(), pool).execute("Sing").plan.instruction == "Sing"
+    with pytest.raises(ConfigError, match="there is no planner"):
+        OrchestrationSystem(pool=pool).execute("Sing")
+    with pytest.raises(ConfigError, match="instruction is empty"):
+        simple().execute("  ")
+
+
+def test_without_a_pool_the_workers_are_simulated_and_say_so() -> None:
+    plan = Plan("x", (Node("summarize_text"), Node("read_aloud", {"text": "<node-0>"})))
+    found = OrchestrationSystem(seed=3).execute("x", plan=plan)
+    assert found.mock
+    assert found.pool == "simulated"
+    assert all(a.mock for step in found.steps for a in step.requests)
+    assert found == OrchestrationSystem(seed=3).execute("x", plan=plan)
+    assert found.steps != OrchestrationSystem(seed=4).execute("x", plan=plan).steps
+
+
+def test_rewards_are_those_of_the_presets() -> None:
+    found = simple().execute("Do it")
+    assert reward_of(found, Earning("seed")).value == pytest.approx(10 - 0.1 - 30 + 0.4)
+    whole = reward_of(found)
+    assert whole.value == pytest.approx(sum(whole.parts.values()))
+    # One worker is legal, and it is the reference: cost and latency are their whole weight.
+    assert whole.parts["latency"] == pytest.approx(-0.01)
+
+
+# ------------------------------------------------------------ execution logs
+
+
+def test_a_line_has_the_documents_fields_and_ours_and_reads_back(tmp_path: Path) -> None:
+    pool = ScriptedPool(
+        workers("a", "b"), lambda w, k: wrong(cost=0.1) if w.name == "a" else right()(w, k)
+    )
+    logger = ExecutionLogger(tmp_path, run_id="r1", workers=pool.workers, clock=lambda: 0.0)
+    system = OrchestrationSystem(
+        lambda text: DIAMOND, pool, cascade(["a", "b"]), execution_logger=logger
+    )
+    found = system.execute("Do it")
+    (line,) = (tmp_path / "executions.jsonl").read_text().splitlines()
+    row = json.loads(line)
+    assert row["timestamp"] == "1970-01-01T00:00:00+00:00"
+    assert (row["instruction"], row["success"], row["cost"]) == ("Do it", True, found.total_cost)
+    assert row["latency_ms"] == row["execution_result"]["total_latency_ms"]
+    assert row["execution_result"]["outputs"] == dict(found.outputs)
+    outputs = row["planner_outputs"]
+    assert outputs["model_selections"] == [1, 1, 1, 1]
+    assert outputs["workflow_graph"]["adjacency"][0] == [0, 1, 1, 0]
+    assert (row["run_id"], row["pool"], row["mock"]) == ("r1", "scripted", True)
+    first = row["tries"][0]
+    assert (first["node"], first["worker"], first["cost"], first["passed"]) == (0, "a", 0.1, False)
+    assert first["mask"] == [1, 1, 0, 1]
+    assert first["log_prob"] == 0.0
+    workflow = workflow_of(row)
+    assert workflow.plan.dependencies == DIAMOND.dependencies
+    assert workflow.workers == ("b", "b", "b", "b")
+
+
+def test_log_execution_takes_what_the_document_gives_it(tmp_path: Path) -> None:
+    given = {
+        "model_selections": [2, 0, 1],
+        "workflow_graph": {"adjacency": [[0, 1, 0], [0, 0, 1], [0, 0, 0]]},
+    }
+    result = ExecutionResult(True, {"0": "x"}, 0.045, 1200.0)
+    row = ExecutionLogger(tmp_path).log_execution(
+        instruction="Summarize document...", planner_outputs=given, execution_result=result
+    )
+    assert row["planner_outputs"] == given
+    assert (row["cost"], row["latency_ms"]) == (0.045, 1200.0)
+    with pytest.raises(DataError, match="no workflow_graph"):
+        log_row("x", {"model_selections": [1]}, result)
+    bad: Any = 3
+    with pytest.raises(DataError, match="planner_outputs is 3"):
+        log_row("x", bad, result)
+
+
+def test_scores_of_a_planner_are_written_as_the_plan_that_ran() -> None:
+    import numpy as np
+
+    scores = {
+        "subtask_embeddings": np.zeros((1, 4, 8)),
+        "task_types": np.zeros((1, 4, 5)),
+        "workflow_graph": np.zeros((1, 4, 4)),
+    }
+    row = log_row("Do it", scores, simple().execute("Do it"), workers=["a"])
+    assert row["planner_outputs"]["task_types"] == ["t0", "t1", "t2", "t3"]
+    assert row["planner_outputs"]["model_selections"] == [0, 0, 0, 0]
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot write to"):
+        ExecutionLogger(tmp_path / "file" / "logs")
+
+
+# ------------------------------------------------------------ the trace
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    with open_store(tmp_path / "store.db") as store:
+        store.put_run(
+            "run", name="run", recipe="orchestrate", algorithm="cheapest", config={}, seed=0,
+            folder=str(tmp_path), status="running",
+        )  # fmt: skip
+        yield store
+
+
+def test_each_execution_is_a_trace_in_the_store(store: Store) -> None:
+    def behave(worker: Worker, work: Work) -> Answer:
+        return wrong() if (worker.name, work.node) == ("a", 1) else right(cost=0.25)(worker, work)
+
+    pool = ScriptedPool(workers("a", "b"), behave)
+    system = OrchestrationSystem(
+        lambda text: DIAMOND, pool, cascade(["a", "b"]), keeping=Keeping(store, "run", content=True)
+    )
+    system.execute("Do it")
+    (rollout,) = store.rollouts("run")
+    assert rollout.reward is not None
+    assert rollout.last.answer == "out-3"
+    spans = store.spans("run", rollout.id)
+    (tree,) = rollout_trees(rollout, spans)
+    told = [(depth, span.name) for depth, span in tree.walk()]
+    assert told == [
+        (0, "invoke_agent main"),
+        (1, "invoke_workflow Do it"),
+        (2, "plan"),
+        (2, "execute_tool t0"),
+        (3, "chat a"),
+        (2, "execute_tool t1"),
+        (3, "chat a"),
+        (3, "chat b"),
+        (2, "execute_tool t2"),
+        (3, "chat a"),
+        (2, "execute_tool t3"),
+        (3, "chat a"),
+    ]
+    top = next(span for span in spans if span.name.startswith("invoke_workflow"))
+    assert top.attributes[names.COST] == 1.0
+    assert top.attributes[names.MOCK] is True
+    failed = [span for span in spans if span.status == "error"]
+    assert [span.attributes[names.VERDICT] for span in failed] == ["failed"]
+    outputs = [span.attributes.get(names.TOOL_RESULT) for span in spans]
+    assert "out-2" in outputs
+    assert orphans([tree.span, *spans]) == []
+
+
+def test_a_failed_execution_is_stored_with_its_reason(store: Store) -> None:
+    pool = ScriptedPool(workers("a"), lambda w, k: wrong())
+    simple(pool, keeping=Keeping(store, "run")).execute("Do it")
+    (rollout,) = store.rollouts("run")
+    assert rollout.last.failure is not None
+    assert "node 0: no worker is left: wrong" in rollout.last.failure.message
+    late = simple(
+        ScriptedPool(workers("a"), right(5.0)),
+        keeping=Keeping(store, "run"),
+        settings=ExecutorSettings(deadline=1.0),
+    )
+    late.execute("Do it", name="late")
+    causes = {r.last.failure.cause.value for r in store.rollouts("run") if r.last.failure}
+    assert causes == {"agent_error", "timeout"}
+
+
+# ------------------------------------------------------------ a log that survives
+
+
+def cut(lines: list[str], count: int, torn: bool, path: Path) -> None:
+    text = "".join(lines[:count])
+    if torn and count < len(lines):
+        text += lines[count][: len(lines[count]) // 2]
+    path.write_text(text, encoding="utf-8")
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 50), share=st.floats(0.0, 1.0), torn=st.booleans())
+def test_from_any_line_on_it_ends_as_it_would_have(
+    seed: int, share: float, torn: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("journal")
+    pool = SimulatedPool(classic(), Simulation(errors=0.3))
+    plan = Plan("x", (*(Node("summarize_text", after=p.after) for p in DIAMOND.nodes),))
+
+    def run(path: Path) -> Execution:
+        system = OrchestrationSystem(pool=pool, router=RandomRouter(), seed=seed)
+        return system.execute("x", plan=plan, journal=path, name="flow", budget=5.0)
+
+    whole = run(folder / "whole.jsonl")
+    lines = (folder / "whole.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    count = max(1, round(share * len(lines)))
+    cut(lines, count, torn, folder / "cut.jsonl")
+    ended = sum('"event": "node"' in line for line in lines[:count])
+    again = run(folder / "cut.jsonl")
+    assert again.resumed == ended
+    # What had ended is what it was, and was not run again.
+    before = {json.loads(x)["result"]["node"] for x in lines[:count] if '"event": "node"' in x}
+    for node in before:
+        assert again.nodes[node] == whole.nodes[node]
+    sent = [json.loads(x) for x in (folder / "cut.jsonl").read_text().splitlines()][count:]
+    assert not {e["node"] for e in sent if e["event"] == "request"} & before
+    # What was under way is paid for at its bound; nothing is forgotten.
+    assert again.total_cost <= 5.0
+    kept = {step.index: step.cost for step in whole.steps}
+    for step in again.steps:
+        if step.node in before:
+            assert step.cost == kept[step.index]
+    assert run(folder / "cut.jsonl") == run(folder / "cut.jsonl")
+
+
+def test_a_log_of_another_plan_or_seed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    simple(seed=0).execute("Do it", journal=path, name="x")
+    with pytest.raises(RunError, match="its id is not this one's"):
+        simple(seed=1).execute("Do it", journal=path, name="x")
+    with pytest.raises(RunError, match="its plan is not this one's"):
+        simple(seed=0).execute("Do it", plan=plan_of(()), journal=path, name="x")
+
+
+def test_a_damaged_log_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    simple().execute("Do it", journal=path, name="x")
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([lines[0], "{broken\n", *lines[1:]]))
+    with pytest.raises(DataError, match="line 2: no JSON"):
+        simple().execute("Do it", journal=path, name="x")
+
+
+def test_plans_read_back_as_they_were_written() -> None:
+    plan = Plan("x", (Node("a", {"t": "<node-1>"}, (), "Say."), Node("b")))
+    assert read_plan(json.loads(json.dumps(plan_json(plan)))) == plan
+    with pytest.raises(DataError, match="this is no plan"):
+        read_plan({"instruction": "x"})
+
+
+KILLED = """
+import os, signal, sys
+from tutelage.orchestration import Node, Plan
+from tutelage.orchestration.pools.simulated import SimulatedPool, Simulation
+from tutelage.orchestration.system import OrchestrationSystem
+from tutelage.orchestration.worker_files import classic
+
+path, after = sys.argv[1], int(sys.argv[2])
+ended = []
+
+def watch(event):
+    if event["event"] == "node":
+        ended.append(event)
+        if len(ended) == after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+plan = Plan("x", tuple(Node("summarize_text", after=((i - 1,) if i else ())) for i in range(5)))
+system = OrchestrationSystem(pool=SimulatedPool(classic(), Simulation(errors=0.2)), seed=1)
+found = system.execute("x", plan=plan, journal=path, name="flow", observers=[watch])
+print(found.resumed, found.success, found.total_cost, len(ended))
+"""
+
+
+@pytest.mark.system
+def test_a_killed_process_goes_on_where_it_was(tmp_path: Path) -> None:
+    def run(path: str, after: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", KILLED, str(tmp_path / path), str(after)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    whole = run("whole.jsonl", 0)
+    assert whole.returncode == 0, whole.stderr
+    assert run("cut.jsonl", 3).returncode == -signal.SIGKILL
+    again = run("cut.jsonl", 0)
+    assert again.returncode == 0, again.stderr
+    resumed, *rest, ran = again.stdout.split()
+    assert (resumed, ran) == ("3", "2")
+    assert rest == whole.stdout.split()[1:3]

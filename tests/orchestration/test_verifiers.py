@@ -1,0 +1,134 @@
+"""Verifiers: what passes, what does not, and what cannot be judged."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx2
+import pytest
+
+from tutelage.errors import ConfigError, RewardError
+from tutelage.orchestration.verifiers import (
+    Exact,
+    Judge,
+    Known,
+    Present,
+    Regex,
+    Schema,
+    Tests,
+    Verdict,
+    Verifiers,
+    default_verifiers,
+    make_verifier,
+)
+from tutelage.orchestration.workers import Answer, Work, WorkError
+
+WORK = Work(0, "sum", "text")
+
+
+def check(verifier: Any, output: str, work: Work = WORK, **answer: Any) -> Verdict:
+    return asyncio.run(verifier.check(work, Answer(output, **answer)))
+
+
+def test_known_reads_the_truth_and_refuses_to_guess() -> None:
+    assert check(Known(), "x", correct=True).passed
+    assert not check(Known(), "x", correct=False).passed
+    with pytest.raises(ConfigError, match="no truth for node 0"):
+        check(Known(), "x")
+
+
+def test_present_passes_anything_and_says_that_it_checked_nothing() -> None:
+    verdict = check(Present(), "anything")
+    assert verdict.passed
+    assert not verdict.checked
+    assert not check(Present(), "  \n").passed
+
+
+def test_exact_forgives_white_space_and_case_only() -> None:
+    assert check(Exact("New York"), " new\n york ").passed
+    assert not check(Exact("42"), "42.0").passed
+    assert check(Exact(), "7", Work(0, "sum", expected=7)).passed
+    with pytest.raises(ConfigError, match="knows no answer for node 0"):
+        check(Exact(), "7")
+
+
+def test_regex() -> None:
+    assert check(Regex(r"\d+ EUR"), "about 12 EUR in all").passed
+    assert not check(Regex(r"^\d+$"), "12 EUR").passed
+    with pytest.raises(ConfigError, match="is none"):
+        Regex("(")
+
+
+def test_schema() -> None:
+    schema = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
+    verifier = Schema(schema)
+    assert check(verifier, '{"n": 1}').passed
+    assert check(verifier, '```json\n{"n": 1}\n```').passed
+    for text in ('{"n": "1"}', "{}", "no", "[" * 5000):
+        assert not check(verifier, text).passed
+    with pytest.raises(ConfigError, match="schema is none"):
+        Schema({"type": "number", "minimum": "three"})
+
+
+def test_code_must_pass_its_tests_in_the_sandbox() -> None:
+    try:
+        verifier = Tests(["assert f(2) == 4", "assert f(3) == 9"])
+    except ConfigError as error:
+        pytest.skip(str(error))
+    good = check(verifier, "```python\ndef f(x):\n    return x * x\n```")
+    assert good.passed
+    assert good.reason == "2 of 2 tests pass"
+    assert not check(verifier, "```python\ndef f(x):\n    return 4\n```").passed
+    assert not check(verifier, "no code").passed
+    with pytest.raises(RewardError, match="no tests"):
+        Tests([])
+
+
+def test_a_judge_decides_and_one_without_a_verdict_is_no_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = ['{"correct": true}', '{"correct": false}']
+    work = Work(0, "sum", prompt="1 + 1?", expected="2")
+
+    async def post(self: Any, url: str, *, json: Any, headers: Any) -> httpx2.Response:
+        assert "1 + 1?" in json["messages"][1]["content"]
+        data = {"choices": [{"message": {"content": said.pop(0)}}]}
+        return httpx2.Response(200, json=data)
+
+    monkeypatch.setattr(httpx2.AsyncClient, "post", post)
+    judge = Judge("http://judge/v1", "m")
+    assert check(judge, "two", work).passed
+    assert not check(judge, "three", work).passed
+
+
+def test_an_error_never_passes_and_asks_nobody() -> None:
+    class Never:
+        async def check(self, work: Work, answer: Answer) -> Verdict:
+            raise AssertionError
+
+    verdict = check(Verifiers(Never()), "x", error=WorkError("truncated", "cut"))
+    assert not verdict.passed
+    assert verdict.reason == "truncated: cut"
+
+
+def test_a_type_then_its_kind_then_the_default() -> None:
+    found = Verifiers(Exact("d"), {"sum": Exact("s"), "text": Exact("t")})
+    assert check(found, "s", Work(0, "sum", "text")).passed
+    assert check(found, "t", Work(0, "other", "text")).passed
+    assert check(found, "d", Work(0, "other", "audio")).passed
+
+
+def test_defaults_by_pool() -> None:
+    assert isinstance(default_verifiers(mock=True).default, Known)
+    assert isinstance(default_verifiers(mock=False).default, Present)
+    assert isinstance(default_verifiers(mock=False, has_expected=True).default, Exact)
+
+
+def test_a_verifier_from_json() -> None:
+    assert check(make_verifier({"kind": "regex", "pattern": "a"}), "cat").passed
+    assert check(make_verifier({"kind": "exact", "expected": "a"}), "A").passed
+    with pytest.raises(ConfigError, match="kind 'regexp' does not exist"):
+        make_verifier({"kind": "regexp"})
+    with pytest.raises(ConfigError, match="'regex'"):
+        make_verifier({"kind": "regex", "patern": "a"})

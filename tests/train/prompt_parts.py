@@ -1,0 +1,85 @@
+"""What the tests of prompt searches share: the labelled simulator over HTTP, and small searches."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tutelage.algorithms.prompt.budget import Spend
+from tutelage.algorithms.prompt.watch import Round
+from tutelage.config.prompt import PromptConfig, resolve_prompt
+from tutelage.train.folder import RunFolder, create
+from tutelage.train.progress import Silent
+from tutelage.train.prompts import job
+from tutelage.train.prompts.setup import Setup, setup_from
+from tutelage.types import JSON
+
+ROOT = Path(__file__).parents[2]
+KEY = "sk-secret-0123456789"
+MODELS = {
+    "OPENAI_MODEL": "simulator-task",
+    "TUTELAGE_GRADIENT_MODEL": "simulator-optimiser",
+    "TUTELAGE_EDIT_MODEL": "simulator-optimiser",
+}
+SMALL: Mapping[str, Any] = {"train_size": 6, "val_size": 8, "test_size": 50, "iterations": 2}
+
+
+@contextmanager
+def served(world: str = "math", **options: Any) -> Iterator[tuple[dict[str, str], Any]]:
+    """The environment of a run at the simulator, and the server."""
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    from benchmarks.prompt import server
+    from benchmarks.prompt.worlds import world as named
+
+    if "faults" in options:
+        options["faults"] = server.Faults(*options["faults"])
+    made = server.Server(named(world), **options)
+    with server.serving(made) as url:
+        yield {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": KEY, **MODELS}, made
+
+
+def configured(**keys: Any) -> PromptConfig:
+    """A small search of the embedded task."""
+    return resolve_prompt("math", (), {**SMALL, **keys})
+
+
+def set_up(env: Mapping[str, str], **keys: Any) -> Setup:
+    """The same, ready to run."""
+    return setup_from(configured(**keys), env, Silent())
+
+
+class Watched:
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.rounds: list[Round] = []
+        self.stages: list[str] = []
+
+    def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
+        self.stages.append(stage)
+
+    def round(self, found: Round) -> None:
+        self.rounds.append(found)
+
+
+def searched(setup: Setup, place: Path, observer: Watched | None = None) -> JSON:
+    """Run a search in a folder, new or not."""
+    folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
+    return job.run(setup, folder, Silent(), observer or Watched())
+
+
+def without_endpoint() -> dict[str, str]:
+    """This process's environment with no endpoint in it."""
+    gone = ("OPENAI_", "TUTELAGE_")
+    return {k: v for k, v in os.environ.items() if not k.startswith(gone)}
+
+
+def files_with(place: Path, secret: str) -> Sequence[Path]:
+    """Files of a folder that hold a secret."""
+    found = [p for p in place.rglob("*") if p.is_file()]
+    return [p for p in found if secret.encode() in p.read_bytes()]

@@ -1,0 +1,407 @@
+"""Own agents: prompt templates, named components, tools, demonstrations, blame; Trainer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.train.prompt_parts import SMALL, Watched, configured, searched, served, set_up
+
+from tutelage import GRIPS, LLM, NamedResources, PromptTemplate, Trainer, rollout, tool
+from tutelage.algorithms.prompt import APO, Limits, Settings, Splits, optimise
+from tutelage.algorithms.prompt.shots import DEMONSTRATIONS, Demonstrations
+from tutelage.errors import ConfigError
+from tutelage.store import open_store
+from tutelage.tasks.prompted import prompted_tasks
+from tutelage.train.callbacks import Callback
+from tutelage.train.progress import Silent
+from tutelage.train.prompts.agent import components_of, with_components
+from tutelage.train.prompts.api import PromptResult
+from tutelage.train.prompts.own import load_agent
+from tutelage.train.prompts.setup import setup_from
+from tutelage.types import Task
+
+AGENT = """
+from tutelage import PromptTemplate, rollout
+
+seed_prompt = PromptTemplate("Be {mood}.")
+
+@rollout
+def solve(task, seed_prompt):
+    return float("kind" in seed_prompt.format(mood="quick"))
+"""
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[dict[str, str]]:
+    with served() as (found, _):
+        yield found
+
+
+@pytest.fixture
+def at_endpoint(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+
+
+def rows(count: int, begin: int = 0) -> list[dict[str, Any]]:
+    return [{"id": f"t{i}", "question": f"question {i}"} for i in range(begin, begin + count)]
+
+
+# ------------------------------------------------------------ Trainer
+
+
+@rollout
+async def polite(task: dict[str, Any], style: PromptTemplate, keep: dict[str, int]) -> float:
+    """Earns by its prompt alone, and asks no model."""
+    assert keep == {"n": 1}
+    return 1.0 if "kind" in style.format(task=task["question"]) else 0.25
+
+
+class Heard(Callback):
+    def __init__(self) -> None:
+        self.rollouts = 0
+        self.ended: Any = None
+
+    def on_rollout_end(self, rollout: Any) -> None:
+        self.rollouts += 1
+
+    def on_train_end(self, result: Any) -> None:
+        self.ended = result
+
+
+async def test_the_trainer_searches_and_returns_the_best_prompt(tmp_path: Path) -> None:
+    heard = Heard()
+    trainer = Trainer(
+        algorithm=GRIPS(bank=("Be kind.", "Hurry."), steps=3),
+        train_dataset=rows(60),
+        resources=NamedResources(style=PromptTemplate("Answer {task}."), keep={"n": 1}),
+        output_dir=tmp_path / "run",
+        callbacks=[heard],
+        seed=3,
+    )
+    result = await trainer.train(polite)
+    assert isinstance(result, PromptResult)
+    assert result.verdict == "improved"
+    assert (result.reward_before, result.reward_after) == (0.25, 1.0)
+    assert result.interval[0] > 0
+    assert "kind" in result.prompt
+    assert "{task}" in result.prompt
+    assert result.resources["keep"] == {"n": 1}
+    assert result.resources["style"].format(task="{x}").count("Answer {x}") == 1
+    assert heard.rollouts == result.rollouts
+    assert heard.ended is result
+    parts = [result.folder / "tasks" / f"{name}.jsonl" for name in ("train", "val", "test")]
+    assert [len(_lines(path)) for path in parts] == [24, 12, 24]
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def test_fit_goes_on_in_a_folder_and_repeats_nothing(tmp_path: Path) -> None:
+    def trainer() -> Trainer:
+        return Trainer(
+            algorithm=GRIPS(bank=("Be kind.",), steps=2),
+            train_dataset=rows(60),
+            resources={"style": PromptTemplate("Answer {task}."), "keep": {"n": 1}},
+            output_dir=tmp_path / "run",
+        )
+
+    first = trainer().fit(polite)
+    lineage = (tmp_path / "run" / "lineage.jsonl").read_bytes()
+    heard = Heard()
+    again = trainer()
+    again.callbacks = (heard,)
+    second = again.fit(polite)
+    assert heard.rollouts == 0, "a finished search played again"
+    assert (tmp_path / "run" / "lineage.jsonl").read_bytes() == lineage
+    assert second.reward_after == first.reward_after
+
+
+def test_the_trainer_refuses_what_cannot_work(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="APO"):
+        Trainer(algorithm="apo")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="prompt searches"):
+        Trainer(search={"rollouts": 3})
+    with pytest.raises(ConfigError, match="rounds"):
+        Trainer(algorithm=GRIPS(), num_epochs=2)
+    given: dict[str, Any] = {"resources": {"style": PromptTemplate("A {task}"), "keep": {}}}
+    with pytest.raises(ConfigError, match="test_dataset"):
+        Trainer(
+            algorithm=GRIPS(), train_dataset=rows(9), val_dataset=rows(3, 9), **given
+        ).fit(polite)  # fmt: skip
+    with pytest.raises(ConfigError, match="Did you mean rollouts"):
+        Trainer(algorithm=GRIPS(), search={"rollout": 3}, **given).fit(polite)
+    with pytest.raises(ConfigError, match="no text to search over"):
+        Trainer(algorithm=GRIPS(), train_dataset=rows(20)).fit(lambda task: 1.0)
+    with pytest.raises(ConfigError, match="unseen"):
+        Trainer(
+            algorithm=GRIPS(),
+            train_dataset=rows(9),
+            val_dataset=rows(3, 9),
+            test_dataset=rows(3),
+            **given,
+        ).fit(polite)
+
+
+@pytest.mark.usefixtures("at_endpoint")
+def test_a_function_agent_plays_with_the_task_endpoint(tmp_path: Path) -> None:
+    @rollout
+    async def solve(task: dict[str, Any], llm: LLM, prompt_template: PromptTemplate) -> float:
+        said = prompt_template.format()
+        call = await llm.chat(
+            [{"role": "system", "content": said}, {"role": "user", "content": "hi"}]
+        )
+        return float(bool(call.reply.content) and "kind" in said)
+
+    result = Trainer(
+        algorithm=GRIPS(bank=("Be kind.",), steps=1),
+        train_dataset=rows(40),
+        resources={"prompt_template": PromptTemplate("Help.")},
+        output_dir=tmp_path / "run",
+        search={"timeout": 20},
+    ).fit(solve)
+    assert isinstance(result, PromptResult)
+    assert result.verdict == "improved"
+    assert result.tokens > 0
+    with open_store(tmp_path / "run" / "store.db") as store:
+        assert all(r.last.calls for r in store.rollouts("run"))
+
+
+# ------------------------------------------------------------ agents in files
+
+
+def test_an_agent_file_brings_its_prompts(tmp_path: Path) -> None:
+    path = tmp_path / "agent.py"
+    path.write_text(AGENT)
+    program, resources = load_agent(str(path))
+    assert program.name == "solve"
+    assert [*resources] == ["seed_prompt"]
+    path.write_text(AGENT + "\n\n@rollout\ndef other(task):\n    return 1.0\n")
+    with pytest.raises(ConfigError, match="several agents"):
+        load_agent(str(path))
+    assert load_agent(f"{path}:other")[0].name == "other"
+    with pytest.raises(ConfigError, match="defines no 'nothing'"):
+        load_agent(f"{path}:nothing")
+    with pytest.raises(ConfigError, match="there is no file"):
+        load_agent(str(tmp_path / "none.py"))
+
+
+# ------------------------------------------------------------ components
+
+
+@tool
+def weigh(item: str) -> str:
+    """Weigh an item."""
+    return item
+
+
+def test_templates_texts_and_tools_are_components_by_name() -> None:
+    resources = NamedResources(
+        a=PromptTemplate("one {x}"), b="two", tool_weigh=weigh, other=object()
+    )
+    assert components_of(resources, (), False) == {"a": "one {x}"}
+    assert components_of(resources, (), True) == {"a": "one {x}", "tool_weigh": "Weigh an item."}
+    assert components_of(resources, ("b",), False) == {"b": "two"}
+    with pytest.raises(ConfigError, match="did you mean 'b'"):
+        components_of(resources, ("bb",), False)
+    with pytest.raises(ConfigError, match="object"):
+        components_of(resources, ("other",), False)
+    made = with_components(resources, {"a": "1 {x}", "b": "2", "tool_weigh": "Balance."})
+    assert made["a"] == PromptTemplate("1 {x}", 1)
+    assert made["b"] == "2"
+    assert made["tool_weigh"].spec.description == "Balance."
+    assert made["tool_weigh"].parameters == weigh.parameters
+    assert made["other"] is resources["other"]
+
+
+def test_tool_descriptions_are_searched_and_stand_in_the_request(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    keys: dict[str, Any] = {
+        "algorithm": "apo",
+        "tune_tools": True,
+        "components": "tool_calculator,tool_sum_1_to_n",
+        "iterations": 2,
+    }
+    watched = Watched()
+    told = searched(set_up(env, **keys), tmp_path / "run", watched)
+    assert {*told["components"]} == {"tool_calculator", "tool_sum_1_to_n"}
+    entries = [json.loads(line) for line in _lines(tmp_path / "run" / "lineage.jsonl")]
+    edited = {e["components"]["tool_calculator"] for e in entries if "val" in e["scores"]} | {
+        e["components"]["tool_sum_1_to_n"] for e in entries if "val" in e["scores"]
+    }
+    with open_store(tmp_path / "run" / "store.db") as store:
+        sent = {t.description for r in store.rollouts("run") for c in r.last.calls for t in c.tools}
+    assert len(sent) > 2
+    assert edited <= sent, "a description was played that no request held"
+
+
+def test_the_other_component_is_untouched_and_blame_finds_the_right_one(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    """Two prompts, of which one is never used: edits go to the other."""
+
+    @rollout
+    async def solve(task: dict[str, Any], llm: LLM, idle: Any, worker: PromptTemplate) -> float:
+        said = [{"role": "system", "content": worker.format()}]
+        call = await llm.chat([*said, {"role": "user", "content": task["question"]}])
+        return float(str(task["answer"]) in (call.reply.content or ""))
+
+    texts = {
+        "idle": PromptTemplate("I am never used at all."),
+        "worker": PromptTemplate("You answer math questions."),
+    }
+    setup = _setup_of(solve, texts, env)
+    searched(setup, tmp_path / "run")
+    entries = [json.loads(line) for line in _lines(tmp_path / "run" / "lineage.jsonl")]
+    assert len(entries) > 3
+    assert {e["components"]["idle"] for e in entries} == {"I am never used at all."}
+    assert len({e["components"]["worker"] for e in entries}) > 1
+
+
+def test_a_named_reward_blames_the_component_of_its_name(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    @rollout
+    async def solve(task: dict[str, Any], one: PromptTemplate, two: PromptTemplate) -> Any:
+        return {"reward": 0.5, "one": 1.0, "two": 0.0}
+
+    texts = {"one": PromptTemplate("First step."), "two": PromptTemplate("Second step.")}
+    searched(_setup_of(solve, texts, env), tmp_path / "run")
+    entries = [json.loads(line) for line in _lines(tmp_path / "run" / "lineage.jsonl")]
+    assert {e["components"]["one"] for e in entries} == {"First step."}
+    assert len({e["components"]["two"] for e in entries}) > 1
+
+
+def _setup_of(agent: Any, resources: dict[str, Any], env: dict[str, str]) -> Any:
+    from tutelage.agents.program import as_program
+    from tutelage.train.prompts.company import Subject
+
+    tasks = {n: prompted_tasks(n, k, 0) for n, k in (("train", 6), ("val", 6), ("test", 20))}
+    return setup_from(
+        configured(algorithm="apo"),
+        env,
+        Silent(),
+        subject=Subject(as_program(agent), NamedResources(resources), None),
+        splits=Splits(**tasks),
+        algorithm=APO(rounds=2),
+    )
+
+
+# ------------------------------------------------------------ demonstrations
+
+
+def test_demonstrations_come_from_exact_training_rollouts_and_never_show_the_task(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    keys = {**SMALL, "algorithm": "grips", "demonstrations": 2, "iterations": 2, "rollouts": 120}
+    setup = set_up(env, **keys)
+    searched(setup, tmp_path / "run")
+    entries = [json.loads(line) for line in _lines(tmp_path / "run" / "lineage.jsonl")]
+    shown = [
+        shot
+        for e in entries
+        if e["operation"] == "demonstrations"
+        for shot in Demonstrations.read(e["components"][DEMONSTRATIONS]).shots
+    ]
+    assert shown, "no demonstrations were tried"
+    train = {t.id: str(t.fields["question"]) for t in setup.splits.train}
+    assert {s.task for s in shown} <= {*train}
+    with open_store(tmp_path / "run" / "store.db") as store:
+        for played in store.rollouts("run"):
+            said = "\n".join(m.content or "" for c in played.last.calls for m in c.messages[:1])
+            question = str(played.task.fields["question"])
+            assert f"Task: {question}\n" not in said
+
+
+def test_an_own_agent_takes_demonstrations_by_a_parameter(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    seen: list[str] = []
+
+    @rollout
+    async def solve(
+        task: dict[str, Any], style: PromptTemplate, demonstrations: Demonstrations
+    ) -> float:
+        seen.append(str(demonstrations))
+        assert all(shot.task != task["id"] for shot in demonstrations.shots)
+        return 1.0 if demonstrations or task["id"].endswith(("2", "4", "6")) else 0.0
+
+    keys: dict[str, Any] = {"resources": {"style": PromptTemplate("Help.")}}
+    tasks = [{"id": f"t{i}", "question": f"q{i}"} for i in range(60)]
+    trainer = Trainer(
+        algorithm=GRIPS(bank=("Be kind.",), steps=2),
+        train_dataset=tasks,
+        output_dir=tmp_path / "with",
+        search={"demonstrations": 2},
+        **keys,
+    )
+    # Its rollouts leave no trace that could be shown, so there is nothing to demonstrate.
+    result = trainer.fit(solve)
+    assert isinstance(result, PromptResult)
+    assert {*result.components} == {"style", DEMONSTRATIONS}
+    assert result.prompt == result.components["style"]
+    off = Trainer(
+        algorithm=GRIPS(bank=("Be kind.",), steps=1),
+        train_dataset=tasks,
+        output_dir=tmp_path / "without",
+        **keys,
+    ).fit(solve)
+    assert isinstance(off, PromptResult)
+    assert {*off.components} == {"style"}
+    with pytest.raises(ConfigError, match="takes none"):
+        Trainer(algorithm=GRIPS(), train_dataset=tasks, search={"demonstrations": 2}, **keys).fit(
+            polite_alone
+        )
+
+
+@rollout
+def polite_alone(task: dict[str, Any], style: PromptTemplate) -> float:
+    return 1.0
+
+
+def test_sampled_agents_play_each_task_several_times_with_seeds_of_their_own(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    keys: dict[str, Any] = {"algorithm": "grips", "samples": 2, "temperature": 0.7}
+    keys |= {"iterations": 1, "rollouts": 120, "val_size": 4}
+    texts: list[bytes] = []
+    for runners in (1, 8):
+        place = tmp_path / str(runners)
+        told = searched(set_up(env, **keys, runners=runners), place)
+        texts.append((place / "lineage.jsonl").read_bytes())
+        assert told["test_spent"]["rollouts"] == 2 * 2 * told["test_tasks"]
+    assert texts[0] == texts[1]
+
+
+def test_at_most_four_and_off_by_default() -> None:
+    with pytest.raises(ConfigError, match="less than or equal to 4"):
+        configured(demonstrations=5)
+    assert configured().demonstrations == 0
+    shots = json.dumps([{"task": str(i), "question": "q", "trace": "t"} for i in range(9)])
+    assert len(Demonstrations.read(shots).shots) == 4
+    with pytest.raises(ConfigError, match="no demonstrations"):
+        Demonstrations.read("{")
+
+
+async def test_a_program_of_another_kind_is_only_a_play(tmp_path: Path) -> None:
+    """The search core takes any async function, without files or servers."""
+    from tutelage.algorithms.prompt import Episode
+
+    async def play(components: Any, task: Task, sample: int) -> Episode:
+        return Episode(float("kind" in components["p"]))
+
+    tasks = [Task(f"t{i}", {"question": f"q{i}"}) for i in range(40)]
+    result = await optimise(
+        GRIPS(bank=("Be kind.",), steps=2),
+        {"p": "Help."},
+        Splits(tasks[:10], tasks[10:20], tasks[20:]),
+        play,
+        Settings("play", Limits(rollouts=200)),
+    )
+    assert "kind" in result.components["p"]
