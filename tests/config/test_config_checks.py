@@ -27,7 +27,6 @@ def accepted(*overrides: str, **options: Any) -> Resolved:
     ("override", "key"),
     [
         ("agent.agent_type=gui", "agent.agent_type='gui'"),
-        ("agent.template=qwen2.5-vl", "agent.template='qwen2.5-vl'"),
         ("agent.backend=openai", "agent.backend='openai'"),
         ("rollout.top_p=0.9", "rollout.top_p=0.9"),
         ("rollout.top_k=5", "rollout.top_k=5"),

@@ -41,6 +41,18 @@ def test_qwen25_without_tools() -> None:
     )
 
 
+def test_qwen25_vl_is_the_text_models_with_another_default() -> None:
+    ours = codec("qwen2.5-vl")
+    assert ours.render_text([Message("user", "Hi")]) == (
+        "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
+    talk = [Message("system", "Be brief."), *TALK]
+    assert ours.render_text(talk, [calculator.spec]) == codec("qwen2.5").render_text(
+        talk, [calculator.spec]
+    )
+
+
 HERMES = (
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
     "You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n"

@@ -34,7 +34,7 @@ class Built:
     aggregations: tuple[str, ...] = get_args(Aggregation)
     corrections: tuple[str, ...] = get_args(Correction)
     agent_types: tuple[str, ...] = ("hf", "react", "code")
-    templates: tuple[str, ...] = ("qwen2.5", "qwen3", "llama-3.2")
+    templates: tuple[str, ...] = ("qwen2.5", "qwen2.5-vl", "qwen3", "llama-3.2")
     backends: tuple[str, ...] = ("native",)
     loggers: tuple[str, ...] = get_args(LoggerName)
     narrowed_sampling: bool = False

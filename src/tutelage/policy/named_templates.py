@@ -6,7 +6,7 @@ form that those models were trained on. They put the format into our own words o
 texts between the markers are what a model knows and may not differ. A name whose markers are not in
 the tokenizer's vocabulary is refused.
 
-Formats: the model cards of Qwen2.5 and Qwen3 (Qwen team) and of Llama 3.2 (Meta). `codec.py`
+Formats: the model cards of Qwen2.5, Qwen2.5-VL and Qwen3 (Qwen team) and of Llama 3.2 (Meta). `codec.py`
 renders with them.
 """
 
@@ -154,11 +154,19 @@ def _filled(text: str) -> str:
     return text
 
 
-TEMPLATES = {"qwen2.5": _filled(QWEN25), "qwen3": _filled(QWEN3), "llama-3.2": LLAMA32}
+TEMPLATES = {
+    "qwen2.5": _filled(QWEN25),
+    # Its text is the text model's, but for the words that stand where nobody gave a system message;
+    # messages here hold no pictures.
+    "qwen2.5-vl": _filled(QWEN25).replace("You are Qwen, created by Alibaba Cloud. ", ""),
+    "qwen3": _filled(QWEN3),
+    "llama-3.2": LLAMA32,
+}
 """The templates by the names that `agent.template` takes."""
 
 _MARKERS = {
     "qwen2.5": ("<|im_start|>", "<|im_end|>"),
+    "qwen2.5-vl": ("<|im_start|>", "<|im_end|>"),
     "qwen3": ("<|im_start|>", "<|im_end|>"),
     "llama-3.2": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
 }
