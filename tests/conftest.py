@@ -11,6 +11,8 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# pytest-xdist sets the width of its terminal; what is tested is what a pipe gets.
+os.environ.pop("COLUMNS", None)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 `python benchmarks/prompt/run.py --simulator desk --rollouts 600 --seeds 10`. The simulators are no
 language models: they compare search procedures with each other. The banks of `screen` and
 `grips` hold the right sentences among useless ones, so their scores are no match for `apo` and
-`gepa`, which must find them. `agents.py` shows the simulators to the searches.
+`gepa`, which must find them. `players.py` shows the simulators to the searches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 
 import clerk
 import desk
-from agents import clerk_agent, clerk_optimiser, desk_agent, desk_optimiser, splits
+from players import clerk_agent, clerk_optimiser, desk_agent, desk_optimiser, splits
 
 from tutelage.algorithms.prompt import APO, GEPA, GRIPS, Limits, Screen, Settings, optimise
 

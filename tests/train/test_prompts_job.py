@@ -30,7 +30,7 @@ from tutelage.store import open_store
 from tutelage.train.folder import RunFolder
 from tutelage.train.progress import Silent
 from tutelage.train.prompts import job
-from tutelage.train.prompts.record import read_lineage
+from tutelage.train.prompts.record import read_lineage, read_tasks, write_tasks
 from tutelage.train.prompts.setup import setup_from
 from tutelage.types import Mode
 
@@ -183,7 +183,7 @@ def test_killed_and_resumed_is_the_same_byte_for_byte(
     how: signal.Signals, finished: Path, tmp_path: Path
 ) -> None:
     """A signal to the public command, then `tutelage resume`."""
-    with served(delay=0.02) as (env, server):
+    with served(delay=0.04) as (env, server):
         place = tmp_path / "killed"
         words = "train math --algorithm apo --train-size 6 --val-size 8 --test-size 50"
         words += f" --iterations 2 --runners 2 --output {place}"
@@ -198,7 +198,7 @@ def test_killed_and_resumed_is_the_same_byte_for_byte(
         )
         journal = place / "journal.db"
         try:
-            _wait_for_steps(journal, 25)
+            _wait_for_steps(journal, 12)
             process.send_signal(how)
         finally:
             said = process.communicate(timeout=60)[1]
@@ -351,3 +351,14 @@ def test_a_rollout_past_its_deadline_counts_0_and_says_why(
         failures = {r.last.failure.cause.value for r in store.rollouts("run") if r.last.failure}
     assert failures == {"timeout"}
     assert b"timeout" in (tmp_path / "run" / "journal.db").read_bytes()
+
+
+def test_tasks_come_back_as_they_were(env: dict[str, str], tmp_path: Path) -> None:
+    """The order of fields too: the store knows a task by its text, and a rollout that is played
+    again after a kill must be of the same task."""
+    splits = set_up(env, algorithm="grips").splits
+    folder = RunFolder(tmp_path)
+    write_tasks(folder, splits)
+    again = read_tasks(folder)
+    assert again is not None
+    assert repr(again) == repr(splits)

@@ -6,8 +6,8 @@ form that those models were trained on. They put the format into our own words o
 texts between the markers are what a model knows and may not differ. A name whose markers are not in
 the tokenizer's vocabulary is refused.
 
-Formats: the model cards of Qwen2.5, Qwen2.5-VL and Qwen3 (Qwen team) and of Llama 3.2 (Meta). `codec.py`
-renders with them.
+Formats: the model cards of Qwen2.5, Qwen2.5-VL and Qwen3 (Qwen team) and of Llama 3.2 (Meta).
+`codec.py` renders with them.
 """
 
 from __future__ import annotations

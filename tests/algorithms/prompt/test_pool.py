@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from agents import clerk_agent, clerk_optimiser, splits
 from clerk import SEED_PROMPT, make_task
+from players import clerk_agent, clerk_optimiser, splits
 
 from tutelage.algorithms.prompt import APO, GEPA, Limits, Result, Settings, optimise
 from tutelage.algorithms.prompt.pool import Pool, likeness

@@ -8,7 +8,7 @@ from typing import Any
 
 import clerk
 import pytest
-from agents import clerk_agent, clerk_optimiser, splits
+from players import clerk_agent, clerk_optimiser, splits
 
 from tutelage.algorithms.prompt import (
     APO,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import clerk
 import pytest
-from agents import clerk_agent, clerk_optimiser, placebo_agent, splits
+from players import clerk_agent, clerk_optimiser, placebo_agent, splits
 
 from tutelage.algorithms.prompt import (
     APO,

@@ -80,12 +80,15 @@ def _safe(name: str) -> str:
 
 
 def write_tasks(folder: RunFolder, splits: Splits) -> None:
-    """The splits, so that a resume has them whatever became of their files."""
+    """The splits, so that a resume has them whatever became of their files.
+
+    Fields keep their order: the store knows a task by its text.
+    """
     place = folder.path / "tasks"
     place.mkdir(exist_ok=True)
     for name in SPLITS:
         rows = [{**t.fields, "id": t.id} for t in getattr(splits, name)]
-        lines = [json.dumps(row, ensure_ascii=False, sort_keys=True) + "\n" for row in rows]
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
         write_text(place / f"{name}.jsonl", "".join(lines))
 
 
