@@ -1,9 +1,10 @@
 """How well plans are learned: the synthetic set, NESTFUL, the DAG loss, unseen tools, and speed.
 
-    python -m benchmarks.orchestration.planning [PART ...] [--nestful FILE]
+    python -m benchmarks.orchestration.planning [PART ...] [--nestful FILE] [--taskbench DIR]
 
-Parts: synthetic, nestful, dag, unseen, speed; all without one. Each part prints its tables as
-Markdown. NESTFUL (Apache-2.0) is not shipped: give its file.
+Parts: synthetic, nestful, chains, dag, unseen, speed; all without one. Each part prints its tables
+as Markdown. NESTFUL (Apache-2.0) and the tools of TaskBench are not shipped: give the file of the
+one and the folder of the other.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import argparse
 import random
 import sys
 import time
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,14 +23,14 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.measure import machine
 
-from tutelage.orchestration.catalog import Catalog
+from tutelage.orchestration.catalog import Catalog, read_catalog
 from tutelage.orchestration.formats import Workflow, catalog_of, read_workflows
 from tutelage.orchestration.metrics import PlanScores, baseline_plans, compare, score, without_edges
 from tutelage.orchestration.planner.fit import Fitting
 from tutelage.orchestration.planner.retrieval import neighbours
 from tutelage.orchestration.planner.text import features
 from tutelage.orchestration.settings import Phase1
-from tutelage.orchestration.synthetic import builtin_graph, generate, split
+from tutelage.orchestration.synthetic import builtin_graph, generate, graph_of, split
 from tutelage.seeds import SeedTree
 
 NAMES = ("node_f1", "edge_f1", "exact_nodes", "exact")
@@ -112,6 +115,36 @@ def nestful(path: str) -> None:
     table({n: score(p, gold, catalog) for n, p in plans.items()})
 
 
+def joined(paths: list[Path]) -> Catalog:
+    """One catalog of several graphs; a name that two of them have gets its graph's behind it."""
+    parts = {path.parent.name: read_catalog(path) for path in paths}
+    counts = Counter(name for part in parts.values() for name in part.names)
+    tools, links = [], []
+    for graph, part in parts.items():
+        names = {n: f"{n} of {graph}" if counts[n] > 1 else n for n in part.names}
+        tools += [replace(tool, name=names[tool.name]) for tool in part.tools]
+        links += [(names[a], names[b]) for a, b in part.links]
+    return Catalog(tuple(tools), tuple(links))
+
+
+def chains(folder: str) -> None:
+    """3,000 chains over the tools and links of TaskBench's three graphs, 500 held out."""
+    catalog = joined(sorted(Path(folder).glob("*/graph_desc.json")))
+    seeds = SEEDS.child("chains")
+    made = generate(graph_of(catalog), 3500, seeds, shares={"chain": 1.0})
+    train, test = made[:3000], made[3000:]
+    begun = time.process_time()
+    fitting = fitted(train, catalog, Phase1(), seeds.child("fit"))
+    taken = time.process_time() - begun
+    print(
+        f"## Chains\n\n{len(train)} chains over {len(catalog)} tools, {len(test)} held out. Best "
+        f"after {fitting.at.best_epoch} epochs; trained in {taken:.0f} CPU s.\n"
+    )
+    plans: dict[str, list] = {}
+    plans_of(fitting, test, plans, [])
+    table({n: score(p, test, catalog) for n, p in plans.items()})
+
+
 def dag() -> None:
     """The weight of the DAG loss on a tenth of the data."""
     catalog = builtin_graph().catalog
@@ -143,9 +176,7 @@ def unseen() -> None:
     held = set(random.Random(0).sample(catalog.names, 8))
     train = [w for w in made if not held & set(w.tools)]
     test = [w for w in made if held & set(w.tools)]
-    known = Catalog(tuple(t for t in catalog.tools if t.name not in held))
-    fitting = fitted(train, known, Phase1(refit=False), SEEDS.child("unseen fit"))
-    fitting.model.use_catalog(catalog)
+    fitting = fitted(train, catalog, Phase1(refit=False), SEEDS.child("unseen fit"))
     right = used = wanted = 0
     for planned, workflow in zip(
         fitting.model.plan_all([w.instruction for w in test]), test, strict=True
@@ -178,9 +209,10 @@ def main() -> None:
     """Run the parts that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "parts", nargs="*", default=["synthetic", "nestful", "dag", "unseen", "speed"]
+        "parts", nargs="*", default=["synthetic", "nestful", "chains", "dag", "unseen", "speed"]
     )
     parser.add_argument("--nestful", help="train.json of NESTFUL")
+    parser.add_argument("--taskbench", help="folder with the three graphs of TaskBench")
     given = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{machine()}\n")
@@ -188,6 +220,10 @@ def main() -> None:
         if part == "nestful":
             if given.nestful:
                 nestful(given.nestful)
+            continue
+        if part == "chains":
+            if given.taskbench:
+                chains(given.taskbench)
             continue
         {"synthetic": synthetic, "dag": dag, "unseen": unseen, "speed": speed}[part]()
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
-from tutelage.orchestration.formats import to_row
+from tutelage.orchestration.formats import read_workflows, to_row
+from tutelage.orchestration.plan import to_text
+from tutelage.orchestration.planner.saving import load_planner
 from tutelage.orchestration.synthetic import builtin_graph, generate
 from tutelage.seeds import SeedTree
 from tutelage.train.folder import RunFolder
 from tutelage.train.planner import job
+from tutelage.train.planner.results import evaluate
 from tutelage.train.planner.setup import Request, is_planner_run
+from tutelage.train.planner.tables import scores_table
 from tutelage.train.progress import Silent
 
 SMALL = ["num_epochs=2", "width=16", "beam=2"]
@@ -213,3 +219,111 @@ def test_the_recipe_has_options_of_its_own() -> None:
     told = invoke("train", "planner", "--help")
     assert "--phase" in told
     assert "--catalog" in told
+
+
+def test_an_older_planner_stands_in_the_tables(run: Path, files: Path, tmp_path: Path) -> None:
+    place = tmp_path / "newer"
+    told = invoke(
+        "train", "planner", "--phase", "1", "--train", files / "train.json", "--test",
+        files / "test.json", "--catalog", files / "tools.json", "--against", run,
+        "--output", place, "num_epochs=3", "width=16", "beam=2",
+    )  # fmt: skip
+    assert "Gain over the older planner" in told
+    old = json.loads((run / "result.json").read_text())["phase1"]["test"]
+    new = json.loads((place / "result.json").read_text())["phase1"]
+    test = new["test"]
+    # The same planner on the same workflows: the row is what its own run measured.
+    assert test["scores"]["before"] == old["scores"]["planner"]
+    assert new["against"] == str(run)
+    gain = test["gains"]["before"]["node_f1"]
+    difference = test["scores"]["planner"]["node_f1"] - test["scores"]["before"]["node_f1"]
+    assert gain["mean"] == pytest.approx(difference)
+    assert gain["low"] <= gain["mean"] <= gain["high"]
+    assert test["before_learned"] == 0
+    page = (place / "report.html").read_text()
+    assert "<td>before</td>" in page
+    assert "over before" in page
+    assert "before" in invoke("show", place)
+
+
+def test_what_the_older_planner_learned_is_told(run: Path, files: Path) -> None:
+    model = load_planner(run)
+    catalog = model.catalog
+    learned = read_workflows(files / "train.json", catalog)[:4]
+    new = read_workflows(files / "test.json", catalog)[:6]
+    result, _ = evaluate(model, [], learned + new, SeedTree(0), load_planner(run))
+    assert result["before_learned"] == 4
+    assert "It learned 4 of these workflows" in scores_table(result).lead
+    # A planner against itself gains nothing.
+    gain = result["gains"]["before"]["edge_f1"]
+    assert (gain["low"], gain["mean"], gain["high"], gain["ties"]) == (0.0, 0.0, 0.0, 10)
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda found: found["model_state_dict"].pop("seen"), "train it again"),
+        (lambda found: found["shape"].update(heads=3), "train it again"),
+        (lambda found: found.pop("vocabulary"), "train one with"),
+    ],
+)
+def test_an_older_planner_that_no_longer_loads_is_refused(
+    run: Path, files: Path, tmp_path: Path, harm: Callable[[Any], Any], message: str
+) -> None:
+    found = torch.load(run / "checkpoints" / "phase1_best.pth", weights_only=True)
+    harm(found)
+    torch.save(found, tmp_path / "old.pth")
+    told = invoke(
+        "train", "planner", "--phase", "1", "--train", files / "train.json", "--catalog",
+        files / "tools.json", "--against", tmp_path / "old.pth", "--output", tmp_path / "new",
+        *SMALL, code=2,
+    )  # fmt: skip
+    assert message in " ".join(told.split())
+    assert "old.pth" in told
+    assert not (tmp_path / "new").exists()
+
+
+def test_against_needs_workflows_to_compare_on(run: Path, files: Path, tmp_path: Path) -> None:
+    few = tmp_path / "few.json"
+    few.write_text(json.dumps(json.loads((files / "train.json").read_text())[:20]))
+    told = invoke(
+        "train", "planner", "--phase", "1", "--train", few, "--catalog", files / "tools.json",
+        "--against", run, "--output", tmp_path / "new", *SMALL, code=2,
+    )  # fmt: skip
+    assert "give --test FILE" in " ".join(told.split())
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_dry_run_says_where_settings_come_from_and_leaves_nothing(
+    run: Path, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("training: {phase1_supervised: {learning_rate: 3e-4, num_epochs: 7}}")
+    monkeypatch.chdir(tmp_path)
+    told = invoke(
+        "train", "planner", "--phase", "1", "--train", files / "train.json", "--test",
+        files / "test.json", "--catalog", files / "tools.json", "--config", keys, "--batch-size", 8,
+        "--against", run, "--output", tmp_path / "new", "--dry-run", *SMALL,
+    )  # fmt: skip
+    assert f"learning_rate=0.0003   # file {keys}" in told
+    assert "batch_size=8   # --batch-size" in told
+    # What is typed wins over the file.
+    assert "num_epochs=2   # command line" in told
+    assert "lambda_dag=0.3   # default" in told
+    assert "48 train, 12 validation, 30 test" in told
+    first = read_workflows(files / "test.json")[0]
+    assert first.instruction in told
+    assert to_text(load_planner(run).plan(first.instruction)) in told
+    assert "nothing was trained or written" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["keys.yaml"]
+
+
+def test_a_dry_run_of_phase_2_reads_its_table(tmp_path: Path) -> None:
+    told = invoke("train", "planner", "--phase", "2", "--dry-run", "--episodes", "5")
+    assert "num_episodes=5   # --episodes" in told
+    assert "simulated" in told
+    assert "phase1_supervised" not in told
+    missing = invoke(
+        "train", "planner", "--phase", "2", "--dry-run", "--outcomes", "x.json", code=2
+    )
+    assert "needs --models FILE" in " ".join(missing.split())

@@ -15,6 +15,7 @@ from tutelage.orchestration import read_workers
 from tutelage.orchestration.catalog import check_plan
 from tutelage.orchestration.formats import read_workflows
 from tutelage.orchestration.journal import read_plan
+from tutelage.orchestration.planner.saving import load_planner
 from tutelage.orchestration.synthetic import builtin_graph
 
 HERE = Path(__file__).parents[2] / "examples" / "orchestration"
@@ -72,6 +73,61 @@ def test_an_instruction_of_ones_own_is_planned(folder: Path) -> None:
     done = python(folder, "scripts/test_real_api.py", "Transcribe the audio", "--json")
     row = json.loads(done.stdout)
     assert row["plan"]["instruction"] == "Transcribe the audio"
+
+
+def test_preparing_and_phase_1_as_written(folder: Path) -> None:
+    """The document's chain: logs, a training set, a planner; then what it plans with it."""
+    collected = python(
+        folder, "scripts/collect_training_data.py", "--num_executions", "60", "--output_dir",
+        "execution_logs/",
+    )  # fmt: skip
+    assert collected.returncode == 0, collected.stderr
+    prepared = python(
+        folder, "scripts/prepare_training_data.py", "--logs", "execution_logs/", "--output",
+        "training_data.json",
+    )  # fmt: skip
+    assert prepared.returncode == 0, prepared.stderr
+    logs = [
+        json.loads(line)
+        for line in (folder / "execution_logs" / "executions.jsonl").read_text().splitlines()
+    ]
+    rows = json.loads((folder / "training_data.json").read_text())
+    # Only what succeeded becomes an example.
+    succeeded = {row["instruction"] for row in logs if row["success"]}
+    assert {row["instruction"] for row in rows} == succeeded
+    assert {"model_selections", "task_types", "dependencies"} <= set(rows[0]["targets"])
+
+    (folder / "config.yaml").write_text(
+        "training: {phase1_supervised: {learning_rate: 1e-4, width: 16, beam: 2, refit: false}}"
+    )
+    trained = python(
+        folder, "scripts/train_phase1.py", "--config", "config.yaml", "--data",
+        "training_data.json", "--output_dir", "checkpoints/", "--epochs", "2", "--batch_size", "16",
+    )  # fmt: skip
+    assert trained.returncode == 0, trained.stderr
+    place = folder / "checkpoints"
+    best = (place / "phase1_best.pth").read_bytes()
+    assert best == (place / "phase1" / "checkpoints" / "phase1_best.pth").read_bytes()
+    assert (place / "checkpoint_best.pth").is_file()
+    settings = json.loads((place / "phase1" / "config.json").read_text())["config"]["keys"]
+    assert settings["training.phase1_supervised.num_epochs"] == "2"
+    assert settings["training.phase1_supervised.batch_size"] == "16"
+    lines = (place / "phase1" / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == 2
+    planner = load_planner(place / "phase1_best.pth")
+    assert planner.vocabulary.workers, "the logs say who did what, so workers are learned too"
+    tools = planner.plan(rows[0]["instruction"]).nodes
+    assert all(node.tool in builtin_graph().catalog for node in tools)
+
+
+def test_phase_1_fails_with_the_reason_and_copies_nothing(folder: Path) -> None:
+    done = python(
+        folder, "scripts/train_phase1.py", "--data", "nowhere.json", "--output_dir", "checkpoints/",
+        "--epochs", "2",
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "nowhere.json" in done.stderr
+    assert not (folder / "checkpoints" / "phase1_best.pth").exists()
 
 
 def test_the_files_are_sound() -> None:

@@ -59,6 +59,13 @@ def train_planner(
     checkpoint: Annotated[
         str | None, typer.Option(metavar="FILE", help="Phase 2: the planner of phase 1.")
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN_OR_CHECKPOINT",
+            help="Phase 1: an older planner; the tables show the gain over it.",
+        ),
+    ] = None,
     output: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Run folder; without it a new one below runs/."),
@@ -77,6 +84,10 @@ def train_planner(
         str | None,
         typer.Option(metavar="A,B", help="console, jsonl, tensorboard, wandb, mlflow."),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show settings, data and one plan; train nothing."),
+    ] = False,
 ) -> None:
     """Train a planner: an instruction becomes a graph of subtasks, each with a worker.
 
@@ -89,16 +100,26 @@ def train_planner(
         from tutelage.train.planner.setup import Request, check
 
     flags = {
-        "training.phase1_supervised.num_epochs": epochs,
-        "training.phase1_supervised.batch_size": batch_size,
-        "training.phase2_rl.num_episodes": episodes,
-        "training.logger": logger,
+        "training.phase1_supervised.num_epochs": ("--epochs", epochs),
+        "training.phase1_supervised.batch_size": ("--batch-size", batch_size),
+        "training.phase2_rl.num_episodes": ("--episodes", episodes),
+        "training.logger": ("--logger", logger),
     }
     keys = {} if config is None else keys_of(config)
-    keys |= {full_key(k): v for k, v in parse_overrides(overrides or ()).items()}
-    keys |= {key: value for key, value in flags.items() if value is not None}
-    request = Request(phase, seed, train, test, catalog, outcomes, models, checkpoint, keys)
+    origins = dict.fromkeys(keys, f"file {config}")
+    typed = {full_key(k): v for k, v in parse_overrides(overrides or ()).items()}
+    given = {key: value for key, (_, value) in flags.items() if value is not None}
+    keys |= typed | given
+    origins |= dict.fromkeys(typed, "command line") | {key: flags[key][0] for key in given}
+    request = Request(
+        phase, seed, train, test, catalog, outcomes, models, checkpoint, keys, against
+    )
     settings = check(request)
+    if dry_run:
+        from tutelage.cli.planner_dry import show_dry_run
+
+        show_dry_run(request, origins)
+        return
     run_planner(request, output, live="console" in settings.training.logger)
 
 

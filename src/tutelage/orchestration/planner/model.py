@@ -42,6 +42,7 @@ from tutelage.orchestration.planner.vocabulary import (
 
 SET_WEIGHT = 0.5
 """Weight of "which tools, in any order" in the cross-entropy."""
+_ABSENT = -30.0
 _BATCH = 256
 _LONG = 4096
 """Pairs of nodes that are scored at once per plan before a batch is made smaller."""
@@ -107,6 +108,9 @@ class PlannerModel(nn.Module):
         self.shape = replace(wanted, tools=len(vocabulary.catalog), workers=len(vocabulary.workers))
         self.network = Network(self.shape, idf, active)
         self.register_buffer("idf", idf)
+        # Which tools training has: the others are known by their texts alone.
+        self.register_buffer("seen", torch.ones(self.shape.tools, dtype=torch.bool))
+        self.seen: Tensor
         self.idf: Tensor
         self.settings = SearchSettings()
         self.memory: Memory | None = None
@@ -124,7 +128,11 @@ class PlannerModel(nn.Module):
         texts = [features(w.instruction) for w in workflows]
         described = [features(text_of(tool)) for tool in catalog.tools]
         vocabulary = Vocabulary(catalog, worker_names(workflows))
-        return cls(vocabulary, inverse_frequency(texts), met(texts + described), shape)
+        model = cls(vocabulary, inverse_frequency(texts), met(texts + described), shape)
+        used = {tool for workflow in workflows for tool in workflow.tools}
+        model.seen.copy_(torch.tensor([name in used for name in catalog.names]))
+        model.use_catalog(catalog)
+        return model
 
     def use_catalog(self, catalog: Catalog) -> None:
         """Plan with the tools of this catalog from now on; those never trained on are known by
@@ -135,7 +143,7 @@ class PlannerModel(nn.Module):
         self._texts = pack(described)
         self._words = sparse_rows(described, self.idf * inverse_frequency(described))
         self._known = torch.tensor(
-            [trained.index(t.name) if t.name in trained else -1 for t in catalog.tools]
+            [self._number(t.name) if t.name in trained else -1 for t in catalog.tools]
         )
         places = [catalog.index(t.name) if t.name in catalog else -1 for t in trained.tools]
         self._numbers = torch.tensor([*places, len(catalog)])
@@ -173,9 +181,13 @@ class PlannerModel(nn.Module):
         state, attend = self._along(text, tools, before)
         logits = self.network.type_logits(text, state, attend, tools, self._known)
         chosen = tools.out_TD[placed]
+        # A tool that no plan has is no wrong answer: it may be the right one later.
+        absent = (self._known < 0) & ~torch.isin(torch.arange(end), types)
+        logits = logits.masked_fill(F.pad(absent, (0, 1)), _ABSENT)
+        anywhere = self.network.set_logits(text, tools).masked_fill(absent, _ABSENT)
         parts = {
             "type_loss": losses.type_loss(logits, types, smoothing),
-            "set_loss": losses.set_loss(self.network.set_logits(text, tools), types),
+            "set_loss": losses.set_loss(anywhere, types),
         }
         nodes = max(1, count - 1)
         edges = self._edges(text, state[:, :nodes], tools, placed[:, :nodes], given.lengths_B)
@@ -235,7 +247,8 @@ class PlannerModel(nn.Module):
         prior = None
         if settings.prior_weight > 0 and self.memory is not None:
             near = neighbours(self.memory, items, self.idf)
-            prior = prior_of(self.memory, near, self._numbers, settings.prior_weight)
+            new = self._known < 0
+            prior = prior_of(self.memory, near, self._numbers, new, settings.prior_weight)
         return text, tools, search(self.network, text, tools, self._known, settings, prior)
 
     def _plan(self, instructions: Sequence[str], settings: SearchSettings) -> list[Planned]:
@@ -308,6 +321,11 @@ class PlannerModel(nn.Module):
         }
 
     # -------------------------------------------------------------- parts
+
+    def _number(self, name: str) -> int:
+        """A tool's learned number, -1 for one that training did not have."""
+        number = self.vocabulary.catalog.index(name)
+        return number if bool(self.seen[number]) else -1
 
     def _read(self, items: Sequence[Features]) -> tuple[Encoded, Tools]:
         shared = products(self._words, items, self.idf)

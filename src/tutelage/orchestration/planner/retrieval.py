@@ -132,7 +132,9 @@ class Prior(NamedTuple):
         return self.weight * torch.log(votes + FLOOR)
 
 
-def prior_of(memory: Memory, near: Neighbours, numbers_V: Tensor, weight: float) -> Prior:
+def prior_of(
+    memory: Memory, near: Neighbours, numbers_V: Tensor, new_T: Tensor, weight: float
+) -> Prior:
     """The votes of the neighbours. `numbers_V` gives the place in the catalog for each number of
     the memory's plans, -1 for a tool that the catalog lacks; its last entry is the end.
     """
@@ -144,6 +146,4 @@ def prior_of(memory: Memory, near: Neighbours, numbers_V: Tensor, weight: float)
     places = torch.where(is_tool, plans, tools).flatten(1)
     anywhere.scatter_add_(1, places, (near.share_BK[:, :, None] * is_tool).flatten(1))
     lengths = ((raw >= 0).sum(2) - 1).clamp(min=0)
-    new = torch.ones(tools, dtype=torch.bool)
-    new[numbers_V[:-1][numbers_V[:-1] >= 0]] = False
-    return Prior(plans, near.share_BK, anywhere[:, :tools].clamp(max=1.0), lengths, new, weight)
+    return Prior(plans, near.share_BK, anywhere[:, :tools].clamp(max=1.0), lengths, new_T, weight)

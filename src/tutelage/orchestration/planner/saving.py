@@ -93,12 +93,25 @@ def load_planner(path: str | Path) -> PlannerModel:
             f"{str(place)!r} is no planner of this version: it lacks {missing or 'its format'}; "
             f"train one with: tutelage train planner"
         )
+    try:
+        return _planner_of(found)
+    except (RuntimeError, KeyError, TypeError, ValueError) as error:
+        # Torch lists every missing tensor on a line of its own; all but the head say the same.
+        reason = " ".join(str(error).split())[:160]
+        raise ModelError(
+            f"{str(place)!r} is a planner of another version of Tutelage and no longer loads "
+            f"({reason}); train it again with: tutelage train planner"
+        ) from error
+
+
+def _planner_of(found: Mapping[str, Any]) -> PlannerModel:
     state: dict[str, Any] = found["model_state_dict"]
     active = state["network.row_of"] < len(state["network.table"]) - 1
     model = PlannerModel(
         Vocabulary.from_state(found["vocabulary"]), state["idf"], active, Shape(**found["shape"])
     )
     model.load_state_dict(state)
+    model.use_catalog(model.vocabulary.catalog)
     model.settings = SearchSettings(**found["search"])
     if found["memory"] is not None:
         texts, plans = found["memory"]["texts"], found["memory"]["plans"]

@@ -23,7 +23,7 @@ from typing import Any, cast
 import torch
 
 from tutelage.config import RunConfig
-from tutelage.errors import RunError
+from tutelage.errors import DataError, RunError
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import Fitting
 from tutelage.orchestration.planner.model import PlannerModel
@@ -64,6 +64,7 @@ def run(request: Request, folder: RunFolder, progress: Progress) -> dict[str, An
             if request.phase == "2"
             else read_sets(request, settings.training.phase1_supervised)
         )
+        check_against(request, sets)
         write_json(folder.config, request.to_json())
         return _work(request, settings, folder, progress, sets)
 
@@ -91,6 +92,18 @@ def _same(request: Request, folder: RunFolder) -> None:
             f"the run in {str(folder.path)!r} was asked for otherwise; choose another --output, or "
             f"go on with it as it is: tutelage resume {folder.path}"
         )
+
+
+def check_against(request: Request, sets: Sets | None) -> None:
+    """Refuse an older planner that cannot be scored, before anything is trained."""
+    if request.against is None or sets is None:
+        return
+    if not sets.test:
+        raise DataError(
+            f"--against {request.against!r} needs workflows to compare on, and there are too few "
+            f"to hold some back; give --test FILE"
+        )
+    saving.load_planner(request.against)
 
 
 @contextmanager
@@ -230,7 +243,10 @@ def _measure(
     }
     if sets.test:
         progress.evaluation("test workflows", 0, len(sets.test))
-        result["test"], planned = evaluate(model, remembered, sets.test, seeds)
+        before = None if request.against is None else saving.load_planner(request.against)
+        if before is not None:
+            result["against"] = request.against
+        result["test"], planned = evaluate(model, remembered, sets.test, seeds, before)
         rows = prediction_rows(planned, sets.test, model)
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         write_text(folder.path / "predictions.jsonl", text)

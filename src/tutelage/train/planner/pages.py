@@ -55,6 +55,9 @@ def _headline(test: Mapping[str, Any] | None) -> str:
         return "A planner was trained"
     planner = test["scores"]["planner"]
     told = f"{100 * planner['node_f1']:.0f} % node F1, {100 * planner['edge_f1']:.0f} % edge F1"
+    before = test["gains"].get("before")
+    if before is not None:
+        told += f" ({_points(before['node_f1'])} and {_points(before['edge_f1'])} over before)"
     near = test["gains"].get("nearest")
     if near is None:
         return told
@@ -64,11 +67,17 @@ def _headline(test: Mapping[str, Any] | None) -> str:
     )
 
 
+def _points(gain: Mapping[str, float]) -> str:
+    return f"{100 * gain['mean']:+.1f}" + (" ~" if gain["low"] <= 0 <= gain["high"] else "")
+
+
 def _facts(phase1: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not phase1:
         return []
     search = phase1["search"]
+    against = phase1.get("against")
     return [
+        *([] if against is None else [("Compared with", against)]),
         ("Learned from", f"{phase1['train_workflows']} workflows over {phase1['tools']} tools"),
         ("Network", f"{phase1['parameters']} parameters, best after {phase1['epochs']} epochs"),
         ("Search", ", ".join(f"{name} {value:g}" for name, value in search.items())),

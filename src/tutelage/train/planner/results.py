@@ -22,23 +22,38 @@ from tutelage.orchestration.metrics import (
     without_edges,
 )
 from tutelage.orchestration.planner.model import Planned, PlannerModel
-from tutelage.orchestration.planner.retrieval import neighbours, remember
+from tutelage.orchestration.planner.retrieval import neighbours, products, remember
 from tutelage.orchestration.planner.text import features
 from tutelage.seeds import SeedTree
 
-PLANNER = "planner"
+PLANNER, BEFORE = "planner", "before"
+_SAME = 0.9999
+"""Similarity from which two instructions are the same words."""
 
 
 def evaluate(
-    model: PlannerModel, train: Sequence[Workflow], test: Sequence[Workflow], seeds: SeedTree
+    model: PlannerModel,
+    train: Sequence[Workflow],
+    test: Sequence[Workflow],
+    seeds: SeedTree,
+    before: PlannerModel | None = None,
 ) -> tuple[dict[str, Any], list[Planned]]:
     """The results of a planner on a test set as plain data, and its plans.
 
     `train` are the workflows that the copying baselines know; without any they are left out.
+    `before` is an older planner, which plans with the same catalog from then on: it is one more
+    row, and `before_learned` counts the test instructions that stood in its own training set.
     """
     planned = model.plan_all([w.instruction for w in test])
     plans = [p.plan for p in planned]
     scores = {PLANNER: score(plans, test, model.catalog, [p.raw_valid for p in planned])}
+    more: dict[str, Any] = {}
+    if before is not None:
+        before.use_catalog(model.catalog)
+        old = before.plan_all([w.instruction for w in test])
+        raw = [p.raw_valid for p in old]
+        scores[BEFORE] = score([p.plan for p in old], test, model.catalog, raw)
+        more["before_learned"] = learned_by(before, test)
     if train:
         known = remember(
             [features(w.instruction) for w in train], model.idf, torch.zeros(len(train), 1)
@@ -61,7 +76,16 @@ def evaluate(
             if name != PLANNER
         },
         "worker_accuracy": worker_accuracy(planned, test),
+        **more,
     }, planned
+
+
+def learned_by(model: PlannerModel, workflows: Sequence[Workflow]) -> int:
+    """How many of these instructions a planner was trained on, word for word."""
+    if model.memory is None or not workflows:
+        return 0
+    texts = [features(w.instruction) for w in workflows]
+    return int((products(model.memory.texts, texts, model.idf).amax(1) > _SAME).sum())
 
 
 def _shapes(scores: PlanScores) -> dict[str, int]:

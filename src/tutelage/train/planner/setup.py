@@ -45,6 +45,8 @@ class Request:
     """Phase 2 alone: the planner of phase 1 that it goes on from."""
     keys: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Keys that were set, in full, with their values."""
+    against: str | None = None
+    """Phase 1: an older planner, scored on the same test workflows."""
 
     def settings(self) -> Settings:
         """The keys with their defaults. Raises `ConfigError`."""
@@ -60,7 +62,8 @@ def check(request: Request) -> Settings:
     if request.phase not in PHASES:
         raise ConfigError(f"--phase {request.phase!r} does not exist; choose from {PHASES}")
     if request.phase == "2":
-        lost = [n for n in ("train", "test", "catalog") if getattr(request, n) is not None]
+        names = ("train", "test", "catalog", "against")
+        lost = [n for n in names if getattr(request, n) is not None]
         if lost:
             raise ConfigError(
                 f"--{lost[0]} is for phase 1, and --phase 2 trains the routing alone; give "
@@ -72,6 +75,14 @@ def check(request: Request) -> Settings:
             raise ConfigError(f"--{lost[0]} is for phase 2; choose --phase 2 or --phase all")
     if request.phase == "all" and request.checkpoint is not None:
         raise ConfigError("--checkpoint is a planner to go on from; choose --phase 2 with it")
+    if (request.outcomes is None) != (request.models is None):
+        given, lacking = (
+            ("outcomes", "models") if request.models is None else ("models", "outcomes")
+        )
+        raise ConfigError(
+            f"--{given} {getattr(request, given)!r} needs --{lacking} FILE: a table of outcomes "
+            f"and the prices of its workers go together"
+        )
     if request.train is None and request.test is not None:
         raise ConfigError(
             f"--test {request.test!r} needs --train FILE: a planner is tested on the "
