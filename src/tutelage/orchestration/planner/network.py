@@ -34,7 +34,7 @@ STEEP = 12.0
 """Bound of how well a word can speak of a tool."""
 LEXICAL = 6.0
 """Where the weight of shared words begins; it is learned as a multiple of this."""
-NEWCOMER = 3.0
+NEWCOMER = 1.5
 """Added to the score of a tool that training never saw, whose learned part is missing."""
 SHARED_FLOOR = 0.02
 """Shared text is told relative to the tool that shares most, which counts as this at least."""
