@@ -6,9 +6,9 @@ with the command that goes on. The jobs themselves are in `train/jobs.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
 
 import typer
 
@@ -30,19 +30,8 @@ def run_job(folder: RunFolder, job: Job, *, live: bool = True) -> None:
     from tutelage.cli.outcome import show_next, show_outcome
 
     display = LiveDisplay(messages()).open() if live else Silent()
-    try:
+    with watched(folder, display):
         result = job(display)
-    except KeyboardInterrupt:
-        display.finish()
-        tell(_stopped(folder))
-        raise typer.Exit(INTERRUPTED) from None
-    except Exception as error:
-        if "tutelage resume" not in str(error) and folder.config.is_file():
-            error.add_note(f"What was done is saved. Go on with: {_resume(folder)}")
-        raise
-    finally:
-        display.finish()
-        drop_if_empty(folder)
     console = output()
     say(console)
     show_outcome(console, folder, result)
@@ -50,17 +39,41 @@ def run_job(folder: RunFolder, job: Job, *, live: bool = True) -> None:
     show_next(console, folder)
 
 
-def _stopped(folder: RunFolder) -> str:
-    if not folder.config.is_file():
-        return "Stopped before there was anything to save."
-    return f"Stopped. What was done is saved. Go on with: {_resume(folder)}"
+class Display(Protocol):
+    """What shows progress, and can be ended twice."""
+
+    def finish(self) -> None:
+        """Show no more."""
+        ...
 
 
-def _resume(folder: RunFolder) -> str:
-    return f"tutelage resume {shown_path(folder.path)}"
+@contextmanager
+def watched(
+    folder: RunFolder, display: Display, saved: str = "What was done is saved."
+) -> Generator[None]:
+    """Around a job that saves what it has: says so, and how to go on, whatever ends it.
+
+    Raises `typer.Exit` after an interruption; other errors pass, with a note.
+    """
+    again = f"tutelage resume {shown_path(folder.path)}"
+    try:
+        yield
+    except KeyboardInterrupt:
+        display.finish()
+        there = folder.config.is_file()
+        told = f"Stopped. {saved} Go on with: {again}"
+        tell(told if there else "Stopped before there was anything to save.")
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        if "tutelage resume" not in str(error) and folder.config.is_file():
+            error.add_note(f"What was done is saved. Go on with: {again}")
+        raise
+    finally:
+        display.finish()
+        _drop_if_empty(folder)
 
 
-def drop_if_empty(folder: RunFolder) -> None:
+def _drop_if_empty(folder: RunFolder) -> None:
     """Take away the folder of a run that ended before it began."""
     if folder.config.is_file():
         return

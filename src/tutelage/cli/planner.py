@@ -141,27 +141,14 @@ def resume_planner(folder: RunFolder) -> None:
 
 
 def _run(folder: RunFolder, work: Callable[[Progress], dict[str, Any]], *, live: bool) -> None:
-    from tutelage.cli.console import messages, shown_path
+    from tutelage.cli.console import messages
     from tutelage.cli.display import LiveDisplay
-    from tutelage.cli.failures import INTERRUPTED, tell
-    from tutelage.cli.job import drop_if_empty
+    from tutelage.cli.job import watched
     from tutelage.train.progress import Silent
 
     display = LiveDisplay(messages()).open() if live else Silent()
-    again = f"tutelage resume {shown_path(folder.path)}"
-    try:
+    with watched(folder, display):
         result = work(display)
-    except KeyboardInterrupt:
-        display.finish()
-        tell(f"Stopped. What was done is saved. Go on with: {again}")
-        raise typer.Exit(INTERRUPTED) from None
-    except Exception as error:
-        if "tutelage resume" not in str(error) and folder.config.is_file():
-            error.add_note(f"What was done is saved. Go on with: {again}")
-        raise
-    finally:
-        display.finish()
-        drop_if_empty(folder)
     show_planner_outcome(folder, result)
 
 

@@ -196,29 +196,16 @@ def _dry_run(setup: Setup) -> None:
 
 
 def _run(folder: RunFolder, job: Callable[[PromptDisplay], dict[str, Any]], setup: Setup) -> None:
-    from tutelage.cli.console import messages, shown_path
-    from tutelage.cli.failures import INTERRUPTED, tell
-    from tutelage.cli.job import drop_if_empty
+    from tutelage.cli.console import messages
+    from tutelage.cli.job import watched
     from tutelage.cli.prompt_view import PromptDisplay
     from tutelage.train.prompts.plan import make_plan
 
     settings = setup.settings
     tests = 2 * len(setup.splits.test) * settings.samples
     display = PromptDisplay(messages(), rollouts=make_plan(setup).search.rollouts, test=tests)
-    again = f"tutelage resume {shown_path(folder.path)}"
-    try:
+    with watched(folder, display, "What was done is saved, the best prompt so far too."):
         result = job(display)
-    except KeyboardInterrupt:
-        display.finish()
-        tell(f"Stopped. What was done is saved, the best prompt so far too. Go on with: {again}")
-        raise typer.Exit(INTERRUPTED) from None
-    except Exception as error:
-        if "tutelage resume" not in str(error) and folder.config.is_file():
-            error.add_note(f"What was done is saved. Go on with: {again}")
-        raise
-    finally:
-        display.finish()
-        drop_if_empty(folder)
     _shown(folder, result)
 
 
