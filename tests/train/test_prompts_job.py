@@ -35,8 +35,10 @@ from tutelage.train.prompts.setup import setup_from
 from tutelage.types import Mode
 
 RUN = """
-import os, sys
+import signal
 from tutelage.cli import main
+# A background job of a shell ignores Ctrl-C, and what it starts inherits that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 main()
 """
 
