@@ -366,14 +366,16 @@ def polite_alone(task: dict[str, Any], style: PromptTemplate) -> float:
 
 
 def test_sampled_agents_play_each_task_several_times_with_seeds_of_their_own(
-    env: dict[str, str], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
+    """The same draws with one runner as with eight, and at another port as at the first."""
     keys: dict[str, Any] = {"algorithm": "grips", "samples": 2, "temperature": 0.7}
     keys |= {"iterations": 1, "rollouts": 120, "val_size": 4}
     texts: list[bytes] = []
     for runners in (1, 8):
         place = tmp_path / str(runners)
-        told = searched(set_up(env, **keys, runners=runners), place)
+        with served() as (env, _):
+            told = searched(set_up(env, **keys, runners=runners), place)
         texts.append((place / "lineage.jsonl").read_bytes())
         assert told["test_spent"]["rollouts"] == 2 * 2 * told["test_tasks"]
     assert texts[0] == texts[1]

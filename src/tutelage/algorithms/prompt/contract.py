@@ -83,7 +83,10 @@ class Slot:
     split: Mode
     sample: int
     key: str
-    """The rollout's step key: the same in every repeat of the search."""
+    """Names the rollout's draws: components, task and sample, but no fingerprint.
+
+    So a repeat of the search draws the same at another address of the same model.
+    """
 
 
 SLOT: ContextVar[Slot | None] = ContextVar("tutelage_prompt_slot", default=None)

@@ -186,7 +186,8 @@ class Evaluator:
 
         async def runner() -> None:
             for key, job, item in queue:
-                SLOT.set(Slot(job.candidate, item.split, item.sample, key))
+                drawn = cache_key(job.components, item, fingerprint="")
+                SLOT.set(Slot(job.candidate, item.split, item.sample, drawn))
                 episode = await self._episode(job.components, item)
                 self._journal.put(key, episode.to_dict(), self._budget.elapsed())
                 done[key] = episode
