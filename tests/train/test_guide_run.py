@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
-from config.test_guide_commands import COMMANDS, COMMON, LAPTOP
+from benchmarks.guide.commands import COMMANDS, swapped
+from config.test_guide_commands import LAPTOP
 from system.outcome import stored
 
 from tutelage.config import Resolved, resolve
@@ -53,14 +53,11 @@ def model(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(name: str, model: Path, folder: Path) -> list[str]:
     """The guide's command with local paths and smaller numbers."""
-    (folder / "tasks.json").write_text(json.dumps(ROWS[name]))
+    tasks = folder / "tasks.json"
+    tasks.write_text(json.dumps(ROWS[name]))
     out: list[str] = []
-    for part in shlex.split(COMMANDS[name] + COMMON):
-        key, _, value = part.partition("=")
-        if value == "Qwen/Qwen2.5-3B-Instruct":
-            value = str(model)
-        if key in ("data.train_files", "data.val_files"):
-            value = str(folder / "tasks.json")
+    for word in swapped(name, str(model), str(tasks), str(tasks)):
+        key, _, value = word.partition("=")
         if key in SMALLER and (key, name) != ("agent.num_chains", "react"):
             value = str(SMALLER[key])
         out.append(f"{key}={value}")
