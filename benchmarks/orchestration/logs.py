@@ -1,11 +1,13 @@
 """Do execution logs improve the planner? Collect, prepare, retrain, and compare on held-out tasks.
 
     python benchmarks/orchestration/logs.py [--start 200] [--more 1500] [--candidates 12]
+        [--seeds 3]
 
 A first planner learns from the logs of a few expert plans. It then plans new instructions whose
 plans it never sees; what it makes of them is executed, and executions that did what was asked
 become training data together with the first. The second planner learns from both, and both plan
-the same held-out instructions. Every step is a command of `tutelage`. Writes RESULTS_logs.md.
+the same held-out instructions. Every step is a command of `tutelage`, and each seed has its own
+instructions, planners and luck. Writes RESULTS_logs.md.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -61,71 +63,115 @@ def prepare(folder: Path, output: str, *logs: str) -> int:
     return len(json.loads((folder / output).read_text()))
 
 
-def train(folder: Path, data: str, run: str) -> None:
+def train(folder: Path, data: str, run: str, *more: str) -> None:
     """Train a planner and test it on `test.json`."""
     tutelage(
         folder, "train", "planner", "--phase", "1", "--train", data, "--test", "test.json",
-        "--catalog", "seed.catalog.json", "--output", run,
+        "--catalog", "seed.catalog.json", "--output", run, *more,
     )  # fmt: skip
 
 
-def compared(folder: Path) -> tuple[Any, Any, Any]:
-    """Scores of both planners on the held-out tasks, and their difference."""
+def planned(folder: Path) -> tuple[list[Any], list[Any], list[Any]]:
+    """The held-out workflows, and what both planners make of them."""
     from tutelage.orchestration.catalog import read_catalog
     from tutelage.orchestration.formats import read_workflows
-    from tutelage.orchestration.metrics import compare, score
     from tutelage.orchestration.planner.saving import load_planner
+
+    gold = read_workflows(folder / "test.json", read_catalog(folder / "seed.catalog.json"))
+    texts = [workflow.instruction for workflow in gold]
+    before, after = (
+        [found.plan for found in load_planner(folder / run).plan_all(texts)]
+        for run in ("before", "after")
+    )
+    return gold, before, after
+
+
+def loop(folder: Path, args: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """One seed of the whole loop: its instructions, its workers' luck and its planners are own."""
+    folder.mkdir()
+    own, base = ("--seed", str(seed)), 10 * seed
+    collect(folder, "logs-seed", args.start, base + 1)
+    sizes = [prepare(folder, "seed.json", "logs-seed")]
+    collect(folder, "logs-test", args.test, base + 3)
+    prepare(folder, "test.json", "logs-test")
+    train(folder, "seed.json", "before", *own)
+    told = collect(
+        folder, "logs-more", args.more, base + 2, "--checkpoint", "before",
+        "--candidates", str(args.candidates),
+    )  # fmt: skip
+    sizes.append(prepare(folder, "more.json", "logs-seed", "logs-more"))
+    train(folder, "more.json", "after", *own)
+    gold, before, after = planned(folder)
+    return {
+        "sizes": sizes,
+        "executions": told["executions"],
+        "succeeded": told["succeeded"],
+        "gold": gold,
+        "before": before,
+        "after": after,
+    }
+
+
+def scores(parts: list[dict[str, Any]]) -> tuple[Any, Any, Any]:
+    """Scores of both planners on the tasks of these seeds together, and their difference."""
+    from tutelage.orchestration.metrics import compare, score
+    from tutelage.orchestration.synthetic import builtin_graph
     from tutelage.seeds import SeedTree
 
-    catalog = read_catalog(folder / "seed.catalog.json")
-    gold = read_workflows(folder / "test.json", catalog)
-    texts = [workflow.instruction for workflow in gold]
+    gold = [workflow for part in parts for workflow in part["gold"]]
     first, second = (
-        score([p.plan for p in load_planner(folder / run).plan_all(texts)], gold, catalog)
-        for run in ("before", "after")
+        score([plan for part in parts for plan in part[name]], gold, builtin_graph().catalog)
+        for name in ("before", "after")
     )
     return first, second, compare(second, first, SeedTree(0))
 
 
+def rows_of(parts: list[dict[str, Any]]) -> list[list[str]]:
+    """A line a score: before, after, the pooled gain with its interval, and each seed's gain."""
+    first, second, gain = scores(parts)
+    each = [scores([part])[2] for part in parts]
+    rows: list[list[str]] = []
+    for name, words in NAMES.items():
+        low, mean, high = (100 * getattr(gain[name], key) for key in ("low", "mean", "high"))
+        before, after = (f"{100 * found.mean(name):.1f}" for found in (first, second))
+        apart = ", ".join(f"{100 * one[name].mean:+.1f}" for one in each)
+        rows.append([words, before, after, f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]", apart])
+    return rows
+
+
 def main() -> None:
-    """The whole loop."""
+    """The loop for each seed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--start", type=int, default=200)
     parser.add_argument("--more", type=int, default=1500)
     parser.add_argument("--candidates", type=int, default=12)
     parser.add_argument("--test", type=int, default=400)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=HERE / "RESULTS_logs.md")
     args = parser.parse_args()
-    began = time.monotonic()
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        collect(folder, "logs-seed", args.start, 1)
-        sizes = [prepare(folder, "seed.json", "logs-seed")]
-        collect(folder, "logs-test", args.test, 3)
-        held_out = prepare(folder, "test.json", "logs-test")
-        train(folder, "seed.json", "before")
-        told = collect(
-            folder, "logs-more", args.more, 2, "--checkpoint", "before",
-            "--candidates", str(args.candidates),
-        )  # fmt: skip
-        sizes.append(prepare(folder, "more.json", "logs-seed", "logs-more"))
-        train(folder, "more.json", "after")
-        first, second, gain = compared(folder)
-    rows: list[list[str]] = []
-    for name, words in NAMES.items():
-        low, mean, high = (100 * getattr(gain[name], key) for key in ("low", "mean", "high"))
-        before, after = (f"{100 * found.mean(name):.1f}" for found in (first, second))
-        rows.append([words, before, after, f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]"])
+        parts: list[dict[str, Any]] = []
+        for seed in range(args.seeds):
+            parts.append(loop(Path(place) / str(seed), args, seed))
+            print(f"seed {seed}: {rows_of(parts[-1:])}", flush=True)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    listed = {
+        key: ", ".join(str(part[key]) for part in parts) for key in ("executions", "succeeded")
+    }
+    learned = [", ".join(str(part["sizes"][i]) for part in parts) for i in (0, 1)]
+    held_out = ", ".join(str(len(part["gold"])) for part in parts)
     text = (
-        f"The first planner learned from {sizes[0]} examples, made of {args.start} executions of "
-        f"expert plans. It planned {args.more} further instructions, at most {args.candidates} "
-        f"plans each; {told['executions']} executions by simulated workers, of which "
-        f"{told['succeeded']} did what was asked. The second learned from {sizes[1]} examples. "
-        f"Percent on {held_out} held-out instructions (those of {args.test} whose own plan the "
-        "workers could do), one seed of the loop, with 95 % intervals of a paired bootstrap.\n\n"
-        + table(["score", "before", "after", "gain in points"], rows)
-        + f"\nThe whole loop took {time.monotonic() - began:.0f} s on the busy machine.\n"
+        f"{args.seeds} seeds of the whole loop, numbers of each in turn. The first planner learned "
+        f"from {learned[0]} examples, made of {args.start} executions of expert plans. It planned "
+        f"{args.more} further instructions, at most {args.candidates} plans each: "
+        f"{listed['executions']} executions by simulated workers, of which {listed['succeeded']} "
+        f"did what was asked. The second learned from {learned[1]} examples. Percent on the "
+        f"held-out instructions of all seeds ({held_out}: those of {args.test} whose own plan the "
+        "workers could do), with 95 % intervals of a paired bootstrap over them.\n\n"
+        + table(["score", "before", "after", "gain in points", "by seed"], rows_of(parts))
+        + f"\nIt took {used.ru_utime + used.ru_stime:.0f} CPU seconds in all.\n"
     )
-    results(HERE / "RESULTS_logs.md", "Execution logs and the planner", text)
+    results(args.results, "Execution logs and the planner", text)
     print(text)
 
 

@@ -73,14 +73,52 @@ def test_a_run_prints_stores_and_can_be_shown(here: Path) -> None:
     assert "succeeded" in listed.stdout
 
 
-def test_without_a_plan_one_is_made_and_said_where_from(here: Path) -> None:
+@pytest.fixture
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Path:
+    """An embedded planner that is trained in a second; returns its cache."""
+    from tutelage.orchestration import embedded
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(
+        embedded, "RECIPE", embedded.Recipe(workflows=40, held_out=8, epochs=1, width=16)
+    )
+    return tmp_path / "cache" / "tutelage" / "planner"
+
+
+def test_without_a_planner_the_embedded_one_is_trained_once_and_said(
+    here: Path, quick: Path
+) -> None:
     done = call("run", "Summarise the report and translate it", "--json", "--seed", "3")
-    assert "copied from the nearest of 1000 synthetic workflows" in done.stderr
+    assert "No planner was trained here. The embedded one is trained now" in done.stderr
+    assert "of the EMBEDDED planner: it learned from 40 synthetic workflows" in done.stderr
     row = json.loads(done.stdout)
     assert row["plan"]["instruction"] == "Summarise the report and translate it"
     assert row["mock"] is True
     assert row["total_cost"] == pytest.approx(sum(step["cost"] for step in row["steps"]))
     assert done.exit_code == (0 if row["success"] else 1)
+    assert len(list(quick.glob("*.pth"))) == 1
+    again = call("plan", "Summarise the report and translate it")
+    assert again.exit_code == 0, again.output
+    assert "is trained now" not in again.stderr
+    assert "of the EMBEDDED planner" in again.stderr
+    assert all(node["tool"] in again.stdout for node in row["plan"]["nodes"])
+
+
+def test_a_plan_is_drawn_with_types_workers_cost_and_latency(here: Path, quick: Path) -> None:
+    call("plan", "Summarise the report", "--out", "plan.svg")
+    for name in ("p.svg", "p.mmd", "p.txt", "p.json"):
+        done = call("plan", "Summarise the report", "--explain", "--out", name)
+        assert done.exit_code == 0, done.output
+    for name in ("p.svg", "p.mmd", "p.txt"):
+        text = (here / name).read_text()
+        assert " USD" in text
+        assert any(kind in text for kind in ("text: ", "audio: ", "data: ", "code: ", "vision: ",
+                                             "document: "))  # fmt: skip
+    made = json.loads((here / "p.json").read_text())
+    assert made["expected"][0]["cost"] > 0
+    assert call("run", "--plan", "p.json").exit_code in (0, 1), "it can be run"
+    refused = call("plan", "x", "--out", "p.png")
+    assert "must be one of ['.json', '.mmd', '.svg', '.txt']" in refused.stderr
 
 
 def test_a_failed_execution_exits_with_1(here: Path) -> None:
@@ -96,6 +134,7 @@ def test_a_failed_execution_exits_with_1(here: Path) -> None:
     [
         (["--budget", "0"], "buys no first step"),
         (["--budget", "-1"], "the budget is -1.0"),
+        (["--budget", "nan"], "the budget is nan"),
         (["--deadline", "soon"], "--deadline is 'soon'"),
         (["--pool", "cloud"], "unknown pool 'cloud'"),
         (["--pool", "openai"], "OPENAI_API_KEY is not set"),
@@ -106,7 +145,7 @@ def test_a_failed_execution_exits_with_1(here: Path) -> None:
         (["--on-failure", "shrug"], "on_failure is 'shrug'"),
         (["--reward", "gold"], "unknown reward preset 'gold'"),
         (["--budget-mode", "watch"], "unknown budget mode 'watch'"),
-        (["--verifiers", "missing.json"], "no readable JSON"),
+        (["--verifiers", "missing.json"], "cannot be read: No such file"),
         (["--checkpoint", "x.pth"], "both give the plan"),
         (["--resume", "nothing"], "there is no run 'nothing'"),
     ],
@@ -116,6 +155,43 @@ def test_what_cannot_be_is_refused_in_one_line(here: Path, args: list[str], told
     assert done.exit_code == 2, done.output
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+    assert not (here / "runs").exists(), "what is refused leaves no run behind"
+
+
+@pytest.mark.parametrize(
+    ("plan", "told"),
+    [
+        ({"instruction": "x", "nodes": []}, "the plan has no nodes"),
+        ({"instruction": "x", "nodes": [{"tool": "a", "after": [0]}]}, "plan.json': "),
+        ({"instruction": "x", "nodes": [{"tool": "a", "after": [7]}]}, "plan.json': node 0"),
+        ({"nodes": [{"tool": "a"}]}, "plan.json': this is no plan"),
+    ],
+)
+def test_a_plan_that_is_none_is_refused_with_its_file(here: Path, plan: Any, told: str) -> None:
+    (here / "plan.json").write_text(json.dumps(plan))
+    done = run()
+    assert done.exit_code == 2, done.output
+    assert told in done.stderr
+
+
+def test_workers_and_catalogs_in_yaml_with_numbers_as_text(here: Path) -> None:
+    (here / "workers.yaml").write_text(
+        "workers:\n  - {name: sure, price_in: '30', price_out: 3e-5, latency: '0.5'}\n"
+    )
+    (here / "catalog.yml").write_text("nodes:\n  - {id: write_article}\n  - {id: read_aloud}\n")
+    done = call(
+        "run", "--plan", "plan.json", "--workers", "workers.yaml", "--catalog", "catalog.yml",
+        "--seed", "4",
+    )  # fmt: skip
+    assert done.exit_code in (0, 1), done.output
+    assert "sure" in done.stdout
+    (here / "workers.yaml").write_text("workers: [{name: sure, price_in: dear, price_out: 1}]")
+    done = call("run", "--plan", "plan.json", "--workers", "workers.yaml")
+    assert done.exit_code == 2
+    assert "'latency'" in done.stderr or "'price_in' is 'dear'" in done.stderr
+    (here / "workers.yaml").write_text("workers: [")
+    done = call("run", "--plan", "plan.json", "--workers", "workers.yaml")
+    assert "workers.yaml' is no YAML" in done.stderr
 
 
 def test_an_instruction_is_needed(here: Path) -> None:
@@ -233,6 +309,45 @@ def test_a_run_killed_half_way_goes_on_by_resume(here: Path) -> None:
     answers = [json.loads(line) for line in log.read_text().splitlines()]
     asked = [e["node"] for e in answers if e["event"] == "answer"]
     assert asked.count(0) == 1
+
+
+@pytest.mark.system
+def test_an_interrupted_run_says_how_to_go_on_and_does(here: Path) -> None:
+    chain = [{"tool": "write_article", "after": [i - 1] if i else []} for i in range(3)]
+    (here / "plan.json").write_text(json.dumps({"instruction": "x", "nodes": chain}))
+    (here / "workers.json").write_text(json.dumps([{"name": "slow", **FAST, "latency": 50.0}]))
+    # A shell's background job ignores the interruption, and its children do.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{heard}; from tutelage.cli import main; main()"
+    command = [sys.executable, "-c", program, "orchestrate", "run"]
+    options = ["--plan", "plan.json", "--workers", "workers.json", "--output", "runs/one"]
+    process = subprocess.Popen(
+        [*command, *options], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    log = here / "runs" / "one" / "execution.jsonl"
+    until = time.monotonic() + 120
+    while time.monotonic() < until and process.poll() is None:
+        if log.is_file() and '"event": "request"' in log.read_text():
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "Stopped." in told
+    assert "tutelage resume runs/one" in told
+    assert "Traceback" not in told
+    (here / "workers.json").write_text(json.dumps([{"name": "slow", **FAST}]))
+    done = CliRunner().invoke(build_app(), ["resume", "runs/one"])
+    assert done.exit_code == 0, done.output
+    # A request that was given up counts at its bound: the sum of the log is the cost.
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    answers = [e["answer"] for e in events if e["event"] == "answer"]
+    assert [answer.get("estimated", False) for answer in answers] == [True, False, False, False]
+    spent = sum(answer["cost"] for answer in answers)
+    with open_store(here / "runs/one/store.db", create=False) as store:
+        result = store.run("one").result
+    assert result is not None
+    assert result["cost"] == pytest.approx(spent)
 
 
 # ------------------------------------------------------------ collect and audit

@@ -18,6 +18,7 @@ from tutelage.orchestration.planner.saving import load_planner
 from tutelage.orchestration.synthetic import builtin_graph, generate
 from tutelage.seeds import SeedTree
 from tutelage.train.folder import RunFolder
+from tutelage.train.loggers import numbers
 from tutelage.train.planner import job
 from tutelage.train.planner.results import evaluate
 from tutelage.train.planner.setup import Request, is_planner_run
@@ -155,6 +156,60 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
         for f in (whole, folder)
     )
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_phase_2_that_was_killed_has_the_same_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped between two checkpoints: no line is lost, and none stands twice."""
+    monkeypatch.setattr("tutelage.orchestration.phase2.SIMULATED", 160)
+    keys = {
+        f"training.phase2_rl.{name}": value
+        for name, value in {
+            "num_episodes": 6, "workflows_per_episode": 8, "episodes_per_update": 1,
+            "validate_every": 2, "val_workflows": 20, "test_workflows": 20,
+        }.items()
+    }  # fmt: skip
+    request = Request(phase="2", keys=keys)
+    whole, folder = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "cut")
+    for place in (whole, folder):
+        place.checkpoints.mkdir(parents=True)
+    job.run(request, whole, Silent())
+
+    class Stopping(Silent):
+        def __init__(self, at: int) -> None:
+            self._at = at
+
+        def step(self, done: int, values: object) -> None:
+            if done == self._at:
+                raise KeyboardInterrupt
+
+    for at in (3, 5):
+        with pytest.raises(KeyboardInterrupt):
+            job.run(request, folder, Stopping(at))
+    job.resume(folder, Silent())
+    assert folder.metrics.read_bytes() == whole.metrics.read_bytes()
+    lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
+    assert [line["tick"] for line in lines] == list(range(7))
+    # The document's keys, as a tracker gets them.
+    published = {"train_loss", "val_loss", "success_rate", "avg_cost", "avg_latency",
+                 "workflow_validity"}  # fmt: skip
+    assert published <= set(numbers(lines[-1]))
+
+
+def test_a_run_of_phase_2_names_only_what_it_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tutelage.orchestration.phase2.SIMULATED", 160)
+    told = invoke(
+        "train", "planner", "--phase", "2", "--episodes", "2", "--output", tmp_path / "routing",
+        "workflows_per_episode=8", "val_workflows=20", "test_workflows=20",
+    )  # fmt: skip
+    assert "phase1_best.pth" not in told
+    assert "orchestrate eval" not in told
+    for name in ("phase2/checkpoint_best.pth", "phase2/phase2.md", "report.html"):
+        assert name in told
+        assert (tmp_path / "routing" / name).is_file()
 
 
 @pytest.mark.parametrize(

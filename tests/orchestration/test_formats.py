@@ -16,12 +16,12 @@ from tutelage.orchestration.formats import (
     Workflow,
     catalog_of,
     forward_order,
-    link_indices,
     read_workflows,
     sniff,
     to_row,
     workflow_of,
 )
+from tutelage.orchestration.row_fields import link_indices
 
 CATALOG = Catalog(tuple(CatalogTool(name) for name in ("read", "sum", "say", "join")))
 DOCUMENT = {

@@ -21,8 +21,9 @@ from tutelage.orchestration.rewards import (
     compute_reward,
 )
 from tutelage.orchestration.selector import baselines
-from tutelage.orchestration.selector.environment import Environment, batch_rewards
+from tutelage.orchestration.selector.environment import Environment
 from tutelage.orchestration.selector.metrics import aiq, hull, pareto_front
+from tutelage.orchestration.selector.outcome import batch_rewards
 from tutelage.orchestration.selector.policy import (
     SCALE,
     ModelSelector,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.orchestration import Node, Plan
+from tutelage.orchestration.budget import Budget
 from tutelage.orchestration.execution import Execution
 from tutelage.orchestration.execution_log import ExecutionLogger, log_row
 from tutelage.orchestration.executor import ExecutorSettings
@@ -44,6 +46,21 @@ def test_an_instruction_becomes_a_result() -> None:
     assert (found.total_cost, found.total_latency_ms) == (1.0, 3000.0)
     assert isinstance(found, ExecutionResult)
     assert found.verified_fraction == 1.0
+
+
+@pytest.mark.parametrize("limit", [0.3, 1.0, 1.6, 3.0])
+async def test_workflows_at_once_share_a_budget(limit: float) -> None:
+    """Four workflows of four nodes at 0.25 each want 4.0; together they never pass the limit."""
+    system = simple(ScriptedPool(workers("a", price=0.25), right(0.001, cost=0.25)))
+    money = Budget(limit)
+    found = await asyncio.gather(
+        *(system.aexecute("Do it", budget=money, name=f"flow/{i}") for i in range(4))
+    )
+    spent = sum(execution.total_cost for execution in found)
+    assert spent == pytest.approx(money.spent)
+    assert limit - 0.25 < spent <= limit
+    assert (money.open, money.reserved) == (0, 0.0)
+    assert all(e.success or e.reason == "budget" for e in found)
 
 
 async def test_in_an_event_loop_it_is_awaited() -> None:

@@ -188,7 +188,7 @@ def test_no_price_and_no_latency_is_made_up(missing: str) -> None:
 
 def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
     path = tmp_path / "workers.json"
-    with pytest.raises(DataError, match="no readable JSON"):
+    with pytest.raises(DataError, match="cannot be read"):
         read_workers(path)
     path.write_text('{"models": []}')
     with pytest.raises(DataError, match="needs a list of workers"):

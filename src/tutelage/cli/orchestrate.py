@@ -10,6 +10,7 @@ from __future__ import annotations
 import typer
 
 from tutelage.cli.failures import reported
+from tutelage.cli.grouped import grouped
 from tutelage.cli.orchestrate_audit import audit
 from tutelage.cli.orchestrate_collect import collect
 from tutelage.cli.orchestrate_eval import evaluate
@@ -24,10 +25,10 @@ def orchestrate_app() -> typer.Typer:
         help="Plan an instruction as a graph of subtasks, choose workers, and run it.",
         no_args_is_help=True,
     )
-    group.command("plan")(reported(plan))
-    group.command("run")(reported(run))
-    group.command("collect")(reported(collect))
+    group.command("plan")(reported(grouped(plan)))
+    group.command("run")(reported(grouped(run)))
+    group.command("collect")(reported(grouped(collect)))
     group.command("prepare")(reported(prepare))
     group.command("eval")(reported(evaluate))
-    group.command("audit")(reported(audit))
+    group.command("audit")(reported(grouped(audit)))
     return group

@@ -10,26 +10,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tutelage.cli.orchestrate_parts import (
-    ModelsFile,
-    OutcomesFile,
-    PoolName,
-    Seed,
-    WorkersFile,
-    make_pool,
-    pool_words,
-)
+from tutelage.cli.orchestrate_parts import POOL, AsJson, PoolOptions, Seed, pool_words
 
 if TYPE_CHECKING:
     from tutelage.orchestration.audit import RewardAudit
     from tutelage.orchestration.execution import Execution
     from tutelage.orchestration.rewards import ExecutionResult, RewardWeights
     from tutelage.orchestration.workers import Pool
+
+
+@dataclass(frozen=True, slots=True)
+class WeightOptions:
+    """The reward's weights, where they are not its own."""
+
+    alpha: Annotated[float | None, typer.Option(help="Weight of success.")] = None
+    beta: Annotated[float | None, typer.Option(help="Weight of cost.")] = None
+    gamma_latency: Annotated[float | None, typer.Option(help="Weight of latency.")] = None
+    shaped_reward: Annotated[float | None, typer.Option(help="Weight of the shaped term.")] = None
 
 
 def audit(
@@ -44,16 +47,10 @@ def audit(
     num_workflows: Annotated[
         int, typer.Option("--num-workflows", min=2, help="Workflows that the policies execute.")
     ] = 100,
-    alpha: Annotated[float | None, typer.Option(help="Weight of success.")] = None,
-    beta: Annotated[float | None, typer.Option(help="Weight of cost.")] = None,
-    gamma_latency: Annotated[float | None, typer.Option(help="Weight of latency.")] = None,
-    shaped_reward: Annotated[float | None, typer.Option(help="Weight of the shaped term.")] = None,
-    pool: PoolName = None,
-    workers: WorkersFile = None,
-    outcomes: OutcomesFile = None,
-    models: ModelsFile = None,
+    own: WeightOptions = WeightOptions(),
+    there: PoolOptions = POOL,
     seed: Seed = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what a reward wants: its terms, failing at once, and who comes out on top."""
     from tutelage.errors import ConfigError
@@ -67,14 +64,14 @@ def audit(
 
     if preset is not None and preset not in PRESETS:
         raise ConfigError(f"unknown reward preset {preset!r}; choose from {', '.join(PRESETS)}")
-    weights = _weights(alpha, beta, gamma_latency, shaped_reward)
+    weights = _weights(own)
     chosen: Sequence[Any] = PRESETS if preset is None else (preset,)
     if logs is not None:
         results = _logged(logs)
         audits = [audit_results(results, name, weights=weights) for name in chosen]
         source = f"{len(results)} executions of {logs}"
     else:
-        made = make_pool(pool, workers, outcomes, models)
+        made = there.make()
         ran = _policies(made, num_workflows, seed)
         audits = [audit_policies(ran, name, weights=weights) for name in chosen]
         source = f"{num_workflows} synthetic workflows; {pool_words(made)}"
@@ -90,13 +87,10 @@ def audit(
         raise typer.Exit(1)
 
 
-def _weights(*given: float | None) -> RewardWeights:
-    from dataclasses import fields, replace
-
+def _weights(given: WeightOptions) -> RewardWeights:
     from tutelage.orchestration.rewards import RewardWeights
 
-    names = [field.name for field in fields(RewardWeights)]
-    told = {name: value for name, value in zip(names, given, strict=True) if value is not None}
+    told = {name: value for name, value in asdict(given).items() if value is not None}
     return replace(RewardWeights(), **told)
 
 

@@ -17,19 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tutelage.cli.orchestrate_parts import (
-    CatalogFile,
-    CheckpointFile,
-    ModelsFile,
-    OutcomesFile,
-    PoolName,
+    PLANNER,
+    POOL,
+    AsJson,
+    PlannerOptions,
+    PoolOptions,
     RouterName,
     Seed,
     VerifiersFile,
-    WorkersFile,
     builtin_catalog,
-    make_catalog,
     make_planner,
-    make_pool,
     make_router,
     make_verifiers,
     pool_words,
@@ -60,15 +57,11 @@ def collect(
             "--tasks", metavar="FILE", help="Workflows to execute, instead of synthetic ones."
         ),
     ] = None,
-    checkpoint: CheckpointFile = None,
+    planning: PlannerOptions = PLANNER,
     candidates: Annotated[
         int, typer.Option(min=1, help="Plans of the planner that are tried for an instruction.")
     ] = 1,
-    catalog: CatalogFile = None,
-    pool: PoolName = None,
-    workers: WorkersFile = None,
-    outcomes: OutcomesFile = None,
-    models: ModelsFile = None,
+    pool: PoolOptions = POOL,
     router: RouterName = "accurate",
     verifiers: VerifiersFile = None,
     alternatives: Annotated[
@@ -79,7 +72,7 @@ def collect(
     ] = None,
     max_nodes: Annotated[int, typer.Option(min=1, help="Of a synthetic workflow.")] = 6,
     seed: Seed = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Execute many instructions and log them, so that training data can be made of them."""
     from tutelage.cli.console import messages, say
@@ -87,10 +80,10 @@ def collect(
     from tutelage.orchestration.execution_log import ExecutionLogger
     from tutelage.orchestration.system import OrchestrationSystem
 
-    made = make_pool(pool, workers, outcomes, models)
-    known = make_catalog(catalog)
+    made = pool.make()
+    known = planning.read_catalog()
     workflows = _workflows(tasks, known, num_executions, max_nodes, seed)
-    plans, source = _plans(checkpoint, known, seed, candidates, workflows)
+    plans, source = _plans(planning.checkpoint, known, seed, candidates, workflows)
     system = OrchestrationSystem(
         pool=made,
         router=make_router(router, made),

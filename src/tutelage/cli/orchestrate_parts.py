@@ -1,11 +1,14 @@
-"""What the verbs of `tutelage orchestrate` read from their options: pool, router, planner, times.
+"""What the verbs of `tutelage orchestrate` share: options, and the pool, router, planner they mean.
 
-A pool of real servers is only used when it is asked for; without it the embedded simulated workers
-do the work, and `tell_pool` says so every time.
+Options stand together in dataclasses that `grouped.py` spreads over the command line. A pool of
+real servers is only used when it is asked for; without it the embedded simulated workers do the
+work, and `pool_words` says so every time. In the same way the embedded planner plans until another
+was trained, and says that.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,8 +20,11 @@ import typer
 from tutelage.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from tutelage.orchestration.catalog import Catalog
     from tutelage.orchestration.plan import Plan
+    from tutelage.orchestration.planner.model import PlannerModel
     from tutelage.orchestration.routing import Router
     from tutelage.orchestration.verifiers import Verifiers
     from tutelage.orchestration.workers import Pool, Worker
@@ -34,29 +40,6 @@ ROUTERS = (
     "the checkpoint of phase 2",
 )
 
-PoolName = Annotated[
-    str | None,
-    typer.Option(
-        "--pool",
-        metavar="NAME",
-        help="Where workers stand: simulated (the default), replay (needs --outcomes), or openai: "
-        "real servers, with keys from the environment.",
-    ),
-]
-WorkersFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--workers", metavar="FILE", help="Workers as JSON; else the eight of the preset classic."
-    ),
-]
-OutcomesFile = Annotated[
-    Path | None,
-    typer.Option("--outcomes", metavar="FILE", help="Of the replay pool: recorded outcomes."),
-]
-ModelsFile = Annotated[
-    Path | None,
-    typer.Option("--models", metavar="FILE", help="Of the replay pool: prices of its workers."),
-]
 RouterName = Annotated[
     str,
     typer.Option(
@@ -65,16 +48,6 @@ RouterName = Annotated[
         help="Who chooses workers: cheapest, fastest, accurate, greedy, random, "
         "cascade:NAME,NAME,... or the file of a router that phase 2 trained.",
     ),
-]
-CheckpointFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--checkpoint", metavar="FILE", help="The planner: phase1_best.pth of a training."
-    ),
-]
-CatalogFile = Annotated[
-    Path | None,
-    typer.Option("--catalog", metavar="FILE", help="Tools that plans may use; else the built-in."),
 ]
 VerifiersFile = Annotated[
     Path | None,
@@ -85,6 +58,62 @@ VerifiersFile = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Where all draws come from.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+CatalogFile = Annotated[
+    Path | None,
+    typer.Option("--catalog", metavar="FILE", help="Tools that plans may use; else the built-in."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerOptions:
+    """Who plans, and with which tools."""
+
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The planner: a run of train planner, or its file."),
+    ] = None
+    catalog: CatalogFile = None
+
+    def read_catalog(self) -> Catalog | None:
+        """The catalog of the file, None for none."""
+        return make_catalog(self.catalog)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOptions:
+    """Where workers stand."""
+
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Where workers stand: simulated (the default), replay (needs --outcomes), or "
+            "openai: real servers, with keys from the environment.",
+        ),
+    ] = None
+    workers: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Workers as JSON or YAML; else the eight of the preset classic."
+        ),
+    ] = None
+    outcomes: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of the replay pool: recorded outcomes."),
+    ] = None
+    models: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of the replay pool: prices of its workers."),
+    ] = None
+
+    def make(self) -> Pool:
+        """The pool. Raises `ConfigError` for options that contradict."""
+        return make_pool(self.pool, self.workers, self.outcomes, self.models)
+
+
+PLANNER, POOL = PlannerOptions(), PoolOptions()
+"""Nothing given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,15 +207,11 @@ def make_verifiers(path: Path | None, pool: Pool) -> Verifiers | None:
     """Verifiers from a file; None: those that the pool has by itself."""
     if path is None:
         return None
-    import json
-
     from tutelage.errors import DataError
+    from tutelage.orchestration.rows import read_json
     from tutelage.orchestration.verifiers import Verifiers, default_verifiers, make_verifier
 
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{str(path)!r} is no readable JSON file: {error}") from error
+    data = read_json(path)
     if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
         raise DataError(f"{str(path)!r} needs an object: a verifier by type, and 'default'")
     made = {kind: make_verifier(row, f"{path}: {kind!r}") for kind, row in data.items()}
@@ -211,21 +236,68 @@ def builtin_catalog(*plans: Plan) -> Catalog | None:
 
 def make_planner(checkpoint: Path | None, catalog: Catalog | None, seed: int) -> ChosenPlanner:
     """The trained planner of a checkpoint, without one the newest that was trained here, and when
-    there is none either, the nearest of synthetic workflows.
+    there is none either, the embedded one, which the first use trains.
     """
     found = checkpoint or _newest()
     if found is not None:
-        return _trained(found, catalog)
+        from tutelage.orchestration.planner.saving import load_planner
+
+        model = load_planner(found)
+        if catalog is not None:
+            model.use_catalog(catalog)
+        return _searching(model, f"of the planner {found}")
+    if importlib.util.find_spec("torch") is None:
+        return _nearest(catalog, seed)
+    return _embedded(catalog)
+
+
+def _nearest(catalog: Catalog | None, seed: int) -> ChosenPlanner:
+    """What there is without torch."""
     from tutelage.orchestration.nearest import KNOWN, NearestPlan
     from tutelage.orchestration.synthetic import builtin_graph, graph_of
 
-    graph = builtin_graph() if catalog is None else graph_of(catalog)
-    nearest = NearestPlan.synthetic(graph, seed=seed)
+    nearest = NearestPlan.synthetic(
+        builtin_graph() if catalog is None else graph_of(catalog), seed=seed
+    )
     return ChosenPlanner(
         lambda instructions, count: [(nearest.plan(text),) for text in instructions],
-        f"copied from the nearest of {KNOWN} synthetic workflows; better: tutelage train planner, "
-        "then --checkpoint",
+        f"COPIED from the nearest of {KNOWN} synthetic workflows, for want of torch, and seldom "
+        "right; for a planner: pip install 'tutelage[train]'",
     )
+
+
+def _embedded(catalog: Catalog | None) -> ChosenPlanner:
+    """The planner that the first use trains, with a word about it."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from tutelage.cli.console import messages, say
+    from tutelage.orchestration.embedded import RECIPE, embedded_planner
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=messages(), transient=True) as bar:
+        task: TaskID | None = None
+
+        def watch(done: int, of: int) -> None:
+            nonlocal task
+            if task is None:
+                say(messages(), _FIRST)
+                task = bar.add_task("training the embedded planner", total=of)
+            bar.update(task, completed=done)
+
+        found = embedded_planner(catalog, watch=watch)
+    if found.unkept:
+        say(messages(), f"The embedded planner could not be kept: {found.unkept}")
+    return _searching(
+        found.model,
+        f"of the EMBEDDED planner: it learned from {RECIPE.workflows} synthetic workflows and none "
+        "of yours; for one that did: tutelage train planner --train FILE, then --checkpoint",
+    )
+
+
+_FIRST = (
+    "No planner was trained here. The embedded one is trained now, once: about forty seconds of a "
+    "core."
+)
 
 
 def _newest() -> Path | None:
@@ -239,15 +311,10 @@ def _newest() -> Path | None:
     return max(there, key=lambda place: place.stat().st_mtime, default=None)
 
 
-def _trained(checkpoint: Path, catalog: Catalog | None) -> ChosenPlanner:
+def _searching(model: PlannerModel, source: str) -> ChosenPlanner:
     """A planner; its further candidates are what other settings of its search find."""
     from dataclasses import replace
 
-    from tutelage.orchestration.planner.saving import load_planner
-
-    model = load_planner(checkpoint)
-    if catalog is not None:
-        model.use_catalog(catalog)
     own = model.settings
     # From the planner's own settings outwards: other edges, other lengths, without its memory.
     searches = [
@@ -271,12 +338,12 @@ def _trained(checkpoint: Path, catalog: Catalog | None) -> ChosenPlanner:
                     found[i].append(planned.plan)
         return found
 
-    return ChosenPlanner(candidates, f"of the planner {checkpoint}")
+    return ChosenPlanner(candidates, source)
 
 
 def pool_words(pool: Pool) -> str:
     """Which workers there are, and plainly whether they are real."""
-    count = f"{len(pool.workers)} workers"
+    count = f"{len(pool.workers)} worker{'s' * (len(pool.workers) != 1)}"
     if pool.name == "simulated":
         return f"{count}, SIMULATED: no model is asked; real ones with --pool openai --workers FILE"
     if pool.name == "replay":

@@ -15,16 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tutelage.cli.orchestrate_parts import (
-    CatalogFile,
-    CheckpointFile,
-    ModelsFile,
-    OutcomesFile,
-    PoolName,
+    PLANNER,
+    POOL,
+    PlannerOptions,
+    PoolOptions,
     Seed,
-    WorkersFile,
-    make_catalog,
     make_planner,
-    make_pool,
     pool_words,
 )
 
@@ -38,14 +34,15 @@ if TYPE_CHECKING:
 class Expected:
     """Who would be asked first for a node, and what that may come to."""
 
+    kind: str
+    """What the worker must be able to do."""
     worker: Worker
     estimate: Estimate
 
 
 def plan(
     instruction: Annotated[str, typer.Argument(help="What is to be done, in plain words.")],
-    checkpoint: CheckpointFile = None,
-    catalog: CatalogFile = None,
+    planning: PlannerOptions = PLANNER,
     explain: Annotated[
         bool, typer.Option("--explain", help="Workers, expected cost and latency of each subtask.")
     ] = False,
@@ -53,14 +50,11 @@ def plan(
         Path | None,
         typer.Option(metavar="FILE", help="Write it as .txt, .mmd (Mermaid), .svg or .json."),
     ] = None,
-    pool: PoolName = None,
-    workers: WorkersFile = None,
-    outcomes: OutcomesFile = None,
-    models: ModelsFile = None,
+    pool: PoolOptions = POOL,
     seed: Seed = 0,
 ) -> None:
     """Draw the plan of an instruction; nothing is executed."""
-    from tutelage.cli.console import output, prose, say, shown_path, visible
+    from tutelage.cli.console import messages, output, say, shown_path, visible
     from tutelage.errors import ConfigError
     from tutelage.orchestration.plan import to_text
 
@@ -68,16 +62,17 @@ def plan(
         raise ConfigError(f"the instruction is {instruction!r}; say what is to be done")
     if out is not None and out.suffix not in _WRITERS:
         raise ConfigError(f"--out {str(out)!r}: the ending must be one of {sorted(_WRITERS)}")
-    known = make_catalog(catalog)
-    planner = make_planner(checkpoint, known, seed)
+    known = planning.read_catalog()
+    there = pool.make()
+    planner = make_planner(planning.checkpoint, known, seed)
     made = planner.plan(instruction)
-    there = make_pool(pool, workers, outcomes, models)
     expected = expect(made, known, there) if explain or out is not None else {}
     console = output()
     say(console, visible(to_text(made)))
     if explain:
         _explain(made, expected)
-        prose(console, f"plan: {planner.source}; workers: {pool_words(there)}", "dim")
+        say(messages(), ("workers: ", "dim"), pool_words(there))
+    say(messages(), ("plan: ", "dim"), planner.source)
     if out is not None:
         _write(out, made, expected)
         say(console, f"written to {shown_path(out)}")
@@ -97,41 +92,46 @@ def expect(plan: Plan, catalog: Catalog | None, pool: Pool) -> dict[int, Expecte
         work = Work(index, node.tool, kind, plan.instruction, node.description, prompt)
         can = legal(pool.workers, work)
         able = [worker for worker, fits in zip(pool.workers, can, strict=True) if fits]
-        priced = [Expected(worker, pool.estimate(worker, work)) for worker in able]
+        priced = [Expected(kind, worker, pool.estimate(worker, work)) for worker in able]
         found[index] = min(priced, key=lambda e: (e.estimate.cost, e.estimate.seconds))
     return found
 
 
 def _explain(plan: Plan, expected: dict[int, Expected]) -> None:
     from tutelage.cli.console import facts, number, output, plain_table, visible
-    from tutelage.orchestration.plan import critical_path
 
     console = output()
     table = plain_table(
-        "node", "subtask", "after", "worker", "USD", "seconds", right=("USD", "seconds")
+        "node", "subtask", "kind", "after", "worker", "USD", "seconds", right=("USD", "seconds")
     )
     for index, node in enumerate(plan.nodes):
         about = expected[index]
         table.add_row(
             str(index),
             visible(node.tool),
+            visible(about.kind),
             ", ".join(str(parent) for parent in node.parents),
             visible(about.worker.name),
             number(about.estimate.cost),
             number(about.estimate.seconds),
         )
     console.print(table)
+    facts(console, list(_sums(plan, expected).items()))
+
+
+def _sums(plan: Plan, expected: dict[int, Expected]) -> dict[str, str]:
+    """What the plan as a whole may come to, in words."""
+    from tutelage.cli.console import number
+    from tutelage.orchestration.plan import critical_path
+
     seconds, path = critical_path(
         plan, [expected[i].estimate.seconds for i in range(len(plan.nodes))]
     )
-    walked = " -> ".join(str(node) for node in path)
-    facts(
-        console,
-        [
-            ("cost", f"{number(sum(e.estimate.cost for e in expected.values()))} USD expected"),
-            ("latency", f"{number(seconds)} s along {walked}"),
-        ],
-    )
+    cost = sum(e.estimate.cost for e in expected.values())
+    return {
+        "cost": f"{number(cost)} USD expected",
+        "latency": f"{number(seconds)} s along {' -> '.join(str(node) for node in path)}",
+    }
 
 
 def _write(path: Path, plan: Plan, expected: dict[int, Expected]) -> None:
@@ -140,11 +140,15 @@ def _write(path: Path, plan: Plan, expected: dict[int, Expected]) -> None:
     write_text(path, _WRITERS[path.suffix](plan, expected))
 
 
-def _notes(expected: dict[int, Expected]) -> dict[int, str]:
+def _notes(expected: dict[int, Expected]) -> dict[int, tuple[str, str]]:
+    """Two lines for each box: who does it, and what that may come to."""
     from tutelage.cli.console import number
 
     return {
-        node: f"{e.worker.name}, {number(e.estimate.seconds)} s, {number(e.estimate.cost)} USD"
+        node: (
+            f"{e.kind}: {e.worker.name}",
+            f"{number(e.estimate.seconds)} s, {number(e.estimate.cost)} USD",
+        )
         for node, e in expected.items()
     }
 
@@ -152,27 +156,38 @@ def _notes(expected: dict[int, Expected]) -> dict[int, str]:
 def _svg(plan: Plan, expected: dict[int, Expected]) -> str:
     from tutelage.orchestration.drawing import to_svg
 
-    return to_svg(plan, _notes(expected))
+    return to_svg(plan, _notes(expected), "; ".join(_sums(plan, expected).values()))
 
 
 def _mermaid(plan: Plan, expected: dict[int, Expected]) -> str:
     from tutelage.orchestration.plan import to_mermaid
 
-    return to_mermaid(plan) + "\n"
+    return to_mermaid(plan, _notes(expected)) + "\n"
 
 
 def _text(plan: Plan, expected: dict[int, Expected]) -> str:
     from tutelage.orchestration.plan import to_text
 
-    return to_text(plan) + "\n"
+    notes = [f"[{node}] {', '.join(lines)}" for node, lines in _notes(expected).items()]
+    sums = [f"{name}: {words}" for name, words in _sums(plan, expected).items()]
+    return "\n".join([to_text(plan), "", *notes, *sums, ""])
 
 
 def _json(plan: Plan, expected: dict[int, Expected]) -> str:
+    """The plan as `run --plan` reads it, and what is expected of it."""
+    from tutelage.orchestration.journal import plan_json
+
     rows: list[dict[str, Any]] = [
-        {"tool": node.tool, "after": list(node.parents), "description": node.description}
-        for node in plan.nodes
+        {
+            "node": node,
+            "kind": e.kind,
+            "worker": e.worker.name,
+            "cost": e.estimate.cost,
+            "seconds": e.estimate.seconds,
+        }
+        for node, e in expected.items()
     ]
-    return json.dumps({"instruction": plan.instruction, "nodes": rows}, indent=2) + "\n"
+    return json.dumps({**plan_json(plan), "expected": rows}, indent=2, ensure_ascii=False) + "\n"
 
 
 _WRITERS = {".svg": _svg, ".mmd": _mermaid, ".txt": _text, ".json": _json}

@@ -10,21 +10,21 @@ from __future__ import annotations
 import json
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tutelage.cli.orchestrate_parts import (
-    CatalogFile,
-    CheckpointFile,
-    ModelsFile,
-    OutcomesFile,
-    PoolName,
+    PLANNER,
+    POOL,
+    AsJson,
+    PlannerOptions,
+    PoolOptions,
     RouterName,
     Seed,
     VerifiersFile,
-    WorkersFile,
     builtin_catalog,
     make_catalog,
     make_planner,
@@ -34,7 +34,7 @@ from tutelage.cli.orchestrate_parts import (
     pool_words,
     seconds,
 )
-from tutelage.errors import ConfigError, RunError
+from tutelage.errors import ConfigError, DataError, RunError
 
 if TYPE_CHECKING:
     from tutelage.orchestration.execution import Execution
@@ -48,45 +48,48 @@ JOURNAL = "execution.jsonl"
 PLAN = "plan.json"
 
 
+@dataclass(frozen=True, slots=True)
+class LimitOptions:
+    """What an execution may spend, how long it may take, and what happens when it fails."""
+
+    budget: Annotated[
+        float | None, typer.Option(metavar="USD", help="Spend at most this much.")
+    ] = None
+    budget_mode: Annotated[
+        str, typer.Option(metavar="MODE", help="enforce the budget, or only audit it.")
+    ] = "enforce"
+    deadline: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Stop after this long: 20s, 500ms, 2m.")
+    ] = None
+    node_timeout: Annotated[
+        str | None, typer.Option(metavar="TIME", help="For one subtask with all its tries.")
+    ] = None
+    try_timeout: Annotated[
+        str, typer.Option(metavar="TIME", help="For one request to a worker.")
+    ] = "60s"
+    on_failure: Annotated[
+        str, typer.Option(metavar="MODE", help="skip_dependents, continue or fail_fast.")
+    ] = "skip_dependents"
+    max_tries: Annotated[int, typer.Option(min=1, help="Workers asked at one subtask.")] = 3
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one answer.")] = 512
+    reward: Annotated[
+        str, typer.Option(metavar="PRESET", help="seed, seed_seconds, normalized or gated.")
+    ] = "normalized"
+
+
 def run(
     instruction: Annotated[
         str | None, typer.Argument(metavar="INSTRUCTION", help="What is to be done.")
     ] = None,
     plan: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A plan as JSON, instead of the planner's."),
+        typer.Option(metavar="FILE", help="A plan as JSON or YAML, instead of the planner's."),
     ] = None,
-    checkpoint: CheckpointFile = None,
-    catalog: CatalogFile = None,
-    pool: PoolName = None,
-    workers: WorkersFile = None,
-    outcomes: OutcomesFile = None,
-    models: ModelsFile = None,
+    planning: PlannerOptions = PLANNER,
+    there: PoolOptions = POOL,
     router: RouterName = "cheapest",
     verifiers: VerifiersFile = None,
-    budget: Annotated[
-        float | None, typer.Option(metavar="USD", help="Spend at most this much.")
-    ] = None,
-    budget_mode: Annotated[
-        str, typer.Option(metavar="MODE", help="enforce the budget, or only audit it.")
-    ] = "enforce",
-    deadline: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Stop after this long: 20s, 500ms, 2m.")
-    ] = None,
-    node_timeout: Annotated[
-        str | None, typer.Option(metavar="TIME", help="For one subtask with all its tries.")
-    ] = None,
-    try_timeout: Annotated[
-        str, typer.Option(metavar="TIME", help="For one request to a worker.")
-    ] = "60s",
-    on_failure: Annotated[
-        str, typer.Option(metavar="MODE", help="skip_dependents, continue or fail_fast.")
-    ] = "skip_dependents",
-    max_tries: Annotated[int, typer.Option(min=1, help="Workers asked at one subtask.")] = 3,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one answer.")] = 512,
-    reward: Annotated[
-        str, typer.Option(metavar="PRESET", help="seed, seed_seconds, normalized or gated.")
-    ] = "normalized",
+    limits: LimitOptions = LimitOptions(),
     seed: Seed = 0,
     output: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run folder; else a new one in runs/.")
@@ -105,7 +108,7 @@ def run(
         str | None,
         typer.Option(metavar="URL", help="Send the trace to this collector as well."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Plan an instruction and run it with live progress, a budget and a deadline."""
     from tutelage.orchestration.journal import plan_json
@@ -114,29 +117,9 @@ def run(
     if resume is not None:
         go_on(find(str(resume)), otlp=otlp, as_json=as_json)
         return
-    given: dict[str, Any] = {
-        "instruction": instruction,
-        "plan": plan,
-        "checkpoint": checkpoint,
-        "catalog": catalog,
-        "pool": pool,
-        "workers": workers,
-        "outcomes": outcomes,
-        "models": models,
-        "router": router,
-        "verifiers": verifiers,
-        "budget": budget,
-        "budget_mode": budget_mode,
-        "deadline": deadline,
-        "node_timeout": node_timeout,
-        "try_timeout": try_timeout,
-        "on_failure": on_failure,
-        "max_tries": max_tries,
-        "max_tokens": max_tokens,
-        "reward": reward,
-        "logs": logs,
-        "seed": seed,
-    }
+    given: dict[str, Any] = {"instruction": instruction, "plan": plan, "router": router}
+    given |= {"verifiers": verifiers, "logs": logs, "seed": seed}
+    given |= asdict(planning) | asdict(there) | asdict(limits)
     # Paths are kept whole, so that a resume finds them from wherever it is started.
     options = {k: str(v.resolve()) if isinstance(v, Path) else v for k, v in given.items()}
     prepared = _prepare(options)
@@ -168,9 +151,11 @@ def _finish(
     otlp: str | None,
     as_json: bool,
 ) -> None:
+    from tutelage.cli.job import watched
     from tutelage.train.folder import locked
+    from tutelage.train.progress import Silent
 
-    with locked(folder):
+    with locked(folder), watched(folder, Silent(), "What ended, and what was spent, is kept."):
         found, rollout_id = _execute(folder, options, *prepared, otlp)
     _report(folder, found, options["reward"], rollout_id, as_json)
     if not found.success:
@@ -231,6 +216,7 @@ def _prepare(options: dict[str, Any]) -> tuple[Plan, OrchestrationSystem, dict[s
         seed=options["seed"],
         realtime=True,
     )
+    system.check(planned, options["budget"])
     return planned, system, {"workers": pool_words(pool), "plan": source}
 
 
@@ -242,14 +228,18 @@ def _planned(
 ) -> tuple[Plan, str]:
     instruction: str | None = options["instruction"]
     if path is not None:
-        from dataclasses import replace
-
         from tutelage.orchestration.journal import read_plan
         from tutelage.orchestration.rows import read_json
 
         if checkpoint is not None:
             raise ConfigError("--plan and --checkpoint both give the plan; leave one out")
-        found = read_plan(read_json(path))
+        try:
+            found = read_plan(read_json(path))
+        except DataError as error:
+            told = str(error)
+            raise DataError(told if str(path) in told else f"{str(path)!r}: {told}") from error
+        if not found.nodes:
+            raise DataError(f"{str(path)!r}: the plan has no nodes; give it at least one")
         return replace(found, instruction=instruction or found.instruction), str(path)
     if instruction is None or not instruction.strip():
         raise ConfigError('say what is to be done: tutelage orchestrate run "..."')

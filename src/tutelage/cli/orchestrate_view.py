@@ -68,13 +68,16 @@ class Watch:
             cost = float(event["answer"]["cost"])
             self.rows[event["node"]].cost += cost
             self.spent += cost
-        elif kind == "step" and not event["step"]["requests"]:
-            self.rows[event["step"]["node"]].worker = event["step"]["action"]
+        elif kind == "step" and event["step"]["requests"]:
+            # Answers were counted as they came; a judge's verdict comes with the step.
+            judged = float((event["step"]["verdict"] or {}).get("cost", 0.0))
+            self.rows[event["step"]["node"]].cost += judged
+            self.spent += judged
         elif kind == "node":
             result = event["result"]
             row = self.rows[result["node"]]
             row.state = result["status"]
-            row.worker = result["worker"] or row.worker
+            row.worker = result["worker"] or result["reason"] or row.worker
             return result["node"]
         return None
 

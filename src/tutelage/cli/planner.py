@@ -1,16 +1,20 @@
 """`tutelage train planner`: plans from instructions (phase 1), workers by their outcomes (phase 2).
 
 It has options of its own, so it is a command of its own: `TrainCommand` hands over when the recipe
-is `planner`. The run itself is `train/planner/job.py`; the keys are those of the document.
+is `planner`. Those of one kind stand in a dataclass (`grouped.py`). The run itself is
+`train/planner/job.py`; the keys are those of the document.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from tutelage.cli.grouped import grouped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,8 +25,74 @@ if TYPE_CHECKING:
     from tutelage.train.progress import Progress
 
 RECIPE = "planner"
+EXAMPLE = '"Summarise the report, translate it to French and read it aloud"'
 
 
+@dataclass(frozen=True, slots=True)
+class DataOptions:
+    """What a planner learns from, and what it is compared with."""
+
+    train: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Workflows to learn from; without it synthetic ones over the built-in tools.",
+        ),
+    ] = None
+    test: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Workflows seen only after training.")
+    ] = None
+    catalog: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The tools that plans may use.")
+    ] = None
+    outcomes: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Phase 2: which worker answered what right.")
+    ] = None
+    models: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Phase 2: prices of those workers.")
+    ] = None
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Phase 2: the planner of phase 1.")
+    ] = None
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN_OR_CHECKPOINT",
+            help="Phase 1: an older planner; the tables show the gain over it.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOptions:
+    """Keys that have a flag of their own."""
+
+    epochs: Annotated[
+        str | None, typer.Option(metavar="N", help="Phase 1: passes over the data at most.")
+    ] = None
+    batch_size: Annotated[
+        str | None, typer.Option(metavar="N", help="Phase 1: workflows in one step.")
+    ] = None
+    episodes: Annotated[
+        str | None, typer.Option(metavar="N", help="Phase 2: episodes to learn from.")
+    ] = None
+    logger: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="console, jsonl, tensorboard, wandb, mlflow."),
+    ] = None
+
+    def keys(self) -> dict[str, tuple[str, str]]:
+        """Flag and value of each key that was given."""
+        flags = {
+            "training.phase1_supervised.num_epochs": ("--epochs", self.epochs),
+            "training.phase1_supervised.batch_size": ("--batch-size", self.batch_size),
+            "training.phase2_rl.num_episodes": ("--episodes", self.episodes),
+            "training.logger": ("--logger", self.logger),
+        }
+        return {key: (flag, value) for key, (flag, value) in flags.items() if value is not None}
+
+
+@grouped
 def train_planner(
     overrides: Annotated[
         list[str] | None,
@@ -37,53 +107,13 @@ def train_planner(
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keys from a YAML file.")
     ] = None,
-    train: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Workflows to learn from; without it synthetic ones over the built-in tools.",
-        ),
-    ] = None,
-    test: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Workflows seen only after training.")
-    ] = None,
-    catalog: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The tools that plans may use.")
-    ] = None,
-    outcomes: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Phase 2: which worker answered what right.")
-    ] = None,
-    models: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Phase 2: prices of those workers.")
-    ] = None,
-    checkpoint: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Phase 2: the planner of phase 1.")
-    ] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN_OR_CHECKPOINT",
-            help="Phase 1: an older planner; the tables show the gain over it.",
-        ),
-    ] = None,
+    data: DataOptions = DataOptions(),
     output: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Run folder; without it a new one below runs/."),
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of every random draw.")] = 0,
-    epochs: Annotated[
-        str | None, typer.Option(metavar="N", help="Phase 1: passes over the data at most.")
-    ] = None,
-    batch_size: Annotated[
-        str | None, typer.Option(metavar="N", help="Phase 1: workflows in one step.")
-    ] = None,
-    episodes: Annotated[
-        str | None, typer.Option(metavar="N", help="Phase 2: episodes to learn from.")
-    ] = None,
-    logger: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="console, jsonl, tensorboard, wandb, mlflow."),
-    ] = None,
+    flags: KeyOptions = KeyOptions(),
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Show settings, data and one plan; train nothing."),
@@ -99,21 +129,15 @@ def train_planner(
     with waiting("loading torch ..."):
         from tutelage.train.planner.setup import Request, check
 
-    flags = {
-        "training.phase1_supervised.num_epochs": ("--epochs", epochs),
-        "training.phase1_supervised.batch_size": ("--batch-size", batch_size),
-        "training.phase2_rl.num_episodes": ("--episodes", episodes),
-        "training.logger": ("--logger", logger),
-    }
     keys = {} if config is None else keys_of(config)
     origins = dict.fromkeys(keys, f"file {config}")
     typed = {full_key(k): v for k, v in parse_overrides(overrides or ()).items()}
-    given = {key: value for key, (_, value) in flags.items() if value is not None}
-    keys |= typed | given
-    origins |= dict.fromkeys(typed, "command line") | {key: flags[key][0] for key in given}
-    request = Request(
-        phase, seed, train, test, catalog, outcomes, models, checkpoint, keys, against
-    )
+    given = flags.keys()
+    keys |= typed | {key: value for key, (_, value) in given.items()}
+    origins |= dict.fromkeys(typed, "command line") | {
+        key: flag for key, (flag, _) in given.items()
+    }
+    request = Request(phase=phase, seed=seed, keys=keys, **asdict(data))
     settings = check(request)
     if dry_run:
         from tutelage.cli.planner_dry import show_dry_run
@@ -162,23 +186,29 @@ def show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     for table in planning_tables(test) if test else []:
         show_table(console, table)
     told = folder.path / "phase2" / "phase2.md"
-    pairs = [
-        ("run", shown_path(folder.path)),
-        ("planner", shown_path(folder.checkpoints / "phase1_best.pth")),
-        ("report", shown_path(folder.report)),
-    ]
+    planner = folder.checkpoints / "phase1_best.pth"
+    pairs = [("run", shown_path(folder.path))]
+    if planner.is_file():
+        pairs.append(("planner", shown_path(planner)))
     if "phase2" in result:
         show_routing(console, result["phase2"])
-        pairs.insert(2, ("routing", shown_path(told)))
+        pairs += [
+            ("router", shown_path(folder.path / result["phase2"]["checkpoint"])),
+            ("routing", shown_path(told)),
+        ]
+    pairs.append(("report", shown_path(folder.report)))
     if "wall_seconds" in result:
         pairs.append(("time", duration(result["wall_seconds"])))
     say(console)
     facts(console, pairs)
     say(console, ("\nNext", "bold"))
     path = shown_path(folder.path)
-    say(console, f'  tutelage orchestrate plan "Summarise the report, translate it to French and '
-                 f'read it aloud" --checkpoint {path} --explain')  # fmt: skip
-    say(console, f"  tutelage orchestrate eval --checkpoint {path} --test FILE")
+    if planner.is_file():
+        say(console, f"  tutelage orchestrate plan {EXAMPLE} --checkpoint {path} --explain")
+        say(console, f"  tutelage orchestrate eval --checkpoint {path} --test FILE")
+    if "phase2" in result:
+        router = shown_path(folder.path / result["phase2"]["checkpoint"])
+        say(console, f"  tutelage orchestrate run {EXAMPLE} --router {router}")
 
 
 def show_planner_run(console: Console, folder: RunFolder) -> None:

@@ -211,7 +211,7 @@ async def cheaper(
                     "worker": pool.workers[i].name,
                     "passed": verdict.passed,
                     "verdict": verdict.reason,
-                    "cost": answer.cost,
+                    "cost": answer.cost + verdict.cost,
                     "latency": answer.seconds,
                 }
             )

@@ -6,31 +6,36 @@ picture can stand in a light or a dark one. `plan.py` has the text and the Merma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from tutelage.orchestration.plan import Plan, levels
 
-WIDE, HIGH, GAP_X, GAP_Y, EDGE = 200, 52, 70, 22, 20
-_LETTERS = 26
+WIDE, HIGH, GAP_X, GAP_Y, EDGE = 200, 34, 70, 22, 20
+LINE = 16
+"""What a line of notes adds to a box."""
+_LETTERS, _NOTE_LETTERS = 26, 32
 
 
-def to_svg(plan: Plan, notes: Mapping[int, str] | None = None) -> str:
-    """The picture; `notes` are second lines in the boxes, such as workers."""
+def to_svg(plan: Plan, notes: Mapping[int, Sequence[str]] | None = None, footer: str = "") -> str:
+    """The picture; `notes` are further lines in the boxes, such as workers, `footer` one below."""
     notes = notes or {}
     columns = levels(plan)
     tallest = max((len(column) for column in columns), default=0)
-    height = 2 * EDGE + tallest * HIGH + max(0, tallest - 1) * GAP_Y
+    high = HIGH + LINE * max((len(lines) for lines in notes.values()), default=0)
+    below = 2 * LINE if footer else 0
+    height = 2 * EDGE + tallest * high + max(0, tallest - 1) * GAP_Y
     width = 2 * EDGE + len(columns) * WIDE + max(0, len(columns) - 1) * GAP_X
     places: dict[int, tuple[int, int]] = {}
     for x, column in enumerate(columns):
-        own = len(column) * HIGH + (len(column) - 1) * GAP_Y
+        own = len(column) * high + (len(column) - 1) * GAP_Y
         top = (height - own) // 2
         for y, node in enumerate(column):
-            places[node] = (EDGE + x * (WIDE + GAP_X), top + y * (HIGH + GAP_Y))
+            places[node] = (EDGE + x * (WIDE + GAP_X), top + y * (high + GAP_Y))
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" font-family="sans-serif" font-size="13" role="img">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height + below}" '
+        f'width="{width}" height="{height + below}" font-family="sans-serif" font-size="13" '
+        'role="img">',
         f"<title>{escape(_clean(plan.instruction))}</title>",
         "<style>.b{fill:#eef3fb;stroke:#5b7db1}.t{fill:#14233b}.n{fill:#4a5a73;font-size:11px}"
         ".e{fill:none;stroke:#7a8aa3;stroke-width:1.5}</style>",
@@ -39,7 +44,7 @@ def to_svg(plan: Plan, notes: Mapping[int, str] | None = None) -> str:
     ]
     for before, after in plan.edges:
         (x1, y1), (x2, y2) = places[before], places[after]
-        x1, y1, y2 = x1 + WIDE, y1 + HIGH // 2, y2 + HIGH // 2
+        x1, y1, y2 = x1 + WIDE, y1 + high // 2, y2 + high // 2
         bend = max(30, (x2 - x1) // 2)
         lines.append(
             f'<path class="e" marker-end="url(#a)" d="M{x1} {y1}C{x1 + bend} {y1} {x2 - bend} {y2} '
@@ -47,14 +52,15 @@ def to_svg(plan: Plan, notes: Mapping[int, str] | None = None) -> str:
         )
     for node, (x, y) in places.items():
         label = f"{node}  {plan.nodes[node].tool}"
-        lines.append(f'<rect class="b" x="{x}" y="{y}" width="{WIDE}" height="{HIGH}" rx="8"/>')
-        middle = y + (22 if node in notes else 31)
-        lines.append(f'<text class="t" x="{x + 12}" y="{middle}">{escape(_short(label))}</text>')
-        if node in notes:
+        lines.append(f'<rect class="b" x="{x}" y="{y}" width="{WIDE}" height="{high}" rx="8"/>')
+        lines.append(f'<text class="t" x="{x + 12}" y="{y + 22}">{escape(_short(label))}</text>')
+        for place, note in enumerate(notes.get(node, ())):
             lines.append(
-                f'<text class="n" x="{x + 12}" y="{y + 40}">'
-                f"{escape(_short(notes[node], 32))}</text>"
+                f'<text class="n" x="{x + 12}" y="{y + 40 + LINE * place}">'
+                f"{escape(_short(note, _NOTE_LETTERS))}</text>"
             )
+    if footer:
+        lines.append(f'<text class="n" x="{EDGE}" y="{height + 8}">{escape(_clean(footer))}</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 

@@ -51,8 +51,9 @@ class Step:
 
     @property
     def cost(self) -> float:
-        """USD of all requests."""
-        return math.fsum(answer.cost for answer in self.requests)
+        """USD of all requests, and of the verdict where a judge was paid for it."""
+        judged = 0.0 if self.verdict is None else self.verdict.cost
+        return math.fsum([*(answer.cost for answer in self.requests), judged])
 
     @property
     def seconds(self) -> float:
@@ -142,7 +143,14 @@ def conclude(
     return Execution(
         success=bool(nodes) and all(good),
         outputs={str(node.node): node.output for node in nodes if node.output is not None},
-        total_cost=math.fsum(answer.cost for step in steps for answer in step.requests),
+        total_cost=math.fsum(
+            cost
+            for step in steps
+            for cost in (
+                *(answer.cost for answer in step.requests),
+                0.0 if step.verdict is None else step.verdict.cost,
+            )
+        ),
         total_latency_ms=1000.0 * latency,
         verified_fraction=passed / len(nodes) if nodes else 0.0,
         plan=plan,
@@ -190,13 +198,16 @@ def step_json(step: Step) -> dict[str, Any]:
         "cost": step.cost,
         "latency": step.seconds,
         "requests": [answer_json(answer) for answer in step.requests],
-        "verdict": None
-        if verdict is None
-        else {"passed": verdict.passed, "reason": verdict.reason, "checked": verdict.checked},
+        "verdict": None if verdict is None else _verdict_json(verdict),
         "started": step.started,
         "ended": step.ended,
         "queued": step.queued,
     }
+
+
+def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+    row = {"passed": verdict.passed, "reason": verdict.reason, "checked": verdict.checked}
+    return row | ({"cost": verdict.cost} if verdict.cost else {})
 
 
 def read_step(row: Mapping[str, Any]) -> Step:

@@ -27,8 +27,9 @@ from tutelage.orchestration.execution import (
     node_json,
 )
 from tutelage.orchestration.node_run import run_node
-from tutelage.orchestration.plan import Plan, critical_path
+from tutelage.orchestration.plan import Plan
 from tutelage.orchestration.prompts import node_prompt
+from tutelage.orchestration.references import plan_references
 from tutelage.orchestration.rewards import References
 from tutelage.orchestration.routing import Router
 from tutelage.orchestration.verifiers import Verifiers, default_verifiers
@@ -155,6 +156,10 @@ class Executor:
         run = PlanRun(self, plan, seeds, budget or Budget(), hints or {}, observers)
         return await run.run(restored or Restored())
 
+    def check(self, plan: Plan, budget: Budget | None = None) -> None:
+        """Refuse what `run` would refuse before anything is spent, with the same errors."""
+        PlanRun(self, plan, SeedTree(0), budget or Budget(), {}, ()).check()
+
     def slots(self) -> Slots:
         """The places of the running loop."""
         loop = asyncio.get_running_loop()
@@ -242,7 +247,7 @@ class PlanRun:
     async def run(self, restored: Restored) -> Execution:
         """See `Executor.run`."""
         self._origin = asyncio.get_running_loop().time() - restored.elapsed
-        self.references = self._check()
+        self.references = self.check()
         self._restore(restored)
         self.tell("start", id=self.seeds.id("flow"), nodes=len(self.plan.nodes))
         deadline = self.settings.deadline
@@ -256,9 +261,9 @@ class PlanRun:
         self.tell("end", success=execution.success, reason=self.reason, cost=execution.total_cost)
         return execution
 
-    def _check(self) -> References | None:
+    def check(self) -> References | None:
         """Refuse what cannot be executed; returns what rewards measure against."""
-        plan, pool = self.plan, self.executor.pool
+        plan, pool, verifiers = self.plan, self.executor.pool, self.executor.verifiers
         if self.executor.catalog is not None:
             check_plan(plan, self.executor.catalog)
         works = [self.work(node) for node in range(len(plan.nodes))]
@@ -266,7 +271,7 @@ class PlanRun:
         roots = [k for k, parents in enumerate(plan.dependencies) if not parents]
         if self.budget.enforced and roots:
             least, node = min(
-                (pool.estimate(worker, works[k]).bound, k)
+                (pool.estimate(worker, works[k]).bound + verifiers.bound(works[k]), k)
                 for k in roots
                 for worker, can in zip(pool.workers, masks[k], strict=True)
                 if can
@@ -377,32 +382,6 @@ class PlanRun:
             references=self.references,
             resumed=resumed,
         )
-
-
-def plan_references(
-    plan: Plan, pool: Pool, works: Sequence[Work], masks: Sequence[Sequence[bool]]
-) -> References | None:
-    """Cost of the most expensive and seconds of the slowest legal single-worker plan.
-
-    Where no worker can do every node, each node takes its own dearest and slowest legal worker.
-    None when nothing costs or takes anything.
-    """
-    table = [[pool.estimate(worker, work) for worker in pool.workers] for work in works]
-    able = [w for w in range(len(pool.workers)) if all(mask[w] for mask in masks)]
-    if able:
-        cost = max(math.fsum(row[w].cost for row in table) for w in able)
-        latency = max(critical_path(plan, [row[w].seconds for row in table])[0] for w in able)
-    else:
-        choices = [
-            [estimate for estimate, can in zip(row, mask, strict=True) if can]
-            for row, mask in zip(table, masks, strict=True)
-        ]
-        cost = math.fsum(max(e.cost for e in row) for row in choices)
-        latency = critical_path(plan, [max(e.seconds for e in row) for row in choices])[0]
-    # A pool that is free, or answers at once, still has a reward: that term is then 0.
-    if cost <= 0 and latency <= 0:
-        return None
-    return References(cost=cost or 1.0, latency=latency or 1.0)
 
 
 def _seconds(name: str, value: Any, *, allow_zero: bool) -> None:

@@ -4,34 +4,46 @@ Four kinds of row are known. `document`: the training set (`instruction`, `targe
 `log`: one line of an execution log. `taskbench`: `tool_nodes` or `task_nodes` with links by tool
 name. `nestful`: a list of calls whose arguments refer to each other as `$var1.field$`. Each becomes
 a `Workflow` whose nodes stand in an order in which every parent comes first, so that a planner may
-decode them from left to right. `rows.py` reads the JSON, `prepare.py` makes training sets of logs.
+decode them from left to right. `rows.py` reads the JSON, `row_fields.py` the fields; `prepare.py`
+makes training sets of logs.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from tutelage.errors import DataError
 from tutelage.orchestration.catalog import Catalog, CatalogTool, tools_of
 from tutelage.orchestration.plan import Node, Plan, dependencies_of, references
+from tutelage.orchestration.row_fields import (
+    identifier_of,
+    instruction_of,
+    labelled,
+    link_indices,
+    links_of,
+    list_of,
+    mapping_of,
+    parents_of,
+    rewards_of,
+    texts_of,
+    tool_named,
+    variables,
+    worker_called,
+    workers_of,
+)
 from tutelage.orchestration.rows import opened, read_rows
 
 Kind = Literal["document", "log", "taskbench", "nestful"]
 
-INSTRUCTION_KEYS = ("instruction", "user_request", "request", "query", "question", "input")
 NODE_KEYS = ("tool_nodes", "task_nodes", "nodes")
 LINK_KEYS = ("tool_links", "task_links", "links")
 STEP_KEYS = ("tool_steps", "task_steps", "steps")
 TOOL_KEYS = ("task", "tool", "name", "id")
 RESULT_CALL = "var_result"
 """NESTFUL's last entry, which collects answers and calls nothing."""
-
-_VARIABLE = re.compile(r"\$(var[\w-]*?)(?:\.[^$]*|\[[^$]*)?\$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,193 +224,81 @@ def to_row(workflow: Workflow, catalog: Catalog) -> dict[str, Any]:
     return row
 
 
-# ------------------------------------------------------------------ fields
-
-
-def _instruction(row: Mapping[str, Any]) -> str:
-    key = next((key for key in INSTRUCTION_KEYS if key in row), "instruction")
-    text = row.get(key)
-    if not isinstance(text, str) or not text.strip():
-        raise DataError(f"{key!r} is {text!r}; an instruction is a text that says something")
-    return text
-
-
-def _list(value: Any, key: str) -> list[Any]:
-    value = opened(value)
-    if not isinstance(value, list):
-        raise DataError(f"{key!r} is {value!r}; it must be a list")
-    return cast("list[Any]", value)
-
-
-def _whole(value: Any) -> int | None:
-    """A whole number, given as one or as a float without a fraction; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
-        return None
-    return int(value)
-
-
-def _named(value: Any, catalog: Catalog | None, key: str) -> str:
-    """A task type: a name, or the place of one in the catalog."""
-    if isinstance(value, str) and value.strip():
-        return value
-    number = _whole(value)
-    if number is None or number < 0:
-        raise DataError(f"{key} is {value!r}; a task type is a name or a number from 0")
-    if catalog is None:
-        return f"type {number}"
-    if number >= len(catalog):
-        raise DataError(
-            f"{key} is {number}, and the catalog has {len(catalog)} tools, numbered from 0"
-        )
-    return catalog.names[number]
-
-
-def _workers(value: Any, count: int, key: str) -> tuple[int | str, ...] | None:
-    if value is None:
-        return None
-    listed = _list(value, key)
-    if len(listed) != count:
-        raise DataError(f"{key!r} names {len(listed)} workers for {count} subtasks; give one each")
-    chosen: list[int | str] = []
-    for index, worker in enumerate(listed):
-        number = _whole(worker)
-        if isinstance(worker, str) and worker:
-            chosen.append(worker)
-        elif number is not None and number >= 0:
-            chosen.append(number)
-        else:
-            raise DataError(
-                f"'{key}[{index}]' is {worker!r}; a worker is a name or a number from 0"
-            )
-    return tuple(chosen)
-
-
-def _parents(value: Any, count: int, key: str) -> list[tuple[int, ...]]:
-    listed = _list(value, key)
-    if len(listed) != count:
-        raise DataError(f"{key!r} has {len(listed)} entries for {count} subtasks; give one each")
-    found: list[tuple[int, ...]] = []
-    for index, entry in enumerate(listed):
-        parents = [_whole(parent) for parent in _list(entry, f"{key}[{index}]")]
-        if any(parent is None for parent in parents):
-            raise DataError(f"'{key}[{index}]' is {entry!r}; parents are numbers of subtasks")
-        found.append(tuple(parent for parent in parents if parent is not None))
-    return found
-
-
-def _rewards(value: Any) -> dict[str, float]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise DataError(f"'rewards' is {value!r}; it must be an object")
-    found: dict[str, float] = {}
-    for name, number in cast("Mapping[str, Any]", value).items():
-        if isinstance(number, bool) or not isinstance(number, (int, float)):
-            raise DataError(f"'rewards.{name}' is {number!r}; a reward is a number")
-        found[name] = float(number)
-    return found
-
-
-def _identifier(row: Mapping[str, Any]) -> str:
-    return str(row["id"]) if row.get("id") is not None else ""
-
-
-def _mapping(value: Any, key: str) -> Mapping[str, Any]:
-    value = opened(value)
-    if not isinstance(value, Mapping):
-        raise DataError(f"{key!r} is {value!r}; it must be an object")
-    return cast("Mapping[str, Any]", value)
-
-
 # ------------------------------------------------------------------ kinds of row
 
 
 def _document(row: Mapping[str, Any], catalog: Catalog | None) -> Workflow:
-    targets = _mapping(row["targets"], "targets")
+    targets = mapping_of(row["targets"], "targets")
     if "task_types" not in targets:
         raise DataError("'targets.task_types' is missing; it lists the type of each subtask")
-    types = _list(targets["task_types"], "targets.task_types")
-    tools = [_named(v, catalog, f"'targets.task_types[{i}]'") for i, v in enumerate(types)]
+    types = list_of(targets["task_types"], "targets.task_types")
+    tools = [tool_named(v, catalog, f"'targets.task_types[{i}]'") for i, v in enumerate(types)]
     count = len(tools)
     if targets.get("dependencies") is not None:
-        parents = _parents(targets["dependencies"], count, "targets.dependencies")
+        parents = parents_of(targets["dependencies"], count, "targets.dependencies")
     elif targets.get("adjacency") is not None:
-        parents = list(dependencies_of(_list(targets["adjacency"], "targets.adjacency")))
+        parents = list(dependencies_of(list_of(targets["adjacency"], "targets.adjacency")))
     else:
         raise DataError(
             "'targets.dependencies' is missing; it lists the parents of each subtask, such as "
             "[[], [0]]"
         )
     return sorted_workflow(
-        _instruction(row),
+        instruction_of(row),
         tools,
         parents,
-        workers=_workers(targets.get("model_selections"), count, "targets.model_selections"),
-        descriptions=_texts(targets.get("subtasks", row.get("subtasks"))),
-        rewards=_rewards(row.get("rewards")),
-        name=_identifier(row),
+        workers=workers_of(targets.get("model_selections"), count, "targets.model_selections"),
+        descriptions=texts_of(targets.get("subtasks", row.get("subtasks"))),
+        rewards=rewards_of(row.get("rewards")),
+        name=identifier_of(row),
     )
 
 
 def _log(row: Mapping[str, Any], catalog: Catalog | None) -> Workflow:
-    outputs = _mapping(row["planner_outputs"], "planner_outputs")
+    outputs = mapping_of(row["planner_outputs"], "planner_outputs")
     types = outputs.get("task_types")
     if types is None:
         raise DataError(
             "'planner_outputs.task_types' is missing; without the subtasks' types a log line "
             "cannot be learned from"
         )
-    listed = _list(types, "planner_outputs.task_types")
-    names = [_named(v, catalog, f"'planner_outputs.task_types[{i}]'") for i, v in enumerate(listed)]
-    graph = _mapping(outputs.get("workflow_graph", {}), "planner_outputs.workflow_graph")
-    matrix = _list(graph.get("adjacency"), "planner_outputs.workflow_graph.adjacency")
+    listed = list_of(types, "planner_outputs.task_types")
+    names = [
+        tool_named(v, catalog, f"'planner_outputs.task_types[{i}]'") for i, v in enumerate(listed)
+    ]
+    graph = mapping_of(outputs.get("workflow_graph", {}), "planner_outputs.workflow_graph")
+    matrix = list_of(graph.get("adjacency"), "planner_outputs.workflow_graph.adjacency")
     parents = dependencies_of(matrix)
     if len(parents) != len(names):
         raise DataError(f"the adjacency is for {len(parents)} subtasks, and there are {len(names)}")
     key = "planner_outputs.model_selections"
-    workers = _workers(outputs.get("model_selections"), len(names), key)
+    workers = workers_of(outputs.get("model_selections"), len(names), key)
     known = opened(row.get("workers"))
     if workers is not None and isinstance(known, list) and known:
-        workers = tuple(_called(worker, cast("list[Any]", known), key) for worker in workers)
+        workers = tuple(worker_called(worker, cast("list[Any]", known), key) for worker in workers)
     cost, latency = row.get("cost"), row.get("latency_ms")
     return sorted_workflow(
-        _instruction(row),
+        instruction_of(row),
         names,
         parents,
         workers=workers,
-        descriptions=_texts(outputs.get("subtasks")),
-        rewards=_rewards(
+        descriptions=texts_of(outputs.get("subtasks")),
+        rewards=rewards_of(
             {
                 "success": float(bool(row.get("success"))),
                 **({} if cost is None else {"cost": -cost}),
                 **({} if latency is None else {"latency": -latency / 1000.0}),
             }
         ),
-        name=_identifier(row),
+        name=identifier_of(row),
     )
-
-
-def _called(worker: int | str, names: Sequence[Any], key: str) -> str:
-    """A worker's name: those given by number are places in the line's `workers`."""
-    if isinstance(worker, str):
-        return worker
-    if worker >= len(names):
-        raise DataError(f"{key!r} holds {worker}, and the line's 'workers' are {len(names)}")
-    return str(names[worker])
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    value = opened(value)
-    if not isinstance(value, list):
-        return ()
-    return tuple(text if isinstance(text, str) else "" for text in cast("list[Any]", value))
 
 
 def _taskbench(row: Mapping[str, Any], catalog: Catalog | None) -> Workflow:
     key = next(key for key in NODE_KEYS if key in row)
     tools: list[str] = []
     parents: list[set[int]] = []
-    for index, node in enumerate(_list(row[key], key)):
+    for index, node in enumerate(list_of(row[key], key)):
         node = node if isinstance(node, Mapping) else {"task": node}
         entry = cast("Mapping[str, Any]", node)
         name = next((entry[k] for k in TOOL_KEYS if isinstance(entry.get(k), str)), None)
@@ -407,71 +307,25 @@ def _taskbench(row: Mapping[str, Any], catalog: Catalog | None) -> Workflow:
         tools.append(name)
         parents.append({p for p in references(opened(entry.get("arguments"))) if p != index})
     link_key = next((k for k in LINK_KEYS if k in row), LINK_KEYS[0])
-    links = _links(opened(row.get(link_key)) or [], link_key)
+    links = links_of(opened(row.get(link_key)) or [], link_key)
     for source, target in link_indices(tools, links, link_key):
         parents[target].add(source)
     return sorted_workflow(
-        _instruction(row),
+        instruction_of(row),
         tools,
         parents,
-        descriptions=_texts(next((row[k] for k in STEP_KEYS if k in row), None)),
-        name=_identifier(row),
+        descriptions=texts_of(next((row[k] for k in STEP_KEYS if k in row), None)),
+        name=identifier_of(row),
     )
 
 
-def _links(value: Any, key: str) -> list[tuple[Any, Any]]:
-    found: list[tuple[Any, Any]] = []
-    for index, link in enumerate(_list(value, key)):
-        if isinstance(link, Mapping) and "source" in link and "target" in link:
-            pair = cast("Mapping[str, Any]", link)
-            found.append((pair["source"], pair["target"]))
-        elif isinstance(link, list) and len(cast("list[Any]", link)) == 2:
-            found.append((link[0], link[1]))
-        else:
-            raise DataError(f"'{key}[{index}]' is {link!r}; a link needs 'source' and 'target'")
-    return found
-
-
-def link_indices(
-    tools: Sequence[str], links: Sequence[tuple[Any, Any]], key: str = "links"
-) -> list[tuple[int, int]]:
-    """Links by tool name (or node number) as pairs of node numbers.
-
-    A tool that stands twice makes a name ambiguous. Where the links walk the list from node to node
-    they are taken by their place; otherwise a link joins the nearest pair that stands in its order
-    and is not joined yet. Raises `DataError` for a name that no node has.
-    """
-    steps = list(pairwise(tools))
-    if list(links) == steps:
-        return [(i, i + 1) for i in range(len(steps))]
-    places: dict[str, list[int]] = {}
-    for index, tool in enumerate(tools):
-        places.setdefault(tool, []).append(index)
-    found: list[tuple[int, int]] = []
-    for number, (source, target) in enumerate(links):
-        ends: list[list[int]] = []
-        for side, end in (("source", source), ("target", target)):
-            index = _whole(end)
-            where = [index] if index is not None and 0 <= index < len(tools) else places.get(end)
-            if not where:
-                raise DataError(
-                    f"'{key}[{number}].{side}' is {end!r}, and no node of the workflow is that; "
-                    f"its nodes are {list(tools)}"
-                )
-            ends.append(where)
-        pairs = [(i, j) for i in ends[0] for j in ends[1] if i != j or source == target]
-        free = [pair for pair in pairs if pair not in found] or pairs
-        found.append(min(free, key=lambda p: (p[0] >= p[1], abs(p[0] - p[1]), p)))
-    return found
-
-
 def _nestful(row: Mapping[str, Any], catalog: Catalog | None) -> Workflow:
-    calls = _list(row.get("output", row.get("calls")), "output")
+    calls = list_of(row.get("output", row.get("calls")), "output")
     tools: list[str] = []
     labels: list[str] = []
     named: list[list[str]] = []
     for index, call in enumerate(calls):
-        entry = _mapping(call, f"output[{index}]")
+        entry = mapping_of(call, f"output[{index}]")
         name = entry.get("name")
         if not isinstance(name, str) or not name:
             raise DataError(f"'output[{index}].name' is {name!r}; it must name a tool")
@@ -481,40 +335,10 @@ def _nestful(row: Mapping[str, Any], catalog: Catalog | None) -> Workflow:
         named.append(variables(entry.get("arguments")))
         tools.append(name)
     parents = [
-        [_labelled(label, node, labels, tools) for label in named[node]]
+        [labelled(label, node, labels, tools) for label in named[node]]
         for node in range(len(tools))
     ]
-    return sorted_workflow(_instruction(row), tools, parents, name=_identifier(row))
-
-
-def _labelled(label: str, node: int, labels: Sequence[str], tools: Sequence[str]) -> int:
-    """The call that a label means at `node`: the last one before it, as a variable that is set
-    twice would, and only without one the first that comes later.
-    """
-    before = [i for i in range(node) if labels[i] == label]
-    if before:
-        return before[-1]
-    after = [i for i in range(node, len(labels)) if labels[i] == label]
-    if after:
-        return after[0]
-    raise DataError(
-        f"subtask {node} ({tools[node]!r}) refers to {f'${label}$'!r}, and no call is labelled "
-        f"{label!r}; the labels are {list(labels)}"
-    )
-
-
-def variables(value: Any) -> list[str]:
-    """The labels that an argument of NESTFUL refers to, in order; looks into lists and mappings."""
-    match value:
-        case str():
-            return _VARIABLE.findall(value)
-        case Mapping():
-            inner = cast("Mapping[str, Any]", value).values()
-            return [label for part in inner for label in variables(part)]
-        case list() | tuple():
-            return [label for part in cast("Sequence[Any]", value) for label in variables(part)]
-        case _:
-            return []
+    return sorted_workflow(instruction_of(row), tools, parents, name=identifier_of(row))
 
 
 _READERS: Mapping[Kind, Callable[[Mapping[str, Any], Catalog | None], Workflow]] = {

@@ -26,6 +26,7 @@ from tutelage.orchestration.execution import (
 from tutelage.orchestration.executor import Event, Restored
 from tutelage.orchestration.plan import Node, Plan
 from tutelage.orchestration.routing import Choice
+from tutelage.orchestration.verifiers import Verdict
 from tutelage.orchestration.workers import Answer, WorkError
 from tutelage.seeds import SeedTree
 
@@ -96,6 +97,8 @@ def restore(events: list[Event]) -> Restored:
                 opened[event["step"]] = _Opened(event)
             case "request":
                 opened[event["step"]].bound = event["bound"]
+            case "verify":
+                opened[event["step"]].judged = event["bound"]
             case "answer":
                 opened[event["step"]].answered(read_answer(event["answer"]))
             case "step":
@@ -120,6 +123,8 @@ class _Opened:
         self._answers: list[Answer] = []
         self.bound: float | None = None
         """Of the request that is under way."""
+        self.judged: float | None = None
+        """Bound of the verdict that is under way."""
 
     def answered(self, answer: Answer) -> None:
         self._answers.append(answer)
@@ -131,6 +136,10 @@ class _Opened:
         if self.bound is not None:
             told = WorkError("cancelled", "the process ended while this was under way")
             answers.append(Answer(cost=self.bound, error=told, estimated=True))
+        verdict = None
+        if self.judged is not None:
+            told = "the process ended while this was judged"
+            verdict = Verdict(False, told, checked=False, cost=self.judged)
         event = self._event
         mask = tuple(bool(m) for m in event["mask"])
         return Step(
@@ -141,6 +150,7 @@ class _Opened:
             worker=event["worker"],
             choice=Choice(event["choice"], event["log_prob"], mask),
             requests=tuple(answers),
+            verdict=verdict,
             started=event["at"],
             ended=now,
             queued=now - event["at"],

@@ -1,7 +1,8 @@
 """The planner that needs no training: the plan of the most similar instruction that is known.
 
-It is what `tutelage orchestrate` uses until a planner was trained, and it is told so; as a baseline
-it stands in every table of phase 1. `neighbours.py` has the similarity.
+It is what `tutelage orchestrate` uses where torch is not installed, and says so; with torch the
+embedded planner plans (`embedded.py`). As a baseline it stands in every table of phase 1.
+`neighbours.py` has the similarity.
 """
 
 from __future__ import annotations

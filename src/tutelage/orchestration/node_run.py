@@ -37,6 +37,7 @@ class _OpenStep:
     started: float
     requests: list[Answer]
     queued: float = 0.0
+    verdict: Verdict | None = None
 
 
 class NodeRun:
@@ -48,6 +49,8 @@ class NodeRun:
         self._pool = run.executor.pool
         self._legal = legal(self._pool.workers, self._work)
         self._estimates = tuple(self._pool.estimate(w, self._work) for w in self._pool.workers)
+        self._judged = run.executor.verifiers.bound(self._work)
+        """USD that a verdict on an answer of the usual length may cost."""
         self._started = run.now
         mine = [step for step in run.steps.values() if step.node == node]
         self._steps: list[Step] = sorted(mine, key=lambda step: step.index)
@@ -93,7 +96,7 @@ class NodeRun:
         open_to = [can and asked and worker not in tried for worker, can in enumerate(self._legal)]
         while True:
             fits = [
-                can and run.budget.fits(estimate.bound)
+                can and run.budget.fits(estimate.bound + self._judged)
                 for can, estimate in zip(open_to, self._estimates, strict=True)
             ]
             if any(fits) or not any(open_to) or run.budget.open == 0:
@@ -142,7 +145,6 @@ class NodeRun:
         run.budget.reserve(bound)  # its mask said that it fits
         slots = run.executor.slots()
         slots.load[choice.action] += 1
-        verdict: Verdict | None = None
         try:
             answer = await self._request(opened, bound)
             for retry in range(run.settings.retries):
@@ -152,14 +154,30 @@ class NodeRun:
                 if not run.budget.reserve(bound):
                     break
                 answer = await self._request(opened, bound)
-            try:
-                verdict = await run.executor.verifiers.check(self._work, answer)
-            except RewardError as error:
-                verdict = Verdict(False, f"no verdict: {error}")
+            await self._verify(opened, answer)
         finally:
             slots.load[choice.action] -= 1
-            step = self._close(opened, verdict)
+            step = self._close(opened)
         return step
+
+    async def _verify(self, opened: _OpenStep, answer: Answer) -> None:
+        """Give the step its verdict, within the budget where a verdict costs something."""
+        run, verifiers = self._run, self._run.executor.verifiers
+        bound = verifiers.bound(self._work, answer)
+        if bound and not run.budget.reserve(bound):
+            told = f"no verdict: it may cost {bound:.6f} USD, and the budget has less left"
+            opened.verdict = Verdict(False, told, checked=False)
+            return
+        if bound:
+            run.tell("verify", step=opened.index, node=self._node, bound=bound)
+            opened.verdict = Verdict(False, "the check was given up", checked=False, cost=bound)
+        try:
+            opened.verdict = await verifiers.check(self._work, answer)
+        except RewardError as error:
+            opened.verdict = Verdict(False, f"no verdict: {error}", cost=bound)
+        finally:
+            if bound:
+                run.budget.settle(bound, 0.0 if opened.verdict is None else opened.verdict.cost)
 
     async def _request(self, opened: _OpenStep, bound: float) -> Answer:
         """One request whose bound is reserved; settles it, whatever comes."""
@@ -206,7 +224,7 @@ class NodeRun:
 
     # What is written down
 
-    def _close(self, opened: _OpenStep, verdict: Verdict | None) -> Step:
+    def _close(self, opened: _OpenStep) -> Step:
         step = Step(
             index=opened.index,
             node=self._node,
@@ -215,7 +233,7 @@ class NodeRun:
             worker=opened.worker,
             choice=opened.choice,
             requests=tuple(opened.requests),
-            verdict=verdict,
+            verdict=opened.verdict,
             started=opened.started,
             ended=self._run.now,
             queued=opened.queued,

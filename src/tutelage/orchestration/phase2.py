@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from tutelage.algorithms.rl import estimate_advantages
 from tutelage.errors import DataError, RunError
 from tutelage.orchestration.outcomes import OutcomeTable, read_outcomes
 from tutelage.orchestration.phase2_settings import Phase2Settings
@@ -32,8 +31,9 @@ from tutelage.orchestration.selector.baselines import of_policy
 from tutelage.orchestration.selector.cloning import clone_oracle
 from tutelage.orchestration.selector.evaluation import POLICY, Evaluation, evaluate_routers
 from tutelage.orchestration.selector.policy import ModelSelector
+from tutelage.orchestration.selector.ppo import ppo_update
 from tutelage.orchestration.selector.report import write_report
-from tutelage.orchestration.selector.rollout import Trajectories, collect, play
+from tutelage.orchestration.selector.rollout import collect, play
 from tutelage.orchestration.selector.situation import Terms
 from tutelage.orchestration.selector.workflows import (
     Scenario,
@@ -153,53 +153,6 @@ def evaluate_phase2(
         board, flows, world.terms, world.splits.train, seeds.child("evaluation"),
         {CLONED: cloned, POLICY: model}, max_steps=settings.max_steps_per_episode,
     )  # fmt: skip
-
-
-def ppo_update(
-    model: ModelSelector,
-    optimizer: torch.optim.Optimizer,
-    batch: Trajectories,
-    settings: Phase2Settings,
-    seeds: SeedTree,
-) -> Line:
-    """Several epochs over one batch of trajectories; returns the metrics of the last epoch."""
-    advantages_BT, returns_BT = estimate_advantages(
-        "gae",
-        batch.rewards_BT,
-        batch.mask_BT,
-        values_BT=batch.spread(batch.values_D),
-        gamma=settings.gamma,
-        lam=settings.lambda_gae,
-    )
-    advantages_D, returns_D = batch.gather(advantages_BT), batch.gather(returns_BT)
-    told: list[dict[str, float]] = []
-    epochs = 0
-    for epoch in range(settings.epochs):
-        generator = torch.Generator().manual_seed(seeds.child("order", epoch).value())
-        told = []
-        for picked in torch.randperm(len(advantages_D), generator=generator).split(
-            settings.minibatch_size
-        ):
-            loss = model.compute_loss(
-                states=batch.states.take(picked),
-                actions=batch.actions_D[picked],
-                old_log_probs=batch.log_probs_D[picked],
-                advantages=advantages_D[picked],
-                returns=returns_D[picked],
-                clip_epsilon=settings.epsilon,
-                value_coef=settings.value_coef,
-                entropy_coef=settings.entropy_coef,
-            )
-            optimizer.zero_grad()
-            loss["total_loss"].backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
-            optimizer.step()
-            told.append({name: number.item() for name, number in loss.items()})
-        epochs += 1
-        if float(np.mean([t["approx_kl"] for t in told])) > settings.target_kl:
-            break
-    means = {name: float(np.mean([t[name] for t in told])) for name in told[0]}
-    return {"train_loss": means.pop("total_loss"), **means, "epochs": epochs}
 
 
 class _Run:
@@ -340,7 +293,10 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """A checkpoint of either phase. Raises `RunError` unless it has the published fields."""
     try:
         state: Any = torch.load(path, weights_only=True, map_location="cpu")
-    except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
+    except (
+        OSError, RuntimeError, EOFError, UnpicklingError, ValueError, LookupError, TypeError,
+        AttributeError,
+    ) as error:  # fmt: skip
         raise RunError(
             f"the checkpoint {str(path)!r} cannot be read: {str(error).partition(chr(10))[0]}; "
             "give one that phase 1 or phase 2 wrote"

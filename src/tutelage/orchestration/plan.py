@@ -168,11 +168,18 @@ def to_text(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def to_mermaid(plan: Plan) -> str:
-    """A Mermaid flowchart. Characters that Mermaid reads as syntax are written as entities."""
+def to_mermaid(plan: Plan, notes: Mapping[int, Sequence[str]] | None = None) -> str:
+    """A Mermaid flowchart; `notes` are further lines in the boxes.
+
+    Characters that Mermaid reads as syntax are written as entities.
+    """
     lines = ["flowchart LR"]
     for index, node in enumerate(plan.nodes):
-        label = "".join(c if c.isalnum() or c in " _-." else f"#{ord(c)};" for c in node.tool)
+        told = (node.tool, *(notes or {}).get(index, ()))
+        label = "<br/>".join(
+            "".join(c if c.isalnum() or c in " _-.,:" else f"#{ord(c)};" for c in line)
+            for line in told
+        )
         lines.append(f'    n{index}["{label}"]')
     lines.extend(f"    n{before} --> n{after}" for before, after in plan.edges)
     return "\n".join(lines)

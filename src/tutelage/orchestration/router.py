@@ -25,7 +25,7 @@ from tutelage.orchestration.outcomes import Floats
 from tutelage.orchestration.plan import Plan, levels
 from tutelage.orchestration.predictor import OutcomePredictor, Support
 from tutelage.orchestration.routing import Choice, RouteState
-from tutelage.orchestration.selector.environment import expected_path, foresee
+from tutelage.orchestration.selector.foresight import expected_path, foresee
 from tutelage.orchestration.selector.policy import ModelSelector, draw_actions, see
 from tutelage.orchestration.selector.situation import Situation, Terms, look_ahead
 from tutelage.orchestration.selector.workflows import single_worker

@@ -1,7 +1,8 @@
-"""Reading JSON and JSONL alike, with errors that name the file and the line.
+"""Reading JSON, JSONL and YAML alike, with errors that name the file and the line.
 
 A file of workflows, a log or a catalog may be one JSON value or one a line, whatever its name ends
-in: what is inside decides. Fields that hold JSON as text, as exports from tables do, are opened.
+in: what is inside decides; only `.yaml` and `.yml` are read as YAML. Fields that hold JSON as text,
+as exports from tables do, are opened.
 `formats.py` says what the rows mean.
 """
 
@@ -12,14 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from tutelage.errors import DataError
+from tutelage.errors import DataError, MissingExtraError
 
 WRAPPERS = ("data", "rows", "examples", "workflows", "train", "test")
 """Keys under which an export keeps its only list."""
 
 
 def read_json(path: str | Path) -> Any:
-    """The value of a JSON file, or the list of the values of a JSONL file."""
+    """The value of a JSON or YAML file, or the list of the values of a JSONL file."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -27,6 +28,8 @@ def read_json(path: str | Path) -> Any:
         raise DataError(f"{str(path)!r} cannot be read: {reason or error}") from error
     if not text.strip():
         raise DataError(f"{str(path)!r} is no readable JSON file: it is empty")
+    if Path(path).suffix in (".yaml", ".yml"):
+        return _yaml(path, text)
     try:
         return json.loads(text)
     except ValueError as whole:
@@ -42,6 +45,21 @@ def read_json(path: str | Path) -> Any:
             except ValueError as error:
                 raise DataError(f"{str(path)!r}, line {number}: no JSON: {error}") from error
         return found
+
+
+def _yaml(path: str | Path, text: str) -> Any:
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingExtraError(
+            f"{str(path)!r} is YAML, which needs PyYAML: pip install 'tutelage[train]'; or write "
+            "it as JSON"
+        ) from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        where = " ".join(str(error).split())
+        raise DataError(f"{str(path)!r} is no YAML: {where}") from error
 
 
 def read_rows(path: str | Path) -> list[Mapping[str, Any]]:

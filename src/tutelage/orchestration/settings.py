@@ -74,7 +74,7 @@ class Phase1(Section):
     early_stopping: Count = 4
     """Epochs without a better validation before training ends."""
     refit: bool = True
-    """Train once more on all of the training set, for as many epochs as were best."""
+    """Go on from the best epoch with all of the training set, the held-out share included."""
     width: Count = 128
     """Size of the vectors."""
     beam: Count = 4

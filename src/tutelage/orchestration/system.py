@@ -121,7 +121,7 @@ class OrchestrationSystem:
         instruction: str,
         *,
         plan: Plan | None = None,
-        budget: float | None = None,
+        budget: float | Budget | None = None,
         name: str | int | None = None,
         hints: Mapping[int, Hint] | None = None,
         observers: Sequence[Observer] = (),
@@ -152,7 +152,7 @@ class OrchestrationSystem:
         instruction: str,
         *,
         plan: Plan | None = None,
-        budget: float | None = None,
+        budget: float | Budget | None = None,
         name: str | int | None = None,
         hints: Mapping[int, Hint] | None = None,
         observers: Sequence[Observer] = (),
@@ -160,7 +160,8 @@ class OrchestrationSystem:
     ) -> Execution:
         """Plan and run one instruction.
 
-        `plan` takes the planner's place, `budget` is in USD, `name` addresses the draws (a count
+        `plan` takes the planner's place, `budget` is in USD, or a
+        `Budget` that several share (its own mode holds then), `name` addresses the draws (a count
         otherwise), `journal` is a file that survives a kill: call again with the same arguments and
         what had ended is not run again. Raises `ConfigError` without a planner and plan, and what
         `Executor.run` raises.
@@ -170,7 +171,7 @@ class OrchestrationSystem:
         started, begun = time.time(), time.perf_counter()
         planned = self.plan(instruction) if plan is None else plan
         planning = time.perf_counter() - begun
-        money = Budget(budget, self._budget_mode)
+        money = budget if isinstance(budget, Budget) else Budget(budget, self._budget_mode)
         if journal is None:
             result = await self.executor.run(
                 planned, seeds=seeds, budget=money, hints=hints, observers=observers
@@ -189,6 +190,10 @@ class OrchestrationSystem:
         if self._keeping is not None:
             keep(self._keeping, result, seeds, started, planning, self._earning)
         return result
+
+    def check(self, plan: Plan, budget: float | None = None) -> None:
+        """Refuse a plan that `execute` would refuse before it spends anything."""
+        self.executor.check(plan, Budget(budget, self._budget_mode))
 
     def keep_in(self, keeping: Keeping | None) -> None:
         """From now on keep executions there, or nowhere."""

@@ -1,7 +1,8 @@
 """Verifiers: whether an answer is right. An HTTP 200 is not.
 
 One verifier a type of subtask, and one for all others. `known` reads the truth that simulated and
-replayed pools have; `exact`, `regex`, `schema`, `tests` and `judge` check what real workers say;
+replayed pools have; `exact`, `regex`, `schema`, `tests` and `judge` (another model, whose verdicts
+cost something: `judge.py`) check what real workers say;
 `present`, the last resort, only sees that there is something and says that it saw no more
 (`checked` is False). An answer with an error is never passed, whatever it contains.
 """
@@ -12,7 +13,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.orchestration.workers import Answer, Work
@@ -26,6 +27,8 @@ class Verdict:
     reason: str = ""
     checked: bool = True
     """False where nothing could be compared: the answer was only seen to be there."""
+    cost: float = 0.0
+    """USD that the verdict itself came to."""
 
 
 class Verifier(Protocol):
@@ -33,6 +36,15 @@ class Verifier(Protocol):
 
     async def check(self, work: Work, answer: Answer) -> Verdict:
         """Pass or not, with a reason. Raises `TutelageError` where it cannot judge at all."""
+        ...
+
+
+@runtime_checkable
+class PricedVerifier(Protocol):
+    """A verifier whose verdicts cost something."""
+
+    def bound(self, work: Work, answer: Answer | None = None) -> float:
+        """USD that a verdict cannot exceed; without an answer, for one of the usual length."""
         ...
 
 
@@ -47,10 +59,19 @@ class Verifiers:
         """The verdict of the verifier for this work; an error fails without asking it."""
         if answer.error is not None:
             return Verdict(False, f"{answer.error.kind}: {answer.error.message}")
-        for label in work.labels:
-            if label in self.by_type:
-                return await self.by_type[label].check(work, answer)
-        return await self.default.check(work, answer)
+        return await self.of(work).check(work, answer)
+
+    def of(self, work: Work) -> Verifier:
+        """The verifier for this work."""
+        found = (self.by_type[label] for label in work.labels if label in self.by_type)
+        return next(found, self.default)
+
+    def bound(self, work: Work, answer: Answer | None = None) -> float:
+        """USD that the verdict cannot exceed: what a budget reserves for it."""
+        verifier = self.of(work)
+        if not isinstance(verifier, PricedVerifier) or (answer is not None and answer.error):
+            return 0.0
+        return verifier.bound(work, answer)
 
 
 class Known:
@@ -160,23 +181,6 @@ class Tests:
         return Verdict(bool(parts["all"]), told)
 
 
-class Judge:
-    """Another model compares the answer with the one that was expected (`rewards/judge.py`)."""
-
-    def __init__(self, base_url: str, model: str, api_key: str | None = None) -> None:
-        from tutelage.rewards.judge import judge_at
-
-        self._reward = judge_at(base_url, model, api_key)
-
-    async def check(self, work: Work, answer: Answer) -> Verdict:
-        """See `Verifier`. Raises `RewardError` when the judge gives no verdict."""
-        from tutelage.types import Task
-
-        task = Task(work.key or f"node-{work.node}", {"question": work.prompt})
-        good = bool(await self._reward.fn(answer.output, work.expected, task))
-        return Verdict(good, f"the judge says {'right' if good else 'wrong'}")
-
-
 def default_verifiers(*, mock: bool, has_expected: bool = False) -> Verifiers:
     """`known` for pools with the truth; `exact` where answers are expected, else `present`."""
     if mock:
@@ -198,8 +202,11 @@ def make_verifier(given: Mapping[str, Any], where: str = "a verifier") -> Verifi
         "regex": Regex,
         "schema": Schema,
         "tests": Tests,
-        "judge": Judge,
     }.get(str(kind))
+    if kind == "judge":
+        from tutelage.orchestration.judge import Judge
+
+        made = Judge
     if made is None:
         kinds = "known, present, exact, regex, schema, tests, judge"
         raise ConfigError(f"{where}: kind {kind!r} does not exist; there are {kinds}")

@@ -9,7 +9,6 @@ made up: a worker without one is refused too.
 from __future__ import annotations
 
 import difflib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, cast
 
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration.catalog import CatalogTool
+from tutelage.orchestration.rows import read_json
 from tutelage.orchestration.workers import ANY, Latency, Worker, check_workers
 
 KINDS = ("text", "code", "vision", "audio", "document", "data")
@@ -81,11 +81,8 @@ def classic() -> tuple[Worker, ...]:
 
 
 def read_workers(path: str | Path) -> tuple[Worker, ...]:
-    """Workers from a JSON file. Raises `DataError` for the file, `ConfigError` for a worker."""
-    try:
-        data: Any = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{str(path)!r} is no readable JSON file: {error}") from error
+    """Workers from a JSON or YAML file. Raises `DataError` for the file, `ConfigError` for one."""
+    data = read_json(path)
     rows = cast("Mapping[str, Any]", data).get("workers") if isinstance(data, dict) else data
     if not isinstance(rows, list):
         raise DataError(f"{str(path)!r} needs a list of workers, or an object with one: 'workers'")

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tutelage.orchestration.planner.network import Encoded, Network, Tools
+from tutelage.orchestration.planner.network import Encoded, Network, Tools, mentions
 from tutelage.orchestration.planner.retrieval import Prior
 
 _NEVER = float("-inf")
@@ -64,9 +64,10 @@ def search(
     total = text.hidden_BD.new_zeros(rows, width, text.hidden_BD.shape[1])
     covered = text.real_BP.new_zeros(rows, width, text.real_BP.shape[1]).float()
     used = torch.zeros(rows, width, end + 1, dtype=torch.bool)
+    mentioned = mentions(text, before)
     for step in range(settings.max_nodes + 1):
         places = torch.full((width,), step)
-        state, attend = network.states(text, tools, before, total, covered, places)
+        state, attend = network.states(text, tools, before, total, mentioned, covered, places)
         logits = network.type_logits(text, state, attend, tools, known)
         if prior is not None and prior.weight > 0:
             logits = logits + prior.scores(before, end + 1, step)
@@ -92,8 +93,9 @@ def search(
         before = torch.where(done, end, tool)
         total = total.gather(1, beam[:, :, None].expand(-1, -1, total.shape[2]))
         total = total + tools.so_far_TD[before] * ~done[:, :, None]
-        spoken = text.mention_BXP.gather(1, before[:, :, None].expand(-1, -1, covered.shape[2]))
-        covered = covered.gather(1, beam[:, :, None].expand(-1, -1, covered.shape[2])) + spoken
+        mentioned = mentions(text, before)
+        covered = covered.gather(1, beam[:, :, None].expand(-1, -1, covered.shape[2]))
+        covered = covered + mentioned.words_BNP
         used = used.gather(1, beam[:, :, None].expand(-1, -1, end + 1))
         used = used.scatter(2, torch.where(done, end, tool)[:, :, None], True)
         used[:, :, end] = False

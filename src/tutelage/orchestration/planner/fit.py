@@ -3,9 +3,10 @@
 Adam with clipped gradients, a running average of the weights (what is validated and kept), the
 rate reduced on a plateau and training stopped early by the held-out share; then the weights of the
 search (retrieval prior, consensus, length, edge threshold) are chosen on that share, and with
-`refit` the planner is trained once more on everything for as many epochs as were best, at the same
-rates. Draws come from the seed tree by epoch, so a fit that is restored from `state` goes on
-exactly as it would have. `train/planner` runs it in a folder.
+`refit` the best planner goes on with everything, the held-out share included, for a few epochs.
+Draws come from the seed tree by epoch, so a fit that is restored from `state` goes on exactly
+as it would have. Texts of one length stand in one batch, and what does not change (features, shared
+words) is made once. `train/planner` runs it in a folder.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -24,10 +26,9 @@ from tutelage.orchestration.catalog import Catalog
 from tutelage.orchestration.formats import Workflow
 from tutelage.orchestration.metrics import score
 from tutelage.orchestration.planner.decode import SearchSettings
-from tutelage.orchestration.planner.model import PlannerModel
+from tutelage.orchestration.planner.model import PlannerModel, Prepared, Searched
 from tutelage.orchestration.planner.network import Shape
 from tutelage.orchestration.planner.targets import Targets, targets_of
-from tutelage.orchestration.planner.text import features
 from tutelage.orchestration.settings import Phase1
 from tutelage.seeds import SeedTree
 
@@ -43,7 +44,13 @@ CHOICES: tuple[tuple[str, tuple[float, ...]], ...] = (
 START = {"prior_weight": 0.5, "consensus": 1.0, "length_bonus": 0.0, "edge_threshold": 0.5}
 _TUNED_ON = 500
 """Held-out workflows that the search weights are chosen on at most."""
+_AFTER_SEARCH = ("consensus", "edge_threshold")
+"""Choices that need no new search."""
 _LOSS_ROWS = 128
+_POOL = 8
+"""Batches whose workflows are sorted by length together."""
+_REFIT = 0.25
+"""Epochs on all of the training set, as a share of those that were best."""
 _GAIN = 0.003
 """A smaller gain of the validation's mean score is kept and ends no waiting."""
 _AVERAGED = 0.99
@@ -101,39 +108,46 @@ class Fitting:
     @property
     def epochs_left(self) -> int:
         """Epochs of this stage at most."""
-        wanted = self.settings.num_epochs if self.at.stage == "search" else self.at.best_epoch
+        wanted = self.settings.num_epochs if self.at.stage == "search" else self._refit_epochs
         return max(0, wanted - self.at.epoch)
+
+    @property
+    def _refit_epochs(self) -> int:
+        return math.ceil(_REFIT * self.at.best_epoch)
 
     # -------------------------------------------------------------- one epoch
 
     def epoch(self, on_batch: Callable[[int, int], None] | None = None) -> dict[str, float]:
         """Train for one epoch and measure. Returns the metrics by name."""
         refit = self.at.stage == "refit"
-        workflows, items, targets = self._data
-        if refit:
-            self.at.rate = self.rates[self.at.epoch]
-        else:
+        workflows, prepared, targets = self._data
+        if not refit:
             self.rates.append(self.at.rate)
+        elif self.at.epoch == (self._refit_epochs + 1) // 2:
+            # What is new was learned; the rest is done at a reduced rate at most.
+            reduced = self.rates[0] * self.settings.plateau_factor
+            self.at.rate = min(self.at.rate, reduced)
         for group in self.optimizer.param_groups:
             group["lr"] = self.at.rate
         place = self.seeds.child(self.at.stage, self.at.epoch)
-        order = place.child("order").numpy().permutation(len(workflows))
+        sizes = [len(item.words) for item in prepared.items]
+        batches = drawn(sizes, self.settings.batch_size, place.child("order").numpy())
         self.model.train()
         totals: dict[str, float] = {}
-        size = self.settings.batch_size
+        trained = 0
         with seeded(place.child("dropout")):
-            for begin in range(0, len(order), size):
-                chosen = order[begin : begin + size].tolist()
-                parts = self._step([items[i] for i in chosen], _rows(targets, chosen))
+            for chosen in batches:
+                parts = self._step(prepared.rows(chosen), _rows(targets, chosen))
                 for name, value in parts.items():
-                    totals[name] = totals.get(name, 0.0) + value * len(chosen) / len(order)
+                    totals[name] = totals.get(name, 0.0) + value * len(chosen) / len(workflows)
+                trained += len(chosen)
                 if on_batch is not None:
-                    on_batch(min(begin + size, len(order)), len(order))
+                    on_batch(trained, len(workflows))
         self.at.epoch += 1
         self._swap()
         metrics = {"train_loss": totals.pop("total_loss"), **totals, "learning_rate": self.at.rate}
         if refit:
-            if self.at.epoch >= self.at.best_epoch:
+            if self.at.epoch >= self._refit_epochs:
                 self._finish()
         else:
             metrics |= self._validate()
@@ -144,9 +158,9 @@ class Fitting:
             self._swap()
         return metrics
 
-    def _step(self, items: Sequence[Any], targets: Targets) -> dict[str, float]:
+    def _step(self, given: Prepared, targets: Targets) -> dict[str, float]:
         loss = self.model.compute_supervised_loss(
-            self.model(items), targets, self.settings.lambda_dag, self.settings.dag_loss
+            self.model(given), targets, self.settings.lambda_dag, self.settings.dag_loss
         )
         self.optimizer.zero_grad()
         loss["total_loss"].backward()
@@ -177,11 +191,12 @@ class Fitting:
     def _validate(self) -> dict[str, float]:
         self.model.eval()
         loss = 0.0
+        prepared, targets = self._held_out
         for begin in range(0, len(self.held_out), _LOSS_ROWS):
-            rows = self.held_out[begin : begin + _LOSS_ROWS]
+            rows = list(range(begin, min(begin + _LOSS_ROWS, len(self.held_out))))
             found = self.model.compute_supervised_loss(
-                self.model([w.instruction for w in rows]),
-                targets_of(rows, self.model.vocabulary),
+                self.model(prepared.rows(rows)),
+                _rows(targets, rows),
                 self.settings.lambda_dag,
                 self.settings.dag_loss,
             )
@@ -190,7 +205,7 @@ class Fitting:
         return {"val_loss": loss, **self._scores(greedy)}
 
     def _scores(self, search: SearchSettings) -> dict[str, float]:
-        planned = self.model.plan_all([w.instruction for w in self.held_out], search)
+        planned = self.model.plan_all(self._held_out[0], search)
         found = score(
             [p.plan for p in planned], self.held_out, self.catalog, [p.raw_valid for p in planned]
         ).summary()
@@ -231,11 +246,16 @@ class Fitting:
             self.model.load_state_dict(self.best["model"])
         self.model.remember(self.train)
         self.search = tune(self.model, self.held_out[:_TUNED_ON], self.search)
-        if self.settings.refit and self.at.best_epoch > 0:
-            self.at.stage, self.at.epoch = "refit", 0
-            self._begin(self.train + self.held_out)
-        else:
+        if not self.settings.refit or self.best is None:
             self._finish()
+            return
+        self.at.stage, self.at.epoch = "refit", 0
+        self.at.rate = self.rates[self.at.best_epoch - 1]
+        steps = self.steps
+        self._begin(self.train + self.held_out)
+        self.model.load_state_dict(self.best["model"])
+        self.optimizer.load_state_dict(self.best["optimizer"])
+        self.average, self.steps = [p.detach().clone() for p in self.model.parameters()], steps
 
     def _finish(self) -> None:
         self.model.remember(self._data[0])
@@ -283,8 +303,12 @@ class Fitting:
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.at.rate, fused=True)
         self.average = [p.detach().clone() for p in self.model.parameters()]
         self.steps = 0
-        items = [features(w.instruction) for w in workflows]
-        self._data = (workflows, items, targets_of(workflows, self.model.vocabulary))
+        self._data = (workflows, *self._given(workflows))
+        self._held_out = self._given(self.held_out)
+
+    def _given(self, workflows: list[Workflow]) -> tuple[Prepared, Targets]:
+        prepared = self.model.prepare([w.instruction for w in workflows])
+        return prepared, targets_of(workflows, self.model.vocabulary)
 
     def _first_search(self) -> SearchSettings:
         workflows = self.train + self.held_out
@@ -304,28 +328,47 @@ def tune(
     A weight leaves its start only for a gain above half the standard error of the difference, so
     that few held-out workflows choose little.
     """
+    prepared = model.prepare([w.instruction for w in held_out])
     best = replace(search, **START)
-    scores = _sample_scores(model, held_out, best)
+    beams = list(model.searched(prepared, best))
+    scores = _sample_scores(model, held_out, beams, best)
     for name, values in CHOICES:
+        before = beams
         for value in values:
             if value == getattr(best, name):
                 continue
             other = replace(best, **{name: value})
-            found = _sample_scores(model, held_out, other)
+            tried = before if name in _AFTER_SEARCH else list(model.searched(prepared, other))
+            found = _sample_scores(model, held_out, tried, other)
             gain = found - scores
             error = float(gain.std(correction=0)) / math.sqrt(len(gain))
             if float(gain.mean()) > 0.5 * error:
-                best, scores = other, found
+                best, scores, beams = other, found, tried
     return best
 
 
 def _sample_scores(
-    model: PlannerModel, held_out: Sequence[Workflow], search: SearchSettings
+    model: PlannerModel,
+    held_out: Sequence[Workflow],
+    beams: Sequence[Searched],
+    search: SearchSettings,
 ) -> torch.Tensor:
-    planned = model.plan_all([w.instruction for w in held_out], search)
+    planned = [plan for found in beams for plan in model.decided(found, search)]
     found = score([p.plan for p in planned], held_out, model.catalog)
     parts = (found.node_f1, found.edge_f1, found.exact_nodes)
     return torch.tensor(parts, dtype=torch.float64).mean(0)
+
+
+def drawn(sizes: Sequence[int], batch: int, draw: np.random.Generator) -> list[list[int]]:
+    """The batches of an epoch: drawn at random, then sorted by size within pools of a few batches,
+    so that texts of one length stand together and little is padded."""
+    order = draw.permutation(len(sizes))
+    found: list[list[int]] = []
+    for begin in range(0, len(order), _POOL * batch):
+        pool = sorted(order[begin : begin + _POOL * batch].tolist(), key=sizes.__getitem__)
+        made = [pool[i : i + batch] for i in range(0, len(pool), batch)]
+        found += [made[i] for i in draw.permutation(len(made)).tolist()]
+    return found
 
 
 def _rows(targets: Targets, chosen: list[int]) -> Targets:

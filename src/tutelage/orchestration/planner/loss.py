@@ -14,7 +14,6 @@ All are 0 on strictly upper triangular P. `notears`, `poly` and `dagma` are 0 fo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Literal, get_args
 
@@ -27,49 +26,75 @@ from tutelage.errors import ConfigError
 DagLoss = Literal["seed", "notears", "poly", "dagma"]
 IGNORED = -100
 """Target of a position that has none."""
+_SMALL = 16
+"""Graphs of at most so many nodes are scored together."""
 
 
 def dag_loss(edges_BNN: Tensor, lengths_B: Tensor, kind: DagLoss = "poly") -> Tensor:
     """Mean over the graphs. `edges_BNN` are probabilities; graph b has `lengths_B[b]` nodes.
 
-    Graphs of one size are scored together, so that the result does not depend on padding. Raises
-    `ConfigError` for an unknown kind.
+    The result does not depend on padding. Raises `ConfigError` for an unknown kind.
     """
     if kind not in _TERMS:
         raise ConfigError(f"dag_loss is {kind!r}; choose from {list(get_args(DagLoss))}")
     total = edges_BNN.new_zeros(())
-    for size in lengths_B.unique().tolist():
-        if size > 0:
-            total = total + _TERMS[kind](edges_BNN[lengths_B == size, :size, :size]).sum()
+    for rows_R in _alike(lengths_B):
+        sizes_R = lengths_B[rows_R]
+        count = int(sizes_R.max())
+        real_RN = torch.arange(count) < sizes_R[:, None]
+        inside = real_RN[:, :, None] & real_RN[:, None, :]
+        total = total + _TERMS[kind](edges_BNN[rows_R, :count, :count] * inside, sizes_R).sum()
     return total / max(1, len(lengths_B))
 
 
-def _seed(p: Tensor) -> Tensor:
-    d = p.shape[-1]
-    wrong = torch.tril(torch.ones(d, d, dtype=torch.bool))
-    return p[:, wrong].mean(-1)
+def _alike(lengths_B: Tensor) -> list[Tensor]:
+    """The rows that are scored together: all small graphs, and large ones of one size. Empty rows
+    and columns add nothing, but powers for a large graph would overflow in a small one."""
+    groups = [((lengths_B > 0) & (lengths_B <= _SMALL)).nonzero()[:, 0]]
+    groups += [
+        (lengths_B == size).nonzero()[:, 0]
+        for size in lengths_B[lengths_B > _SMALL].unique().tolist()
+    ]
+    return [rows for rows in groups if len(rows)]
 
 
-def _notears(p: Tensor) -> Tensor:
+# Each term takes (R, N, N) probabilities, 0 outside of the graphs, and the (R,) sizes.
+
+
+def _seed(p: Tensor, sizes: Tensor) -> Tensor:
+    d = sizes.to(p.dtype)
+    return p.tril().sum((-2, -1)) / (d * (d + 1) / 2)
+
+
+def _notears(p: Tensor, sizes: Tensor) -> Tensor:
+    del sizes
     return _trace(torch.linalg.matrix_exp(p * p)) - p.shape[-1]
 
 
-def _poly(p: Tensor) -> Tensor:
-    d = p.shape[-1]
-    return _trace(torch.linalg.matrix_power(torch.eye(d) + p * p / d, d)) - d
+def _poly(p: Tensor, sizes: Tensor) -> Tensor:
+    """(I + Q / d)^d by repeated squaring, each graph with its own d."""
+    eye = torch.eye(p.shape[-1])
+    base = eye + p * p / sizes[:, None, None]
+    power = eye.expand_as(base)
+    for bit in range(int(sizes.max()).bit_length()):
+        if bit:
+            base = base @ base
+        odd = ((sizes >> bit) & 1).bool()
+        power = torch.where(odd[:, None, None], power @ base, power)
+    return _trace(power) - p.shape[-1]
 
 
-def _dagma(p: Tensor) -> Tensor:
-    d = p.shape[-1]
-    s = d + 1.0
-    return d * math.log(s) - torch.linalg.slogdet(s * torch.eye(d) - p * p).logabsdet
+def _dagma(p: Tensor, sizes: Tensor) -> Tensor:
+    s = sizes.to(p.dtype) + 1.0
+    graph = s[:, None, None] * torch.eye(p.shape[-1]) - p * p
+    return p.shape[-1] * s.log() - torch.linalg.slogdet(graph).logabsdet
 
 
 def _trace(m: Tensor) -> Tensor:
-    return torch.einsum("...ii->...", m)
+    return m.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
-_TERMS: Mapping[str, Callable[[Tensor], Tensor]] = {
+_TERMS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "seed": _seed,
     "notears": _notears,
     "poly": _poly,

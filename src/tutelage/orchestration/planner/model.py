@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,15 @@ from tutelage.orchestration.formats import Workflow
 from tutelage.orchestration.plan import Node, Plan
 from tutelage.orchestration.planner import loss as losses
 from tutelage.orchestration.planner.decode import Beams, SearchSettings, choose, search
-from tutelage.orchestration.planner.network import Encoded, Network, Shape, Tools
+from tutelage.orchestration.planner.network import (
+    Encoded,
+    Mentions,
+    Network,
+    Shape,
+    Tools,
+    mentions,
+    one_before,
+)
 from tutelage.orchestration.planner.retrieval import (
     Memory,
     neighbours,
@@ -61,6 +69,32 @@ class Planned:
     """Whether the scored graph was a DAG before decoding kept forward edges only."""
     edge_chances: tuple[tuple[float, ...], ...] = ()
     """(N, N): the chance of each ordered pair."""
+
+
+class Prepared(NamedTuple):
+    """Instructions that were read once, for those who ask about them again and again."""
+
+    instructions: Sequence[str]
+    items: Sequence[Features]
+    shared_BT: Tensor
+    """How much text each instruction and tool share."""
+
+    def rows(self, chosen: Sequence[int]) -> Prepared:
+        """Some of them."""
+        return Prepared(
+            [self.instructions[i] for i in chosen],
+            [self.items[i] for i in chosen],
+            self.shared_BT[chosen],
+        )
+
+
+class Searched(NamedTuple):
+    """The beams of a batch, with what they were searched in."""
+
+    instructions: Sequence[str]
+    text: Encoded
+    tools: Tools
+    beams: Beams
 
 
 class PlannerOutputs(Mapping[str, Any]):
@@ -151,12 +185,20 @@ class PlannerModel(nn.Module):
 
     # -------------------------------------------------------------- the document's calls
 
-    def forward(self, instructions: Sequence[str | Features]) -> PlannerOutputs:
-        """Encode instructions; see `PlannerOutputs`. Raises `DataError` for an empty batch."""
-        items = [features(i) if isinstance(i, str) else i for i in instructions]
-        if not items:
+    def prepare(self, instructions: Sequence[str]) -> Prepared:
+        """What `forward` and `plan_all` read of instructions, while the catalog stays the same.
+
+        Raises `DataError` for an empty batch.
+        """
+        if not instructions:
             raise DataError("there are no instructions; give at least one")
-        return PlannerOutputs(self, *self._read(items))
+        items = [features(text) for text in instructions]
+        return Prepared(instructions, items, products(self._words, items, self.idf))
+
+    def forward(self, instructions: Sequence[str] | Prepared) -> PlannerOutputs:
+        """Encode instructions; see `PlannerOutputs`. Raises `DataError` for an empty batch."""
+        given = instructions if isinstance(instructions, Prepared) else self.prepare(instructions)
+        return PlannerOutputs(self, *self._read(given))
 
     def compute_supervised_loss(
         self,
@@ -177,8 +219,7 @@ class PlannerModel(nn.Module):
         count = types.shape[1]
         text, tools = outputs.text, outputs.tools
         placed = torch.where((types >= 0) & (types < end), types, end)
-        before = torch.cat([torch.full((len(types), 1), end + 1), placed[:, :-1]], dim=1)
-        state, attend = self._along(text, tools, before)
+        state, attend, mentioned = self._states(text, tools, placed)
         logits = self.network.type_logits(text, state, attend, tools, self._known)
         chosen = tools.out_TD[placed]
         # A tool that no plan has is no wrong answer: it may be the right one later.
@@ -190,7 +231,10 @@ class PlannerModel(nn.Module):
             "set_loss": losses.set_loss(anywhere, types),
         }
         nodes = max(1, count - 1)
-        edges = self._edges(text, state[:, :nodes], tools, placed[:, :nodes], given.lengths_B)
+        mentioned = Mentions(*(part[:, :nodes] for part in mentioned))
+        edges = self._edges(
+            text, state[:, :nodes], tools, placed[:, :nodes], mentioned, given.lengths_B
+        )
         adjacency = given.adjacency_BNN[:, :nodes, :nodes]
         parts["edge_loss"] = losses.edge_loss(edges, adjacency, given.lengths_B)
         if bool((given.workers_BN >= 0).any()):
@@ -217,57 +261,75 @@ class PlannerModel(nn.Module):
 
     @torch.no_grad()
     def plan_all(
-        self, instructions: Sequence[str], settings: SearchSettings | None = None
+        self, instructions: Sequence[str] | Prepared, settings: SearchSettings | None = None
     ) -> list[Planned]:
         """A plan for each instruction. Raises `DataError` for an empty one."""
-        for index, text in enumerate(instructions):
+        chosen = settings or self.settings
+        return [
+            plan
+            for found in self.searched(instructions, chosen)
+            for plan in self.decided(found, chosen)
+        ]
+
+    @torch.no_grad()
+    def searched(
+        self, instructions: Sequence[str] | Prepared, settings: SearchSettings
+    ) -> Iterator[Searched]:
+        """The beams of the instructions, batch by batch; `decided` chooses among them. Raises
+        `DataError` for an empty instruction."""
+        texts = instructions.instructions if isinstance(instructions, Prepared) else instructions
+        for index, text in enumerate(texts):
             if not text.strip():
                 raise DataError(f"instruction {index} is {text!r}; say what is to be done")
-        chosen = settings or self.settings
-        if chosen.beam < 1 or chosen.max_nodes < 1:
+        if settings.beam < 1 or settings.max_nodes < 1:
             raise ConfigError(
-                f"beam is {chosen.beam!r} and max_nodes {chosen.max_nodes!r}; both are at least 1"
+                f"beam is {settings.beam!r} and max_nodes {settings.max_nodes!r}; both are at "
+                f"least 1"
             )
         training = self.training
         self.eval()
         try:
-            found: list[Planned] = []
-            size = max(1, min(_BATCH, _LONG * 64 // max(64, chosen.max_nodes**2)))
-            for begin in range(0, len(instructions), size):
-                found += self._plan(instructions[begin : begin + size], chosen)
-            return found
+            size = max(1, min(_BATCH, _LONG * 64 // max(64, settings.max_nodes**2)))
+            for begin in range(0, len(texts), size):
+                some = range(begin, min(begin + size, len(texts)))
+                given = (
+                    instructions.rows(some)
+                    if isinstance(instructions, Prepared)
+                    else self.prepare(instructions[begin : begin + size])
+                )
+                yield self._searched(given, settings)
         finally:
             self.train(training)
 
-    def beams(
-        self, items: Sequence[Features], settings: SearchSettings
-    ) -> tuple[Encoded, Tools, Beams]:
-        """The beams of a batch, with what they were searched in."""
-        text, tools = self._read(items)
+    def _searched(self, given: Prepared, settings: SearchSettings) -> Searched:
+        text, tools = self._read(given)
         prior = None
         if settings.prior_weight > 0 and self.memory is not None:
-            near = neighbours(self.memory, items, self.idf)
+            near = neighbours(self.memory, given.items, self.idf)
             new = self._known < 0
             prior = prior_of(self.memory, near, self._numbers, new, settings.prior_weight)
-        return text, tools, search(self.network, text, tools, self._known, settings, prior)
+        found = search(self.network, text, tools, self._known, settings, prior)
+        return Searched(given.instructions, text, tools, found)
 
-    def _plan(self, instructions: Sequence[str], settings: SearchSettings) -> list[Planned]:
-        items = [features(text) for text in instructions]
-        text, tools, beams = self.beams(items, settings)
+    @torch.no_grad()
+    def decided(self, found: Searched, settings: SearchSettings) -> list[Planned]:
+        """A plan for each instruction that was searched for."""
+        text, tools, beams = found.text, found.tools, found.beams
         pick = choose(beams, settings.consensus)
-        rows = torch.arange(len(items))
+        rows = torch.arange(len(found.instructions))
         chosen = beams.tools_BKN[rows, pick]
         scores = beams.scores_BK[rows, pick]
         lengths = (chosen >= 0).sum(1)
         chosen = chosen[:, : int(lengths.max())]
-        state, _, placed = self._states(text, tools, chosen)
-        edges = torch.sigmoid(self._edges(text, state, tools, placed, lengths))
+        placed = torch.where(chosen >= 0, chosen, len(self.catalog))
+        state, _, mentioned = self._states(text, tools, placed)
+        edges = torch.sigmoid(self._edges(text, state, tools, placed, mentioned, lengths))
         workers = None
         if self.vocabulary.workers:
             workers = self.network.worker_logits(state, tools.out_TD[placed]).argmax(-1)
         return [
             self._planned(
-                instructions[row],
+                found.instructions[row],
                 chosen[row, :size].tolist(),
                 edges[row, :size, :size],
                 None if workers is None else workers[row, :size].tolist(),
@@ -312,12 +374,14 @@ class PlannerModel(nn.Module):
         chosen = beams.tools_BKN[:, 0]
         lengths = (chosen >= 0).sum(1)
         text, tools = outputs.text, outputs.tools
-        state, attend, placed = self._states(text, tools, chosen)
+        placed = torch.where(chosen >= 0, chosen, len(self.catalog))
+        state, attend, mentioned = self._states(text, tools, placed)
+        edges = self._edges(text, state, tools, placed, mentioned, lengths)
         return {
             "subtask_embeddings": state,
             "task_types": self.network.type_logits(text, state, attend, tools, self._known),
             "model_selections": self.network.worker_logits(state, tools.out_TD[placed]),
-            "workflow_graph": torch.sigmoid(self._edges(text, state, tools, placed, lengths)),
+            "workflow_graph": torch.sigmoid(edges),
         }
 
     # -------------------------------------------------------------- parts
@@ -327,31 +391,35 @@ class PlannerModel(nn.Module):
         number = self.vocabulary.catalog.index(name)
         return number if bool(self.seen[number]) else -1
 
-    def _read(self, items: Sequence[Features]) -> tuple[Encoded, Tools]:
-        shared = products(self._words, items, self.idf)
-        return self.network.read(pack(items), self._texts, self._known, shared)
+    def _read(self, given: Prepared) -> tuple[Encoded, Tools]:
+        return self.network.read(pack(given.items), self._texts, self._known, given.shared_BT)
 
-    def _states(self, text: Encoded, tools: Tools, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """States and attention along decoded plans (-1 after the last), and the plans with the
-        end in place of -1."""
-        end = len(self.catalog)
-        placed = torch.where(chosen >= 0, chosen, end)
-        before = torch.cat([torch.full((len(placed), 1), end + 1), placed[:, :-1]], dim=1)
-        return (*self._along(text, tools, before), placed)
-
-    def _along(self, text: Encoded, tools: Tools, before: Tensor) -> tuple[Tensor, Tensor]:
-        index = before[:, :, None].expand(-1, -1, text.mention_BXP.shape[2])
-        covered = text.mention_BXP.gather(1, index).cumsum(1)
+    def _states(
+        self, text: Encoded, tools: Tools, placed: Tensor
+    ) -> tuple[Tensor, Tensor, Mentions]:
+        """States and attention along plans (the end where there is no tool), and where the tools
+        of the plans are spoken of."""
+        before = F.pad(placed, (1, 0), value=len(self.catalog) + 1)[:, :-1]
+        mentioned = mentions(text, placed)
+        earlier = one_before(mentioned)
+        covered = earlier.words_BNP.cumsum(1)
         so_far = tools.so_far_TD[before].cumsum(1)
         places = torch.arange(before.shape[1])
-        return self.network.states(text, tools, before, so_far, covered, places)
+        found = self.network.states(text, tools, before, so_far, earlier, covered, places)
+        return (*found, mentioned)
 
     def _edges(
-        self, text: Encoded, state: Tensor, tools: Tools, placed: Tensor, lengths: Tensor
+        self,
+        text: Encoded,
+        state: Tensor,
+        tools: Tools,
+        placed: Tensor,
+        mentioned: Mentions,
+        lengths: Tensor,
     ) -> Tensor:
         compatible = F.pad(self._compatible, (0, 1, 0, 1))[placed[:, :, None], placed[:, None, :]]
         return self.network.edge_logits(
-            text, state, tools.out_TD[placed], placed, compatible, lengths
+            text, state, tools.out_TD[placed], mentioned, compatible, lengths
         )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -50,25 +50,32 @@ class Shape:
     workers: int = 0
     width: int = 128
     feature_dropout: float = 0.3
-    dropout: float = 0.2
+    dropout: float = 0.3
     edge_dropout: float = 0.3
     identity_dropout: float = 0.2
     """How often a batch sees a tool as if it were unknown."""
 
 
 class Encoded(NamedTuple):
-    """What the decoder reads of a batch of instructions. `X` is T + 2: tools, end, start."""
+    """What the decoder reads of a batch of instructions."""
 
     hidden_BD: Tensor
     words_BPD: Tensor
     real_BP: Tensor
     shared_BT: Tensor
     """How much text each instruction and tool share."""
-    match_BPT: Tensor
-    """How well each word speaks of each tool."""
-    mention_BXP: Tensor
-    """Where each tool is spoken of: a distribution over the words; zero for end and start."""
-    centre_BX: Tensor
+    speaks_BPT: Tensor
+    """How well each word speaks of each tool, above 0; 0 where there is no word."""
+    spoken_BT: Tensor
+    """The sum of that over the words."""
+
+
+class Mentions(NamedTuple):
+    """Where the tools of some positions are spoken of."""
+
+    words_BNP: Tensor
+    """A distribution over the words; zero for the end and the start."""
+    centre_BN: Tensor
     """The mean place of that; -1 for the start."""
 
 
@@ -161,27 +168,18 @@ class Network(nn.Module):
         hidden_BD, words_BPD = self._words(text_BD, words_WD, packed)
         shared_BT = shared_BT / (shared_BT.amax(1, keepdim=True) + SHARED_FLOOR)
         described = self._described(text_TD, known)
-        match_BPT, mention_BXP, centre_BX = self._mentions(words_BPD, packed.real_BP, described)
+        speaks_BPT = self._speaks(words_BPD, packed.real_BP, described)
+        spoken_BT = speaks_BPT.sum(1)
         return Encoded(
-            hidden_BD, words_BPD, packed.real_BP, shared_BT, match_BPT, mention_BXP, centre_BX
+            hidden_BD, words_BPD, packed.real_BP, shared_BT, speaks_BPT, spoken_BT
         ), described
 
-    def _mentions(
-        self, words_BPD: Tensor, real_BP: Tensor, tools: Tools
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """How well words speak of tools, and where each tool is spoken of."""
-        spoken_TD = self.speak(tools.out_TD[:-1])
-        match_BPT = words_BPD @ spoken_TD.T / math.sqrt(words_BPD.shape[-1])
-        match_BPT = match_BPT.clamp(-STEEP, STEEP)
-        hidden = ~real_BP[:, :, None]
-        mention_BTP = match_BPT.masked_fill(hidden, float("-inf")).softmax(1).transpose(1, 2)
-        places_P = torch.arange(real_BP.shape[1], dtype=torch.float32)
-        centre_BT = mention_BTP @ places_P
-        mention_BXP = F.pad(mention_BTP, (0, 0, 0, 2))
-        centre_BX = torch.cat(
-            [F.pad(centre_BT, (0, 1)), centre_BT.new_full((len(centre_BT), 1), -1.0)], 1
-        )
-        return match_BPT, mention_BXP, centre_BX
+    def _speaks(self, words_BPD: Tensor, real_BP: Tensor, tools: Tools) -> Tensor:
+        """How well words speak of tools. These are the largest tensors of a step, so they are made
+        once, and what else is asked of them is gathered from them."""
+        spoken_TD = self.speak(tools.out_TD[:-1]) / math.sqrt(words_BPD.shape[-1])
+        match_BPT = (words_BPD @ spoken_TD.T).clamp(-STEEP, STEEP)
+        return match_BPT.exp() * real_BP[:, :, None]
 
     def _weights(self, ids_F: Tensor) -> Tensor:
         weights_F = self.weights[self.row_of[ids_F]].abs()
@@ -194,12 +192,7 @@ class Network(nn.Module):
         """The meaning of each text, and its words with what stands around them."""
         hidden_BD = text_BD + self.meaning(text_BD)
         words_BPD = self.word_norm(words_WD)[packed.places_BP] * packed.real_BP[:, :, None]
-        around_BPD = words_BPD
-        for step in range(1, WINDOW + 1):
-            left = F.pad(words_BPD, (0, 0, step, 0))[:, :-step]
-            right = F.pad(words_BPD, (0, 0, 0, step))[:, step:]
-            around_BPD = around_BPD + self.around[step - 1] * left + self.around[-step] * right
-        return hidden_BD, around_BPD
+        return hidden_BD, surroundings(words_BPD, self.around)
 
     def _described(self, text_TD: Tensor, known: Tensor) -> Tools:
         seen_T = (known >= 0).float()
@@ -226,22 +219,21 @@ class Network(nn.Module):
         tools: Tools,
         before_BN: Tensor,
         sum_BND: Tensor,
+        mentioned: Mentions,
         covered_BNP: Tensor,
         position_N: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """(B, N, D) the state at each position, and (B, N, P) which words it attends to.
 
         `before_BN` is the tool before (T+1 at the start), `sum_BND` the sum of `so_far` over all
-        tools before, `covered_BNP` the sum of their mentions.
+        tools before, `mentioned` the words that spoke of the last of them, `covered_BNP` the sum
+        over all of them.
         """
         place_ND = self.position(position_N.clamp(max=POSITIONS - 1))
         state = text.hidden_BD[:, None] + tools.before_TD[before_BN] + sum_BND + place_ND
         # Words are many and states are few, so keys and values are made on the states' side.
         scores = self.query(state) @ text.words_BPD.transpose(1, 2) / math.sqrt(state.shape[-1])
-        gap_BNP = (
-            torch.arange(text.real_BP.shape[1])[None, None]
-            - text.centre_BX.gather(1, before_BN)[:, :, None]
-        )
+        gap_BNP = torch.arange(text.real_BP.shape[1])[None, None] - mentioned.centre_BN[:, :, None]
         walked = torch.stack(
             [
                 gap_BNP / 16,
@@ -267,14 +259,13 @@ class Network(nn.Module):
         """
         bias_T = torch.where(known >= 0, self.bias[known.clamp(min=0)], NEWCOMER)
         shared = F.pad(LEXICAL * self.shared[0] * text.shared_BT, (0, 1))
-        spoken = torch.log(attend_BNP @ text.match_BPT.exp() + 1e-9)
+        spoken = torch.log(attend_BNP @ text.speaks_BPT + 1e-9)
         logits = state_BND @ tools.out_TD.T + torch.cat([bias_T, self.bias[-1:]]) + shared[:, None]
         return logits + F.pad(self.spoken[0] * spoken, (0, 1))
 
     def set_logits(self, text: Encoded, tools: Tools) -> Tensor:
         """(B, T): the score of each tool to stand anywhere in the plan."""
-        hidden = ~text.real_BP[:, :, None]
-        spoken = text.match_BPT.masked_fill(hidden, float("-inf")).logsumexp(1)
+        spoken = text.spoken_BT.log()
         plain = text.hidden_BD @ tools.out_TD[:-1].T + LEXICAL * self.shared[1] * text.shared_BT
         return plain + self.spoken[1] * (spoken - 3.0)
 
@@ -287,16 +278,15 @@ class Network(nn.Module):
         text: Encoded,
         state_BND: Tensor,
         tool_BND: Tensor,
-        placed_BN: Tensor,
+        mentioned: Mentions,
         compatible_BNN: Tensor,
         lengths_B: Tensor,
     ) -> Tensor:
         """(B, N, N): the score of "row before column" for every ordered pair, diagonal included.
 
-        `placed_BN` are the tools; what stands around their mentions says what they work on.
+        What stands around the words that spoke of the tools says what they work on.
         """
-        index = placed_BN[:, :, None].expand(-1, -1, text.mention_BXP.shape[2])
-        spoken_BND = text.mention_BXP.gather(1, index) @ text.words_BPD
+        spoken_BND = mentioned.words_BNP @ text.words_BPD
         both = F.dropout(
             torch.cat([state_BND, tool_BND, spoken_BND], dim=-1),
             self.shape.edge_dropout,
@@ -308,7 +298,7 @@ class Network(nn.Module):
         steps = torch.arange(count)
         gap_NN = steps[None, :] - steps[:, None]
         length = lengths_B[:, None, None].float().clamp(min=1)
-        centre_BN = text.centre_BX.gather(1, placed_BN)
+        centre_BN = mentioned.centre_BN
         apart_BNN = centre_BN[:, None, :] - centre_BN[:, :, None]
         known = torch.stack(
             [
@@ -324,6 +314,61 @@ class Network(nn.Module):
         )
         by_gap = self.edge_gap(gap_bucket(gap_NN)).squeeze(-1)
         return scores + self.edge_features(known).squeeze(-1) + by_gap + self.edge_bias
+
+
+def mentions(text: Encoded, tools_BN: Tensor) -> Mentions:
+    """Where each of these tools (T for the end, T + 1 for the start) is spoken of."""
+    width, tools = text.speaks_BPT.shape[1:]
+    index = tools_BN.clamp(max=tools - 1)
+    picked_BPN = text.speaks_BPT.gather(2, index[:, None].expand(-1, width, -1))
+    share_BPN = picked_BPN / text.spoken_BT.gather(1, index)[:, None]
+    words_BNP = share_BPN.transpose(1, 2) * (tools_BN < tools)[:, :, None]
+    places_P = torch.arange(width, dtype=torch.float32)
+    return Mentions(words_BNP, words_BNP @ places_P - (tools_BN > tools).float())
+
+
+def one_before(mentioned: Mentions) -> Mentions:
+    """The mentions of the tools before those of each position, the start before the first."""
+    return Mentions(
+        F.pad(mentioned.words_BNP, (0, 0, 1, 0))[:, :-1],
+        F.pad(mentioned.centre_BN, (1, 0), value=-1.0)[:, :-1],
+    )
+
+
+def surroundings(words_BPD: Tensor, around_WD: Tensor) -> Tensor:
+    """Each word with the weighed words beside it: (2 * WINDOW, D) weights, of which the first are
+    for the words before (the nearest first) and the last for those after (the nearest last)."""
+    return cast("Tensor", _Surroundings.apply(words_BPD, around_WD))
+
+
+class _Surroundings(torch.autograd.Function):
+    """Adds in place, which spares a tensor for each neighbour."""
+
+    @staticmethod
+    def forward(ctx: Any, words: Tensor, around: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.save_for_backward(words, around)
+        return _shifted_sum(words, around, 1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        words, around = ctx.saved_tensors
+        weights = torch.zeros_like(around)
+        for step in range(1, min(WINDOW, words.shape[1] - 1) + 1):
+            before, after = words[:, :-step], words[:, step:]
+            weights[step - 1] = (gradient[:, step:] * before).flatten(0, 1).sum(0)
+            weights[-step] = (gradient[:, :-step] * after).flatten(0, 1).sum(0)
+        return _shifted_sum(gradient, around, -1), weights
+
+
+def _shifted_sum(given: Tensor, around: Tensor, direction: int) -> Tensor:
+    total = given.clone()
+    for step in range(1, min(WINDOW, given.shape[1] - 1) + 1):
+        before, after = around[step - 1], around[-step]
+        if direction < 0:
+            before, after = after, before
+        total[:, step:].addcmul_(given[:, :-step], before)
+        total[:, :-step].addcmul_(given[:, step:], after)
+    return total
 
 
 def gap_bucket(gap: Tensor) -> Tensor:

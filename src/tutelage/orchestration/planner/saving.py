@@ -70,7 +70,10 @@ def read(path: str | Path) -> dict[str, Any]:
         raise ModelError(
             f"there is no file {str(path)!r}; train with: tutelage train planner"
         ) from error
-    except (OSError, RuntimeError, EOFError, UnpicklingError, ValueError, KeyError) as error:
+    except (
+        OSError, RuntimeError, EOFError, UnpicklingError, ValueError, LookupError, TypeError,
+        AttributeError,
+    ) as error:  # fmt: skip
         raise ModelError(
             f"{str(path)!r} is no checkpoint that can be read: {str(error).partition(chr(10))[0]}"
         ) from error

@@ -80,7 +80,7 @@ class OpenAIPool:
             call = await client.chat(messages, sampling=sampling)
         except EngineError as error:
             seconds = time.perf_counter() - begun
-            kind, billed = _kind(error)
+            kind, billed = error_kind(error)
             wait = error.retry_after if isinstance(error, RemoteError) else None
             return Answer(
                 cost=bound if billed else 0.0,
@@ -171,7 +171,7 @@ def _place(worker: Worker, environ: Mapping[str, str]) -> tuple[str, str | None]
     return url, key
 
 
-def _kind(error: EngineError) -> tuple[ErrorKind, bool]:
+def error_kind(error: EngineError) -> tuple[ErrorKind, bool]:
     """What an error means, and whether the request may be billed all the same."""
     if isinstance(error, ContextOverflowError):
         return "refused", False

@@ -8,53 +8,24 @@ order of time, ties by the node's number. The reward of a decision is the change
 the reward of the workflow so far, so the rewards of a workflow add up to `compute_reward` of its
 result; success means that every kept answer is right, whatever the verifier said.
 
-`situation.py` has what is seen before a decision. `tests/orchestration` holds this against the
-executor, action by action. Legend: B workflows, N nodes, W workers, D decisions, A actions.
+`situation.py` has what is seen before a decision, `outcome.py` what a batch came to.
+`tests/orchestration` holds this against the executor, action by action. Legend: B workflows, N
+nodes, W workers, D decisions, A actions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tutelage.orchestration.outcomes import Floats
-from tutelage.orchestration.rewards import ExecutionResult
+from tutelage.orchestration.selector.foresight import expected_path, foresee
+from tutelage.orchestration.selector.outcome import Outcome, batch_rewards
 from tutelage.orchestration.selector.situation import Situation, Terms
 from tutelage.orchestration.selector.workflows import Board, Bools, Ints, Workflows
 
 WAITING, READY, RUNNING, DONE = 0, 1, 2, 3
 TRUTHS = 12
 """Numbers that `Environment.truth` says of a decision."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a batch of workflows came to."""
-
-    success_B: Bools
-    """Every kept answer is right."""
-    cost_B: Floats
-    latency_B: Floats
-    """Seconds."""
-    verified_B: Floats
-    """Share of nodes that a verifier passed."""
-    outputs_B: Ints
-    steps_B: Ints
-    """Decisions."""
-    reward_B: Floats
-    stopped_B: Bools
-    late_B: Bools
-
-    def result(self, b: int) -> ExecutionResult:
-        """One of them, as rewards read it."""
-        return ExecutionResult(
-            bool(self.success_B[b]),
-            {str(k): "kept" for k in range(int(self.outputs_B[b]))},
-            float(self.cost_B[b]),
-            1000.0 * float(self.latency_B[b]),
-            float(self.verified_B[b]),
-        )
 
 
 class Environment:
@@ -428,74 +399,3 @@ class Environment:
             stopped_B=self._stopped_B.copy(),
             late_B=self._late_B.copy(),
         )
-
-
-def foresee(
-    chance_DW: Floats, worker: Ints, passes_right: float, passes_wrong: float
-) -> tuple[Floats, Floats]:
-    """Chance that an asked node comes right: if the answer passes, and before that is known.
-
-    Should it be rejected, the next best worker is counted at half its chance.
-    """
-    places = np.arange(len(worker))
-    p = chance_DW[places, worker]
-    passes = passes_wrong + (passes_right - passes_wrong) * p
-    if_pass = p * passes_right / np.maximum(passes, 1e-9)
-    others_DW = chance_DW.copy()
-    others_DW[places, worker] = 0.0
-    return if_pass, passes * if_pass + (1 - passes) * 0.5 * others_DW.max(axis=1)
-
-
-def expected_path(
-    parents_DNN: Bools,
-    done_DN: Bools,
-    running_DN: Bools,
-    finish_DN: Floats,
-    running_end_DN: Floats,
-    lasts_DN: Floats,
-    now_D: Floats,
-    node_D: Ints,
-) -> tuple[Floats, Floats]:
-    """(end of all if `node_D` took no time, longest chain of expected seconds behind it), [D]."""
-    places = np.arange(len(node_D))
-    end_DN = np.zeros_like(lasts_DN)
-    for j in range(lasts_DN.shape[1]):
-        before_D = np.where(parents_DNN[:, :, j], end_DN, 0.0).max(axis=1, initial=0.0)
-        later_D = np.maximum(before_D, now_D) + lasts_DN[:, j]
-        end_DN[:, j] = np.where(
-            done_DN[:, j], finish_DN[:, j],
-            np.where(running_DN[:, j], running_end_DN[:, j], later_D),
-        )  # fmt: skip
-    behind_DN = np.zeros_like(lasts_DN)
-    for i in reversed(range(lasts_DN.shape[1])):
-        chains_DN = np.where(parents_DNN[:, i, :], behind_DN + lasts_DN, 0.0)
-        behind_DN[:, i] = chains_DN.max(axis=1, initial=0.0)
-    return end_DN.max(axis=1), behind_DN[places, node_D]
-
-
-def batch_rewards(
-    terms: Terms,
-    success_B: Bools,
-    outputs_B: Ints,
-    cost_B: Floats,
-    latency_B: Floats,
-    verified_B: Floats,
-    cost_ref_B: Floats,
-    latency_ref_B: Floats,
-) -> Floats:
-    """`rewards.compute_reward` of many results at once; seconds and USD."""
-    weights = terms.weights
-    if terms.preset in ("seed", "seed_seconds"):
-        cost, shaped = cost_B, outputs_B.astype(np.float64)
-        latency = latency_B * (1000.0 if terms.preset == "seed" else 1.0)
-    else:
-        counted = success_B if terms.preset == "gated" else np.ones_like(success_B)
-        cost = counted * np.minimum(1.0, cost_B / cost_ref_B)
-        latency = counted * np.minimum(1.0, latency_B / latency_ref_B)
-        shaped = verified_B
-    return (
-        weights.alpha * success_B
-        - weights.beta * cost
-        - weights.gamma_latency * latency
-        + weights.shaped_reward * shaped
-    )

@@ -18,7 +18,7 @@ from tutelage.orchestration.neighbours import hashed
 from tutelage.orchestration.outcomes import Floats, OutcomeTable
 from tutelage.orchestration.predictor import NEAREST, OutcomePredictor
 from tutelage.orchestration.selector import baselines
-from tutelage.orchestration.selector.environment import Environment, Outcome
+from tutelage.orchestration.selector.environment import Environment
 from tutelage.orchestration.selector.metrics import (
     Point,
     aiq,
@@ -26,6 +26,7 @@ from tutelage.orchestration.selector.metrics import (
     query_curve,
     single_points,
 )
+from tutelage.orchestration.selector.outcome import Outcome
 from tutelage.orchestration.selector.policy import ModelSelector
 from tutelage.orchestration.selector.rollout import Chooser, play
 from tutelage.orchestration.selector.situation import Situation, Terms

@@ -104,8 +104,9 @@ def draw(
     for row in found.rows:
         marker = "*" if row.name == POLICY else "o" if row.pareto else "x"
         axes.scatter(row.cost, row.success, marker=marker, s=160 if marker == "*" else 45)
-        axes.annotate(row.name, (row.cost, row.success), fontsize=8,
-                      xytext=(4, 4), textcoords="offset points")  # fmt: skip
+    for name, x, y, left in labels(found.rows):
+        axes.annotate(name, (x, y), fontsize=8, ha="right" if left else "left",
+                      xytext=(-7 if left else 7, 4), textcoords="offset points")  # fmt: skip
     front = sorted((r.cost, r.success) for r in found.rows if r.pareto and r.name != "oracle")
     axes.plot(*zip(*front, strict=True), linewidth=1, color="grey", label="Pareto front")
     axes.legend(loc="lower right")
@@ -131,6 +132,22 @@ def draw(
         figure.tight_layout()
         figure.savefig(path, metadata={"Software": None})
     return paths
+
+
+def labels(rows: Sequence[Row]) -> list[tuple[str, float, float, bool]]:
+    """Names with their places, one for all that stand at one spot; whether to write to the left."""
+    wide = max(row.cost for row in rows) - min(row.cost for row in rows) or 1.0
+    high = max(row.success for row in rows) - min(row.success for row in rows) or 1.0
+    middle = min(row.cost for row in rows) + 0.75 * wide
+    spots: list[tuple[list[str], float, float]] = []
+    for row in rows:
+        for names, x, y in spots:
+            if abs(row.cost - x) < 0.03 * wide and abs(row.success - y) < 0.03 * high:
+                names.append(row.name)
+                break
+        else:
+            spots.append(([row.name], row.cost, row.success))
+    return [(", ".join(names), x, y, x > middle) for names, x, y in spots]
 
 
 def _finite(value: Any) -> Any:

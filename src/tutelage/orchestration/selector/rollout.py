@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tutelage.orchestration.selector.environment import Environment, Outcome
+from tutelage.orchestration.selector.environment import Environment
+from tutelage.orchestration.selector.outcome import Outcome
 from tutelage.orchestration.selector.policy import (
     SCALE,
     ModelSelector,

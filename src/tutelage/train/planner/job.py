@@ -189,7 +189,8 @@ def _phase1(
     while not fitting.done:
         stage = fitting.at.stage
         if stage != shown:
-            name = "Phase 1: learning to plan" if stage == "search" else "Phase 1: once more on all"
+            search = stage == "search"
+            name = "Phase 1: learning to plan" if search else "Phase 1: going on with all"
             progress.phase(name, steps=fitting.at.epoch + fitting.epochs_left)
             shown = stage
         metrics = fitting.epoch()
@@ -260,10 +261,28 @@ def _read_last(folder: RunFolder) -> Mapping[str, Any] | None:
 
 
 def _lines_done(folder: RunFolder, state: Mapping[str, Any] | None) -> int:
-    """Lines of metrics that the checkpoint knows of; all of them once phase 1 is over."""
+    """Lines of metrics that checkpoints know of: of phase 1, and once that is over of phase 2."""
     if state is not None:
         return int(state["tick"])
-    return 1 << 40 if (folder.path / "phase1.json").is_file() else 0
+    return _lines_of_phase1(folder) + _lines_of_phase2(folder)
+
+
+def _lines_of_phase1(folder: RunFolder) -> int:
+    """Those of a phase 1 that is over."""
+    if not (folder.path / "phase1.json").is_file():
+        return 0
+    return sum(line.get("phase") == PHASE1 for line in folder.read_metrics())
+
+
+def _lines_of_phase2(folder: RunFolder) -> int:
+    """Those that its last checkpoint has; what came after is done, and written, again."""
+    from tutelage.orchestration.phase2 import LAST as LAST2
+    from tutelage.orchestration.phase2 import read_checkpoint
+
+    path = folder.path / PHASE2 / LAST2
+    if not path.is_file():
+        return 0
+    return len(json.loads(read_checkpoint(path)["progress"])["history"])
 
 
 # ------------------------------------------------------------------ phase 2
@@ -282,7 +301,7 @@ def _phase2(
     place = folder.path / PHASE2
     own = folder.checkpoints / saving.PHASE1
     earlier = request.checkpoint or (str(own) if own.is_file() else None)
-    before = len(folder.read_metrics())
+    before = _lines_of_phase1(folder)
     phase = settings.training.phase2_rl
     progress.phase("Phase 2: learning to route", steps=phase.updates)
 

@@ -40,19 +40,21 @@ def write_report(folder: RunFolder) -> None:
     page = render_page(
         template,
         name=folder.name,
-        headline=_headline(test),
+        headline=_headline(test, result.get("phase2", {})),
         facts=_facts(phase1),
         tables=[(t.title, t.lead, t.columns, t.rows) for t in tables],
-        charts=_charts([line for line in lines if line.get("phase") == "phase1"]),
+        charts=_charts(
+            [line for line in lines if line.get("phase") == "phase1" and not line.get("refit")]
+        ),
         examples=_examples(folder),
         plots=_plots(folder),
     )
     write_text(folder.report, page)
 
 
-def _headline(test: Mapping[str, Any] | None) -> str:
+def _headline(test: Mapping[str, Any] | None, phase2: Mapping[str, Any]) -> str:
     if not test:
-        return "A planner was trained"
+        return _routed(phase2) or "A planner was trained"
     planner = test["scores"]["planner"]
     told = f"{100 * planner['node_f1']:.0f} % node F1, {100 * planner['edge_f1']:.0f} % edge F1"
     before = test["gains"].get("before")
@@ -64,6 +66,20 @@ def _headline(test: Mapping[str, Any] | None) -> str:
     better = near["node_f1"]["low"] > 0
     return (
         f"{told}: {'better than' if better else 'not surely better than'} copying the nearest plan"
+    )
+
+
+def _routed(phase2: Mapping[str, Any]) -> str:
+    """What phase 2 came to; empty where it was not run."""
+    found = phase2.get("evaluation")
+    if not found:
+        return ""
+    rewards = {row["name"]: row["reward"] for row in found["rows"]}
+    gap = found["differences"]["greedy utility"]
+    told = "better than" if gap["low"] > 0 else "worse than" if gap["high"] < 0 else "a tie with"
+    return (
+        f"Routing earns {rewards['PPO']:.2f} a workflow: {told} the greedy router's "
+        f"{rewards['greedy utility']:.2f}"
     )
 
 

@@ -1,0 +1,192 @@
+"""A judge costs money: its verdicts are in the execution's cost, its budget and its log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from executing import ScriptedPool, plan_of, right, workers
+
+from tutelage.errors import ConfigError
+from tutelage.orchestration.budget import Budget
+from tutelage.orchestration.execution import Execution
+from tutelage.orchestration.executor import Executor
+from tutelage.orchestration.journal import open_journal
+from tutelage.orchestration.judge import Judge
+from tutelage.orchestration.routing import cascade
+from tutelage.orchestration.verifiers import Verdict, Verifiers, make_verifier
+from tutelage.orchestration.virtual_time import run_virtual
+from tutelage.orchestration.workers import Answer, Work, WorkError
+from tutelage.seeds import SeedTree
+
+RIGHT = '{"correct": true}'
+USAGE = {"prompt_tokens": 1000, "completion_tokens": 10}
+PRICE = (1000 * 2.0 + 10 * 4.0) / 1e6
+WORK = Work(0, "sum", prompt="1 + 1?", expected="2")
+
+
+def judge(
+    said: Callable[[dict[str, Any]], httpx2.Response] | str, **fields: Any
+) -> tuple[Judge, list[dict[str, Any]]]:
+    """A judge that replies so, and what it was asked."""
+    asked: list[dict[str, Any]] = []
+
+    def reply(request: httpx2.Request) -> httpx2.Response:
+        asked.append(json.loads(request.content))
+        return answered(said) if isinstance(said, str) else said(asked[-1])
+
+    transport = httpx2.MockTransport(reply)
+    return (
+        Judge("http://judge/v1", "m", price_in=2.0, price_out=4.0, transport=transport, **fields),
+        asked,
+    )
+
+
+def answered(text: str, usage: Any = USAGE) -> httpx2.Response:
+    message = {"role": "assistant", "content": text}
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    body = {"id": "x", "choices": choices} | ({} if usage is None else {"usage": usage})
+    return httpx2.Response(200, json=body)
+
+
+def check(verifier: Any, output: str, work: Work = WORK) -> Verdict:
+    return asyncio.run(verifier.check(work, Answer(output)))
+
+
+def test_it_compares_with_what_was_expected_and_costs_what_the_server_counted() -> None:
+    verifier, asked = judge(RIGHT)
+    verdict = check(verifier, "two")
+    assert verdict.passed
+    assert verdict.cost == pytest.approx(PRICE)
+    shown = json.loads(asked[0]["messages"][1]["content"])
+    assert shown == {"question": "1 + 1?", "right_answer": "2", "candidate_answer": "two"}
+    assert not check(judge('{"correct": false}')[0], "three").passed
+
+
+def test_without_an_expected_answer_it_looks_at_the_task() -> None:
+    verifier, asked = judge(RIGHT)
+    assert check(verifier, "two", Work(0, "sum", prompt="1 + 1?")).passed
+    shown = json.loads(asked[0]["messages"][1]["content"])
+    assert shown == {"task": "1 + 1?", "candidate_result": "two"}
+
+
+def test_a_server_that_counts_nothing_costs_the_bound() -> None:
+    verifier, _ = judge(lambda _: answered(RIGHT, None))
+    assert check(verifier, "two").cost == verifier.bound(WORK, Answer("two")) > PRICE
+
+
+def test_no_verdict_is_paid_for_and_does_not_pass() -> None:
+    verdict = check(judge("It is right, I think.")[0], "two")
+    assert (verdict.passed, verdict.checked, verdict.cost) == (False, False, pytest.approx(PRICE))
+    assert "no verdict in 'It is right" in verdict.reason
+
+
+def test_a_refused_request_costs_nothing_and_a_busy_server_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tutelage.orchestration.judge.PAUSE", 0.0)
+    verdict = check(judge(lambda _: httpx2.Response(401, json={}))[0], "two")
+    assert (verdict.passed, verdict.cost) == (False, 0.0)
+    busy = [httpx2.Response(503, json={}), answered(RIGHT)]
+    verdict = check(judge(lambda _: busy.pop(0))[0], "two")
+    assert (verdict.passed, verdict.cost) == (True, pytest.approx(PRICE))
+
+
+def test_nothing_to_judge_asks_nobody() -> None:
+    verifier, asked = judge(RIGHT)
+    assert not check(verifier, "  ").passed
+    assert not check(Verifiers(verifier), "").passed
+    failed = Answer(error=WorkError("truncated", "cut"))
+    assert Verifiers(verifier).bound(WORK, failed) == 0.0
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"model": "m", "base_url": "http://j/v1"}, "price_in"),
+        ({"price_in": -1, "price_out": 0, "model": "m", "base_url": "http://j/v1"}, "price_in"),
+        ({"price_in": "dear", "price_out": 0, "model": "m", "base_url": "http://j"}, "price_in"),
+        ({"price_in": 1, "price_out": 1, "model": "m", "base_url": "judge"}, "is no URL"),
+        (
+            {"price_in": 1, "price_out": 1, "model": "m", "base_url": "http://j", "key_env": "NO_"},
+            "NO_ is not set",
+        ),
+    ],
+)
+def test_a_judge_without_a_price_or_a_place_is_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        make_verifier({"kind": "judge", **given})
+
+
+class Counted:
+    """Judges at a fixed price; every other verdict is wrong."""
+
+    def __init__(self, price: float, bound: float) -> None:
+        self.price, self._bound, self.checked = price, bound, 0
+
+    def bound(self, work: Work, answer: Answer | None = None) -> float:
+        return self._bound
+
+    async def check(self, work: Work, answer: Answer) -> Verdict:
+        self.checked += 1
+        await asyncio.sleep(0.5)
+        return Verdict(self.checked % 2 == 0, "judged", cost=self.price)
+
+
+def execute(verifier: Any, budget: Budget, **more: Any) -> Execution:
+    pool = ScriptedPool(workers("a", "b", "c", price=0.2), right(cost=0.1))
+    executor = Executor(pool, cascade(["a", "b", "c"]), verifiers=Verifiers(verifier))
+    plan = plan_of((), (), (0, 1))
+    return run_virtual(executor.run(plan, seeds=SeedTree(0), budget=budget, **more))
+
+
+def test_cost_is_conserved_with_verdicts() -> None:
+    verifier, budget = Counted(0.05, 0.07), Budget(10.0)
+    found = execute(verifier, budget)
+    paid = sum(len(step.requests) for step in found.steps) * 0.1 + verifier.checked * 0.05
+    assert found.total_cost == pytest.approx(paid)
+    assert found.total_cost == pytest.approx(sum(step.cost for step in found.steps))
+    assert budget.spent == pytest.approx(found.total_cost)
+    assert (budget.open, budget.reserved) == (0, 0.0)
+
+
+@pytest.mark.parametrize("limit", [0.27, 0.4, 0.55, 0.8, 1.1])
+def test_an_enforced_budget_holds_with_verdicts(limit: float) -> None:
+    budget = Budget(limit)
+    found = execute(Counted(0.07, 0.07), budget)
+    assert found.total_cost <= limit + 1e-9
+    assert budget.spent == pytest.approx(found.total_cost)
+    assert budget.open == 0
+
+
+def test_a_budget_that_cannot_pay_worker_and_judge_is_refused() -> None:
+    with pytest.raises(ConfigError, match="buys no first step"):
+        execute(Counted(0.07, 0.07), Budget(0.25))
+
+
+def test_a_verdict_that_was_cut_off_counts_at_its_bound(tmp_path: Path) -> None:
+    """A process that ends while it judges: the log knows what may have been spent."""
+    seeds, plan = SeedTree(0), plan_of(())
+    journal, _ = open_journal(tmp_path / "log.jsonl", plan, seeds)
+
+    pool = ScriptedPool(workers("a", price=0.2), right(cost=0.1))
+    executor = Executor(pool, cascade(["a"]), verifiers=Verifiers(Counted(0.05, 0.07)))
+    lines: list[str] = []
+    with journal:
+        run_virtual(executor.run(plan, seeds=seeds, observers=[journal]))
+    for line in (tmp_path / "log.jsonl").read_text().splitlines():
+        lines.append(line)
+        if json.loads(line)["event"] == "verify":
+            break
+    (tmp_path / "cut.jsonl").write_text("\n".join(lines) + "\n")
+    again, restored = open_journal(tmp_path / "cut.jsonl", plan, seeds)
+    again.close()
+    assert math.fsum(step.cost for step in restored.steps) == pytest.approx(0.1 + 0.07)
+    assert not restored.steps[0].passed
