@@ -143,6 +143,20 @@ def test_recipe_rl_brings_nothing_of_its_own() -> None:
     assert "agent.reward_name" in message
 
 
+def test_the_code_agent_calls_no_tools() -> None:
+    message = refusal(
+        "agent.agent_type=code", "agent.tools=[calculator,python_executor]", built=ALL
+    )
+    assert "'calculator'" in message
+    assert "agent.tools=[python_executor]" in message
+    accepted("agent.agent_type=code", "agent.tools=[python_executor]")
+    accepted("agent.agent_type=code")
+
+
+def test_gui_is_refused_because_there_is_no_browser() -> None:
+    assert "browser" in refusal("agent.agent_type=gui")
+
+
 def test_resume() -> None:
     assert "resume_from_path" in refusal("trainer.resume_mode=resume_path")
     assert "would ignore it" in refusal("trainer.resume_from_path=x")

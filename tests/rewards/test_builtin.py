@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -137,6 +138,16 @@ def test_the_last_statement_counts() -> None:
 )
 def test_exact_number(prediction: str, answer: object, expected: float) -> None:
     assert exact_number(prediction, answer) == expected
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [exact_number, math_reward_string_equal, lambda p, a: numeric_partial_credit(p, a)["reward"]],
+)
+def test_a_solution_with_its_answer_at_the_end_is_that_answer(reward: Any) -> None:
+    gold = "She has 48/2 = <<48/2=24>>24 left, 48+24 = 72.\n#### 1,072"
+    assert reward("1072", gold) == reward(gold, gold) == reward("#### 1,072", gold) == 1.0
+    assert reward("72", gold) == reward("24", gold) == reward("", gold) == 0.0
 
 
 @given(st.integers(), st.integers())

@@ -88,6 +88,44 @@ async def test_an_entry_point_and_a_check_function() -> None:
     assert (await grade("def sq(x): return x * x", args, entry_point="sq")).value == 1.0
 
 
+@needs_sandbox
+async def test_a_tuple_is_a_list_in_a_file_and_a_tuple_in_an_assertion() -> None:
+    code = "def f(): return [(1, 2), {'k': (3,)}]"
+    assert (await grade(code, [{"call": "f()", "expected": [[1, 2], {"k": [3]}]}])).value == 1.0
+    assert (await grade(code, ["assert f() == [[1, 2], {'k': [3]}]"])).value == 0.0
+
+
+@needs_sandbox
+async def test_a_function_may_have_the_name_of_one_of_pythons_own() -> None:
+    code = "def pow(x, n):\n    return x**n if n else 7"
+    tests = ["assert pow(2, 3) == 8", "assert pow(2, 0) == 7"]
+    assert (await grade(code, tests, entry_point="pow")).value == 1.0
+
+
+LEAKS = [
+    "expected = [0, 1, 1, 2]\nassert fib(4) == expected",
+    "n, expected = 4, [0, 1, 1, 2]\nassert fib(n) == expected",
+    "n = 4\nfirst = [0, 1]\nexpected = first + [1, 2]\nassert fib(n) == expected",
+]
+
+
+@needs_sandbox
+@pytest.mark.parametrize("tests", LEAKS)
+async def test_what_is_expected_is_out_of_sight_of_the_code(tests: str) -> None:
+    assert (await grade("def fib(n): return expected", tests)).value == 0.0
+    peeking = (
+        "def fib(n):\n    return next(iter([v for k, v in globals().items() if k == 'expected']))"
+    )
+    assert (await grade(peeking, tests)).value == 0.0
+    assert (await grade("def fib(n): return [0, 1, 1, 2]", tests)).value == 1.0
+
+
+@needs_sandbox
+async def test_what_a_call_needs_is_there() -> None:
+    tests = "import math\nxs = [1]\nxs[0] = math.pi\nys = xs\nassert f(ys) == 2 * ys"
+    assert (await grade("def f(n): return n * 2", tests)).value == 1.0
+
+
 HACKS = [
     "import sys\nsys.exit(0)",
     "import os\nos._exit(0)",

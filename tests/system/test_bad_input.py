@@ -258,3 +258,28 @@ def test_the_same_command_again_goes_on_and_another_is_refused(
     assert "tutelage resume run" in told
     tutelage(*reference.arguments).check()
     reference.check(tutelage)
+
+
+def test_a_named_run_that_was_cut_off_goes_on_where_no_folder_is_given(
+    with_tools: Arguments, tutelage: Command
+) -> None:
+    """`trainer.resume_mode=auto` as the guide has it: the same command again, and nothing else."""
+    named = {"trainer.experiment_name": "mine"}
+    args = with_tools(named)
+    at = args.index("--output")
+    args = [*args[:at], *args[at + 2 :]]
+    job = tutelage.start(*args)
+    assert job.until(lambda: job.says("reinforcement learning"))
+    job.kill()
+    (folder,) = (tutelage.cwd / "runs").iterdir()
+    anew = tutelage.start(*args, "trainer.resume_mode=disable")
+    assert anew.until(lambda: anew.says("measure before"))
+    anew.kill()
+    again = tutelage(*args).check()
+    assert f"Going on with {folder.relative_to(tutelage.cwd)}" in again.err
+    assert json.loads((folder / "result.json").read_text())["status"] == "finished"
+    # What is finished is not gone on with.
+    more = tutelage.start(*args)
+    assert more.until(lambda: more.says("measure before"))
+    more.kill()
+    assert len(list((tutelage.cwd / "runs").iterdir())) == 3

@@ -193,13 +193,25 @@ def test_a_checkpoint_of_another_run_is_a_start(
     one_thread: None, with_tools: Any, references: Any, tutelage: Command
 ) -> None:
     """`trainer.resume_mode=resume_path` begins where that checkpoint was, in its own folder."""
-    done = references["with_tools"].folder / "run" / "checkpoints"
-    first = sorted(p for p in done.iterdir() if p.name.startswith("step_"))[0]
+    job = tutelage.start(*with_tools(output="cut"))
+    assert job.until(lambda: job.says("reinforcement learning"))
+    job.kill()
+    begun = tutelage.cwd / "cut" / "checkpoints"
+    first = sorted(p for p in begun.iterdir() if p.name.startswith("step_"))[-1]
     keys = {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": str(first)}
     tutelage(*with_tools(keys)).check()
     result = RunFolder(tutelage.cwd / "run").read_result()
     assert result is not None
-    assert result["status"] == "finished"
+    assert (result["status"], result["rl_steps"]) == ("finished", 5)
     told = tutelage(*with_tools({**keys, "trainer.resume_from_path": "no/such"}, output="b"))
     assert "no/such" in told.check(2).err
+    assert not (tutelage.cwd / "b").exists()
+    # A run's folder is no checkpoint: those that it has are named.
+    told = tutelage(*with_tools({**keys, "trainer.resume_from_path": "cut"}, output="b"))
+    assert f"cut/checkpoints/{first.name}" in told.check(2).err
+    # After the training of a run nothing of it is left to do: that is said, and not done.
+    done = references["with_tools"].folder / "run" / "checkpoints"
+    last = sorted(p for p in done.iterdir() if p.name.startswith("step_"))[-1]
+    told = tutelage(*with_tools({**keys, "trainer.resume_from_path": str(last)}, output="b"))
+    assert "nothing would be trained" in told.check(2).err
     assert not (tutelage.cwd / "b").exists()

@@ -16,6 +16,7 @@ import threading
 import types
 from typing import Any
 
+FORGED = "a forged value, too long to be read"
 SECRET = "sk-tutelage-secret-93712"
 
 ATTACKS: dict[str, str] = {
@@ -66,6 +67,85 @@ for i in range(2000):
         file.write(bytes(1 << 20))
     written += 1
 print('FILLED')
+""",
+    "fill the disk with files that have no name": """
+import os, time
+kept = []
+for i in range(40):
+    kept.append(open('hidden', 'wb'))
+    os.unlink('hidden')
+    for _ in range(4):
+        kept[-1].write(bytes(1 << 20))
+        kept[-1].flush()
+    time.sleep(0.02)
+print('FILLED')
+""",
+    "fill the disk through memory": """
+import mmap, os, time
+kept = []
+for i in range(40):
+    with open('hidden', 'w+b') as file:
+        file.truncate(4 << 20)
+        kept.append(mmap.mmap(file.fileno(), 4 << 20))
+    os.unlink('hidden')
+    kept[-1][:] = b'x' * (4 << 20)
+    time.sleep(0.02)
+print('FILLED')
+""",
+    "files on their way through a socket": """
+import os, socket, time
+left, right = socket.socketpair()
+for i in range(40):
+    with open('hidden', 'wb') as file:
+        os.unlink('hidden')
+        for _ in range(4):
+            file.write(bytes(1 << 20))
+        file.flush()
+        socket.send_fds(left, [b'x'], [file.fileno()])
+    time.sleep(0.02)
+print('FILLED')
+""",
+    "fill the disk with empty files": """
+for i in range(200_000):
+    open(f'{i}', 'w').close()
+print('FILLED')
+""",
+    "fill the disk where nobody may look": """
+import os, time
+os.mkdir('dark', 0o300)
+for i in range(60):
+    with open(f'dark/{i}', 'wb') as file:
+        file.write(bytes(1 << 20))
+    time.sleep(0.02)
+print('FILLED')
+""",
+    "folders without end": """
+import os
+for i in range(100_000):
+    os.mkdir('f')
+    os.chdir('f')
+print('FILLED')
+""",
+    "change what is outside": """
+import os, ctypes
+done = []
+libc = ctypes.CDLL(None)
+# Only a file of the test: should the attack succeed, nothing of the machine is harmed.
+for place in READABLE[:1]:
+    for change in (
+        lambda: os.chmod(place, 0o666), lambda: os.utime(place, (1, 1)),
+        lambda: os.setxattr(place, 'user.x', b'1'), lambda: os.chown(place, os.getuid(), -1),
+        lambda: os.fchmod(os.open(place, os.O_RDONLY), 0o666), lambda: os.truncate(place, 0),
+        lambda: os.rename(place, place + '2'), lambda: os.unlink(place),
+    ):
+        try:
+            change()
+            done.append(place)
+        except OSError:
+            pass
+    if libc.syscall(452, -100, place.encode(), 0o666, 0) == 0:
+        done.append(place)
+print('CHANGED' if done else 'refused', done)
 """,
     "network": """
 import socket
@@ -210,6 +290,19 @@ except (RuntimeError, MemoryError):
     pass
 print('started', started)
 """,
+    "threads with small stacks": """
+import threading, time
+threading.stack_size(32768)
+started = 0
+try:
+    for _ in range(20000):
+        threading.Thread(target=time.sleep, args=(3,), daemon=True).start()
+        started += 1
+        time.sleep(0.001)
+except (RuntimeError, MemoryError):
+    pass
+print('started', started)
+""",
     "huge output": "print('x' * (4 << 20))\nprint('end')",
     "output without end": "while True: print('x' * 1000)",
     "forged messages": """
@@ -220,6 +313,20 @@ for fd in range(3, 64):
     except OSError:
         pass
 """,
+    FORGED: """
+import os, struct, json, stat
+body = json.dumps({'error': None, 'output': '', 'value': '[' + '1,' * 4_000_000 + ']'}).encode()
+for fd in range(3, 64):
+    try:
+        if stat.S_ISSOCK(os.fstat(fd).st_mode):
+            rest = struct.pack('>I', len(body)) + body
+            while rest:
+                rest = rest[os.write(fd, rest):]
+    except OSError:
+        pass
+""",
+    "text that is no text": "raise ValueError(chr(0xD800))",
+    "an exception that is called timeout": "raise type('timeout', (Exception,), {})",
     "namespaces of its own": """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
@@ -258,7 +365,7 @@ def held(name: str, seen: Any, files: list[str]) -> bool:
     match name:
         case "fork bomb":
             return "started 0" in output
-        case "threads":
+        case "threads" | "threads with small stacks":
             started = output.partition("started ")[2]
             return error in ("timeout", "died") or int(started or "9999") < 200
         case "sleep for ever" | "compute for ever, deaf to signals" | "swallow every exception":
@@ -279,7 +386,15 @@ def held(name: str, seen: Any, files: list[str]) -> bool:
             return error == "RecursionError" and len(output) < 4500
         case "an exception that cannot be told":
             return error == "Evil"
-        case "fill the disk with one file" | "fill the disk with many files":
+        case "files on their way through a socket":
+            return clean and error in ("OSError", "PermissionError", "died")
+        case _ if name == FORGED:
+            return seen.value is None
+        case "text that is no text":
+            return error == "ValueError" and output.isascii() and "ud800" in output
+        case "an exception that is called timeout":
+            return not seen.ended
+        case _ if name.startswith("fill the disk") or name == "folders without end":
             return clean and error in ("OSError", "died")
         case _:
             return clean and bool(output.strip()) and error is None
@@ -298,7 +413,9 @@ async def attack(name: str, tier: str, given: dict[str, Any]) -> list[Any]:
         seen = await sandbox.run(ATTACKS[name])
         # Whatever happened, the sandbox works, again or still.
         after = await sandbox.run("print(1 + 1)")
-    good = held(name, seen, given["PLACES"]) and after.output == "2\n"
+    # A forged reply is one too many, so the one to the next code is what was asked before.
+    works = after.output == "2\n" or name == FORGED
+    good = held(name, seen, given["PLACES"]) and works
     return [good, f"{seen!r:.600} then {after!r:.200}"]
 
 

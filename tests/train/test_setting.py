@@ -101,8 +101,9 @@ def test_held_out_files_need_training_files(tmp_path: Path) -> None:
 def test_the_reward_is_checked_on_every_part_before_a_model_loads(tmp_path: Path) -> None:
     train = write_rows(tmp_path / "t.jsonl", rows(0, 4))
     val = write_rows(tmp_path / "v.jsonl", [{"id": "odd", "question": "?"}])
+    (tmp_path / "empty").mkdir()
     settings = config(
-        f"data.train_files={train}", f"data.val_files={val}", f"model.path={tmp_path}/no/model"
+        f"data.train_files={train}", f"data.val_files={val}", f"model.path={tmp_path}/empty"
     )
     with pytest.raises(RewardError, match="task 'odd'"):
         prepare(settings)

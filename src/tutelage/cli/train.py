@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+from tutelage.cli import train_options as options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,102 +25,32 @@ if TYPE_CHECKING:
 
 
 def train(
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE",
-            help="math: the embedded job, which needs nothing; rl: your own model and tasks; "
-            "sft: your own demonstrations; prompt AGENT.py: the prompt of your own agent; "
-            "planner: plans and workers (see tutelage train planner --help).",
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Any key; `tutelage config` lists them."),
-    ] = None,
-    algorithm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="rl or sft train weights; apo, gepa, screen, grips or auto search for prompts.",
-        ),
-    ] = None,
-    iterations: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Rounds of a prompt search; training steps else."),
-    ] = None,
-    train_size: Annotated[
-        str | None, typer.Option(metavar="N", help="Training tasks at most.")
-    ] = None,
-    val_size: Annotated[
-        str | None, typer.Option(metavar="N", help="Validation tasks at most.")
-    ] = None,
-    test_size: Annotated[str | None, typer.Option(metavar="N", help="Test tasks at most.")] = None,
-    runners: Annotated[
-        str | None, typer.Option(metavar="N", help="Prompt search: rollouts at once.")
-    ] = None,
-    rollouts: Annotated[
-        str | None, typer.Option(metavar="N", help="Prompt search: rollouts at most.")
-    ] = None,
-    budget_usd: Annotated[
-        str | None, typer.Option(metavar="X", help="Prompt search: US dollars at most.")
-    ] = None,
-    level: Annotated[
-        str | None,
-        typer.Option(metavar="default|hard", help="Difficulty of the embedded tasks."),
-    ] = None,
-    seed: Annotated[
-        str | None, typer.Option(metavar="N", help="Seed of every random draw.")
-    ] = None,
-    minutes: Annotated[
-        str | None, typer.Option(metavar="M", help="Stop after this many minutes.")
-    ] = None,
-    steps: Annotated[
-        str | None, typer.Option(metavar="N", help="Stop after this many steps.")
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Run folder; without it a new one below runs/."),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="PATH_OR_ID", help="Hugging Face model; without it a tiny one."),
-    ] = None,
-    train: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE", help="Training tasks (sft: demonstrations): JSON, JSONL, CSV, Parquet."
-        ),
-    ] = None,
-    val: Annotated[list[str] | None, typer.Option(metavar="FILE", help="Held-out tasks.")] = None,
-    test: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="Tasks seen only after training.")
-    ] = None,
-    tools: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Tools by name or as FILE.py:function.")
-    ] = None,
-    reward: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Reward by name or as FILE.py:function."),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keys from a JSON or TOML file.")
-    ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="postgresql://HOST/DATABASE instead of a file."),
-    ] = None,
-    otlp: Annotated[
-        str | None, typer.Option(metavar="URL", help="Collector that traces are sent to.")
-    ] = None,
-    allow_unsandboxed: Annotated[
-        bool,
-        typer.Option("--allow-unsandboxed", help="Run model-written code where no sandbox works."),
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Show the configuration, play one task, train nothing."),
-    ] = False,
+    recipe: options.Recipe,
+    overrides: options.Overrides = None,
+    algorithm: options.Algorithm = None,
+    iterations: options.Iterations = None,
+    train_size: options.TrainSize = None,
+    val_size: options.ValSize = None,
+    test_size: options.TestSize = None,
+    runners: options.Runners = None,
+    rollouts: options.Rollouts = None,
+    budget_usd: options.BudgetUsd = None,
+    level: options.Level = None,
+    seed: options.Seed = None,
+    minutes: options.Minutes = None,
+    steps: options.Steps = None,
+    output: options.Output = None,
+    model: options.Model = None,
+    train: options.Train = None,
+    val: options.Val = None,
+    test: options.Test = None,
+    tools: options.Tools = None,
+    reward: options.Reward = None,
+    config: options.Config = None,
+    store: options.Store = None,
+    otlp: options.Otlp = None,
+    allow_unsandboxed: options.AllowUnsandboxed = False,
+    dry_run: options.DryRun = False,
 ) -> None:
     """Train a policy, or search for a better prompt.
 
@@ -178,12 +110,17 @@ def _train(resolved: Resolved) -> None:
     from tutelage.cli.job import run_job
     from tutelage.train import jobs
     from tutelage.train.folder import RunFolder, create
+    from tutelage.train.places import interrupted
 
     live = "console" in resolved.config.trainer.logger
     # The job itself notes the warnings where the progress is shown.
     for line in _unused(resolved) if live else _remarks(resolved):
         typer.echo(line, err=True)
-    place = _place(resolved.config)
+    place = interrupted(resolved) if resolved.config.output is None else None
+    if place is not None:
+        typer.echo(f"Going on with {place}, which was cut off", err=True)
+    else:
+        place = _place(resolved.config)
     folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
     run_job(folder, lambda progress: jobs.train(resolved, folder, progress), live=live)
 

@@ -31,6 +31,9 @@ ALWAYS_COMPARE = ("grpo_passk", "maxrl")
 # Estimators that need no group: one rollout for each task unless the user says otherwise.
 SINGLE_ESTIMATORS = ("gae", "reinforce_plus_plus", "remax")
 
+# What the code agent runs its blocks with.
+CODE_TOOL = "python_executor"
+
 CPU_FIX = "trainer.device=cpu trains on the CPU and lists this key as unused."
 
 
@@ -142,7 +145,24 @@ def _gpu_memory(config: RunConfig, built: Built) -> Iterator[Problem]:
 
 def _engine(config: RunConfig, built: Built) -> Iterator[Problem]:
     yield from _among("agent.backend", config, built.backends)
-    yield from _among("agent.agent_type", config, built.agent_types)
+    if config.agent.agent_type == "gui" and "gui" not in built.agent_types:
+        yield Problem(
+            "agent.agent_type",
+            "gui",
+            "it acts on pages of a browser, and the browser is not built yet",
+            f"Built: {', '.join(built.agent_types)}. Use agent.agent_type=hf.",
+        )
+    else:
+        yield from _among("agent.agent_type", config, built.agent_types)
+    others = [name for name in config.agent.tools if name != CODE_TOOL]
+    if config.agent.agent_type == "code" and others and config.agent.use_agent:
+        yield Problem(
+            "agent.tools",
+            list(config.agent.tools),
+            f"the code agent runs Python and calls no tools, so it has no use for "
+            f"{', '.join(map(repr, others))}",
+            f"Use agent.tools=[{CODE_TOOL}], or another agent.agent_type.",
+        )
     if config.agent.template is not None and config.agent.template not in built.templates:
         yield _not_built("agent.template", config.agent.template, (*built.templates, "null"))
     for name in config.trainer.logger:

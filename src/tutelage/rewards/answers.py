@@ -51,6 +51,13 @@ def read_number(value: object) -> Fraction | None:
     return _value(match) if match else None
 
 
+def true_answer(answer: object) -> object:
+    """The answer of a task without its solution: `X` of a text that ends in `#### X` (GSM8K)."""
+    if isinstance(answer, str) and "####" in answer:
+        return answer.rpartition("####")[2].strip()
+    return answer
+
+
 def find_number(text: str) -> Fraction | None:
     """The number that a final text gives as its answer, or None.
 
@@ -94,10 +101,11 @@ def stated_answer(text: str) -> str | None:
 def normalise_text(text: str) -> str:
     """For comparing answers as strings: case, spacing, `$`, box and a final period do not count.
 
-    A text too long to be an answer is returned as it is.
+    Nor does what stands before the last `####`. A text too long to be an answer is returned as it
+    is.
     """
     boxed = _last_box(text[-SEARCHED_CHARS:])
-    text = text if boxed is None else boxed
+    text = str(true_answer(text)) if boxed is None else boxed
     if len(text) > SEARCHED_CHARS:
         return text
     text = unicodedata.normalize("NFC", text).replace("−", "-").casefold().strip().rstrip(".")

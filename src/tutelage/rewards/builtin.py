@@ -10,7 +10,13 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from tutelage.rewards.answers import find_number, normalise_text, read_number, relative_error
+from tutelage.rewards.answers import (
+    find_number,
+    normalise_text,
+    read_number,
+    relative_error,
+    true_answer,
+)
 from tutelage.rewards.function import reward
 
 EXACT_TOLERANCE = Fraction(1, 10**9)
@@ -32,7 +38,7 @@ def exact_number(prediction: str, answer: Any) -> float:
 
     An `answer` that is no number is compared as text.
     """
-    truth = read_number(answer)
+    truth = read_number(true_answer(answer))
     if truth is None:
         return _same_text(prediction, answer)
     given = find_number(prediction)
@@ -52,7 +58,7 @@ def numeric_partial_credit(prediction: str, answer: Any) -> dict[str, float]:
     The number is read from `answer is X`, `result: X`, or a text that is only a number. Part
     `exact` is 1.0 for the exact number alone.
     """
-    truth, given = read_number(answer), find_number(prediction)
+    truth, given = read_number(true_answer(answer)), find_number(prediction)
     if truth is None or given is None:
         return {"reward": 0.0, "exact": 0.0}
     if same_number(given, truth):

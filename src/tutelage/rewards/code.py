@@ -9,9 +9,10 @@ exits with is a pass. `code_tests.py` says what a test may look like and how it 
 from __future__ import annotations
 
 import ast
+import asyncio
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from tutelage.errors import ConfigError, RewardError
 from tutelage.rewards.code_tests import Case, Expression, Program, read_tests, substituted
@@ -119,7 +120,8 @@ class _Grader:
             found = await self._value(expression, case)
             try:
                 # The code may have forged the reply: what is no literal must not reach the test.
-                plain_value(found)
+                # A long value takes a while to read, and other rollouts wait for the event loop.
+                await asyncio.to_thread(plain_value, found)
             except ValueError:
                 return False, found.error == "timeout"
             values.append(str(found.value))
@@ -128,7 +130,7 @@ class _Grader:
     async def _value(self, expression: str, case: Expression) -> Execution:
         if not self._loaded:
             loaded = await self._tested.run_program(
-                f"{case.prelude}\n{self._code}" if case.prelude else self._code, name="solution"
+                f"{case.given}\n{self._code}" if case.given else self._code, name="solution"
             )
             if loaded.error is not None:
                 return loaded
@@ -139,21 +141,35 @@ class _Grader:
 
     async def _holds(self, case: Expression, values: list[str]) -> bool:
         """Whether the test is true of these values, which are plain data by now."""
+        if case.expected is not None and len(values) == 1:
+            return await asyncio.to_thread(_equals, values[0], case.expected, case.from_data)
         try:
-            test = substituted(case, values)
+            test = await asyncio.to_thread(substituted, case, values)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return False
-        if case.expected is not None and len(values) == 1:
-            try:
-                return bool(ast.literal_eval(values[0]) == ast.literal_eval(case.expected))
-            except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
-                return False
         if case.prelude:
             await self._referee.run_program(case.prelude)
         try:
             return plain_value(await self._referee.evaluate(f"bool({test})")) is True
         except ValueError:
             return False
+
+
+def _equals(given: str, wanted: str, from_data: bool) -> bool:
+    try:
+        found, expected = ast.literal_eval(given), ast.literal_eval(wanted)
+        return bool((_as_lists(found) if from_data else found) == expected)
+    except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+        return False
+
+
+def _as_lists(value: Any) -> Any:
+    """The value as JSON would have it: with lists for tuples, not as keys."""
+    if isinstance(value, (list, tuple)):
+        return [_as_lists(item) for item in cast("Sequence[Any]", value)]
+    if isinstance(value, dict):
+        return {key: _as_lists(item) for key, item in cast("dict[Any, Any]", value).items()}
+    return value
 
 
 def _same_output(given: str, wanted: str) -> bool:

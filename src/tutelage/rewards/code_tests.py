@@ -17,7 +17,7 @@ import ast
 import builtins
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 from tutelage.errors import RewardError
@@ -44,8 +44,12 @@ class Expression:
     test: str
     prelude: str = ""
     """What the tests import or define."""
+    given: str = ""
+    """The part of it that `asked` needs: all that the code under test may see of it."""
     expected: str | None = None
     """For a test `asked[0] == expected` with a literal: that literal."""
+    from_data: bool = False
+    """Whether that literal came from a file, where a tuple can only be written as a list."""
 
 
 Case: TypeAlias = Program | Expression
@@ -101,7 +105,8 @@ def _from_mapping(item: Mapping[str, Any], entry_point: str | None) -> Case:
     except SyntaxError as error:
         raise RewardError(f"the test's call {call!r} is no Python expression: {error}") from error
     expected = repr(item["expected"])
-    return Expression((str(call),), f"{_PLACE.format(0)} == {expected}", expected=expected)
+    test = f"{_PLACE.format(0)} == {expected}"
+    return Expression((str(call),), test, expected=expected, from_data=True)
 
 
 def _from_source(source: str, entry_point: str | None) -> list[Case]:
@@ -125,8 +130,51 @@ def _from_source(source: str, entry_point: str | None) -> list[Case]:
         else:
             raise _refused(statement)
     before = "\n".join(ast.unparse(statement) for statement in prelude)
-    known = {*dir(builtins), *_defined(prelude)}
-    return [_taken_apart(test, before, known) for test in asserts]
+    known = {*dir(builtins), *_defined(prelude)} - {entry_point}
+    cases = [_taken_apart(test, before, known) for test in asserts]
+    return [replace(case, given=_needed(case.asked, prelude)) for case in cases]
+
+
+def _needed(asked: Sequence[str], prelude: Sequence[ast.stmt]) -> str:
+    """The statements whose names the asked expressions use, and what those use in turn.
+
+    The others hold what is expected, and code that could read them would answer with them.
+    """
+    kept: list[ast.stmt] = []
+    wanted = {name for expression in asked for name in _names(ast.parse(expression))}
+    # From the last statement: what a name is made of stands before it.
+    for statement in reversed(_one_name_each(prelude)):
+        if wanted & (_defined([statement]) | _called_upon(statement)):
+            kept.append(statement)
+            wanted |= _names(statement)
+    return "\n".join(ast.unparse(statement) for statement in reversed(kept))
+
+
+def _one_name_each(prelude: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """`a, b = 1, 2` as two statements, so that one can be given without the other."""
+    parts: list[ast.stmt] = []
+    for statement in prelude:
+        pairs: list[tuple[ast.expr, ast.expr]] = []
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            left, right = statement.targets[0], statement.value
+            if isinstance(left, ast.Tuple) and isinstance(right, (ast.Tuple, ast.List)):
+                starred = any(isinstance(x, ast.Starred) for x in (*left.elts, *right.elts))
+                independent = not (_names(right) & _defined([statement]))
+                if len(left.elts) == len(right.elts) and independent and not starred:
+                    pairs = list(zip(left.elts, right.elts, strict=True))
+        made: list[ast.stmt] = [ast.Assign([name], value) for name, value in pairs]
+        parts += [ast.fix_missing_locations(part) for part in made] or [statement]
+    return parts
+
+
+def _names(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def _called_upon(statement: ast.stmt) -> set[str]:
+    """The names that `xs[0] = 1` or `x.y = 1` change."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return {root for target in targets if (root := _root(target)) is not None}
 
 
 def _of_check(
@@ -192,9 +240,14 @@ def _taken_apart(test: ast.expr, prelude: str, known: set[str]) -> Expression:
 
     changed = Ask().visit(copy.deepcopy(test))
     if not asked:
-        raise RewardError(f"the test {ast.unparse(test)!r:.120} does not use the code at all")
+        raise RewardError(
+            f"the test {ast.unparse(test)!r:.120} does not use the code at all; should its "
+            "function have the name of one of Python's own, name it in the task's 'entry_point'"
+        )
     ast.fix_missing_locations(changed)
-    return Expression(tuple(asked), ast.unparse(changed), prelude, _literal_after_equals(changed))
+    return Expression(
+        tuple(asked), ast.unparse(changed), prelude, expected=_literal_after_equals(changed)
+    )
 
 
 def _root(node: ast.AST) -> str | None:

@@ -15,7 +15,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from tutelage.rewards.answers import leading_number, normalise_text, read_number, stated_answer
+from tutelage.rewards.answers import (
+    leading_number,
+    normalise_text,
+    read_number,
+    stated_answer,
+    true_answer,
+)
 from tutelage.rewards.function import reward
 from tutelage.rewards.symbolic import SymbolicWorker
 from tutelage.tools.expression import MAX_LENGTH, ExpressionError, parse
@@ -33,9 +39,11 @@ _OPTION_MARKS = str.maketrans("", "", " \t\r\n()[].:*")
 _MIXED_NUMBER = re.compile(r"[0-9]\s*\\[dt]?frac")
 _LATEX_GROUPS = (
     (re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}"), r"((\1)/(\2))"),
+    (re.compile(r"\\[dt]?frac\s*([0-9])\s*([0-9])"), r"((\1)/(\2))"),
     (re.compile(r"\\sqrt\s*\{([^{}]*)\}"), r" sqrt(\1)"),
+    (re.compile(r"\\sqrt\s*([0-9a-z])(?![0-9a-z])"), r" sqrt(\1)"),
     (re.compile(r"\^\s*\{([^{}]*)\}"), r"^(\1)"),
-    (re.compile(r"\\(?:text|mathrm)\s*\{[^{}]*\}"), ""),
+    (re.compile(r"\\(?:text|mathrm)\s*\{(?![^{}]*(?:[0-9]|\bor\b|\band\b))[^{}]*\}"), ""),
 )
 _LATEX_WORDS = (
     (re.compile(r"\\(?:left|right|[,;! ])"), ""),
@@ -77,7 +85,7 @@ def math_grader(prediction: str, answer: Any) -> dict[str, float]:
 
 def grade(prediction: str, answer: Any, symbolic: Callable[[str, str], bool | None]) -> bool | None:
     """Whether a final text answers `answer`; None when `symbolic` could not decide in time."""
-    stated = stated_answer(prediction)
+    answer, stated = true_answer(answer), stated_answer(prediction)
     given = prediction if stated is None else stated
     if len(given) > MAX_LENGTH:
         return given.strip() == str(answer).strip()
@@ -142,8 +150,11 @@ def _same_expression(
 
 
 def right_side(text: str) -> str:
-    """`X` of `... = X`, of `= around X`, and of a plain `X`; inequalities stay whole."""
-    if not re.search(r"[<>!≤≥≠]|==", text):
+    """`X` of `... = X`, of `= around X`, and of a plain `X`.
+
+    Inequalities, and texts that leave a choice (`x = 5 or x = 6`), stay whole.
+    """
+    if not re.search(r"[<>!≤≥≠]|==|\b(?:or|and|not)\b", text):
         text = text.rpartition("=")[2]
     return _AROUND.sub("", text.strip()).strip().rstrip(".")
 
@@ -188,7 +199,10 @@ def float_value(text: str) -> float:
     try:
         if number is not None:
             return float(number)
-        value = parse(plain_math(text), FloatAlgebra({}))
+        plain = plain_math(text)
+        # What was LaTeX may be a number now, as `50\\%` is.
+        number = read_number(plain)
+        value = parse(plain, FloatAlgebra({})) if number is None else float(number)
     except OverflowError:
         raise ExpressionError("too large") from None
     except ExpressionError:
@@ -209,7 +223,10 @@ def variables_of(text: str) -> frozenset[str]:
     if read_number(text) is not None:
         return frozenset()
     try:
-        return parse(plain_math(text), VariablesAlgebra())
+        plain = plain_math(text)
+        if read_number(plain) is not None:
+            return frozenset()
+        return parse(plain, VariablesAlgebra())
     except ExpressionError:
         if leading_number(text) is None:
             raise

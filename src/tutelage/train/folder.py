@@ -244,6 +244,15 @@ def locked(folder: RunFolder) -> Generator[None]:
         yield
 
 
+def is_free(folder: RunFolder) -> bool:
+    """Whether no process works on a run."""
+    try:
+        with locked(folder):
+            return True
+    except RunError:
+        return False
+
+
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         return

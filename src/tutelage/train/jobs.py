@@ -30,6 +30,7 @@ from tutelage.train.learner import check_models
 from tutelage.train.loggers import check_loggers, open_loggers
 from tutelage.train.measure import measure_before_or_after
 from tutelage.train.phases import COLD, CONTROL, RL, SFT
+from tutelage.train.places import changed_sections, check_checkpoint, check_something_is_left
 from tutelage.train.progress import Progress
 from tutelage.train.report import write_report
 from tutelage.train.rl import run_rl
@@ -60,7 +61,10 @@ def train(
         return resume(folder, progress, given)
     state, tensors = checkpoint.State(), dict[str, Any]()
     if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
-        state, tensors = checkpoint.load(Path(trainer.resume_from_path))
+        start = Path(trainer.resume_from_path)
+        check_checkpoint(start)
+        state, tensors = checkpoint.load(start)
+        check_something_is_left(start, state, (RL, SFT))
         state.metrics_lines = 0
     with locked(folder):
         # What is wrong with the input is found before anything is written.
@@ -118,9 +122,14 @@ def _prepare(
 def dry_run(resolved: Resolved) -> Rollout | Preview:
     """Play one task end to end with the untrained policy, or show what would be learned; nothing
     is written."""
+    trainer = resolved.config.trainer
+    check_loggers(trainer.logger)
+    if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
+        check_checkpoint(Path(trainer.resume_from_path))
     setting = _prepare(resolved.config)
     if setting.lessons is not None:
         return preview(setting, setting.lessons)
+    check_models(setting.policy, setting.config)
     engine = setting.engine(slots=1)
     spec = Spec(setting.tasks.train[0], Mode.VAL, "dry-run", 0, setting.seeds.child("dry-run"))
     settings = RunnerSettings("dry-run", timeout=resolved.config.agent.timeout)
@@ -134,9 +143,7 @@ def dry_run(resolved: Resolved) -> Rollout | Preview:
 
 def _same_run(resolved: Resolved, folder: RunFolder) -> None:
     """Refuse to go on in the folder of a run with another configuration."""
-    before = Resolved.from_json(folder.config.read_text()).config.model_dump(mode="json")
-    now = resolved.config.model_dump(mode="json")
-    changed = [key for key in now if now[key] != before[key] and key != "output"]
+    changed = changed_sections(resolved, folder)
     if changed or resolved.config.trainer.resume_mode != "auto":
         what = f"differs in {', '.join(changed)}" if changed else "exists already"
         raise RunError(

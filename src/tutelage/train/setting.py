@@ -28,6 +28,7 @@ from tutelage.tools.tool import Tool
 from tutelage.train.given import Given, LiveAgent
 from tutelage.train.lessons import Lessons
 from tutelage.train.machine import Choice, choose, set_threads
+from tutelage.train.places import check_models_are_there
 from tutelage.types import INPUT_FIELDS, Sampling, Task, ToolSpec
 
 EMBEDDED_TOOLS = ("calculator", "sum_1_to_n", "lookup")
@@ -119,6 +120,7 @@ def prepare(
 ) -> Setting:
     """Make the setting of a run. `policy_folder` overrides where the policy comes from (resume);
     `given` is the Python agent with its tasks, where there is one."""
+    check_models_are_there(config)
     seeds = SeedTree(config.seed)
     tasks = load_tasks(config) if given is None else _given_tasks(config, given)
     tools = load_tools(config)

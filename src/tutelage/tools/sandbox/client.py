@@ -28,11 +28,12 @@ from typing import Any
 
 from tutelage.errors import ConfigError
 from tutelage.tools.sandbox.channel import HEADER, LONGEST, packed
-from tutelage.tools.sandbox.limits import TIERS, Limits, Tier
+from tutelage.tools.sandbox.limits import MAX_VALUE, TIERS, Limits, Tier
 
 OPEN_SECONDS = 20.0
 """For starting an interpreter, which takes milliseconds unless the machine is choked."""
 _CLOSE_SECONDS = 5.0
+_ENDED = ("timeout", "died")
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 """All that a sandbox finds in its environment: hashes, and with them the order of sets, repeat."""
 
@@ -55,7 +56,7 @@ class Execution:
     @property
     def ended(self) -> bool:
         """Whether the interpreter, and its state, are gone."""
-        return self.error in ("timeout", "died")
+        return self.error in _ENDED
 
 
 class Sandbox:
@@ -129,14 +130,23 @@ class Sandbox:
 
 
 def _read(reply: dict[str, Any], limits: Limits) -> Execution:
-    """A reply, which the code may have forged: only text of bounded length comes through."""
+    """A reply, which the code may have forged: only text of bounded length comes through.
+
+    What is no character (half a surrogate pair) could be neither stored nor tokenised, so it comes
+    out as Python would write it. An exception cannot pass for an interpreter that ended.
+    """
     output, error, value = (reply.get(key) for key in ("output", "error", "value"))
     bound = limits.output + 200
+    name = None if error is None else _characters(str(error)[:100]) or "Exception"
     return Execution(
-        str(output or "")[:bound],
-        None if error is None else str(error)[:100],
-        value if isinstance(value, str) else None,
+        _characters(str(output or "")[:bound]),
+        f"{name}Exception" if name in _ENDED else name,
+        value if isinstance(value, str) and len(value) <= MAX_VALUE else None,
     )
+
+
+def _characters(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def plain_value(execution: Execution) -> Any:

@@ -24,8 +24,8 @@ _SYSTEM_FOLDERS = ("/usr", "/lib", "/lib64", "/bin", "/sbin")
 _SYSTEM_FILES = ("/etc/ld.so.cache",)
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _OPEN_FILES = 64
-_TASKS = 64
-"""Threads of one process."""
+TASKS = 64
+"""Threads of one process; in the tier `rlimit` the watcher counts them (`watching.py`)."""
 
 
 def python_folders() -> list[str]:
@@ -95,12 +95,13 @@ def restrict(tier: Tier, limits: Limits, folders: list[str], home: str) -> None:
     if tier == "rlimit":
         readable = [*folders, *_SYSTEM_FILES, *_DEVICES[1:]]
         system.only_these_files(readable, [home, "/dev/null"])
-    system.install_filter(seccomp.program(os.getpid(), one_process=one))
+    shared = tier != "namespaces"
+    system.install_filter(seccomp.program(os.getpid(), one_process=one, shared_files=shared))
 
 
 def _limit_resources(tier: Tier, limits: Limits, one: bool) -> None:
     # The first process of the namespace counts too.
-    tasks = _TASKS if one else limits.processes + 1
+    tasks = TASKS if one else limits.processes + 1
     wanted = {
         resource.RLIMIT_AS: limits.memory,
         resource.RLIMIT_FSIZE: limits.disk,

@@ -14,6 +14,9 @@ TIERS: tuple[Tier, ...] = ("namespaces", "rlimit", "none")
 """From the strongest to no protection at all."""
 
 MIB = 1 << 20
+MAX_VALUE = 1 << 17
+"""Characters of a value that is handed out; reading one takes the reader a thousand times as much
+memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,17 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
 _PROGRAMS: dict[str, tuple[int | None, int | None]] = {
     "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281),
 }  # fmt: skip
+# What Landlock has no right for: a file's mode, owner, times and attributes; and files on their way
+# through a socket, which nobody could count.
+_ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
+    "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
+    "chown": (92, None), "lchown": (94, None), "fchown": (93, 55), "fchownat": (260, 54),
+    "utime": (132, None), "utimes": (235, None), "futimesat": (261, None), "utimensat": (280, 88),
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
+    "removexattrat": (466, 466), "file_setattr": (469, 469),
+    "sendmsg": (46, 211), "sendmmsg": (307, 269),
+}  # fmt: skip
 _CLONE, _CLONE3 = (56, 220), (435, 435)
 _KILL, _TGKILL, _PRLIMIT = (62, 129), (234, 131), (302, 261)
 _FCNTL, _IOCTL = (72, 25), (16, 29)
@@ -56,7 +67,8 @@ _CLONE_THREAD = 0x00010000
 _NEW_NAMESPACES = 0x7E020080
 # A file can be told to send a signal of choice to a process of choice when it becomes readable.
 _FCNTL_SIGNALS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX
-_IOCTL_REFUSED = (0x5412, 0x8901, 0x8902)  # TIOCSTI, FIOSETOWN, SIOCSPGRP
+# TIOCSTI, FIOSETOWN, SIOCSPGRP, FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR
+_IOCTL_REFUSED = (0x5412, 0x8901, 0x8902, 0x40086602, 0x401C5820)
 
 _LOAD, _RETURN = 0x20, 0x06
 _EQUAL, _GREATER_EQUAL, _ANY_BIT = 0x15, 0x35, 0x45
@@ -70,10 +82,12 @@ def supported() -> bool:
     return os.uname().machine in _ARCHITECTURES
 
 
-def program(own_pid: int, *, one_process: bool) -> bytes:
+def program(own_pid: int, *, one_process: bool, shared_files: bool = False) -> bytes:
     """The filter for a process; with `one_process` it can start no other.
 
-    Signals and limits can be set for `own_pid` alone. Raises `OSError` on an unknown machine.
+    With `shared_files` it sees the file system of everyone, and may change the mode, owner, times
+    and attributes of no file. Signals and limits can be set for `own_pid` alone. Raises `OSError`
+    on an unknown machine.
     """
     machine = os.uname().machine
     if machine not in _ARCHITECTURES:
@@ -82,7 +96,7 @@ def program(own_pid: int, *, one_process: bool) -> bytes:
     refuse = _step(_RETURN, _ERRNO | errno.EPERM)
     code = [_step(_LOAD, _ARCH), _step(_EQUAL, audit, 1, 0), _step(_RETURN, _KILL_PROCESS)]
     code += [_step(_LOAD, _NR), _step(_GREATER_EQUAL, _X32, 0, 1), refuse]
-    table = {**_REFUSED, **_PROGRAMS} if one_process else _REFUSED
+    table = _REFUSED | (_PROGRAMS if one_process else {}) | (_ATTRIBUTES if shared_files else {})
     for numbers in table.values():
         number = numbers[at]
         if number is not None:

@@ -27,7 +27,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from tutelage.tools.sandbox import confine, system
+from tutelage.tools.sandbox import confine, system, watching
 from tutelage.tools.sandbox.channel import packed, receive
 from tutelage.tools.sandbox.limits import Limits, Tier
 from tutelage.tools.sandbox.worker import Interpreter
@@ -38,8 +38,6 @@ _PRELOADED = (
     "typing",
 )  # fmt: skip
 _WATCH_SECONDS = 0.1
-_DISK_SLACK = 64 << 10
-"""For folders and for blocks that a file does not fill."""
 _DYNAMIC_USERS = (61184, 65520)
 """User ids that systemd sets aside for services: never those of a person."""
 
@@ -111,28 +109,18 @@ def _watch(
     finally:
         _kill_all(child)
         if home:
-            shutil.rmtree(home, ignore_errors=True)
+            watching.remove(home)
 
 
 def _wait(child: int, lifeline: int, home: str, limits: Limits) -> None:
-    """Until the child ends, the client lets go, or the folder is larger than allowed."""
+    """Until the child ends, the client lets go, or it uses more than allowed."""
     ended = os.pidfd_open(child)
     poll = select.poll()
     poll.register(lifeline, select.POLLIN | select.POLLHUP | select.POLLRDHUP)
     poll.register(ended, select.POLLIN)
     while not poll.poll(_WATCH_SECONDS * 1000 if home else None):
-        if _size(home) > limits.disk + _DISK_SLACK:
+        if watching.uses_too_much(child, home, limits.disk, confine.TASKS):
             return
-
-
-def _size(folder: str) -> int:
-    total = 0
-    for place, _, files in os.walk(folder):
-        for file in files:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(place, file)).st_blocks * 512
-        total += 4096
-    return total
 
 
 def _kill_all(child: int) -> None:

@@ -18,10 +18,10 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
+from tutelage.tools.sandbox.limits import MAX_VALUE
+
 _PLAIN = (int, float, complex, bool, str, bytes, type(None))
 _MAX_DEPTH = 50
-_MAX_VALUE = 1 << 20
-"""Characters of a value that is handed out."""
 
 
 class Interpreter:
@@ -109,7 +109,7 @@ def literal(value: object, depth: int = 0) -> str | None:
         return "1e999" if value == float("inf") else "-1e999"
     if kind in _PLAIN:
         text = repr(value)
-        return text if len(text) <= _MAX_VALUE else None
+        return text if len(text) <= MAX_VALUE else None
     if depth >= _MAX_DEPTH:
         return None
     if kind is dict:
@@ -133,7 +133,7 @@ def _joined(start: str, parts: list[str | None], end: str) -> str | None:
     if any(part is None for part in parts):
         return None
     text = start + ", ".join(part for part in parts if part is not None) + end
-    return text if len(text) <= _MAX_VALUE else None
+    return text if len(text) <= MAX_VALUE else None
 
 
 def _told(error: BaseException, name: str) -> str:
