@@ -9,7 +9,7 @@ from typing import Any
 
 from agno.agent import Agent, RunCompletedEvent
 from agno.models.openai import OpenAILike, OpenAIResponses
-from calculator import INSTRUCTIONS, MAX_TURNS, Server, calculator, program
+from calculator import INSTRUCTIONS, MAX_TURNS, Server, calculator, http_client, program
 
 from tutelage import rollout
 
@@ -18,7 +18,12 @@ async def solve(question: str, server: Server) -> str:
     """The agent's answer to a question."""
     model = OpenAIResponses if server.api == "responses" else OpenAILike
     agent = Agent(
-        model=model(id=server.model, base_url=server.base_url, api_key=server.api_key),
+        model=model(
+            id=server.model,
+            base_url=server.base_url,
+            api_key=server.api_key,
+            client_params={"http_client": http_client()},
+        ),
         instructions=INSTRUCTIONS,
         tools=[calculator],
         tool_call_limit=MAX_TURNS - 1,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from calculator import INSTRUCTIONS, MAX_TURNS, Server, calculator, program
+from calculator import INSTRUCTIONS, MAX_TURNS, Server, calculator, http_client, program
 from pydantic_ai import Agent, UsageLimits
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -18,7 +18,9 @@ from tutelage import rollout
 async def solve(question: str, server: Server) -> str:
     """The agent's answer to a question."""
     of = OpenAIResponsesModel if server.api == "responses" else OpenAIChatModel
-    provider = OpenAIProvider(base_url=server.base_url, api_key=server.api_key)
+    provider = OpenAIProvider(
+        base_url=server.base_url, api_key=server.api_key, http_client=http_client()
+    )
     agent = Agent(
         of(server.model, provider=provider), instructions=INSTRUCTIONS, tools=[calculator]
     )

@@ -142,6 +142,10 @@ class ToolSpec:
         }
 
 
+UNBOUNDED = 1 << 20
+"""`max_tokens` where nobody named a limit: a reply ends by itself, or with the context."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How to sample one call. `temperature` 0 is greedy; `top_p` 1 and `top_k` 0 are off."""

@@ -7,14 +7,19 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from tests.train.prompt_parts import KEY, files_with, served
 from typer.testing import CliRunner
 
+from tutelage.algorithms.prompt.budget import Spend
+from tutelage.algorithms.prompt.watch import Round, Standing
 from tutelage.cli import build_app
+from tutelage.cli.prompt_view import round_lines, show_sealed
 
 HINT = "'hints=\"Be kind.\"'"
 SMALL = "--train-size 5 --val-size 8 --test-size 50"
@@ -178,8 +183,11 @@ def test_auto_says_why() -> None:
         ("train math --algorithm grips beam=3", "does not use it"),
         ("train math --algorithm rl --runners 3", "--runners"),
         ("train math --algorithm screen --test x.jsonl", "--train"),
+        ("train math --algorithm screen --steps 3", "--iterations N"),
+        ("train math --algorithm screen --level hard", "one difficulty"),
+        ("train math --algorithm screen --otlp nowhere --dry-run", "no OTLP/HTTP endpoint"),
         ("train prompt", "tutelage train prompt AGENT.py"),
-        ("train prompt nothing.py --train x.jsonl", "nothing.py"),
+        ("train prompt nothing.py --train x.jsonl", "no agent file 'nothing.py'"),
         ("prompts tree nothing", "nothing"),
         ("prompts diff nothing", "nothing"),
         ("resume nothing --allow-changes", "nothing"),
@@ -204,3 +212,31 @@ def test_an_agent_that_fails_scores_nothing_and_says_why(here: Path) -> None:
     assert "Verdict: no evidence" in said
     journal = (here / "run" / "journal.db").read_bytes()
     assert b"ZeroDivisionError" in journal
+
+
+def sealed(tasks: int, verdict: str) -> dict[str, Any]:
+    """A sealed test of result.json."""
+    gap = {"mean": 0.1, "low": 0.05, "high": 0.2, "wins": 8, "losses": 0, "ties": tasks - 8}
+    ends = {"seed_reward": 0.5, "best_reward": 0.6, "seed_exact": 0.5, "best_exact": 0.6}
+    told = {"tasks": tasks, "verdict": verdict, "looks": 1, "p_value": 0.0078}
+    return {**told, **ends, "reward": gap, "exact": gap}
+
+
+def test_a_verdict_says_what_it_rests_on() -> None:
+    def said(tasks: int, verdict: str, *, same: bool = False) -> str:
+        console = Console(file=StringIO(), width=120, record=True)
+        show_sealed(console, sealed(tasks, verdict), same=same)
+        return console.export_text()
+
+    assert "the interval lies above 0" in said(50, "improved")
+    few = said(20, "improved")
+    assert "sign test, p = 0.0078" in few
+    assert "interval lies" not in few
+    assert "no better prompt was found" in said(50, "no evidence", same=True)
+
+
+def test_one_loss_is_a_loss() -> None:
+    standing = Standing("cand_1", "rewrite", "dropped", "behind", 8, 0.5, 0.5, 1, 1, 6)
+    spent = Spend(rollouts=8)
+    found = Round(1, {"prompt": "p"}, "val", (), (standing,), "cand_0", {"prompt": "p"}, spent)
+    assert "1 win, 1 loss, 6 ties" in "\n".join(round_lines(found, 120))

@@ -15,6 +15,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from tutelage.testing import tiny_policy
+
 from .conftest import Tutelage
 
 
@@ -82,7 +84,10 @@ def test_requests_are_passed_on_to_another_server_and_recorded(tmp_path: Path) -
             assert ask(said).status_code >= 400
     first, _ = map(json.loads, record.read_text().splitlines())
     assert first["reply"] == {"role": "assistant", "content": "from afar"}
-    assert first["token_ids"] == []
+    # The other server is a gateway, which gives token ids when it is asked for them.
+    assert bytes(first["token_ids"][:-1]) == b"from afar"
+    assert len(first["logprobs"]) == len(first["token_ids"])
+    assert first["usage"] == {"input_tokens": len("user: hi"), "output_tokens": 10}
 
 
 def test_a_secret_is_the_key_and_is_not_shown(tmp_path: Path) -> None:
@@ -104,7 +109,7 @@ def test_serving_a_script_loads_neither_torch_nor_transformers(tmp_path: Path) -
         "import sys, tutelage.cli.serve as serve\n"
         "serve._wait = lambda gateway: None\n"
         f"serve.serve(scripted=__import__('pathlib').Path({str(script)!r}), target=None,"
-        " host='127.0.0.1', port=0, secret=None, record=None, temperature=1.0)\n"
+        " host='127.0.0.1', port=0, secret=None, record=None)\n"
         "print(sorted({'torch', 'transformers', 'sqlalchemy'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -112,8 +117,6 @@ def test_serving_a_script_loads_neither_torch_nor_transformers(tmp_path: Path) -
 
 
 def test_a_policy_is_served(tmp_path: Path, one_thread: None) -> None:
-    from tutelage.testing import tiny_policy
-
     tiny_policy().save(tmp_path / "policy")
     with serving(str(tmp_path / "policy"), "--slots", "2") as (said, _):
         answers = [ask(said, max_tokens=5, seed=3, logprobs=True).json() for _ in range(2)]
@@ -135,7 +138,12 @@ def test_a_policy_is_served(tmp_path: Path, one_thread: None) -> None:
         (("--scripted", "good.jsonl", "--record", "no/where"), "cannot write"),
         (("nothing",), "nothing"),
         (("--scripted", "good.jsonl", "--upstream", "http://x/v1"), "needs the name"),
+        (("--upstream", "http://x/v1"), "needs the name"),
         (("model", "--upstream", "nowhere"), "is no URL"),
+        (("--scripted", "good.jsonl", "--slots", "4", "--seed", "1"), "--slots and --seed"),
+        (("--scripted", "good.jsonl", "--temperature", "0"), "--temperature"),
+        (("model", "--upstream", "http://x/v1", "--max-length", "9"), "--max-length"),
+        (("model", "--max-length", "1000"), "256 positions"),
     ],
 )
 def test_what_cannot_be_served_is_a_users_error(
@@ -143,6 +151,8 @@ def test_what_cannot_be_served_is_a_users_error(
 ) -> None:
     tmp_path.joinpath("bad.jsonl").write_text("{\n")
     tmp_path.joinpath("good.jsonl").write_text('{"content": "x"}\n')
+    if args[:1] == ("model",):
+        tiny_policy().save(tmp_path / "model")
     result = tutelage("serve", *args)
     assert result.exit_code == 2
     assert told in result.stderr

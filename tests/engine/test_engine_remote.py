@@ -9,12 +9,21 @@ from typing import Any
 import httpx2
 import pytest
 
-from tutelage.engine.remote import RemoteChatClient
+from tutelage.engine.remote import RemoteChatClient, RemoteServers, Server
 from tutelage.errors import ContextOverflowError, EngineError, RemoteError
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.gateway.scripted import ScriptedReply
 from tutelage.rollouts.rows import build_rows
-from tutelage.types import Constraint, Message, Sampling, StopReason, ToolCall, ToolSpec
+from tutelage.seeds import SeedTree
+from tutelage.types import (
+    UNBOUNDED,
+    Constraint,
+    Message,
+    Sampling,
+    StopReason,
+    ToolCall,
+    ToolSpec,
+)
 
 ASK = [Message("user", "hi")]
 SAMPLING = Sampling(temperature=0.5, max_tokens=9)
@@ -215,3 +224,75 @@ async def test_it_speaks_to_our_own_gateway_with_token_ids() -> None:
         assert ours.sampled.raw_logprobs == theirs.sampled.raw_logprobs
         assert [c.id for c in ours.reply.tool_calls] == [c.id for c in theirs.reply.tool_calls]
     await remote.close()
+
+
+# ------------------------------------------------------------ other words for a field
+
+
+def worded(*refused: str) -> tuple[list[set[str]], httpx2.MockTransport]:
+    """A server that refuses these fields by name; and the fields of each request."""
+    seen: list[set[str]] = []
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        fields = set(json.loads(request.content))
+        seen.append(fields & {"max_tokens", "max_completion_tokens", "seed"})
+        found = next((name for name in refused if name in fields), None)
+        if found is None:
+            return completion()
+        hint = "Use 'max_completion_tokens' instead." if found == "max_tokens" else ""
+        told = {"message": f"Unsupported parameter: {found!r}. {hint}", "param": found}
+        return httpx2.Response(400, json={"error": told})
+
+    return seen, httpx2.MockTransport(handle)
+
+
+async def test_a_server_is_asked_in_the_words_that_it_takes() -> None:
+    seen, transport = worded("max_tokens", "seed")
+    asked = RemoteChatClient("http://up/v1", transport=transport)
+    for _ in range(2):
+        assert (await asked.chat(ASK, sampling=SAMPLING, seed=3)).reply.content == "hello"
+    old, new = {"max_tokens", "seed"}, {"max_completion_tokens"}
+    assert seen == [old, new | {"seed"}, new, new]
+
+
+async def test_the_clients_of_one_server_share_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, transport = worded("max_tokens")
+    monkeypatch.setattr("tutelage.engine.remote.httpx2.AsyncHTTPTransport", lambda **_: transport)
+    servers = RemoteServers({"main": Server("http://up/v1", "big")})
+    for i in range(2):
+        await servers("main", SeedTree(i)).chat(ASK, sampling=SAMPLING)
+    assert seen == [{"max_tokens"}, {"max_completion_tokens"}, {"max_completion_tokens"}]
+
+
+async def test_another_refusal_stays_one() -> None:
+    told = {"error": {"message": "temperature and max_completion_tokens are not supported"}}
+    asked, seen = client(httpx2.Response(400, json=told))
+    with pytest.raises(RemoteError, match="not supported"):
+        await asked.chat(ASK, sampling=SAMPLING)
+    assert len(seen) == 2  # with the other name, and no third time
+
+
+async def test_a_request_without_a_limit_leaves_it_to_the_server() -> None:
+    remote, seen = client(completion())
+    await remote.chat(ASK, sampling=Sampling(max_tokens=UNBOUNDED))
+    assert "max_tokens" not in json.loads(seen[0].content)
+
+
+async def test_token_ids_are_asked_for_until_the_server_refuses_them() -> None:
+    fields: list[set[str]] = []
+
+    def handle(request: httpx2.Request) -> httpx2.Response:
+        sent = set(json.loads(request.content)) & {"return_token_ids", "logprobs"}
+        fields.append(sent)
+        if not sent:
+            return completion()
+        told = {"message": "Unrecognized request argument supplied: return_token_ids"}
+        return httpx2.Response(400, json={"error": told})
+
+    transport = httpx2.MockTransport(handle)
+    remote = RemoteChatClient("http://up/v1", token_ids=True, transport=transport)
+    for _ in range(2):
+        call = await remote.chat(ASK, sampling=SAMPLING)
+        assert call.reply.content == "hello"
+        assert remote.usage(call) == (7, 3)
+    assert fields == [{"return_token_ids", "logprobs"}, set(), set()]

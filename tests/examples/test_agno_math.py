@@ -37,19 +37,17 @@ pytest.importorskip("agno", reason="agno is not installed: examples/frameworks/r
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Any:
     """`example("grader")`: a module of the example."""
-    monkeypatch.syspath_prepend(str(EXAMPLES / "frameworks"))
     monkeypatch.syspath_prepend(str(HERE))
     return lambda name: importlib.import_module(f"training.{name}")
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the example's folder beside the one that it shares code with."""
-    to = tmp_path_factory.mktemp("examples")
-    for name in ("agno_math", "frameworks"):
-        leave = shutil.ignore_patterns("runs", "agno_memory_training.db", ".env", "__pycache__")
-        shutil.copytree(EXAMPLES / name, to / name, ignore=leave)
-    return to / "agno_math"
+    """A copy of the example's folder, somewhere else: it needs nothing beside it."""
+    to = tmp_path_factory.mktemp("examples") / "agno_math"
+    leave = shutil.ignore_patterns("runs", "agno_memory_training.db", ".env", "__pycache__")
+    shutil.copytree(EXAMPLES / "agno_math", to, ignore=leave)
+    return to
 
 
 @pytest.fixture(scope="module")
@@ -323,7 +321,8 @@ def test_a_collector_that_is_down_is_one_warning(place: Path, simulator: SimpleN
 @pytest.fixture
 def base(example: Any, place: Path) -> Path:
     """A first policy that has seen a few requests and knows nothing yet."""
-    cold_start = importlib.import_module("cold_start")
+    make = example("policy").base_policy
+    cold_start = importlib.import_module("cold_start")  # the example found its folder
     recipe = cold_start.Recipe(
         tasks=40,
         held_out=4,
@@ -334,7 +333,6 @@ def base(example: Any, place: Path) -> Path:
         mixed_steps=2,
     )
     said: list[str] = []
-    make = example("policy").base_policy
     where = place / "runs" / "base"
     told = asyncio.run(make(where, recipe=recipe, say=said.append))
     assert told["prompt_tokens"] > 100

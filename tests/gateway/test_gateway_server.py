@@ -160,6 +160,17 @@ def test_tokens_arrive_while_others_are_still_sampled(live: Live) -> None:
     assert rest[-1] == "data: [DONE]"
 
 
+def test_who_sends_too_much_can_read_the_answer(live: Live) -> None:
+    gateway = live(limits=Limits(body_bytes=1 << 20))
+    door = gateway.open("r", "a", ScriptedClient(["ok"]))
+    with connect(gateway) as sock:
+        # More than the buffers between us hold: were it refused unread, this would break.
+        sock.sendall(head(door, 7 << 20) + b"x" * (7 << 20))
+        answer = read_all(sock)
+    assert b"413" in answer
+    assert b"request_too_large" in answer
+
+
 def test_bodies_that_are_too_large_are_refused_unread(live: Live) -> None:
     gateway = live(limits=Limits(body_bytes=1000))
     door = gateway.open("r", "a", ScriptedClient(["ok"]))
@@ -170,7 +181,7 @@ def test_bodies_that_are_too_large_are_refused_unread(live: Live) -> None:
         assert b"413" in read_all(sock)
     with connect(gateway) as sock:  # not announced
         raw = head(door, 0).replace(b"content-length: 0", b"transfer-encoding: chunked")
-        sock.sendall(raw + b"800\r\n" + b"x" * 2048 + b"\r\n")
+        sock.sendall(raw + b"4000\r\n" + b"x" * 16384 + b"\r\n")
         assert b"413" in read_all(sock)
     assert ask(door).status_code == 200
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import gc
+import threading
+from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +24,14 @@ def client(live: Live, *script: Any) -> tuple[Any, ScriptedClient]:
     scripted = ScriptedClient(script)
     door = live().open("r", "a", scripted)
     return openai.OpenAI(base_url=door.base_url, api_key=door.api_key), scripted
+
+
+@pytest.fixture
+def by_hand() -> Generator[None]:
+    """Garbage is collected when a test says so."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def test_a_tool_loop_over_chat_completions(live: Live) -> None:
@@ -85,3 +97,33 @@ def test_the_sdk_repeats_what_may_succeed_and_nothing_else(live: Live) -> None:
     with pytest.raises(openai.AuthenticationError):
         other.models.list()
     assert [m.id for m in api.models.list()] == ["policy"]
+
+
+async def test_a_client_that_is_dropped_takes_no_connection_with_it(
+    live: Live, by_hand: None
+) -> None:
+    gateway = live()
+    door = gateway.open("r", "a", ScriptedClient(["x"]))
+    make = partial(openai.AsyncOpenAI, base_url=door.base_url, api_key=door.api_key)
+
+    async def ask(api: Any) -> str:
+        answer = await api.chat.completions.create(model="m", messages=ASK)
+        return answer.choices[0].message.content
+
+    second = make()
+    assert await ask(make()) == "x"  # a client for one rollout, never closed, as agno makes them
+    collected, waits = threading.Event(), threading.Event()
+
+    async def collect_and_work() -> None:
+        gc.collect()  # closes the first connection, whose file number is free again
+        collected.set()
+        waits.wait(20)  # as during an engine's step; the second connection takes that number
+
+    work = gateway.submit(collect_and_work())
+    await asyncio.to_thread(collected.wait)
+    asked = asyncio.create_task(ask(second))
+    await asyncio.sleep(0.3)
+    waits.set()
+    assert await asyncio.wait_for(asked, 20) == "x"
+    work.result()
+    await second.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tutelage.tasks.prompted import prompted_tasks
 from tutelage.train import prompt_policy as module
 from tutelage.train.progress import Silent
 from tutelage.train.prompt_policy import (
+    RECORD,
     Recipe,
     built_policy,
     cache_folder,
@@ -121,6 +123,20 @@ def test_what_a_killed_build_left_is_cleared(tmp_path: Path) -> None:
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == [folder]
 
 
+def test_only_the_policies_that_were_used_last_are_kept(tmp_path: Path) -> None:
+    for age, name in enumerate(["older", "old", "recent", "used"]):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / RECORD).write_text("{}")
+        os.utime(tmp_path / name / RECORD, (age, age))
+    (tmp_path / "mine").mkdir()  # no policy of the cache
+    folder = built_policy(tmp_path, recipe=TINY).folder
+    left = {path.name for path in tmp_path.iterdir() if path.is_dir()}
+    assert left == {folder.name, "recent", "used", "mine"}
+    os.utime(folder / RECORD, (0, 0))
+    assert not built_policy(tmp_path, recipe=TINY).fresh
+    assert (folder / RECORD).stat().st_mtime > 0
+
+
 def test_who_comes_while_it_is_built_waits_for_it(tmp_path: Path) -> None:
     waiting = threading.Event()
     found: list[bool] = []
@@ -143,12 +159,12 @@ def test_who_comes_while_it_is_built_waits_for_it(tmp_path: Path) -> None:
             if self.other is None:
                 self.other = threading.Thread(target=come)
                 self.other.start()
-                assert waiting.wait(60)
+                assert waiting.wait(600)
 
     first = First()
     assert built_policy(tmp_path, recipe=TINY, progress=first).fresh
     assert first.other is not None
-    first.other.join(60)
+    first.other.join(600)
     assert found == [False]
     assert "waiting" in second.notes[0]
 

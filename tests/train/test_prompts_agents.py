@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,17 +13,29 @@ from typing import Any
 import pytest
 from tests.train.prompt_parts import SMALL, Watched, configured, searched, served, set_up
 
-from tutelage import GRIPS, LLM, NamedResources, PromptTemplate, Trainer, rollout, tool
+from tutelage import (
+    GRIPS,
+    LLM,
+    ExternalAgent,
+    NamedResources,
+    PromptTemplate,
+    Trainer,
+    rollout,
+    tool,
+)
+from tutelage.agents.program import as_program
 from tutelage.algorithms.prompt import APO, Limits, Settings, Splits, optimise
 from tutelage.algorithms.prompt.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.errors import ConfigError
 from tutelage.store import open_store
 from tutelage.tasks.prompted import prompted_tasks
+from tutelage.testing import tiny_policy
 from tutelage.train.callbacks import Callback
 from tutelage.train.progress import Silent
 from tutelage.train.prompts.agent import components_of, with_components
 from tutelage.train.prompts.api import PromptResult
-from tutelage.train.prompts.own import load_agent
+from tutelage.train.prompts.company import Subject
+from tutelage.train.prompts.own import load_agent, source_mark
 from tutelage.train.prompts.setup import setup_from
 from tutelage.types import Task
 
@@ -49,6 +64,45 @@ def at_endpoint(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows(count: int, begin: int = 0) -> list[dict[str, Any]]:
     return [{"id": f"t{i}", "question": f"question {i}"} for i in range(begin, begin + count)]
+
+
+def test_a_fingerprint_tells_policies_tools_and_sets_apart_and_repeats() -> None:
+    def mark(word: str, names: set[str], seed: int = 0) -> str:
+        @tool
+        def say(text: str) -> str:
+            """Say it."""
+            return text + word
+
+        given = NamedResources(style=PromptTemplate("Be {mood}."), names=names, say=say)
+        policy = tiny_policy(seed=seed)
+
+        @rollout
+        def agent(task: dict[str, Any], style: PromptTemplate, llm: LLM) -> float:
+            return 1.0
+
+        subject = Subject(as_program(agent), given, None, policy=policy)
+        splits = Splits(*(prompted_tasks(n, 5, 0) for n in ("train", "val", "test")))
+        config = configured(algorithm="grips")
+        return setup_from(config, {}, Silent(), subject=subject, splits=splits).settings.fingerprint
+
+    one = mark("!", {"a", "b", "c"})
+    assert one == mark("!", {"c", "b", "a"})
+    assert len({one, mark("!", {"a", "b"}), mark("!", {"a", "b", "c"}, seed=1)}) == 3
+    code = (
+        "from tutelage.train.prompts.setup import _told\n"
+        "print(_told({'names': {'one', 'two', 'three', 'four'}, 'of': object()}))"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "012"
+    }
+    assert len(said) == 1
 
 
 # ------------------------------------------------------------ Trainer
@@ -88,6 +142,7 @@ async def test_the_trainer_searches_and_returns_the_best_prompt(tmp_path: Path) 
     assert result.verdict == "improved"
     assert (result.reward_before, result.reward_after) == (0.25, 1.0)
     assert result.interval[0] > 0
+    assert result.policy is None
     assert "kind" in result.prompt
     assert "{task}" in result.prompt
     assert result.resources["keep"] == {"n": 1}
@@ -136,6 +191,8 @@ def test_the_trainer_refuses_what_cannot_work(tmp_path: Path) -> None:
         ).fit(polite)  # fmt: skip
     with pytest.raises(ConfigError, match="Did you mean rollouts"):
         Trainer(algorithm=GRIPS(), search={"rollout": 3}, **given).fit(polite)
+    with pytest.raises(ConfigError, match=r"no resource 'nosuch'\. There are"):
+        Trainer(algorithm=GRIPS(), search={"components": ["nosuch"]}, **given).fit(polite)
     with pytest.raises(ConfigError, match="no text to search over"):
         Trainer(algorithm=GRIPS(), train_dataset=rows(20)).fit(lambda task: 1.0)
     with pytest.raises(ConfigError, match="unseen"):
@@ -146,6 +203,30 @@ def test_the_trainer_refuses_what_cannot_work(tmp_path: Path) -> None:
             test_dataset=rows(3),
             **given,
         ).fit(polite)
+
+
+def test_a_program_of_any_language_is_given_its_prompts(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(
+        "import json, os, sys\n"
+        "style = json.load(open(os.environ['TUTELAGE_RESOURCES_FILE']))['style']\n"
+        "said = style.replace('{task}', json.load(sys.stdin)['question'])\n"
+        "print(1.0 if 'kind' in said else 0.25)\n"
+    )
+    program = ExternalAgent([sys.executable, "agent.py"], output="reward", cwd=tmp_path)
+    before = source_mark(program)
+    result = Trainer(
+        algorithm=GRIPS(bank=("Be kind.",), steps=1, candidates=1),
+        train_dataset=rows(60),
+        resources={"style": PromptTemplate("Answer {task}.")},
+        output_dir=tmp_path / "run",
+        search={"train_size": 2, "val_size": 2, "test_size": 7},
+        policy=tiny_policy(),
+    ).fit(program)
+    assert isinstance(result, PromptResult)
+    assert (result.reward_before, result.reward_after) == (0.25, 1.0)
+    assert result.verdict == "improved"
+    (tmp_path / "agent.py").write_text("print(1.0)")
+    assert source_mark(program) != before
 
 
 @pytest.mark.usefixtures("at_endpoint")
@@ -187,7 +268,7 @@ def test_an_agent_file_brings_its_prompts(tmp_path: Path) -> None:
     assert load_agent(f"{path}:other")[0].name == "other"
     with pytest.raises(ConfigError, match="defines no 'nothing'"):
         load_agent(f"{path}:nothing")
-    with pytest.raises(ConfigError, match="there is no file"):
+    with pytest.raises(ConfigError, match="there is no agent file"):
         load_agent(str(tmp_path / "none.py"))
 
 

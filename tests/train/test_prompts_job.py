@@ -30,6 +30,7 @@ from tutelage.store import open_store
 from tutelage.train.folder import RunFolder
 from tutelage.train.progress import Silent
 from tutelage.train.prompts import job
+from tutelage.train.prompts.pages import report_page
 from tutelage.train.prompts.record import read_lineage, read_tasks, write_tasks
 from tutelage.train.prompts.setup import setup_from
 from tutelage.types import Mode
@@ -108,6 +109,22 @@ def test_pages_stand_alone_and_show_tree_and_verdict(finished: Path) -> None:
     report = (finished / "report.html").read_text()
     assert "The new prompt is better" in report
     assert "roll_" in report, "no rollouts are shown"
+
+
+def test_the_report_says_what_a_verdict_rests_on(finished: Path) -> None:
+    folder, entries = RunFolder(finished), read_lineage(RunFolder(finished))
+    result = json.loads(folder.result.read_text())
+
+    def page(**test: Any) -> str:
+        return report_page(folder, entries, result | {"test": result["test"] | test})
+
+    whole = page()
+    assert "95 % interval of the difference" in whole
+    assert '<div class="track"' in whole
+    assert "exact sign test decides, and it speaks" in page(tasks=20)
+    assert '<div class="track"' not in page(seed_reward=1.5, seed_exact=1.5)
+    same = report_page(folder, entries, result | {"components": result["seed_components"]})
+    assert "No better prompt was found" in same
 
 
 def test_one_runner_and_eight_give_the_same_lineage(
@@ -315,7 +332,11 @@ def _lineage(place: Path) -> bytes:
     return (place / "lineage.jsonl").read_bytes()
 
 
-def test_traces_go_to_a_collector(env: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", ["by its key", "in .env"])
+def test_traces_go_to_a_collector(
+    named: str, env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     got: list[tuple[str, int]] = []
 
     class Collector(http.server.BaseHTTPRequestHandler):
@@ -332,7 +353,10 @@ def test_traces_go_to_a_collector(env: dict[str, str], tmp_path: Path) -> None:
         thread = threading.Thread(target=collector.serve_forever, daemon=True)
         thread.start()
         url = f"http://127.0.0.1:{collector.server_address[1]}"
-        setup = set_up(env, algorithm="grips", rollouts=40, iterations=1, val_size=4, otlp=url)
+        if named == "in .env":
+            Path(".env").write_text(f"OTEL_EXPORTER_OTLP_ENDPOINT={url}\n", encoding="utf-8")
+        keys = {"otlp": url} if named == "by its key" else {}
+        setup = set_up(env, algorithm="grips", rollouts=40, iterations=1, val_size=4, **keys)
         searched(setup, tmp_path / "run")
         collector.shutdown()
         thread.join()

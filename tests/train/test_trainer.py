@@ -92,6 +92,7 @@ def test_a_function_is_trained_to_a_higher_reward(tmp_path: Path, one_thread: No
     assert result.reward_before is not None
     assert result.reward_after is not None
     assert not same(before, weights(policy))
+    assert result.policy is not None
     assert (result.policy / "config.json").is_file()
     assert json.loads((result.folder / "agent.json").read_text())["agent"] == "likes_digits"
     with open_store(result.folder / "store.db") as store:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tutelage import LLM, RL, SFT, Trainer, rollout
 from tutelage.errors import ConfigError, RunError
 from tutelage.store import open_store
 from tutelage.testing import tiny_policy
+from tutelage.train.progress import Silent
 from tutelage.types import Mode
 
 TESTS = [{"question": f"Say {letter}", "answer": "yes"} for letter in "abc"]
@@ -58,6 +64,7 @@ async def test_the_agent_plays_the_test_before_and_after(
     assert result.details["sft_steps"] == 12
     assert result.details["success_before_greedy"] == 0.0
     assert result.details["success_after_greedy"] == 1.0
+    assert result.policy is not None
     assert (result.policy / "model.safetensors").is_file()
     assert [m["phase"] for m in result.metrics] == ["sft"] * 12
     told = json.loads((result.folder / "agent.json").read_text())
@@ -78,6 +85,46 @@ def test_a_finished_run_is_not_trained_again_and_another_is_refused(
     assert again.details == first.details
     with pytest.raises(RunError, match="differs in"):
         supervised(demonstrations, tmp_path, epochs=2).fit(says)
+
+
+class Dying(Silent):
+    """Ends the process as SIGKILL does, at a step, or once the test is played after training."""
+
+    def __init__(self, at: int | None) -> None:
+        self.at = at
+
+    def step(self, done: int, values: Mapping[str, float]) -> None:
+        if done == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def evaluation(self, label: str, done: int, total: int) -> None:
+        if self.at is None and label.startswith("after"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _die(file: Path, folder: Path, at: int | None) -> None:
+    torch.set_num_threads(1)
+    supervised(file, folder, progress=Dying(at)).fit(says)
+
+
+@pytest.mark.parametrize("at", [7, None], ids=["in training", "in the last test"])
+def test_killed_and_resumed_is_the_same_bit_for_bit(
+    at: int | None, demonstrations: Path, tmp_path: Path, one_thread: None
+) -> None:
+    killed = multiprocessing.get_context("spawn").Process(
+        target=_die, args=(demonstrations, tmp_path / "killed", at)
+    )
+    killed.start()
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
+    resumed = supervised(demonstrations, tmp_path / "killed").fit(says)
+    whole = supervised(demonstrations, tmp_path / "whole").fit(says)
+    assert resumed.policy is not None
+    assert whole.policy is not None
+    name = "model.safetensors"
+    assert (resumed.policy / name).read_bytes() == (whole.policy / name).read_bytes()
+    assert [m["loss/sft"] for m in resumed.metrics] == [m["loss/sft"] for m in whole.metrics]
+    assert resumed.success_after == whole.success_after
 
 
 def test_without_tests_it_only_learns(

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[2] / "frameworks"))
 
 from cold_start import Recipe, cold_start
 from gather import Script, play

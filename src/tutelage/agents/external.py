@@ -1,10 +1,11 @@
 """`ExternalAgent`: any program as an agent, one process a rollout.
 
-The program gets the task as JSON, on its standard input or in a file, and its model by
-`OPENAI_BASE_URL` and `OPENAI_API_KEY`; it says on standard output what it came to. It is the leader
-of a process group, which is ended as a whole at the deadline and also when the program is done, so
-that nothing it started stays behind. What it writes is read all the time and kept in part: a
-program that never stops talking neither hangs nor fills the memory.
+The program gets the task as JSON, on its standard input or in a file, its model by
+`OPENAI_BASE_URL` and `OPENAI_API_KEY`, and its prompts in the file that `TUTELAGE_RESOURCES_FILE`
+names; it says on standard output what it came to. It is the leader of a process group, which is
+ended as a whole at the deadline and also when the program is done, so that nothing it started stays
+behind. What it writes is read all the time and kept in part: a program that never stops talking
+neither hangs nor fills the memory.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Any, Literal, cast
 from tutelage.agents.context import RolloutContext
 from tutelage.agents.program import Isolation
 from tutelage.errors import ConfigError
-from tutelage.resources import LLM
+from tutelage.resources import LLM, PromptTemplate
+from tutelage.tools.tool import Tool
 
 KEPT = 1 << 20
 """Bytes of each output that are kept, the latest ones."""
@@ -87,16 +89,19 @@ class ExternalAgent:
             path = Path(folder, "task.json")
             text = json.dumps(rollout.task, ensure_ascii=False)
             path.write_text(text, encoding="utf-8")
+            given = Path(folder, "resources.json")
+            given.write_text(json.dumps(_texts(rollout.resources)), encoding="utf-8")
             words = [w.replace("{task}", str(path)) for w in self.command]
-            out = await self._run(words, self._environment(rollout, path), text)
+            out = await self._run(words, self._environment(rollout, path, given), text)
         return self._read(out, rollout)
 
-    def _environment(self, rollout: RolloutContext, path: Path) -> dict[str, str]:
+    def _environment(self, rollout: RolloutContext, path: Path, given: Path) -> dict[str, str]:
         facts = {
             "TUTELAGE_ROLLOUT_ID": rollout.rollout_id,
             "TUTELAGE_ATTEMPT_ID": rollout.attempt_id,
             "TUTELAGE_MODE": rollout.mode.value,
             "TUTELAGE_TASK_FILE": str(path),
+            "TUTELAGE_RESOURCES_FILE": str(given),
         }
         if rollout.policy is not None:
             llm = rollout.resources.get(rollout.policy)
@@ -171,6 +176,22 @@ async def _feed(process: asyncio.subprocess.Process, text: str) -> None:
         await stdin.drain()
         stdin.close()
         await stdin.wait_closed()
+
+
+def _texts(resources: Mapping[str, Any]) -> dict[str, str]:
+    """What can be told as text, by name: prompt templates, texts, and what tools say of themselves.
+
+    A program reads them anew in each rollout, so that a search can put others in their place.
+    """
+    told: dict[str, str] = {}
+    for name, value in resources.items():
+        if isinstance(value, PromptTemplate):
+            told[name] = value.template
+        elif isinstance(value, Tool):
+            told[name] = value.description
+        elif isinstance(value, str):
+            told[name] = value
+    return told
 
 
 async def _drain(stream: asyncio.StreamReader, kept: bytearray) -> None:

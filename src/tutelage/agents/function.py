@@ -92,7 +92,7 @@ class AgentFunction:
             near = nearest(name, given)
             raise ConfigError(
                 f"agent {self.name!r} needs {name!r}, and there is no resource of that name"
-                + (f"; did you mean {near!r}?" if near else "")
+                + (f"; did you mean {near!r}?" if near else ".")
                 + f" Give one: Trainer(resources=NamedResources({{{name!r}: ...}}))"
             )
 

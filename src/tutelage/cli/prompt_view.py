@@ -36,6 +36,7 @@ from tutelage.cli.console import (
     shown_path,
     visible,
 )
+from tutelage.evaluate.statistics import FEW
 from tutelage.train.folder import RunFolder
 from tutelage.train.prompts.plan import Plan
 
@@ -49,11 +50,14 @@ EXPERIMENT = "experiment"
 """The decision on entries of the lineage that are no candidates."""
 WHOLE = 1000
 """Columns that no line of a round passes."""
-VERDICTS: Mapping[str, tuple[str, str]] = {
-    "improved": ("green", "the new prompt is better: the interval lies above 0"),
-    "no evidence": ("yellow", "nothing shows that the new prompt is better; keep the old one"),
-    "regressed": ("red", "the new prompt is worse: the interval lies below 0; keep the old one"),
+VERDICTS: Mapping[str, tuple[str, str, str]] = {
+    "improved": ("green", "the new prompt is better", "lies above 0"),
+    "no evidence": ("yellow", "nothing shows that the new prompt is better; keep the old one", ""),
+    "regressed": ("red", "the new prompt is worse; keep the old one", "lies below 0"),
 }
+"""Colour, meaning, and what the interval does."""
+_PLURALS = {"win": "wins", "loss": "losses", "tie": "ties"}
+UNCHANGED = "no better prompt was found; the seed prompt stays"
 
 
 class PromptDisplay:
@@ -243,7 +247,8 @@ def _standing(standing: Standing, width: int) -> str:
     head = f"{standing.id[:11]}  {standing.operation:<13}"
     if standing.tasks:
         score = "" if standing.reward is None else f"{standing.reward:.2f}"
-        counts = f"{standing.wins} wins, {standing.losses} losses, {standing.ties} ties"
+        pairs = (("win", standing.wins), ("loss", standing.losses), ("tie", standing.ties))
+        counts = ", ".join(f"{n} {word if n == 1 else _PLURALS[word]}" for word, n in pairs)
         head += f"  {score} on {standing.tasks:>2} tasks  {counts}"
     return (
         f"{head}  {one_line(f'{standing.decision}: {standing.reason}', max(20, width - len(head)))}"
@@ -276,16 +281,17 @@ def show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[str
         for line in visible(text[1]).split("\n"):
             say(console, f"  {line}")
     say(console)
-    show_sealed(console, result["test"])
+    same = result["components"] == result["seed_components"]
+    show_sealed(console, result["test"], same=same)
     for look in result.get("confirmations", ()):
         say(console, ("\nConfirmation on fresh tasks", "bold"))
-        show_sealed(console, look)
+        show_sealed(console, look, same=same)
     say(console)
     facts(console, _totals(folder, result))
 
 
-def show_sealed(console: Console, test: Mapping[str, Any]) -> None:
-    """One sealed test: the table, the verdict, the improvement."""
+def show_sealed(console: Console, test: Mapping[str, Any], *, same: bool = False) -> None:
+    """One sealed test: the table, the verdict, the improvement. `same`: the seed prompt won."""
     names = ("seed", "best", "difference", "95 % interval", "wins", "losses", "ties")
     table = plain_table(f"sealed test, {test['tasks']} tasks", *names, right=names)
     for name in ("reward", "exact"):
@@ -299,8 +305,13 @@ def show_sealed(console: Console, test: Mapping[str, Any]) -> None:
             *(str(gap[key]) for key in ("wins", "losses", "ties")),
         )
     console.print(table)
-    style, words = VERDICTS[test["verdict"]]
-    say(console, ("Verdict: ", "bold"), (test["verdict"], style), f", {words}")
+    style, words, place = VERDICTS[test["verdict"]]
+    if test["tasks"] < FEW:
+        words += f" (sign test, p = {test['p_value']:.2g}: on so few tasks it decides)"
+    elif place:
+        words += f": the interval {place}"
+    told = UNCHANGED if same else words
+    say(console, ("Verdict: ", "bold"), (test["verdict"], style), f", {told}")
     before, after = test["seed_reward"], test["best_reward"]
     # A share of next to nothing would be a large number without a meaning.
     share = f" ({100 * (after - before) / before:+.0f} %)" if before >= SOME else ""

@@ -45,7 +45,8 @@ def tree(
         console.print(root)
     hidden = sum(_is_hidden(e["decision"]) for e in entries)
     if hidden and not rejected:
-        say(console, (f"{hidden} rejected or dropped candidates are left out; see --all", "dim"))
+        told = f"{hidden} candidates that were rejected, dropped or pooled are left out; see --all"
+        say(console, (told, "dim"))
     page = folder.path / LINEAGE
     if page.is_file():
         say(console, ("as a page: ", "dim"), shown_path(page))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tutelage.types import ChatClient
 
 _CALLS_KEPT = 0
+_SLOTS = 16
 
 
 def serve(
@@ -50,14 +52,20 @@ def serve(
             help="The API key; else a random one. TUTELAGE_SECRET sets it too.",
         ),
     ] = None,
-    slots: Annotated[int, typer.Option(min=1, help="Requests sampled at the same time.")] = 16,
+    slots: Annotated[
+        int | None,
+        typer.Option(min=1, show_default=str(_SLOTS), help="Requests sampled at the same time."),
+    ] = None,
     max_length: Annotated[
         int | None, typer.Option(min=2, help="Tokens of prompt and reply; else the run's.")
     ] = None,
     temperature: Annotated[
-        float, typer.Option(min=0.0, max=2.0, help="Where a request names none.")
-    ] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
+        float | None,
+        typer.Option(min=0.0, max=2.0, show_default="1.0", help="Where a request names none."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, show_default="0", help="Seed of the samples.")
+    ] = None,
     record: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Append every call to a JSONL file, with token ids."),
@@ -68,23 +76,30 @@ def serve(
     from tutelage.errors import ConfigError
     from tutelage.gateway import Gateway, Script, ScriptedClient
     from tutelage.gateway.serving import CallLog
-    from tutelage.types import Sampling
+    from tutelage.types import UNBOUNDED, Sampling
 
-    if (target is None) == (scripted is None):
-        raise ConfigError("name what to serve: a run or model, or --scripted FILE, not both")
     if upstream is not None and target is None:
         raise ConfigError(f"--upstream {upstream!r} needs the name of a model there")
+    if (target is None) == (scripted is None):
+        raise ConfigError("name what to serve: a run or model, or --scripted FILE, not both")
+    own = {"--slots": slots, "--max-length": max_length, "--seed": seed}
+    if scripted is not None:
+        _refuse(own | {"--temperature": temperature}, "--scripted samples nothing")
+    if upstream is not None:
+        _refuse(own, "with --upstream another server samples")
     gateway = Gateway(host=host, port=port, secret=secret)
     client: ChatClient
     if scripted is not None:
         client = ScriptedClient(Script.load(scripted), keep=_CALLS_KEPT)
     elif upstream is not None:
-        client = _remote(upstream, str(target), seed)
+        client = _remote(upstream, str(target))
     else:
         with waiting("loading the model ..."):
             from tutelage.train.targets import served
 
-            client = served(str(target), slots=slots, max_length=max_length, seed=seed)
+            client = served(
+                str(target), slots=slots or _SLOTS, max_length=max_length, seed=seed or 0
+            )
     log = None if record is None else CallLog(record)
     name = Path(str(scripted or target)).name
     with gateway:
@@ -94,7 +109,9 @@ def serve(
             client,
             model=name,
             api_key=secret,
-            sampling=Sampling(temperature=temperature, max_tokens=1 << 20),
+            sampling=Sampling(
+                temperature=1.0 if temperature is None else temperature, max_tokens=UNBOUNDED
+            ),
             on_span=log,
         )
         _tell(gateway, name, None if secret is not None else door.api_key)
@@ -103,15 +120,23 @@ def serve(
         log.close()
 
 
-def _remote(url: str, model: str, seed: int) -> ChatClient:
+def _refuse(options: Mapping[str, float | None], why: str) -> None:
+    """Options that would have no effect are a mistake."""
+    from tutelage.errors import ConfigError
+
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise ConfigError(f"{why}, so {' and '.join(given)} would have no effect; leave it out")
+
+
+def _remote(url: str, model: str) -> ChatClient:
     from tutelage.engine.remote import RemoteChatClient
     from tutelage.errors import ConfigError
-    from tutelage.seeds import SeedTree
 
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--upstream {url!r} is no URL; write it like http://127.0.0.1:8000/v1")
     key = os.environ.get("OPENAI_API_KEY")
-    return RemoteChatClient(url, key, model, seeds=SeedTree(seed), keep=_CALLS_KEPT)
+    return RemoteChatClient(url, key, model, token_ids=True, keep=_CALLS_KEPT)
 
 
 def _tell(gateway: Gateway, name: str, key: str | None) -> None:

@@ -135,6 +135,12 @@ class PromptConfig(Section):
     """Database for rollouts, as postgresql://HOST/DATABASE; null makes a file in the run folder."""
 
 
+_OF_WEIGHTS: Mapping[str, str] = {
+    "steps": "Give --iterations N instead, or choose --algorithm rl or sft.",
+    "level": "Leave --level out: the embedded task of a search has one difficulty.",
+    "tools.allow_unsandboxed": "Leave it out: a search runs such code in a sandbox.",
+}
+"""Options of `tutelage train` that no search has, and what to do about each."""
 _APO_ONLY = ("beam", "branches", "selection", "paraphrases")
 _AGENT_ONLY = ("agent",)
 _MATH_ONLY = ("prompt", "tools")
@@ -236,7 +242,10 @@ def _read(path: Path) -> dict[str, Any]:
 def _problem(error: Any, values: Mapping[str, Any]) -> Problem:
     key = str(error["loc"][0]) if error["loc"] else ""
     if error["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, PromptConfig.model_fields, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(key, PromptConfig.model_fields, n=1, cutoff=0.6)
+        if key in _OF_WEIGHTS:
+            reason = "this is for the training of weights, and a prompt is searched for"
+            return Problem(key, values.get(key), reason, _OF_WEIGHTS[key])
         fix = f"Did you mean {near[0]}?" if near else "`tutelage config --prompts` lists the keys."
         return Problem(key, values.get(key), "a prompt search has no such key", fix)
     told = PromptConfig.model_fields[key].description or ""

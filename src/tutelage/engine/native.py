@@ -95,7 +95,7 @@ class NativeEngine:
         if len(request.prompt_ids) >= self.max_length:
             raise ContextOverflowError(
                 f"the prompt has {len(request.prompt_ids)} tokens and the context {self.max_length}"
-                "; shorten the input or raise `rollout.max_len`"
+                "; shorten the input or raise `rollout.max_len` (`--max-length` of tutelage serve)"
             )
         if not request.prompt_ids:
             raise ContextOverflowError("the prompt is empty: there is nothing to continue")

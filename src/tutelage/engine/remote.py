@@ -3,7 +3,8 @@
 Used for frozen agents, judges and prompt training. Messages go out as they are and come back as
 `Call`s; token ids are recorded where the server gives them (vLLM's and our gateway's
 `return_token_ids`), else they are empty, and nothing of such a call is ever trained. A server that
-is overloaded or away is asked again with growing pauses. `chat.py` is the client of our own engine.
+is overloaded or away is asked again with growing pauses; one that refuses a field by its name is
+asked in its own words (`Dialect`). `chat.py` is the client of our own engine.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import httpx2
@@ -21,6 +22,7 @@ from tutelage.errors import ContextOverflowError, EngineError, RemoteError
 from tutelage.seeds import SeedTree
 from tutelage.types import (
     JSON,
+    UNBOUNDED,
     Call,
     Constraint,
     Message,
@@ -33,8 +35,46 @@ from tutelage.types import (
 
 _AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 """Statuses after which the same request may succeed."""
+_UNFIT = (400, 422)
+"""Statuses by which a server says that it does not know a field."""
+_FOR_TOKEN_IDS = {"return_token_ids", "logprobs"}
 _LONGEST_PAUSE = 30.0
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
+
+
+@dataclass(slots=True)
+class Dialect:
+    """Which fields a server takes, as its refusals have told; its clients share one."""
+
+    seed: bool = True
+    token_ids: bool = True
+    """Whether it knows `return_token_ids`, and gives log-probabilities beside them."""
+    completion_tokens: bool = False
+    """Whether `max_tokens` is called `max_completion_tokens`, as reasoning models have it."""
+
+    def spoken(self, body: JSON) -> JSON:
+        """A request in these words."""
+        unknown = set() if self.seed else {"seed"}
+        if "return_token_ids" in body and not self.token_ids:
+            unknown |= _FOR_TOKEN_IDS
+        said = {k: v for k, v in body.items() if k not in unknown} if unknown else body
+        if not self.completion_tokens:
+            return said
+        renamed = {"max_tokens": "max_completion_tokens"}
+        return {renamed.get(k, k): v for k, v in said.items()}
+
+    def after(self, refusal: RemoteError, sent: JSON) -> Dialect | None:
+        """The words to try next, after a refusal of what was sent; None where it names no field."""
+        told = str(refusal)
+        if refusal.status not in _UNFIT:
+            return None
+        if "max_tokens" in sent and "max_completion_tokens" in told:
+            return replace(self, completion_tokens=True)
+        if "return_token_ids" in sent and any(name in told for name in _FOR_TOKEN_IDS):
+            return replace(self, token_ids=False)
+        if "seed" in sent and "seed" in told.lower():
+            return replace(self, seed=False)
+        return None
 
 
 class RemoteChatClient:
@@ -57,8 +97,10 @@ class RemoteChatClient:
         extra: Mapping[str, Any] | None = None,
         keep: int | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
+        dialect: Dialect | None = None,
     ) -> None:
-        """`token_ids` asks the server for them, which others than vLLM and ours refuse.
+        """`token_ids` asks the server for them, and no more once it has refused: others than vLLM
+        and ours do.
 
         `timeout` is in seconds for one request, `attempts` counts the first one, `extra` are
         further fields of each request, `keep` bounds the calls on record.
@@ -70,6 +112,7 @@ class RemoteChatClient:
         self._token_ids, self._attempts = token_ids, max(1, attempts)
         self._extra, self._keep, self._transport = dict(extra or {}), keep, transport
         self._started = 0
+        self._dialect = dialect or Dialect()
         self._http: httpx2.AsyncClient | None = None
         self._usage: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
@@ -92,7 +135,7 @@ class RemoteChatClient:
         seeds = self._seeds.child("call", index)
         body = self._body(messages, tools, sampling, constraint, seed)
         started, begun = time.time(), time.perf_counter()
-        data = await self._post(body, seeds)
+        data = await self._spoken(body, seeds)
         try:
             reply, sampled, prompt = _read(data, seeds)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
@@ -142,8 +185,9 @@ class RemoteChatClient:
             "messages": [m.to_dict() for m in messages],
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
-            "max_tokens": sampling.max_tokens,
         }
+        if sampling.max_tokens < UNBOUNDED:  # else the server's own limit holds
+            body["max_tokens"] = sampling.max_tokens
         if sampling.top_k:
             body["top_k"] = sampling.top_k
         if sampling.stop:
@@ -157,6 +201,24 @@ class RemoteChatClient:
         if self._token_ids:
             body |= {"return_token_ids": True, "logprobs": True}
         return body | self._extra
+
+    async def _spoken(self, body: JSON, seeds: SeedTree) -> JSON:
+        """The answer to a request in the server's words, which are kept once it took them."""
+        words = replace(self._dialect)
+        while True:
+            sent = words.spoken(body)
+            try:
+                data = await self._post(sent, seeds)
+            except RemoteError as refusal:
+                other = words.after(refusal, sent)
+                if other is None:
+                    raise
+                words = other
+            else:
+                self._dialect.seed = words.seed
+                self._dialect.token_ids = words.token_ids
+                self._dialect.completion_tokens = words.completion_tokens
+                return data
 
     async def _post(self, body: JSON, seeds: SeedTree) -> JSON:
         """The answer; asks again while that may help."""
@@ -221,8 +283,10 @@ class RemoteServers:
     It belongs to the event loop in which its clients are used; `aclose` there closes them all.
     """
 
-    def __init__(self, servers: Mapping[str, Server]) -> None:
-        self._servers = dict(servers)
+    def __init__(self, servers: Mapping[str, Server], *, timeout: float = 600.0) -> None:
+        """`timeout` is in seconds for one request."""
+        self._servers, self._timeout = dict(servers), timeout
+        self._dialects = {(s.url, s.model): Dialect() for s in servers.values()}
         self._transports: dict[str, httpx2.AsyncBaseTransport] = {}
 
     def __call__(self, name: str, seeds: SeedTree) -> RemoteChatClient:
@@ -232,7 +296,14 @@ class RemoteServers:
         if transport is None:
             transport = self._transports[server.url] = httpx2.AsyncHTTPTransport(limits=_LIMITS)
         return RemoteChatClient(
-            server.url, server.api_key, server.model, seeds=seeds, name=name, transport=transport
+            server.url,
+            server.api_key,
+            server.model,
+            seeds=seeds,
+            name=name,
+            timeout=self._timeout,
+            transport=transport,
+            dialect=self._dialects[server.url, server.model],
         )
 
     async def aclose(self) -> None:

@@ -54,9 +54,9 @@ class Answer:
 
     @property
     def usable(self) -> bool:
-        """Whether a repeat may have it: it runs, or it succeeded."""
+        """Whether a repeat may have it: it runs and is not being cancelled, or it succeeded."""
         if not self.task.done():
-            return True
+            return not self.task.cancelling()
         return not self.task.cancelled() and self.task.exception() is None
 
     def join(self, wake: Callable[[], None] | None = None) -> None:

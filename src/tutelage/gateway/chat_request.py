@@ -81,10 +81,10 @@ def read_chat(body: JSON, defaults: Sampling) -> Ask:
             "top_logprobs",
             "unsupported_parameter",
         )
-    messages = read_messages(body.get("messages"))
+    messages = read_messages(fields.required(body, "messages"))
     fields.check_conversation(messages, "messages")
     return Ask(
-        model=fields.text(body.get("model"), "model"),
+        model=fields.text(fields.required(body, "model"), "model"),
         messages=messages,
         sampling=Sampling(
             temperature=fields.number(body, "temperature", defaults.temperature, 0, 2),

@@ -71,6 +71,14 @@ def check_known(
             )
 
 
+def required(body: JSON, name: str) -> Any:
+    """A field that every request has."""
+    value = body.get(name)
+    if value is None:
+        raise invalid(f"`{name}` is missing", name, "missing_required_parameter")
+    return value
+
+
 def text(value: Any, path: str, *, empty: bool = True) -> str:
     """A string."""
     if not isinstance(value, str):

@@ -22,6 +22,8 @@ _EVENTS = [
     (b"x-accel-buffering", b"no"),
 ]
 _CLOSE: Mapping[str, str] = {"connection": "close"}
+_READ_ON = 8
+"""So many times the limit of a body are read at most."""
 
 
 class ClientGone(Exception):
@@ -37,10 +39,14 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int, seconds: float) -> bytes:
-    """The body. Raises `ApiError` 413 when it is too large and 408 when it takes too long."""
+    """The body. Raises `ApiError` 413 when it is too large and 408 when it takes too long.
+
+    One that is too large is read on for a while and thrown away: a client that is still sending
+    when the connection closes sees a broken pipe instead of the answer.
+    """
     declared = header(scope, b"content-length")
     # uvicorn has refused what is no number.
-    if declared is not None and declared.isdigit() and int(declared) > limit:
+    if declared is not None and declared.isdigit() and int(declared) > _READ_ON * limit:
         raise _too_large(limit)
     parts: list[bytes] = []
     size = 0
@@ -56,10 +62,15 @@ async def read_body(scope: Scope, receive: Receive, limit: int, seconds: float) 
                         raise _too_large(limit)
                     return b"".join((*parts, part)) if parts else part
                 size += len(part)
-                if size > limit:
+                if size > _READ_ON * limit:
                     raise _too_large(limit)
-                parts.append(part)
+                if size > limit:
+                    parts.clear()
+                else:
+                    parts.append(part)
     except TimeoutError:
+        if size > limit:
+            raise _too_large(limit) from None
         raise ApiError(
             408, f"the body did not arrive within {seconds:g} seconds", headers=_CLOSE
         ) from None

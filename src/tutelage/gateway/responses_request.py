@@ -99,7 +99,7 @@ def read_response(body: JSON, defaults: Sampling, stored: Stored) -> ResponseAsk
         first = (Message("system", fields.text(instructions, "instructions")),)
     limit = fields.integer(body, "max_output_tokens", 1)
     ask = Ask(
-        model=fields.text(body.get("model"), "model"),
+        model=fields.text(fields.required(body, "model"), "model"),
         messages=first + conversation,
         sampling=Sampling(
             temperature=fields.number(body, "temperature", defaults.temperature, 0, 2),

@@ -27,16 +27,17 @@ from tutelage.errors import ConfigError
 from tutelage.gateway.app import App, OnTraces
 from tutelage.gateway.connections import protocol
 from tutelage.gateway.door import Door, Model
+from tutelage.gateway.garbage import loop_hidden_while_collecting
 from tutelage.gateway.keys import Registry, check_id, derive
 from tutelage.gateway.limits import Limits
 from tutelage.gateway.record import OnSpan, Recorder
-from tutelage.types import ChatClient, Sampling
+from tutelage.types import UNBOUNDED, ChatClient, Sampling
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 MIN_SECRET = 16
 _SHUTDOWN_SECONDS = 2
-_DEFAULTS = Sampling(max_tokens=1 << 20)
+_DEFAULTS = Sampling(max_tokens=UNBOUNDED)
 """What holds where a request is silent; an engine ends a reply at its context anyway."""
 
 
@@ -63,7 +64,7 @@ class Gateway:
         if secret is None and not _is_loopback(host):
             raise ConfigError(
                 f"the host {host!r} can be reached from other machines, so the gateway needs a "
-                f"secret of at least {MIN_SECRET} characters"
+                f"secret of at least {MIN_SECRET} characters: --secret, or TUTELAGE_SECRET"
             )
         self._secret = secrets.token_bytes(32) if secret is None else secret.encode()
         self._registry = Registry()
@@ -260,13 +261,14 @@ def _serve(loop: asyncio.AbstractEventLoop, server: _Server, sock: socket.socket
     """The gateway's thread."""
     asyncio.set_event_loop(loop)
     try:
-        loop.run_until_complete(server.serve([sock]))
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
+        with loop_hidden_while_collecting():
+            loop.run_until_complete(server.serve([sock]))
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(loop.shutdown_default_executor())
     finally:
         asyncio.set_event_loop(None)
         loop.close()

@@ -82,12 +82,20 @@ class CallLog:
                 "api": span.api,
                 "messages": [m.to_dict() for m in call.messages],
                 "tools": [t.to_dict() for t in call.tools],
+                "sampling": {
+                    "temperature": call.sampling.temperature,
+                    "top_p": call.sampling.top_p,
+                    "top_k": call.sampling.top_k,
+                    "max_tokens": call.sampling.max_tokens,
+                    "stop": call.sampling.stop,
+                },
                 "reply": call.reply.to_dict(),
                 "finish_reason": span.finish_reasons[i],
                 "prompt_ids": call.prompt_ids,
                 "token_ids": call.sampled.token_ids,
                 "logprobs": call.sampled.logprobs,
                 "parse_errors": call.parse_errors,
+                "usage": {"input_tokens": span.input_tokens, "output_tokens": span.output_tokens},
             }
             self._file.write(orjson.dumps(line) + b"\n")
         self._file.flush()

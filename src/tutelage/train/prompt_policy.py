@@ -4,8 +4,9 @@ The policy is trained from nothing on lessons of `tasks/prompted.py`: random pro
 useless phrases, and what an agent does that obeys just those. That its prompt matters was trained
 in. It is a real network with real decoding and tools, on which a search can be run without a key,
 and no benchmark of language models. The first use builds it in about a minute and keeps it in the
-user's cache directory, under a hash of the recipe, the lessons and the training code; a change
-of any of them builds another. `algorithms/prompt/bank.py` has the phrases that a search tries.
+user's cache directory, under a hash of the recipe, the lessons and the training code; a change of
+any of them builds another, and the three that were used last are kept. `algorithms/prompt/bank.py`
+has the phrases that a search tries.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -51,6 +52,8 @@ from tutelage.types import Message, Task
 CONTEXT = 640
 """Tokens that the policy is made for: prompts of about 25 phrases."""
 
+KEPT = 3
+"""Policies of the cache, the newest included; older ones are removed when another is built."""
 RECORD = "built.json"
 """What is kept beside the weights: the recipe, and how long the build took."""
 
@@ -248,6 +251,8 @@ def _kept(folder: Path, progress: Progress) -> Built | None:
     try:
         record = json.loads((folder / RECORD).read_text())
         policy = load(str(folder))
+        with suppress(OSError):  # a cache that others own, or that may only be read
+            os.utime(folder / RECORD)
         return Built(policy, folder, False, record["seconds"], record["cpu_seconds"])
     except (ModelError, OSError, ValueError, KeyError) as error:
         progress.note(f"the embedded policy in {folder} is broken and is built again: {error}")
@@ -271,9 +276,24 @@ def _build_into(folder: Path, recipe: Recipe, progress: Progress) -> Built:
             if not folder.is_dir():
                 raise
             # Where files cannot be locked another process came first, with the same policy.
+    _prune(folder)
     progress.note(f"the embedded policy was built in {seconds:.0f} s and lies in {folder}")
     # What is read back is what the next use gets.
     return Built(load(str(folder)), folder, True, seconds, cpu_seconds)
+
+
+def _prune(newest: Path) -> None:
+    """Remove policies of older recipes, but for the few that were used last.
+
+    What is lost by that is the time of a build: another installed version may still want its own.
+    """
+    used: list[tuple[float, Path]] = []
+    for folder in newest.parent.iterdir():
+        with suppress(OSError):
+            if folder != newest:
+                used.append(((folder / RECORD).stat().st_mtime, folder))
+    for _, folder in sorted(used, reverse=True)[KEPT - 1 :]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

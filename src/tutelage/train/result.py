@@ -25,8 +25,8 @@ class TrainingResult:
     """`finished`, or how it ended before."""
     folder: Path
     """The run folder: report, store, metrics, checkpoints."""
-    policy: Path
-    """The trained policy, a Hugging Face folder."""
+    policy: Path | None
+    """The trained policy, a Hugging Face folder; None where prompts were searched for."""
     steps: int
     """Steps of reinforcement learning."""
     rollouts: int

@@ -91,6 +91,11 @@ def served(target: str, *, slots: int, max_length: int | None, seed: int) -> Ser
     run = _run_of(target)
     subject = _subject(target, run, ())
     policy = subject.policy
+    if max_length is not None and max_length > policy.max_positions:
+        raise ConfigError(
+            f"--max-length {max_length} is more than the {policy.max_positions} positions of "
+            f"{target!r}; give it at most those"
+        )
     wanted = max_length or (subject.max_length if run else SERVED_LENGTH)
     engine = NativeEngine(
         lambda slots, width: make_backend(policy, slots, width, torch.float32),

@@ -30,7 +30,7 @@ from tutelage.algorithms.prompt import (
     optimise,
     save,
 )
-from tutelage.errors import ConfigError, EngineError, RunError
+from tutelage.errors import ConfigError, EngineError, RemoteError, RunError
 from tutelage.types import Message, Task
 
 BANK = (*(sentence for sentence, _, _ in clerk.RULES.values()), *clerk.DECOYS)
@@ -157,6 +157,49 @@ async def test_malformed_optimiser_replies_end_in_the_seed_and_a_full_lineage() 
     assert result.components == SEED
     assert {e.decision for e in result.lineage} == {"winner", "rejected"}
     assert result.spent.optimiser_calls <= 40
+
+
+@pytest.mark.parametrize("algorithm", [APO(), GEPA(), GEPA(trials=0)], ids=["apo", "gepa", "paper"])
+async def test_an_endpoint_that_refuses_stops_the_search_in_its_own_words(
+    algorithm: Algorithm, tmp_path: Path
+) -> None:
+    async def refuse(role: str, messages: Sequence[Message], step_key: str) -> Reply:
+        raise RemoteError("the server answered 401: Incorrect API key", 401)
+
+    path, play = tmp_path / "j.db", clerk_agent(0)
+    with pytest.raises(EngineError, match=r"Incorrect API key.*resume"):
+        await optimise(algorithm, SEED, DATA, play, SETTINGS, ask=refuse, journal=Journal(path))
+    resumed = await searched(algorithm, journal=Journal(path))
+    assert resumed.lineage.jsonl() == (await searched(algorithm)).lineage.jsonl()
+
+
+async def test_an_endpoint_that_is_away_for_long_stops_the_search() -> None:
+    asked = list[str]()
+
+    async def away(role: str, messages: Sequence[Message], step_key: str) -> Reply:
+        asked.append(step_key)
+        raise EngineError("cannot reach the server")
+
+    with pytest.raises(EngineError, match="cannot reach the server"):
+        await optimise(APO(), SEED, DATA, clerk_agent(0), SETTINGS, ask=away)
+    assert not [key for key in asked if key.endswith("/repair")]
+
+
+async def test_a_request_that_is_lost_is_one_proposal_less_and_stands_in_the_lineage() -> None:
+    answering = clerk_optimiser(0)
+
+    async def once(role: str, messages: Sequence[Message], step_key: str) -> Reply:
+        if step_key.startswith("apo/0/"):
+            raise RemoteError("the server answered 503: busy", 503)
+        return await answering(role, messages, step_key)
+
+    result = await optimise(APO(), SEED, DATA, clerk_agent(0), SETTINGS, ask=once)
+    lost = [e for e in result.lineage if e.reason.startswith("unanswered")]
+    assert [(e.operation, e.decision) for e in lost] == [("critique", "rejected")]
+    assert "503: busy" in lost[0].reason
+    assert lost[0].cost.optimiser_calls == 1
+    assert lost[0].cost.tokens == 0  # a refusal costs nothing
+    assert result.best.id != next(iter(result.lineage)).id
 
 
 async def test_a_seed_that_infrastructure_loses_stops_the_run_and_resumes(tmp_path: Path) -> None:

@@ -122,3 +122,15 @@ async def test_where_every_trial_is_lost_the_seed_stays() -> None:
 
     result = await searched(lost)
     assert result.components == {"prompt": "Answer."}
+
+
+def test_phrases_that_were_always_played_together_are_worth_the_same() -> None:
+    """To the last digit, in which processors differ: else the ranking would depend on it."""
+    for seed in range(40):
+        rng = SeedTree(seed).child("ties").numpy()
+        design = rng.integers(0, 2, (60, 12)).astype(float)
+        design[:, 7] = design[:, 2]
+        design[:, 11] = design[:, 4]
+        mean, _ = effects(design, rng.integers(0, 5, 60), rng.random(60), 1.0)
+        assert mean[7] == mean[2]
+        assert mean[11] == mean[4]

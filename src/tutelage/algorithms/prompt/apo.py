@@ -68,7 +68,9 @@ class APO:
             made += await shop.demonstrate(beam[0], number)
             beam = await self._narrowed(shop, [*beam, *made])
             for candidate in beam:
-                shop.lineage.decide(candidate, "accepted", f"in the beam after round {number}")
+                shop.lineage.decide(
+                    candidate, "accepted", f"in the beam after iteration {number + 1}"
+                )
             shop.end_round()
 
     async def _sorted_out(
@@ -115,6 +117,9 @@ class APO:
         if self.trials and shop.asks_left(calls) < calls:
             return []  # what is known already can still be sorted out
         critiques = await shop.asker.read(asked, _critique)
+        for (parent, _, _), lost in zip(faulty, critiques, strict=True):
+            if lost.problem:
+                shop.note_failed(parent, "critique", lost.reason, "", lost.cost)
         styles = list(requests.STYLES)
         edits = [
             (parent, name, criticism, styles[i % len(styles)], i)
@@ -137,7 +142,7 @@ class APO:
         for (parent, name, criticism, style, i), reply in zip(edits, replies, strict=True):
             cost = reply.cost + criticism.cost if i == 0 else reply.cost
             if reply.problem:
-                shop.note_failed(parent, style, reply.problem, criticism.text, cost)
+                shop.note_failed(parent, style, reply.reason, criticism.text, cost)
             else:
                 child = shop.propose([parent], {name: reply.text}, style, criticism.text, cost)
                 made += [] if child is None else [(child, name)]
@@ -162,7 +167,7 @@ class APO:
         made: list[Candidate | None] = []
         for (child, name, _), reply in zip(asked, replies, strict=True):
             if reply.problem:
-                shop.note_failed(child, "paraphrase", reply.problem, "", reply.cost)
+                shop.note_failed(child, "paraphrase", reply.reason, "", reply.cost)
             else:
                 changes = {name: reply.text}
                 made.append(shop.propose([child], changes, "paraphrase", "", reply.cost))

@@ -84,7 +84,7 @@ class GEPA:
         messages = requests.reflect(component, parent.components[component], shown)
         (reply,) = await shop.asker.read([Request("edit", messages, f"gepa/{number}")], parse)
         if reply.problem:
-            shop.note_failed(parent, "reflect", reply.problem, "", reply.cost)
+            shop.note_failed(parent, "reflect", reply.reason, "", reply.cost)
             return False
         child = shop.propose([parent], {component: reply.text}, "reflect", "", reply.cost)
         if child is None:
@@ -123,7 +123,7 @@ class GEPA:
         ]
         for reply in await shop.asker.read(asked, parse):
             if reply.problem:
-                shop.note_failed(parent, "reflect", reply.problem, "", reply.cost)
+                shop.note_failed(parent, "reflect", reply.reason, "", reply.cost)
                 continue
             child = shop.propose([parent], {component: reply.text}, "reflect", "", reply.cost)
             if child is not None:

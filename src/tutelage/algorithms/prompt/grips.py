@@ -55,12 +55,12 @@ class GRIPS:
                 gone = [s for s in sentences(best.components[component]) if s not in kept]
                 spare += [s for s in gone if s not in spare]
                 best, waited = ranked[0], 0
-                shop.lineage.decide(best, "accepted", f"best of step {step}")
+                shop.lineage.decide(best, "accepted", f"best of iteration {step + 1}")
             else:
                 waited += 1
             for child in ranked:
                 if child != best:
-                    shop.lineage.decide(child, "rejected", f"not the best of step {step}")
+                    shop.lineage.decide(child, "rejected", f"not the best of iteration {step + 1}")
             if waited > self.patience:
                 return
             shop.end_round()

@@ -45,6 +45,8 @@ MOST = 12
 BATCH = 6
 """Trials that are played between two fits."""
 
+DIGITS = 9
+"""Of what is estimated; a worth of a reward is never known so well."""
 SAME = 0.5
 """So alike, two sentences say the same, and a prompt needs one of them."""
 _WORD = re.compile(r"\w+")
@@ -54,6 +56,14 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 def sentences(text: str) -> list[str]:
     """The sentences and lines of a prompt."""
     return [s for s in _SENTENCE.split(text) if s.strip()]
+
+
+def rounded(values: Vector) -> Vector:
+    """Numbers without their last digits, in which processors differ.
+
+    What is equal but for them is a tie, and ties are broken by the order of proposal.
+    """
+    return np.round(values, DIGITS)
 
 
 def likeness(features: Sequence[Feature]) -> Vector:
@@ -129,7 +139,7 @@ class Pool:
         mine = [i for feature, i in place.items() if feature[0] == component]
         covariance = np.asarray(noise * inverse[np.ix_(mine, mine)], dtype=np.float64)
         names = [sentence for name, sentence in place if name == component]
-        return names, mean[mine], covariance
+        return names, rounded(mean[mine]), covariance
 
     def text(self, component: str, names: Sequence[str], worth: Vector) -> str:
         """The seed's text with the sentences that are worth something, the best first."""
@@ -169,7 +179,7 @@ async def compose(
         names, mean, covariance = pool.fit(component)
         if not names:
             return None
-        draws = rng.multivariate_normal(mean, covariance, size=size, method="cholesky")
+        draws = rounded(rng.multivariate_normal(mean, covariance, size=size, method="cholesky"))
         tasks = [shop.train[int(i)] for i in rng.integers(0, len(shop.train), size=size)]
         texts = [pool.text(component, names, draw) for draw in draws]
         await shop.try_out(parent, component, texts, tasks)

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from tutelage.algorithms.prompt.bank import GENERIC
 from tutelage.algorithms.prompt.lineage import Candidate
+from tutelage.algorithms.prompt.pool import DIGITS, rounded
 from tutelage.algorithms.prompt.workshop import PREFIXES, Workshop
 from tutelage.errors import ConfigError
 
@@ -154,7 +155,7 @@ class _Screening:
             dealt = (rng.choice(phrases, size, replace=False) for _ in range(trials))
             return [tuple(sorted(int(i) for i in subset)) for subset in dealt]
         mean, covariance = self._effects()
-        drawn = rng.multivariate_normal(mean, covariance, trials, method="cholesky")
+        drawn = rounded(rng.multivariate_normal(mean, covariance, trials, method="cholesky"))
         return [_best(effects, size) for effects in drawn]
 
     def _effects(self) -> tuple[Floats, Floats]:
@@ -172,7 +173,7 @@ class _Screening:
         useful = max(1, int((mean > 0).sum()))
         sizes = sorted({k for k in (1, 2, 3, 4, 6, 8, 12, useful) if k <= useful})
         tried = [(f"best {k}", ranked[:k]) for k in sizes]
-        order = sorted({*self.subsets}, key=lambda s: (-self._earned(s), -mean[list(s)].sum(), s))
+        order = sorted({*self.subsets}, key=lambda s: (-self._earned(s), -_total(mean, s), s))
         tried += [("best played", list(subset)) for subset in order[:PLAYED]]
         return self._candidates(tried, mean)
 
@@ -188,7 +189,7 @@ class _Screening:
         """New candidates of subsets, those that the regression thinks best first: where few tasks
         cannot tell candidates apart, the earlier ones go on."""
         made: list[Candidate] = []
-        for operation, picked in sorted(tried, key=lambda t: -float(mean[list(t[1])].sum())):
+        for operation, picked in sorted(tried, key=lambda t: -_total(mean, t[1])):
             chosen = tuple(sorted(picked))
             new = self.settings.propose(self.shop, self.component, chosen, operation)
             self.picked.update((c.id, chosen) for c in new)
@@ -258,7 +259,7 @@ def effects(
     # Not below a floor: where all earned the same, the next wave should still vary.
     noise = max(float(np.mean((values - centred @ found) ** 2)), 1e-4)
     phrases = design.shape[1]
-    return found[:phrases], noise * inverse[:phrases, :phrases]
+    return rounded(found[:phrases]), noise * inverse[:phrases, :phrases]
 
 
 def _design(subsets: Sequence[tuple[int, ...]], phrases: int) -> Floats:
@@ -266,6 +267,11 @@ def _design(subsets: Sequence[tuple[int, ...]], phrases: int) -> Floats:
     for row, subset in zip(design, subsets, strict=True):
         row[list(subset)] = 1
     return design
+
+
+def _total(mean: Floats, picked: Sequence[int]) -> float:
+    """What phrases add together; sums in another order are ties."""
+    return round(sum(float(mean[i]) for i in picked), DIGITS)
 
 
 def _best(values: Floats, size: int) -> tuple[int, ...]:

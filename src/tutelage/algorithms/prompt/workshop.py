@@ -154,11 +154,11 @@ class Workshop:
         return known if known is not None and known.id not in self._values else None
 
     def note_failed(
-        self, parent: Candidate, operation: str, problem: str, critique: str, cost: Spend
+        self, parent: Candidate, operation: str, reason: str, critique: str, cost: Spend
     ) -> None:
         """A proposal that never became a text, kept in the lineage with its reason."""
         lost = self.lineage.add(parent.components, [parent], operation, critique, cost)
-        self.lineage.decide(lost, "rejected", f"malformed: {problem}")
+        self.lineage.decide(lost, "rejected", reason)
 
     async def score(
         self,

@@ -88,7 +88,7 @@ def components_of(resources: NamedResources, named: Sequence[str], tools: bool) 
     for name in named:
         if name not in resources:
             near = nearest(name, resources)
-            hint = f"; did you mean {near!r}?" if near else ""
+            hint = f"; did you mean {near!r}?" if near else "."
             known = ", ".join(map(repr, resources)) or "none"
             raise ConfigError(f"there is no resource {name!r}{hint} There are {known}")
     if not found:

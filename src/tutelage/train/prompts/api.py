@@ -41,7 +41,7 @@ PROMPT_ALGORITHMS = (APO, GEPA, Screen, GRIPS)
 @dataclass(frozen=True, slots=True)
 class PromptResult(TrainingResult):
     """The outcome of a prompt search. Rewards and success are means over the sealed test; no
-    policy is trained, and `policy` names a folder that is not there."""
+    policy is trained, so `policy` is None."""
 
     verdict: Verdict = Verdict.NO_EVIDENCE
     """What the sealed test says."""
@@ -137,7 +137,7 @@ def prompt_result(folder: RunFolder, setup: Setup, told: JSON) -> PromptResult:
     return PromptResult(
         status=str(told["status"]),
         folder=folder.path,
-        policy=folder.policy,
+        policy=None,
         steps=len(folder.read_metrics()),
         rollouts=int(told["rollouts"]),
         tokens=int(told["tokens"]),

@@ -8,6 +8,7 @@ prompt-following one, which is built on first use and kept. `setup.py` makes a s
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,6 +30,9 @@ from tutelage.train.prompts.play import Company
 from tutelage.train.prompts.prices import Prices
 from tutelage.train.setting import model_folder
 from tutelage.types import Sampling
+
+SAMPLED = 4096
+"""Numbers of each tensor that the mark of a policy is made of, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,18 @@ def local_policy(folder: str | None, progress: Progress) -> Policy:
     policy = prompt_policy(progress=progress)
     torch.set_num_threads(1)  # it is so small that threads cost more than they give
     return policy
+
+
+def weights_mark(policy: Policy) -> str:
+    """A hash of what a policy answers by: its tokenizer and a sample of every tensor."""
+    tokenizer = policy.codec.tokenizer
+    words = (sorted(tokenizer.get_vocab().items()), str(tokenizer.chat_template))
+    digest = hashlib.blake2b(repr(words).encode(), digest_size=16)
+    for name, tensor in sorted(policy.network.state().items()):
+        flat = tensor.detach().reshape(-1)
+        some = flat[:: max(1, flat.numel() // SAMPLED)].cpu().float()
+        digest.update(f"{name} {tuple(tensor.shape)}".encode() + some.numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _brings_model(subject: Subject, config: PromptConfig) -> bool:

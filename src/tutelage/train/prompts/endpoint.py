@@ -18,7 +18,7 @@ import httpx2
 
 from tutelage.algorithms.prompt import Reply, Usage
 from tutelage.engine.remote import RemoteChatClient
-from tutelage.errors import ConfigError, RemoteError
+from tutelage.errors import ConfigError
 from tutelage.seeds import SeedTree
 from tutelage.train.prompts.prices import Price
 from tutelage.types import Message, Sampling
@@ -29,7 +29,6 @@ DEFAULT_MODEL = "gpt-4o-mini"
 ENV_FILE = ".env"
 REQUEST_TOKENS = 16_000
 """Tokens of a request to the optimiser at most; the evidence in it is cut to 12,000."""
-_NO_SEED = (400, 422)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +134,6 @@ class OptimiserClient:
         self.counted = {role: Counted() for role in ("gradient", "edit")}
         self._sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
         self._endpoints, self._prices, self._seeds = endpoints, prices, seeds
-        self._seeded = dict.fromkeys(endpoints, True)
         self._clients = {
             role: RemoteChatClient(
                 endpoint.base_url,
@@ -154,14 +152,8 @@ class OptimiserClient:
     async def __call__(self, role: str, messages: Sequence[Message], step_key: str) -> Reply:
         """One question; `step_key` addresses its seed."""
         client = self._clients[role]
-        seed = self._seeds.child(step_key).value(31) if self._seeded[role] else None
-        try:
-            call = await client.chat(messages, sampling=self._sampling, agent=role, seed=seed)
-        except RemoteError as error:
-            if seed is None or error.status not in _NO_SEED or "seed" not in str(error).lower():
-                raise
-            self._seeded[role] = False
-            call = await client.chat(messages, sampling=self._sampling, agent=role)
+        seed = self._seeds.child(step_key).value(31)
+        call = await client.chat(messages, sampling=self._sampling, agent=role, seed=seed)
         text = call.reply.content or ""
         bound = (sum(token_bound(m.content or "") for m in messages), token_bound(text))
         prompt, completion = self.counted[role].add(client.usage(call), bound)

@@ -324,11 +324,12 @@ def _config_text(setup: Setup) -> str:
 
 @contextlib.contextmanager
 def _tracing(config: PromptConfig, progress: Progress) -> Generator[Listener | None]:
-    from tutelage.tracing.export import OtlpExporter, endpoint
+    from tutelage.tracing.export import OtlpExporter, endpoint, headers
 
-    url = endpoint(config.otlp)
+    env = environment()
+    url = endpoint(config.otlp, env)
     if url is None:
         yield None
         return
-    with OtlpExporter(url, warn=progress.note) as exporter:
+    with OtlpExporter(url, warn=progress.note, extra_headers=headers(env)) as exporter:
         yield exporter.submit

@@ -1,8 +1,8 @@
 """An agent of the user's own from a file: `tutelage train prompt AGENT.py`.
 
-The agent is the file's only `@rollout` function or `LitAgent`, or the one that `AGENT.py:name`
-names. Its resources are the file's `resources`, or else its prompt templates, each under the name
-of its variable. How such agents are written is in `docs/agents.md`.
+The agent is the file's only `@rollout` function, `LitAgent` or `ExternalAgent`, or the one that
+`AGENT.py:name` names. Its resources are the file's `resources`, or else its prompt templates, each
+under the name of its variable. How such agents are written is in `docs/agents.md`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from tutelage.agents.external import ExternalAgent
 from tutelage.agents.function import AgentFunction
 from tutelage.agents.lit_agent import LitAgent
 from tutelage.agents.program import Program, as_program
@@ -34,6 +35,8 @@ def load_agent(reference: str) -> tuple[Program, NamedResources]:
         raise ConfigError(
             f"the agent {reference!r} must be a Python file: AGENT.py or AGENT.py:name"
         )
+    if not Path(file).is_file():
+        raise ConfigError(f"there is no agent file {file!r}; write: tutelage train prompt AGENT.py")
     # Any name that every module has: what is wanted is the module, loaded as tools and rewards are.
     module_name = str(load_attribute(f"{file}:__name__", "agent"))
     names = vars(sys.modules[module_name])
@@ -61,7 +64,7 @@ def _only(names: Mapping[str, Any], file: str) -> Program:
 
 
 def _agents(names: Mapping[str, Any]) -> dict[str, Any]:
-    kinds = (AgentFunction, LitAgent)
+    kinds = (AgentFunction, LitAgent, ExternalAgent)
     here = {n: v for n, v in names.items() if isinstance(v, kinds) and not n.startswith("_")}
     if here:
         return here
@@ -94,6 +97,10 @@ def source_mark(*things: object) -> str:
 def _code(thing: object) -> str:
     if isinstance(thing, RewardFunction | AgentFunction):
         return _code(thing.fn)
+    if isinstance(thing, ExternalAgent):
+        files = [Path(thing.cwd or "", word) for word in thing.command[1:]]
+        texts = [f.read_bytes().hex() for f in files if f.is_file()]
+        return repr((thing.command[1:], thing.output, thing.task, texts))
     subject: Any = thing if inspect.isroutine(thing) or isinstance(thing, type) else type(thing)
     try:
         path = inspect.getsourcefile(subject)

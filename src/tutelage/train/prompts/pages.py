@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from tutelage.errors import TutelageError
+from tutelage.evaluate.statistics import FEW
 from tutelage.train.folder import RunFolder, write_text
 from tutelage.train.prompts.record import lineage_file, read_lineage
 from tutelage.train.report.episodes import Episode, read_episode
@@ -40,6 +41,18 @@ READINGS = {
     "but there is no reason to prefer it.",
     "regressed": "The 95 % interval of the difference lies below 0: keep the old prompt.",
 }
+FEW_READINGS = {
+    "improved": "On so few tasks the exact sign test decides, and it speaks for the new prompt.",
+    "no evidence": "On so few tasks the exact sign test decides, and it sees no difference: there "
+    "is no reason to prefer the new prompt.",
+    "regressed": "On so few tasks the exact sign test decides, and it speaks for the old prompt.",
+}
+"""Below `FEW` test tasks."""
+SAME = (
+    "No better prompt was found",
+    "No candidate did better on the validation tasks, so the prompt stays as it was.",
+)
+"""Headline and reading where the seed prompt won."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +112,14 @@ def report_page(folder: RunFolder, entries: Sequence[JSON], result: Mapping[str,
     """What came of a search as a page."""
     test = result.get("test")
     before, after = result.get("seed_components", {}), result.get("components", {})
+    headline, reading = _headline(result)
     verdict = None if test is None else test["verdict"]
     return render_page(
         _template("report.html.j2"),
         name=folder.name,
-        headline="The search has not ended" if verdict is None else VERDICT_WORDS[verdict],
+        headline=headline,
         verdict=verdict,
-        reading=READINGS.get(verdict or "", ""),
+        reading=reading,
         test=test,
         looks=[test, *result.get("confirmations", [])] if test else [],
         result=result,
@@ -115,6 +129,18 @@ def report_page(folder: RunFolder, entries: Sequence[JSON], result: Mapping[str,
         pairs=_pairs(folder),
         top=_top(entries),
     )
+
+
+def _headline(result: Mapping[str, Any]) -> tuple[str, str]:
+    """What came of it in a line, and what that rests on."""
+    test = result.get("test")
+    if test is None:
+        return "The search has not ended", ""
+    if result["components"] == result["seed_components"]:
+        return SAME
+    verdict = test["verdict"]
+    readings = FEW_READINGS if test["tasks"] < FEW else READINGS
+    return VERDICT_WORDS[verdict], readings[verdict]
 
 
 def tree(entries: Sequence[JSON]) -> list[Node]:
@@ -216,7 +242,7 @@ def _chart(entries: Sequence[JSON]) -> str:
     points: list[tuple[float, float]] = []
     best: list[tuple[float, float]] = []
     whole = max((e["scores"].get("val", {}).get("n", 0) for e in entries), default=0)
-    for i, entry in enumerate(entries):
+    for i, entry in enumerate(e for e in entries if e["decision"] != EXPERIMENT):
         score = entry["scores"].get("val")
         if score is None:
             continue
@@ -227,7 +253,8 @@ def _chart(entries: Sequence[JSON]) -> str:
     if len(points) < 2:
         return ""
     series = [Series(tuple(points), "muted", "marks"), Series(tuple(best), "after", "line")]
-    return draw([Panel(series, unit="share")], size=(720, 260), x_label="candidate", salt="search")
+    panel = Panel(series, unit="share" if all(0 <= y <= 1 for _, y in points) else "plain")
+    return draw([panel], size=(720, 260), x_label="candidate", salt="search")
 
 
 def _pairs(folder: RunFolder) -> list[Pair]:

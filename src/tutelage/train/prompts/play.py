@@ -14,8 +14,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx2
-
 from tutelage.agents.context import RolloutContext
 from tutelage.agents.isolated import IsolatedAgent
 from tutelage.agents.program import Isolation, Program
@@ -25,7 +23,7 @@ from tutelage.algorithms.prompt.shots import Demonstrations
 from tutelage.engine.backends import make_backend
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.native import NativeEngine
-from tutelage.engine.remote import RemoteChatClient
+from tutelage.engine.remote import RemoteServers, Server
 from tutelage.gateway import Gateway
 from tutelage.policy.model import Policy
 from tutelage.resources import NamedResources, Roles
@@ -116,7 +114,8 @@ class Theatre:
         self._program = IsolatedAgent(company.program) if apart else company.program
         self._resources = company.resources
         self._gateway: Gateway | None = None
-        self._transport: httpx2.AsyncHTTPTransport | None = None
+        servers = {n: Server(e.base_url, e.model, e.api_key) for n, e in company.endpoints.items()}
+        self._servers = RemoteServers(servers, timeout=REMOTE_SECONDS)
         self._driver: EngineDriver | None = None
         self._stack = AsyncExitStack()
         self.unknown = 0
@@ -141,8 +140,7 @@ class Theatre:
             await self._stack.aclose()
         finally:
             if self._gateway is not None:
-                if self._transport is not None:
-                    await asyncio.wrap_future(self._gateway.submit(self._transport.aclose()))
+                await asyncio.wrap_future(self._gateway.submit(self._servers.aclose()))
                 await asyncio.to_thread(self._gateway.close)
             if isinstance(self._program, IsolatedAgent):
                 self._program.close()
@@ -201,17 +199,8 @@ class Theatre:
         company = self._company
 
         def remote(name: str, seeds: SeedTree) -> ChatClient:
-            endpoint = company.endpoints[name]
-            client = RemoteChatClient(
-                endpoint.base_url,
-                endpoint.api_key,
-                endpoint.model,
-                seeds=seeds,
-                name=name,
-                timeout=REMOTE_SECONDS,
-                transport=self._shared(),
-            )
             seeded = seeds.child("seed") if company.sampling.temperature > 0 else None
+            client = self._servers(name, seeds)
             return MeteredClient(client, meter, company.prices.get(name), seeded)
 
         return PolicyModels(
@@ -233,13 +222,6 @@ class Theatre:
             name: Source(self._driver, policy.codec, company.sampling, None)
             for name in company.roles.policies
         }
-
-    def _shared(self) -> httpx2.AsyncHTTPTransport:
-        """The connections of all rollouts; they live in the gateway's loop."""
-        if self._transport is None:
-            limits = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
-            self._transport = httpx2.AsyncHTTPTransport(limits=limits)
-        return self._transport
 
 
 def _for_task(resources: NamedResources, task: Task) -> NamedResources:

@@ -7,6 +7,7 @@ where there is none. `job.py` runs a `Setup`; `trainer.py` makes one from Python
 
 from __future__ import annotations
 
+import pprint
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from tutelage.rewards.registry import resolve_reward
 from tutelage.tasks.prompted import PROMPTED_REWARD, PROMPTED_TOOLS, SEED_PROMPT
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
+from tutelage.tracing.export import endpoint as collector
 from tutelage.train.progress import Progress
 from tutelage.train.prompts.agent import (
     PROMPT,
@@ -34,7 +36,13 @@ from tutelage.train.prompts.agent import (
     components_of,
     tool_resources,
 )
-from tutelage.train.prompts.company import Subject, caps_of, company_of, resources_of
+from tutelage.train.prompts.company import (
+    Subject,
+    caps_of,
+    company_of,
+    resources_of,
+    weights_mark,
+)
 from tutelage.train.prompts.endpoint import Endpoint, no_endpoint, read_endpoints, worst_call
 from tutelage.train.prompts.meter import Caps
 from tutelage.train.prompts.own import load_agent, source_mark
@@ -93,6 +101,7 @@ def setup_from(
     optimiser = {role: e for role, e in endpoints.items() if role in ("gradient", "edit")}
     python = subject is not None
     prices = load_prices(config.prices, env)
+    collector(config.otlp, env)  # refused now rather than when the first trace is sent
     _check_algorithm(config, algorithm, bool(optimiser))
     subject = subject or _subject(config)
     splits = splits or make_splits(config)
@@ -219,17 +228,17 @@ def _settings(
     config: PromptConfig, company: Company, optimiser: Mapping[str, Endpoint], worst: Worst
 ) -> Settings:
     models = {name: e.shown() for name, e in company.endpoints.items()}
-    mark = source_mark(company.program, *([] if company.reward is None else [company.reward]))
-    passed = {
-        n: _ADDRESS.sub("", repr(v)) for n, v in company.resources.items() if not isinstance(v, LLM)
-    }
+    graders = [] if company.reward is None else [company.reward]
+    tools = [v.fn for v in company.resources.values() if isinstance(v, Tool)]
+    mark = source_mark(company.program, *graders, *tools)
+    passed = {n: _told(v) for n, v in company.resources.items() if not isinstance(v, LLM)}
     said = (
         mark,
         sorted(passed.items()),
         models,
         company.sampling,
         company.caps,
-        company.policy is None,
+        company.policy is None or weights_mark(company.policy),
     )
     return Settings(
         fingerprint=repr(said),
@@ -249,6 +258,14 @@ def _settings(
         demonstrations=config.demonstrations,
         asked_at_once=config.optimiser_concurrency,
     )
+
+
+def _told(value: object) -> str:
+    """A resource in words that are the same in every process: no addresses, sets in order.
+
+    `pprint` sorts only what it breaks into lines, so it has to break everything.
+    """
+    return _ADDRESS.sub("", pprint.pformat(value, width=1))
 
 
 def runners_of(config: PromptConfig, company: Company) -> int:
