@@ -36,7 +36,13 @@ from tutelage.orchestration.planner.fit import Fitting
 from tutelage.orchestration.planner.retrieval import neighbours
 from tutelage.orchestration.planner.text import features
 from tutelage.orchestration.settings import Phase1
-from tutelage.orchestration.synthetic import builtin_graph, generate, graph_of, split
+from tutelage.orchestration.synthetic import (
+    builtin_graph,
+    generate,
+    generate_plain,
+    graph_of,
+    split,
+)
 from tutelage.seeds import SeedTree
 
 NAMES = ("node_f1", "edge_f1", "exact_nodes", "exact")
@@ -92,9 +98,11 @@ def cell(gain) -> str:
 
 
 def synthetic() -> None:
-    """1,300 synthetic workflows to learn from, 300 held out."""
+    """1,300 synthetic workflows and 2,600 short ones to learn from, 300 held out."""
     made = generate(builtin_graph(), 1600, SEEDS.child("synthetic"))
-    train, test = made[:1300], made[1300:]
+    taken = {w.instruction for w in made}
+    short = generate_plain(builtin_graph(), 2600, SEEDS.child("synthetic short"))
+    train, test = made[:1300] + [w for w in short if w.instruction not in taken], made[1300:]
     begun = time.process_time()
     fitting = fitted(train, builtin_graph().catalog, Phase1(), SEEDS.child("synthetic fit"))
     print(f"## Synthetic\n\nTrained in {time.process_time() - begun:.0f} CPU s.\n")

@@ -13,12 +13,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Generator
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -28,7 +27,7 @@ from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import Fitting
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.settings import Phase1
-from tutelage.orchestration.synthetic import builtin_graph, generate, graph_of
+from tutelage.orchestration.synthetic import builtin_graph, generate, generate_plain, graph_of
 from tutelage.seeds import SeedTree
 
 Watch = Callable[[int, int], None]
@@ -61,18 +60,6 @@ class Embedded:
 
 
 RECIPE = Recipe()
-SHORT = 3
-"""Nodes of a short workflow at most."""
-PLAIN: Mapping[str, Any] = {
-    "openings": ("", "", "", "Please "),
-    "asides": ("",),
-    "joins": {
-        "next": (", ", ", then ", " and ", ". Then "),
-        "aside": (", ", " and ", " and also ", ". Also, "),
-        "last": (" and ", ", and "),
-    },
-}
-"""How short ones are put together: as people write, one thing after another."""
 
 
 def embedded_planner(
@@ -132,8 +119,7 @@ def _train(catalog: Catalog | None, recipe: Recipe, watch: Watch | None) -> Fitt
     graph = builtin_graph() if catalog is None else graph_of(catalog)
     seeds = SeedTree(recipe.seed).child("embedded planner")
     half = recipe.workflows // 2
-    plain = replace(graph, words={**graph.words, **PLAIN})
-    short = generate(plain, half, seeds.child("short"), max_nodes=SHORT)
+    short = generate_plain(graph, half, seeds.child("short"))
     longer = generate(graph, recipe.workflows - half, seeds.child("longer"))
     by_text = {workflow.instruction: workflow for workflow in (*short, *longer)}
     made = list(by_text.values())

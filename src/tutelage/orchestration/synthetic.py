@@ -14,7 +14,7 @@ import json
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, cast
@@ -32,6 +32,18 @@ _TRIES = 60
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 _HIDDEN = 0.15
 """How often a step is only implied by the name of its result."""
+SHORT = 3
+"""Nodes of a short workflow at most."""
+PLAIN: Mapping[str, Any] = {
+    "openings": ("", "", "", "Please "),
+    "asides": ("",),
+    "joins": {
+        "next": (", ", ", then ", " and ", ". Then "),
+        "aside": (", ", " and ", " and also ", ". Also, "),
+        "last": (" and ", ", and "),
+    },
+}
+"""How short ones are put together: as people write, one thing after another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +118,24 @@ def generate(
                 f"for; lower synthetic_augmentations or add tools"
             )
     return found
+
+
+def generate_plain(graph: ToolGraph, count: int, seeds: SeedTree) -> list[Workflow]:
+    """At most `count` short workflows in plain words: fewer where the graph has no more of them.
+
+    People ask for one, two or three things at a time, one after another, without openings and
+    asides. Learned beside those of `generate`, they keep a planner from reading more into a short
+    instruction than is there.
+    """
+    plain = replace(graph, words={**graph.words, **PLAIN})
+    found: dict[str, Workflow] = {}
+    for number in range(count):
+        for attempt in range(_TRIES):
+            made = _workflow(plain, seeds.child(number, attempt).python(), SHORT, SHARES)
+            if made.instruction not in found:
+                found[made.instruction] = made
+                break
+    return list(found.values())
 
 
 # ------------------------------------------------------------------ the graph

@@ -18,7 +18,13 @@ from tutelage.orchestration.catalog import Catalog, read_catalog
 from tutelage.orchestration.formats import Workflow, catalog_of, read_workflows
 from tutelage.orchestration.rows import read_rows
 from tutelage.orchestration.settings import Phase1, Settings, read_settings
-from tutelage.orchestration.synthetic import builtin_graph, generate, graph_of, split
+from tutelage.orchestration.synthetic import (
+    builtin_graph,
+    generate,
+    generate_plain,
+    graph_of,
+    split,
+)
 from tutelage.seeds import SeedTree
 from tutelage.train.folder import RunFolder
 
@@ -152,8 +158,15 @@ def _embedded(
         graph = graph_of(read_catalog(request.catalog))
     count = (settings.train_data_size or EXPERTS) + (settings.synthetic_augmentations or AUGMENTED)
     made = generate(graph, count + TESTED, seeds.child("synthetic"))
-    told = {"workflows": f"synthetic, over {len(graph.catalog)} tools"}
-    return graph.catalog, made[:count], made[count:], told
+    given, test = made[:count], made[count:]
+    taken = {w.instruction for w in made}
+    plain = generate_plain(graph, 2 * count, seeds.child("plain"))
+    short = [w for w in plain if w.instruction not in taken]
+    told = {
+        "workflows": f"synthetic, over {len(graph.catalog)} tools: {len(given)} like those of the "
+        f"test and {len(short)} short ones"
+    }
+    return graph.catalog, [*given, *short], test, told
 
 
 def _files(
