@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.reference.flat_advantages import estimate
 
+from tutelage.algorithms.rl import ADVANTAGES
 from tutelage.errors import FailureBudgetError
-from tutelage.train.batch import make_batch
+from tutelage.train.batch import advise, gather, make_batch
 from tutelage.types import Call, FailureCause, Rollout
 
 from .samples import call, config, conversation, rollout, step_of_rollouts
@@ -137,18 +140,117 @@ def test_a_group_with_one_survivor_has_no_advantage() -> None:
     assert batch.zero_variance == 0
 
 
-def test_rollouts_that_sampled_nothing_make_no_row() -> None:
-    """A prompt that did not fit says nothing about the policy: it has no token to train."""
+def test_rollouts_that_sampled_nothing_make_no_row_and_stay_in_their_group() -> None:
+    """There is no token to train, but the others are compared with it."""
     rng = random.Random(4)
     empty = rollout("b", "g", [], 0.0, stop="context")
     batch = make_batch(
         [rollout("a", "g", turns(rng, 1), 1.0), empty, rollout("c", "g", turns(rng, 1), 0.0)],
         config(),
     )
-    assert len(batch.rows) == 2
+    assert len(batch.rows) == len(batch.advantages_BT) == len(batch.mask_BT) == 2
     # Numbers count the rollouts that have a reward; the one without a row leaves a gap.
     assert batch.rollouts_B == [0, 2]
-    assert float(batch.advantages_BT[0].max()) == pytest.approx(0.5 / 0.5**0.5, rel=1e-4)
+    mean, std = 1 / 3, float(torch.tensor([1.0, 0.0, 0.0]).std())
+    assert float(batch.advantages_BT[0].max()) == pytest.approx((1 - mean) / std, rel=1e-4)
+    assert float(batch.advantages_BT[1].min()) == pytest.approx((0 - mean) / std, rel=1e-4)
+
+
+@pytest.mark.parametrize("cause", [FailureCause.AGENT_ERROR, FailureCause.TIMEOUT])
+def test_a_crash_before_the_first_token_keeps_its_group_from_being_flat(
+    cause: FailureCause,
+) -> None:
+    rng = random.Random(5)
+    made = [rollout(f"{i}", "g", turns(rng, 1), 1.0) for i in range(3)]
+    made.append(rollout("crash", "g", [], 0.0, cause=cause))
+    batch = make_batch(made, config())
+    assert (batch.groups, batch.zero_variance, batch.single_member) == (1, 0, 0)
+    assert (batch.advantages_BT[batch.mask_BT] > 0).all()
+
+
+def test_a_group_of_crashes_alone_is_flat_and_not_closed() -> None:
+    rng = random.Random(6)
+    made = [rollout(f"{i}", "g", turns(rng, 1), float(i)) for i in range(2)]
+    made += [rollout(f"c{i}", "h", [], 0.0, cause=FailureCause.AGENT_ERROR) for i in range(2)]
+    batch = make_batch(made, config())
+    assert (batch.groups, batch.zero_variance, batch.single_member) == (2, 1, 0)
+
+
+ESTIMATORS = sorted(ADVANTAGES)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=12, deadline=None)
+def test_every_estimator_counts_rollouts_without_a_row(estimator: str, seed: int) -> None:
+    """As the slow, flat formulas do when a rollout without a trained token is a row of mask 0."""
+    rng = random.Random(seed)
+    made: list[Rollout] = []
+    for g in range(rng.randint(1, 3)):
+        for m in range(rng.randint(1, 4)):
+            # One that is sampled in each group and batch; the others may have crashed at once.
+            calls = turns(rng, rng.randint(1, 2), broken=rng.random() < 0.4)
+            empty = m > 0 and rng.random() < 0.4
+            reward = rng.choice([0.0, 0.5, 1.0])
+            made.append(rollout(f"{g}-{m}", f"g{g}", [] if empty else calls, reward))
+    baselines = {r.group: rng.choice([0.0, 0.5]) for r in made}
+    found = gather(made, config())
+    values_BT = torch.randn(found.mask_BT.shape, generator=torch.Generator().manual_seed(seed))
+    setting = config(f"algorithm.adv_estimator={estimator}", "agent.num_chains=4")
+    batch = advise(
+        found,
+        setting,
+        values_BT=values_BT if estimator == "gae" else None,
+        baselines=baselines if estimator == "remax" else None,
+    )
+
+    counted = [r for r in made if r.reward is not None]
+    silent = [i for i, r in enumerate(counted) if not r.last.calls]
+    width = found.mask_BT.shape[1]
+    blank = [[0.0] * width for _ in silent]
+    owners = [*found.rollouts_B, *silent]
+    rewards = [*found.rewards_BT.tolist(), *blank]
+    for row, number in enumerate(silent, start=len(found.rows)):
+        rewards[row] = [*rewards[row][:-1], counted[number].reward.value]  # type: ignore[union-attr]
+    expected, returned = estimate(
+        estimator,
+        rewards,
+        [*found.mask_BT.int().tolist(), *([0] * width for _ in silent)],
+        groups=[counted[i].group for i in owners],
+        rollouts=owners,
+        values=[*values_BT.tolist(), *blank],
+        baselines=[baselines[counted[i].group] for i in owners],
+        single_member="zero",
+    )
+    rows = len(found.rows)
+    assert batch.advantages_BT.shape == found.mask_BT.shape
+    assert torch.allclose(batch.advantages_BT, torch.tensor(expected[:rows]), atol=1e-3)
+    assert torch.allclose(batch.returns_BT, torch.tensor(returned[:rows]), atol=1e-3)
+
+
+def test_a_rollout_of_another_policy_alone_is_no_sample_of_this_one() -> None:
+    """Two policies share groups; a crash before either spoke counts for both."""
+    rng = random.Random(7)
+
+    def said(name: str, policy: str | None, reward: float) -> Rollout:
+        return rollout(name, "g", [replace(c, policy=policy) for c in turns(rng, 1)], reward)
+
+    made = [
+        said("a", "main", 1.0),
+        said("b", "main", 1.0),
+        said("c", "critic", 0.0),
+        said("d", "critic", 1.0),
+    ]
+    crash = rollout("e", "g", [], 0.0, cause=FailureCause.AGENT_ERROR)
+    untrained = said("f", None, 0.0)
+    for name, rewards in (("main", [1.0, 1.0]), ("critic", [0.0, 1.0])):
+        alone = gather(made, config(), name)
+        assert [r.reward for r in alone.rowless] == []
+        assert alone.rewards_BT.sum(1).tolist() == rewards
+        with_crash = gather([*made, crash, untrained], config(), name)
+        assert [r.rollout for r in with_crash.rowless] == [4, 5]
+    assert advise(gather(made, config()), config()).zero_variance == 1
+    assert advise(gather([*made, crash], config()), config()).zero_variance == 0
 
 
 def test_groups_without_variance_are_counted() -> None:

@@ -1,11 +1,12 @@
 """Rollouts to a training batch: rows, rewards, groups, advantages, and what is left out and why.
 
 A failed rollout is data: one that failed for the agent's own reasons counts with its failure
-reward; one that infrastructure lost is left out of baselines and losses, and counted. A rollout
-that became several rows stays one rollout in every statistic. `gather` makes rows of rollouts,
-`advise` gives them advantages; between the two `learner.py` asks models for what an estimator needs
-(values, log-probabilities of a reference). `update.py` turns the batch into an optimizer step; the
-mathematics is `algorithms/rl`.
+reward, also where it failed before a token was sampled: it has no row then, and stays in its
+group's statistics. One that infrastructure lost is left out of baselines and losses, and counted. A
+rollout that became several rows stays one rollout in every statistic. `gather` makes rows of
+rollouts, `advise` gives them advantages; between the two `learner.py` asks models for what an
+estimator needs (values, log-probabilities of a reference). `update.py` turns the batch into an
+optimizer step; the mathematics is `algorithms/rl`.
 
 Legend: B rows, T tokens.
 """
@@ -32,6 +33,16 @@ FAILURE_BUDGET = 0.5
 
 
 @dataclass(frozen=True, slots=True)
+class Rowless:
+    """A rollout that counts in its group and has no trained token: it failed before its first one,
+    or a grammar left it nothing to choose."""
+
+    rollout: int
+    group: str
+    reward: float
+
+
+@dataclass(frozen=True, slots=True)
 class Gathered:
     """Rows of a step's rollouts with their rewards, before anything is estimated."""
 
@@ -44,6 +55,8 @@ class Gathered:
     """Log-probabilities as the engine recorded them, 0 where the mask is 0."""
     rewards_BT: Tensor
     """The rollout's reward on the last token of its last row."""
+    rowless: list[Rowless]
+    """Rollouts that count without a row."""
     closed: int
     """Groups of which no rollout is left."""
 
@@ -94,7 +107,9 @@ def make_batch(
 def gather(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY) -> Gathered:
     """Rows and rewards of a step's rollouts, of the calls that train `policy`.
 
-    Raises `FailureBudgetError` when infrastructure lost too many, or nothing was sampled.
+    A rollout in which only another trained policy spoke is no sample of this one and does not
+    count; one in which no policy came to speak counts for each. Raises `FailureBudgetError` when
+    infrastructure lost too many, or nothing was sampled.
     """
     counted = [r for r in rollouts if r.reward is not None]
     if len(rollouts) - len(counted) > FAILURE_BUDGET * len(rollouts):
@@ -103,12 +118,15 @@ def gather(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY)
     owners: list[int] = []
     groups: list[str] = []
     rewards: list[float] = []
+    rowless: list[Rowless] = []
     for number, rollout in enumerate(counted):
         made = build_rows(rollout.last.calls, policy)
+        value = rollout.reward.value if rollout.reward is not None else 0.0
+        if not made and _takes_part(rollout, policy):
+            rowless.append(Rowless(number, rollout.group, value))
         rows += made
         owners += [number] * len(made)
         groups += [rollout.group] * len(made)
-        value = rollout.reward.value if rollout.reward is not None else 0.0
         rewards += [0.0] * (len(made) - 1) + [value] if made else []
     if not rows:
         raise FailureBudgetError(
@@ -130,8 +148,15 @@ def gather(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY)
         mask_BT=mask_BT,
         old_logp_BT=old_logp_BT,
         rewards_BT=rewards_BT,
-        closed=len({r.group for r in rollouts} - set(groups)),
+        rowless=rowless,
+        closed=len({r.group for r in rollouts} - set(groups) - {r.group for r in rowless}),
     )
+
+
+def _takes_part(rollout: Rollout, policy: str) -> bool:
+    """Whether a rollout without a row is one of this policy's all the same."""
+    spoke = {c.policy for c in rollout.last.calls if c.policy is not None}
+    return not spoke or policy in spoke
 
 
 def advise(
@@ -151,23 +176,30 @@ def advise(
     rewards_BT = found.rewards_BT
     if kl_BT is not None:
         rewards_BT = kl_in_reward(rewards_BT, kl_BT, found.mask_BT, beta)
+    # Rollouts without a row get one without a trained token for as long as statistics are made.
+    extra = len(found.rowless)
+    groups_B = found.groups_B + [r.group for r in found.rowless]
+    rollouts_B = found.rollouts_B + [r.rollout for r in found.rowless]
+    mask_BT = _more(found.mask_BT, extra)
     advantages_BT, returns_BT = estimate_advantages(
         rule.adv_estimator,
-        rewards_BT,
-        found.mask_BT,
-        groups_B=found.groups_B,
-        rollouts_B=found.rollouts_B,
-        values_BT=values_BT,
+        _with_rowless(rewards_BT, found.rowless),
+        mask_BT,
+        groups_B=groups_B,
+        rollouts_B=rollouts_B,
+        values_BT=None if values_BT is None else _more(values_BT, extra),
         baselines_B=None
         if baselines is None
-        else torch.tensor([baselines[group] for group in found.groups_B]),
+        else torch.tensor([baselines[group] for group in groups_B]),
         gamma=config.algorithm.gamma,
         lam=config.algorithm.lam,
         norm_by_std=rule.norm_adv_by_std_in_grpo,
         single_member=rule.single_member,
     )
+    advantages_BT = advantages_BT[: len(found.rows)]
+    returns_BT = returns_BT[: len(found.rows)]
     counts = group_counts(
-        found.rewards_BT, found.mask_BT, found.groups_B, rollouts_B=found.rollouts_B
+        _with_rowless(found.rewards_BT, found.rowless), mask_BT, groups_B, rollouts_B=rollouts_B
     )
     return Batch(
         rows=found.rows,
@@ -182,6 +214,19 @@ def advise(
         old_values_BT=torch.zeros_like(returns_BT) if values_BT is None else values_BT,
         ref_logp_BT=ref_logp_BT,
     )
+
+
+def _more(x_BT: Tensor, extra: int) -> Tensor:
+    """The tensor with `extra` rows of zeros below."""
+    return torch.cat([x_BT, x_BT.new_zeros(extra, x_BT.shape[1])]) if extra else x_BT
+
+
+def _with_rowless(rewards_BT: Tensor, rowless: Sequence[Rowless]) -> Tensor:
+    """Rewards, with a row below for each rollout that has none of its own."""
+    out_BT = _more(rewards_BT, len(rowless))
+    for row, rollout in enumerate(rowless, start=rewards_BT.shape[0]):
+        out_BT[row, 0] = rollout.reward
+    return out_BT
 
 
 def _lost(rollouts: Sequence[Rollout]) -> str:
