@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from tutelage.train import machine
+from tutelage.train import gradients, machine
 
 from .samples import config
 
@@ -38,6 +40,64 @@ def test_a_given_format_is_used_everywhere() -> None:
     assert choice.numerics.dtype == choice.cold_start.dtype == torch.bfloat16
     assert not choice.numerics.exact
     assert "model.dtype=bfloat16" in choice.reason
+
+
+GPU_RUNS = [
+    ((), "rollout.correction=none, which corrects nothing"),
+    (("rollout.correction=token_tis",), "rollout.correction=token_tis, which corrects it"),
+]
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+@pytest.mark.parametrize(("overrides", "said"), GPU_RUNS)
+def test_what_is_said_of_a_correction_is_what_is_configured(
+    overrides: tuple[str, ...], said: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a pretended GPU: bfloat16 by default, and no claim that something mends its rounding."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    settings = config(f"trainer.device={device}", *overrides)
+    choice = machine.choose(settings, SMALL)
+    differs = device == "auto"
+    assert choice.device.type == ("cuda" if differs else "cpu")
+    assert choice.numerics.exact is not differs
+    assert (said in choice.reason) is differs
+    assert "recomputes and corrects" not in choice.reason
+
+
+def test_bfloat16_on_a_cpu_says_so_too() -> None:
+    overrides = ("model.dtype=bfloat16", "trainer.device=cpu")
+    said = "rollout.correction=none, which corrects nothing"
+    assert said in machine.choose(config(*overrides), SMALL).reason
+    assert said not in machine.choose(config(*overrides, "algorithm.name=sft"), SMALL).reason
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_no_gpu_is_put_on_reduced_precision_by_an_amd_host(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While gradients are computed on a host whose CPU products go through oneDNN: only oneDNN may
+    be told of reduced precision, and nobody when the model is on another device (meta stands for
+    a GPU)."""
+    for name in ("_medium_is_float32", "_reduced_is_float32"):
+        monkeypatch.setattr(gradients, name, lambda: True, raising=False)
+    seen: list[tuple[str, str, bool]] = []
+
+    def loss(_: int) -> tuple[torch.Tensor, None]:
+        seen.append(precisions())
+        return (weight * 2).sum(), None
+
+    def precisions() -> tuple[str, str, bool]:
+        backends: Any = torch.backends
+        matmul = backends.cuda.matmul
+        return backends.mkldnn.matmul.fp32_precision, matmul.fp32_precision, matmul.allow_tf32
+
+    weight = torch.ones(3, device=device, requires_grad=True)
+    before = precisions()
+    gradients.accumulate([weight], [0], loss)
+    cpu = "bf16" if device == "cpu" else before[0]
+    assert seen == [(cpu, *before[1:])]
+    assert precisions() == before
+    assert before[2] is False
 
 
 def test_the_choice_is_a_function_of_the_machine() -> None:

@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ def accumulate(
 
     `loss` returns a scalar with gradient and anything detached to report.
     """
-    with _batched_kernels():
+    with _batched_kernels(parameters):
         return _accumulate(parameters, items, loss, threads)
 
 
@@ -67,37 +67,43 @@ def _accumulate(
 
 
 @contextmanager
-def _batched_kernels() -> Generator[None]:
+def _batched_kernels(parameters: Sequence[Tensor]) -> Generator[None]:
     """Have oneDNN do attention's batched products as well, where that is still float32.
 
     torch takes oneDNN for them when reduced precision is allowed. On processors where oneDNN has no
-    faster reduced format for float32 operands, that is plain float32 at twice MKL's speed.
+    faster reduced format for float32 operands, that is plain float32 at twice MKL's speed. Only
+    oneDNN is told so: torch's switch for all devices would put the GPUs of such a host on TF32.
     """
-    if not _medium_is_float32():
+    on_cpu = all(p.device.type == "cpu" for p in parameters)
+    if not on_cpu or not _reduced_is_float32():
         yield
         return
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
+    with _reduced_on_cpu():
+        yield
+
+
+@contextmanager
+def _reduced_on_cpu() -> Generator[None]:
+    """Allow oneDNN, and nobody else, reduced precision in float32 products."""
+    setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = setting.fp32_precision
+    setting.fp32_precision = "bf16"
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        setting.fp32_precision = before
 
 
 @functools.cache
-def _medium_is_float32() -> bool:
-    """Whether "medium" precision loses nothing here: a property of the processor, measured once on
+def _reduced_is_float32() -> bool:
+    """Whether reduced precision loses nothing here: a property of the processor, measured once on
     fixed numbers, so it is the same in every run on a machine."""
     if matmul_kernel() != "onednn":
         return False
     a = torch.linspace(-1, 1, 64 * 128).view(64, 128)
     b = torch.linspace(-1, 2, 128 * 64).view(128, 64).cos()
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
+    with _reduced_on_cpu():
         error = ((a @ b).double() - a.double() @ b.double()).abs().max()
-    finally:
-        torch.set_float32_matmul_precision(before)
     return float(error) < 1e-4  # bfloat16 products are off by 1e-2
 
 

@@ -70,9 +70,10 @@ def choose(config: RunConfig, parameters: int) -> Choice:
     threads = config.trainer.threads or cores()
     if config.model.dtype != "auto":
         dtype = getattr(torch, config.model.dtype)
-        why = f"model.dtype={config.model.dtype}"
+        why = f"model.dtype={config.model.dtype}{_mismatch(config, dtype)}"
     elif cuda:
-        dtype, why = torch.bfloat16, "bfloat16 on a GPU; the trainer recomputes and corrects"
+        dtype = torch.bfloat16
+        why = f"the default on a GPU{_mismatch(config, dtype)}"
     else:
         dtype, why = torch.float32, "float32 on a CPU: sampler and trainer agree to rounding"
     fast = torch.bfloat16 if cuda or bfloat16_pays() else torch.float32
@@ -95,6 +96,15 @@ def choose(config: RunConfig, parameters: int) -> Choice:
         cold_start=Numerics(fast, gradient_threads),
         reason=", ".join(words),
     )
+
+
+def _mismatch(config: RunConfig, dtype: torch.dtype) -> str:
+    """What is done about sampler and trainer that compute different log-probabilities."""
+    if dtype == torch.float32 or config.algorithm.name != "rl":
+        return ""
+    level = config.rollout.correction
+    does = "which corrects nothing" if level == "none" else "which corrects it"
+    return f"; sampler and trainer differ by rounding: rollout.correction={level}, {does}"
 
 
 def set_threads(choice: Choice, config: RunConfig, parameters: int) -> None:
