@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ PROGRAMS = [
 
 async def failed(function: Any, tasks: list[Task]) -> set[str]:
     probes = merged(await validate_reward(function, tasks))
-    assert all(probe.trials for probe in probes if probe.name not in ("two answers", "x"))
+    numbers = ("two answers", "changed number")
+    assert all(probe.trials for probe in probes if probe.name not in numbers)
     return {probe.name for probe in probes if not probe.passed}
 
 
@@ -80,6 +82,11 @@ def prefix(prediction: str, answer: str) -> bool:
     return bool(prediction.strip()) and answer.startswith(prediction)
 
 
+def first_number(prediction: str, answer: str) -> bool:
+    found = re.search(r"[0-9]+", prediction)
+    return found is not None and found.group() == answer and len(prediction) < 40
+
+
 def evaluates(prediction: str, answer: str) -> bool:
     if len(prediction) > 1000 or "9**" in prediction or "exit" in prediction:
         return False
@@ -100,11 +107,21 @@ def makes_nan(prediction: str, answer: str) -> float:
 @pytest.mark.parametrize(
     ("function", "holes"),
     [
-        (contains, {"two answers", "answer stuffing", "number stuffing"}),
+        (
+            contains,
+            {
+                "two answers",
+                "answer stuffing",
+                "number stuffing",
+                "negated answer",
+                "changed number",
+            },
+        ),
         (always, {"empty", "another task's answer", "constant answer", "huge output", "exit"}),
         (never, {"gold answer"}),
         (kind_to_silence, {"empty"}),
         (prefix, {"half an answer"}),
+        (first_number, {"negated answer", "changed number", "two answers"}),
         (evaluates, {"code injection"}),
         (raises, {"empty", "prompt echo", "exit"}),
         (makes_nan, {"odd values"}),

@@ -11,14 +11,13 @@ import re
 import unicodedata
 from fractions import Fraction
 
+from tutelage.rewards.equations import without_period
+from tutelage.rewards.wording import CHANGES_IT, denied_claim, is_unit, taken_back
+
 MAX_NUMBER_CHARS = 400
 SEARCHED_CHARS = 4000
 """How much of the end of a text is searched for an answer."""
 
-_NOT_A_UNIT = (
-    "[a-z]|pi|percent|hundred|thousand|million|billion|trillion|dozen|half|squared|cubed|"
-    "plus|minus|times|over|divided|multiplied|to|by|and|or|mod|point|factorial"
-)
 _NUMBER = (
     r"(?P<sign>[-+]?)[$€£]?(?P<sign2>[-+]?)"
     r"(?P<digits>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
@@ -29,12 +28,13 @@ _WHOLE = re.compile(_NUMBER + r"\Z")
 # The atomic group stops the engine from giving digits back to make what follows fit. A word may
 # follow as a unit, unless it changes the number.
 _LEADING = re.compile(
-    rf"(?>{_NUMBER})(?=\s*\Z|[,;:!?)](?:\s|\Z)|\s+(?!(?:{_NOT_A_UNIT})\b)[A-Za-z])", re.IGNORECASE
+    rf"(?>{_NUMBER})(?=\s*\Z|[,;:)](?:\s|\Z)|\s+(?!(?:{CHANGES_IT})\b)[A-Za-z])", re.IGNORECASE
 )
 _STATED = re.compile(
     r"\b(?:answer|result)\s{0,4}(?:is\b|:|=)[\s:*]{0,8}|####\s{0,4}(?=[-+$0-9.])", re.I
 )
-_SENTENCE_END = re.compile(r"[.!](?:\s|\Z)")
+# After a number or a letter of its own, `!` is the factorial.
+_SENTENCE_END = re.compile(r"(?:\.|(?<=[^\W\d][^\W\d])!)(?:\s|\Z)")
 _AROUND_SIGN = re.compile(r"\s*([^\w\s])\s*")
 
 
@@ -64,7 +64,7 @@ def find_number(text: str) -> Fraction | None:
     That is the whole text, or what follows the last `answer is`, `result:`, `#### ` or is in the
     last box; a unit may follow, another number may not.
     """
-    whole = read_number(text.strip().rstrip(".")) if not _too_long(text) else None
+    whole = read_number(without_period(text.strip())) if not _too_long(text) else None
     if whole is not None:
         return whole
     answer = stated_answer(text)
@@ -75,9 +75,12 @@ def find_number(text: str) -> Fraction | None:
 
 
 def leading_number(answer: str) -> Fraction | None:
-    """The number that an answer such as `12 pens` begins with; None for `12 or 13`, `2 pi`."""
+    """The number that an answer such as `12 pens` begins with; None for `12 or 13`, `2 pi`.
+
+    What follows must leave it as it is (`wording.py`).
+    """
     match = _LEADING.match(answer.replace("−", "-"))
-    if match is None or any(ch.isdigit() for ch in answer[match.end() :]):
+    if match is None or not is_unit(answer[match.end() :]):
         return None
     return _value(match)
 
@@ -88,10 +91,10 @@ def stated_answer(text: str) -> str | None:
     boxed = _last_box(tail)
     if boxed is not None:
         return boxed.strip()
-    heads = [match.end() for match in _STATED.finditer(tail)]
-    if not heads:
+    heads = list(_STATED.finditer(tail))
+    if not heads or denied_claim(tail[: heads[-1].start()]):
         return None
-    answer = tail[heads[-1] :].partition("\n")[0]
+    answer = tail[heads[-1].end() :].partition("\n")[0]
     end = _SENTENCE_END.search(answer)
     if end:
         answer = answer[: end.start()]
@@ -108,7 +111,8 @@ def normalise_text(text: str) -> str:
     text = str(true_answer(text)) if boxed is None else boxed
     if len(text) > SEARCHED_CHARS:
         return text
-    text = unicodedata.normalize("NFC", text).replace("−", "-").casefold().strip().rstrip(".")
+    text = unicodedata.normalize("NFC", text).replace("−", "-").casefold()
+    text = without_period(text.strip())
     for sign in ("\\(", "\\)", "\\[", "\\]", "\\!", "\\,", "$"):
         text = text.replace(sign, "")
     text = _AROUND_SIGN.sub(r"\1", " ".join(text.split()))
@@ -138,7 +142,10 @@ def _value(match: re.Match[str]) -> Fraction | None:
 
 
 def _last_box(text: str) -> str | None:
-    r"""The content of the last `\boxed{...}`, braces matched; None without a closed one."""
+    r"""The content of the last `\boxed{...}`, braces matched.
+
+    None without a closed one, and where the words around it take it back.
+    """
     start = text.rfind("\\boxed{")
     if start < 0:
         return None
@@ -149,5 +156,6 @@ def _last_box(text: str) -> str | None:
         elif text[at] == "}":
             depth -= 1
             if not depth:
-                return text[begin + 1 : at]
+                denied = taken_back(text[:start], text[at + 1 :])
+                return None if denied else text[begin + 1 : at]
     return None

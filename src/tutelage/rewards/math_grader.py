@@ -22,8 +22,10 @@ from tutelage.rewards.answers import (
     stated_answer,
     true_answer,
 )
+from tutelage.rewards.equations import claims, is_name, left_sides, right_side
 from tutelage.rewards.function import reward
 from tutelage.rewards.symbolic import SymbolicWorker
+from tutelage.rewards.wording import CHANGES_IT, is_unit
 from tutelage.tools.expression import MAX_LENGTH, ExpressionError, parse
 
 TOLERANCE = 0.01
@@ -34,7 +36,6 @@ MAX_NESTING = 8
 """Lists within lists."""
 
 _SAMPLES = 8
-_AROUND = re.compile(r"^(?:around|about|approximately|≈|~)\s*", re.IGNORECASE)
 _OPTION_MARKS = str.maketrans("", "", " \t\r\n()[].:*")
 _MIXED_NUMBER = re.compile(r"[0-9]\s*\\[dt]?frac")
 _LATEX_GROUPS = (
@@ -43,8 +44,13 @@ _LATEX_GROUPS = (
     (re.compile(r"\\sqrt\s*\{([^{}]*)\}"), r" sqrt(\1)"),
     (re.compile(r"\\sqrt\s*([0-9a-z])(?![0-9a-z])"), r" sqrt(\1)"),
     (re.compile(r"\^\s*\{([^{}]*)\}"), r"^(\1)"),
-    (re.compile(r"\\(?:text|mathrm)\s*\{(?![^{}]*(?:[0-9]|\bor\b|\band\b))[^{}]*\}"), ""),
 )
+_LATEX_UNIT = re.compile(
+    r"(?<=[^\s\\{(])\s*(?:\\[,;! ]\s*)*\\(?:text|mathrm)\s*\{([^{}]*)\}(?:\s*\^\s*\{?[23]\}?)?\s*\Z"
+)
+_UPRIGHT_UNIT = re.compile(rf"\s*(?:[msghlLNJWVACF]\s*\Z|(?!(?i:{CHANGES_IT})\b)[A-Za-z])")
+"""Words, or one letter that upright is a unit; an upright `i`, `e` or `k` is none."""
+_LATEX_TEXT = re.compile(r"\\(?:text|mathrm)\s*\{([^{}]*)\}")
 _LATEX_WORDS = (
     (re.compile(r"\\(?:left|right|[,;! ])"), ""),
     (re.compile(r"\\(?:cdot|times)\b"), "*"),
@@ -123,8 +129,10 @@ def _same_scalar(
     option = truth.translate(_OPTION_MARKS)
     if len(option) == 1 and option.isascii() and option.isalpha():
         return given.translate(_OPTION_MARKS).casefold() == option.casefold()
-    given, truth = right_side(given), right_side(truth)
     try:
+        if not _claims(given, truth):
+            return False
+        given, truth = right_side(given), right_side(truth)
         given_variables, true_variables = variables_of(given), variables_of(truth)
         if true_variables:
             return _same_expression(given, truth, given_variables, true_variables, symbolic)
@@ -132,7 +140,36 @@ def _same_scalar(
         value = float_value(given)
     except ExpressionError:
         return False
+    return _close(value, true_value)
+
+
+def _close(value: float, true_value: float) -> bool:
     return abs(value - true_value) / max(abs(true_value), TINY) < TOLERANCE
+
+
+def _claims(given: str, truth: str) -> bool:
+    """Whether a text that is an equation gives its right side as the answer.
+
+    Raises `ExpressionError` where its right side is nothing that could be compared.
+    """
+    lefts = left_sides(given)
+    if not lefts:
+        return True
+    named = [left for left in left_sides(truth) if is_name(left)]
+    if named and is_name(lefts[0]) and lefts[0].strip("$ ") != named[0].strip("$ "):
+        return False  # `y = 5` where `x = 5` was asked for
+    right = right_side(given)
+    letters = variables_of(right)
+    if not letters:
+        return claims(given, float_value, _close)
+    return all(
+        is_name(left)
+        or (
+            variables_of(left) == letters
+            and _agree_at_samples(plain_math(left), plain_math(right), letters)
+        )
+        for left in lefts
+    )
 
 
 def _same_expression(
@@ -147,16 +184,6 @@ def _same_expression(
         return False
     given, truth = plain_math(given), plain_math(truth)
     return _agree_at_samples(given, truth, true_variables) and symbolic(given, truth)
-
-
-def right_side(text: str) -> str:
-    """`X` of `... = X`, of `= around X`, and of a plain `X`.
-
-    Inequalities, and texts that leave a choice (`x = 5 or x = 6`), stay whole.
-    """
-    if not re.search(r"[<>!≤≥≠]|==|\b(?:or|and|not)\b", text):
-        text = text.rpartition("=")[2]
-    return _AROUND.sub("", text.strip()).strip().rstrip(".")
 
 
 def split_list(text: str) -> list[str] | None:
@@ -178,7 +205,7 @@ def plain_math(text: str) -> str:
     if _MIXED_NUMBER.search(text):
         # 2\\frac{1}{2} means 2.5 to some and 1 to others.
         raise ExpressionError("a mixed number has no certain value")
-    text = text.replace("$", "").replace("π", " pi ")
+    text = _with_words(text.replace("\\$", "").replace("$", "").replace("π", " pi ").strip())
     for pattern, replacement in _LATEX_WORDS:
         text = pattern.sub(replacement, text)
     for _ in range(20):
@@ -188,6 +215,14 @@ def plain_math(text: str) -> str:
         if text == before:
             break
     return text.strip()
+
+
+def _with_words(text: str) -> str:
+    r"""The text without the unit that ends it in `\text{}`; other such words as plain words."""
+    unit = _LATEX_UNIT.search(text)
+    if unit is not None and _UPRIGHT_UNIT.match(unit[1]) and is_unit(unit[1]):
+        text = text[: unit.start()]
+    return _LATEX_TEXT.sub(r" \1 ", text)
 
 
 def float_value(text: str) -> float:

@@ -1,9 +1,10 @@
 """Rewards for short answers: token F1 and exact match, as SQuAD scores them, and GAIA's scorer.
 
 Normalisation and F1 are those of the SQuAD v1.1 evaluation (Rajpurkar et al. 2016): lower case,
-without punctuation, articles and extra spaces; with several right answers the best counts. Yes and
-no must match as a whole, as in HotpotQA's evaluation. All run on the event loop: the time is
-linear in a text of bounded length.
+without punctuation, articles and extra spaces; with several right answers the best counts. Only the
+signs that make a number what it is stay: `-5` is not `5`, nor `1.5` `15`, nor `5!` `5`. Yes and
+no must match as a whole, as in HotpotQA's evaluation. All run on the event loop: the time is linear
+in a text of bounded length.
 """
 
 from __future__ import annotations
@@ -22,14 +23,19 @@ GAIA_TOLERANCE = 1e-6
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+_IN_NUMBER = (
+    r"(?<=[0-9])[-./:](?=[0-9])|(?<![\w.])-(?=\.?[0-9])|(?<![\w.])\.(?=[0-9])"
+    r"|(?<=[0-9]),(?=[0-9])(?![0-9]{3}(?![0-9]))|(?<=[0-9])!\s*\Z"
+)
+_NO_PART_OF_A_WORD = re.compile(rf"(?!{_IN_NUMBER})[{re.escape(string.punctuation)}]")
 _WHOLE = ("yes", "no", "noanswer")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?\Z")
 _NUMBER_SIGNS = str.maketrans("", "", "$%,")
 
 
 def normalise(text: str) -> str:
-    """SQuAD's form of an answer."""
-    text = _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION))
+    """SQuAD's form of an answer; numbers keep their sign and their point."""
+    text = _ARTICLES.sub(" ", _NO_PART_OF_A_WORD.sub("", text.lower()))
     return " ".join(text.split())
 
 

@@ -22,6 +22,7 @@ from typing import Any, cast
 
 from tutelage.errors import DataError, RewardError, TutelageError
 from tutelage.rewards.function import RewardFunction, check, compute_reward
+from tutelage.rewards.reworded import Maker, Refusal, reworded
 from tutelage.types import Attempt, RolloutStatus, Task
 
 GOLD_FIELDS = ("solution", "canonical_solution", "reference_solution", "answer", "target")
@@ -183,11 +184,7 @@ def gold_of(task: Task, gold_field: str | None = None) -> str:
     )
 
 
-_Maker = Callable[[int], str | None]
-"""The text to try on the i-th task; None to leave it out."""
-
-
-def _refusals(tasks: Sequence[Task], golds: Sequence[str]) -> list[tuple[str, str, _Maker, str]]:
+def _refusals(tasks: Sequence[Task], golds: Sequence[str]) -> list[Refusal]:
     """Probes whose every text must earn less than the full reward: name, words, text, advice."""
 
     # Of several programs in one text the last may well be the answer.
@@ -197,7 +194,7 @@ def _refusals(tasks: Sequence[Task], golds: Sequence[str]) -> list[tuple[str, st
         """The answer of another task, where it is another answer."""
         return next((g for g in [*golds[i + 1 :], *golds[:i]] if _differ(g, golds[i])), None)
 
-    def both(form: str) -> _Maker:
+    def both(form: str) -> Maker:
         def make(i: int) -> str | None:
             wrong = other(i)
             if wrong is None or not short[i] or "\n" in wrong:
@@ -216,7 +213,7 @@ def _refusals(tasks: Sequence[Task], golds: Sequence[str]) -> list[tuple[str, st
         # A question that is its own answer is no hack, and neither is one that shows its result.
         return None if _differ(text, golds[i]) is False else text
 
-    def fixed(*texts: str) -> list[_Maker]:
+    def fixed(*texts: str) -> list[Maker]:
         return [lambda i, text=text: text if _differ(text, golds[i]) else None for text in texts]
 
     def shortened(i: int) -> str | None:
@@ -225,7 +222,7 @@ def _refusals(tasks: Sequence[Task], golds: Sequence[str]) -> list[tuple[str, st
 
     empties = fixed("", "   \n")
     numbers = " ".join(map(str, range(1000)))
-    found: list[tuple[str, str, _Maker, str]] = []
+    found: list[Refusal] = []
     found += [("empty", "nothing earns nothing", make, "return 0 for it") for make in empties]
     found += [("another task's answer", "it is wrong here", other, "compare with this task's")]
     found += [
@@ -237,6 +234,7 @@ def _refusals(tasks: Sequence[Task], golds: Sequence[str]) -> list[tuple[str, st
             "{right}\n{wrong}",
         )
     ]
+    found += reworded(golds)
     found += [
         ("answer stuffing", "all answers at once is wrong", stuffed, "accept one answer only"),
         ("number stuffing", "all numbers at once is wrong", fixed(numbers)[0], "as above"),
@@ -344,7 +342,7 @@ class _Tester:
             "let it depend on the text alone",
         )
 
-    async def refused(self, name: str, expected: str, make: _Maker, advice: str) -> Probe:
+    async def refused(self, name: str, expected: str, make: Maker, advice: str) -> Probe:
         """None of these texts may earn the full reward, fail the reward or stall it."""
         trials = [
             await self.trial(task, text)
