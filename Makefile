@@ -60,11 +60,12 @@ test-full: venv ## all tests, then more rounds of the property tests (ROUNDS=5)
 		$(BIN)/python -m pytest -q -m hypothesis --hypothesis-seed=$$round $(ARGS) || exit 1; \
 	done
 
-check: venv ## format, lint, types, layering
+check: venv ## format, lint, types, layering, names of tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/python -m pytest -q tests/contract/test_layering.py
+	$(BIN)/python tests/contract/collection.py
 
 format: venv ## rewrite the code as `make check` wants it
 	$(BIN)/ruff check --fix .

@@ -74,11 +74,14 @@ def test_thousands_separators_do_not_change_a_number(value: int) -> None:
         (r"so \boxed{\boxed{3}} or \boxed{391}", 391),
         ("steps...\n#### 391", 391),
         ("### ANSWER: 391 ###", 391),
-        ("x" * 10_000_000 + " answer is 5", 5),
     ],
 )
 def test_the_stated_number_is_found(text: str, expected: Fraction | int) -> None:
     assert find_number(text) == expected
+
+
+def test_the_stated_number_is_found_after_ten_million_letters() -> None:
+    assert find_number("x" * 10_000_000 + " answer is 5") == 5
 
 
 @pytest.mark.parametrize(
@@ -98,14 +101,20 @@ def test_the_stated_number_is_found(text: str, expected: Fraction | int) -> None
         "the answer isn't 5",
         "answer is NaN",
         r"\boxed{391",
-        "answer:" + " " * 1_000_000,
-        "answer is " * 300_000,
-        "9" * 10_000_000,
         "",
     ],
 )
 def test_an_uncertain_answer_is_none(text: str) -> None:
     assert find_number(text) is None
+
+
+# Long texts are made when the test runs: a parameter lives as long as the test process.
+@pytest.mark.parametrize(
+    ("start", "unit", "times"),
+    [("answer:", " ", 1_000_000), ("", "answer is ", 300_000), ("", "9", 10_000_000)],
+)
+def test_an_uncertain_answer_is_none_at_any_length(start: str, unit: str, times: int) -> None:
+    assert find_number(start + unit * times) is None
 
 
 def test_the_last_statement_counts() -> None:
@@ -195,12 +204,15 @@ def test_partial_credit_lies_in_its_range_and_falls_with_the_error(truth: int, o
         ("1 2", "12", 0.0),
         ("2²", "22", 0.0),
         ("", "", 0.0),
-        ("a" * 10_000_000, "a", 0.0),
-        ("(" * 10_000_000, "(", 0.0),
     ],
 )
 def test_string_equality(prediction: str, answer: str, expected: float) -> None:
     assert math_reward_string_equal(prediction, answer) == expected
+
+
+@pytest.mark.parametrize("unit", ["a", "("])
+def test_string_equality_of_ten_million_characters(unit: str) -> None:
+    assert math_reward_string_equal(unit * 10_000_000, unit) == 0.0
 
 
 def test_no_reward_loads_sympy_before_it_is_needed() -> None:

@@ -41,12 +41,17 @@ def test_normalising(text: str, normal: str) -> None:
         ("the", "a", 0.0, 0.0),
         ("Paris", [], 0.0, 0.0),
         ("12", 12, 1.0, 1.0),
-        ("a " * 10**6 + "Paris", "Paris", 0.0, 0.0),
     ],
 )
 def test_f1_and_exact_match(prediction: str, answer: Any, score: float, exact: float) -> None:
     assert qa_f1_reward(prediction, answer) == {"reward": pytest.approx(score), "exact": exact}
     assert exact_match(prediction, answer) == exact
+
+
+def test_f1_and_exact_match_of_a_million_words() -> None:
+    prediction = "a " * 10**6 + "Paris"
+    assert qa_f1_reward(prediction, "Paris") == {"reward": 0.0, "exact": 0.0}
+    assert exact_match(prediction, "Paris") == 0.0
 
 
 @settings(max_examples=200, deadline=None)
@@ -78,8 +83,11 @@ def test_f1_is_symmetric_and_bounded(a: str, b: str) -> None:
         ("Paris, France", "Paris", 0),
         ("", "...", 0),
         ("", "Paris", 0),
-        ("9" * 10**6, "9", 0),
     ],
 )
 def test_gaia(prediction: str, answer: str, right: int) -> None:
     assert gaia_scorer(prediction, answer) == right
+
+
+def test_gaia_of_a_million_digits() -> None:
+    assert gaia_scorer("9" * 10**6, "9") == 0
