@@ -10,7 +10,9 @@ through the run.
     ├── ConfigError               a key, a value, or two keys that contradict
     │   └── ConstraintError       a reply that cannot be enforced: schema, tool choice
     ├── DataError                 a dataset row, with file, line and field
-    ├── RewardError               a reward that is no finite number, or a grader that cannot run
+    ├── RewardError               a reward that is no number, or a task that it cannot grade
+    │   ├── AnswerError           a grader that raised on what the model wrote: a wrong answer
+    │   └── GraderError           a grader that could not run: no judge, no module (infrastructure)
     ├── ToolDefinitionError       a tool whose signature or docstring gives no schema
     ├── ModelError                a model folder that cannot be loaded or has no usable template
     ├── StoreError                the store cannot be opened, written or read
@@ -55,7 +57,17 @@ class DataError(TutelageError, ValueError):
 
 
 class RewardError(TutelageError, ValueError):
-    """A reward that is not a finite number, or a reward function that cannot be called."""
+    """A reward that is no number, or a reward function that cannot grade a task: both are defects,
+    and a training run stops at them."""
+
+
+class AnswerError(RewardError):
+    """A grader that raised on what the model wrote; the answer counts as wrong."""
+
+
+class GraderError(RewardError):
+    """A grader that could not run: a judge that is down, a missing module, no sandbox. Inside a
+    rollout this is an infrastructure failure: it has no reward and stays out of all statistics."""
 
 
 class ToolDefinitionError(TutelageError, TypeError):

@@ -55,6 +55,11 @@ class FailureCause(StrEnum):
     AGENT_ERROR = "agent_error"
     TOOL_ERROR = "tool_error"
     REWARD_ERROR = "reward_error"
+    """The reward is no number, or cannot grade this task."""
+    ANSWER_ERROR = "answer_error"
+    """The grader raised on what the model wrote, which counts as wrong."""
+    GRADER_ERROR = "grader_error"
+    """The grader could not run."""
     ENGINE_ERROR = "engine_error"
     CONTEXT_OVERFLOW = "context_overflow"
     CANCELLED = "cancelled"
@@ -65,6 +70,7 @@ class FailureCause(StrEnum):
         return self in (
             FailureCause.ENGINE_ERROR,
             FailureCause.REWARD_ERROR,
+            FailureCause.GRADER_ERROR,
             FailureCause.CANCELLED,
         )
 

@@ -97,6 +97,10 @@ def worker() -> Iterator[SymbolicWorker]:
         ("nan", "5", False),
         ("5", "nan", False),
         ("nan", "inf", False),
+        # larger than a float, with a unit
+        ("1e400 km", "5", False),
+        ("5", "1e400 km", False),
+        (r"\\boxed{1e400\\ km}", "5", False),
     ],
 )
 def test_verdicts_that_need_no_symbols(prediction: str, answer: object, expected: bool) -> None:

@@ -202,7 +202,22 @@ async def test_emitted_rewards_count_the_last_of_a_name_and_a_returned_one_wins(
     assert (second.reward.value, dict(second.reward.parts)) == (0.9, {"style": 0.4})
 
 
-@pytest.mark.parametrize("given", [math.nan, math.inf, None, "no", {"other": 1.0}, [1.0]])
+@pytest.mark.parametrize("given", [math.nan, {"reward": 1.0, "part": math.inf}])
+async def test_a_number_that_is_not_finite_is_a_wrong_answer_that_names_the_task(
+    given: Any, gateway: Gateway, codec: Codec
+) -> None:
+    def agent(task: Any) -> Any:
+        return given if task["id"] == "t1" else 1.0
+
+    played = await play(gateway, codec, agent, 3)
+    assert [cause(r) for r in played] == [None, CAUSES.ANSWER_ERROR, None]
+    assert [r.reward.value if r.reward else None for r in played] == [1.0, 0.0, 1.0]
+    failure = played[1].last.failure
+    assert failure is not None
+    assert "'t1'" in failure.message
+
+
+@pytest.mark.parametrize("given", [None, "no", {"other": 1.0}, [1.0]])
 async def test_what_is_no_reward_is_a_reward_error_that_names_the_task(
     given: Any, gateway: Gateway, codec: Codec
 ) -> None:

@@ -277,8 +277,26 @@ async def test_a_context_overflow_is_the_agents_failure_and_not_retried(codec: C
     assert rollout.reward.value == 0.25
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, None, "1", ZeroDivisionError()])
-async def test_a_reward_that_is_no_number_is_a_reward_error(value: Any, codec: Codec) -> None:
+DOWN = ConnectionError("the judge is down")
+
+
+@pytest.mark.parametrize(
+    ("value", "cause", "earned"),
+    [
+        (None, FailureCause.REWARD_ERROR, None),
+        ("1", FailureCause.REWARD_ERROR, None),
+        (math.nan, FailureCause.ANSWER_ERROR, -0.5),
+        (math.inf, FailureCause.ANSWER_ERROR, -0.5),
+        (ZeroDivisionError(), FailureCause.ANSWER_ERROR, -0.5),
+        (ValueError("no number: \ud800" + "9" * 10_000), FailureCause.ANSWER_ERROR, -0.5),
+        (RecursionError(), FailureCause.ANSWER_ERROR, -0.5),
+        (DOWN, FailureCause.GRADER_ERROR, None),
+        (ModuleNotFoundError("no module"), FailureCause.GRADER_ERROR, None),
+    ],
+)
+async def test_what_a_grader_raises_on_an_answer_makes_it_wrong_its_own_trouble_does_not(
+    value: Any, cause: FailureCause, earned: float | None, codec: Codec
+) -> None:
     @reward("odd", inline=True)
     def odd(task: Task) -> Any:
         if task.id != "t1":
@@ -287,14 +305,16 @@ async def test_a_reward_that_is_no_number_is_a_reward_error(value: Any, codec: C
             raise value
         return value
 
-    rollouts = await run(echo(codec), codec, Says(), grade=odd)
+    rollouts = await run(echo(codec), codec, Says(), grade=odd, failure_reward=-0.5)
     attempt = rollouts[1].last
     assert attempt.status is RolloutStatus.FAILED
-    assert attempt.reward is None
     assert attempt.failure is not None
-    assert attempt.failure.cause is FailureCause.REWARD_ERROR
+    assert attempt.failure.cause is cause
+    assert attempt.failure.cause.infrastructure is (earned is None)
     assert "'t1'" in attempt.failure.message
-    assert [r.reward.value if r.reward else None for r in rollouts] == [0.5, None, 0.5, 0.5]
+    assert len(attempt.failure.message) < 1000
+    (attempt.failure.message + (attempt.failure.traceback or "")).encode()
+    assert [r.reward.value if r.reward else None for r in rollouts] == [0.5, earned, 0.5, 0.5]
 
 
 # ---------------------------------------------------------------- over the real engine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,15 +20,8 @@ from .reference import Reference
 Arguments = Callable[..., list[str]]
 
 BROKEN_REWARDS = {
-    "nan": ('return float("nan")', "returned nan, which is not a finite number"),
-    "infinite part": (
-        'return {"reward": 1.0, "part": float("inf")}',
-        "returned for 'part' inf, which is not a finite number",
-    ),
     "none": ("return None", "returned None; return a bool, an int, a float"),
     "text": ('return "good"', "returned 'good'; return a bool"),
-    "raises": ('return {}["x"]', "failed on task 'q5': KeyError: 'x'"),
-    "exits": ("raise SystemExit(3)", "failed on task 'q5': SystemExit: 3"),
 }
 
 
@@ -59,6 +53,45 @@ def test_a_broken_reward_stops_the_run_and_a_mended_one_finishes_it(
     (tutelage.cwd / "rewards.py").write_text(REWARDS)
     tutelage("resume", "run").check()
     assert_equal(outcome(run), references["with_tools"].outcome)
+
+
+RAISING_REWARD = """
+def raising(prediction, task):
+    if task.id == "q5":
+        raise SystemExit(3)
+    if task.id == "q6":
+        raise ConnectionRefusedError("the judge is down")
+    return {"reward": float(len(prediction) % 2), "part": float("inf" if task.id == "q7" else 1)}
+"""
+
+
+def test_a_reward_that_raises_on_an_answer_counts_it_wrong_and_the_run_goes_on(
+    with_tools: Arguments, tutelage: Command
+) -> None:
+    """Its own trouble leaves the rollout out; both are counted, and said with the first reason."""
+    (tutelage.cwd / "rewards.py").write_text(RAISING_REWARD)
+    keys = {"trainer.val_before_train": "false", "trainer.test_freq": -1}
+    keys["actor.ppo_mini_batch_size"] = "null"
+    job = tutelage(*with_tools(keys, reward="rewards.py:raising", steps="4")).check()
+    run = tutelage.cwd / "run"
+    played = [r for r in stored(run) if r.task.id in ("q5", "q6", "q7")]
+    assert {r.task.id for r in played} == {"q5", "q6", "q7"}
+    wrong, lost = FailureCause.ANSWER_ERROR, FailureCause.GRADER_ERROR
+    for rollout in played:
+        failure = rollout.last.failure
+        assert failure is not None
+        assert failure.cause is (lost if rollout.task.id == "q6" else wrong)
+        earned = None if rollout.reward is None else rollout.reward.value
+        assert earned == (None if rollout.task.id == "q6" else 0.0)
+    result = json.loads((run / "result.json").read_text())
+    counted = Counter(r.last.failure.cause.value for r in played if r.last.failure)
+    assert result["failures"] == counted
+    assert "ConnectionRefusedError: the judge is down" in result["first_failures"]["grader_error"]
+    assert "the grader could not run, so a rollout is left out" in job.err
+    assert "the judge is down" in job.out
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for cause in counted:
+        assert any(line.get(f"rollout/{cause}", 0) > 0 for line in lines)
 
 
 TOOL = '''

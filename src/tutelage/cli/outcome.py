@@ -17,6 +17,7 @@ from tutelage.cli.console import (
     duration,
     facts,
     number,
+    one_line,
     percent,
     plain_table,
     prose,
@@ -110,6 +111,10 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
     if "seed" in result:
         words.append(f"seed {result['seed']}")
     yield "done", ", ".join(words)
+    first: Mapping[str, str] = result.get("first_failures") or {}
+    for cause, count in (result.get("failures") or {}).items():
+        told = f" (the first: {one_line(first[cause], 200)})" if cause in first else ""
+        yield "failed", f"{number(count)} {cause}{told}"
     yield "run", shown_path(folder.path)
     if folder.policy.is_dir():
         yield "policy", f"{shown_path(folder.policy)} (an ordinary Hugging Face folder)"

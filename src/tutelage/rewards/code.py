@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, cast
 
-from tutelage.errors import ConfigError, RewardError
+from tutelage.errors import ConfigError, GraderError
 from tutelage.rewards.code_tests import Case, Expression, Program, read_tests, substituted
 from tutelage.rewards.function import RewardFunction, reward
 from tutelage.rewards.options import RewardOptions
@@ -95,9 +95,9 @@ async def _passed(code: str, setup: str, cases: Sequence[Case], tier: Tier) -> i
                 if timeouts >= MAX_TIMEOUTS:
                     break
     except SandboxError as error:
-        raise RewardError(f"no sandbox could be started to run the tests in: {error}") from error
+        raise GraderError(f"no sandbox could be started to run the tests in: {error}") from error
     except ConfigError as error:
-        raise RewardError(str(error)) from error
+        raise GraderError(str(error)) from error
     return passed
 
 

@@ -3,7 +3,8 @@
 Parameters are filled by name: from the task's fields, and `prediction` (the final text),
 `trajectory` (the `Attempt`), `context` (a dict of the rollout), `task`. `check` refuses, before
 anything runs, a parameter that cannot be filled; `compute_reward` refuses, with the task's id,
-anything that is not a finite number. Built-in rewards are found through `registry.py`.
+anything that is not a finite number. `faults.py` says whose fault an exception is: the answer's,
+or the grader's own. Built-in rewards are found through `registry.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast, overload
 
-from tutelage.errors import RewardError
+from tutelage.errors import AnswerError, RewardError
+from tutelage.rewards.faults import raised
 from tutelage.tools.environments import opened_environments
 from tutelage.tools.execute import call_in_thread
 from tutelage.tools.loading import nearest
@@ -120,7 +122,9 @@ async def compute_reward(
     """What `attempt` earned. What the reward sees as `context`: the environments of the rollout by
     name, where they are still open, and what is given here.
 
-    Raises `RewardError`, naming the task, when the function fails or returns no finite number.
+    Raises `RewardError`, naming the task, when the function fails or returns no finite number:
+    `AnswerError` where what the model wrote is to blame, `GraderError` where the grader could not
+    run.
     """
     _check_task(function, task)
     given = {
@@ -144,9 +148,7 @@ async def compute_reward(
         if inspect.isawaitable(value):
             value = await value
     except (Exception, SystemExit) as error:
-        raise RewardError(
-            f"reward {function.name!r} failed on task {task.id!r}: {type(error).__name__}: {error}"
-        ) from error
+        raise raised(error, function.name, task.id) from error
     return to_reward(value, function.name, task.id)
 
 
@@ -185,5 +187,6 @@ def _finite(value: Any, where: str, what: str) -> float:
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise RewardError(f"{where} {what} {number!r}, which is not a finite number")
+        # As `float(prediction)` is of `nan` and `1e400`: nothing but text made it.
+        raise AnswerError(f"{where} {what} {number!r}, which is not a finite number")
     return number

@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tutelage.errors import ConfigError, RewardError
+from tutelage.errors import ConfigError, GraderError
 from tutelage.rewards.function import RewardFunction, reward
 from tutelage.rewards.options import RewardOptions
 from tutelage.types import Task
@@ -96,7 +96,7 @@ async def _verdict(url: str, headers: Mapping[str, str], body: Mapping[str, Any]
             if verdict is not None:
                 return verdict
             reason = f"no verdict in {_content(reply)[:200]!r}"
-    raise RewardError(
+    raise GraderError(
         f"the judge at {url} gave no verdict: {reason}; check judge.base_url and model"
     )
 

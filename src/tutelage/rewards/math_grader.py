@@ -234,17 +234,18 @@ def float_value(text: str) -> float:
     try:
         if number is not None:
             return float(number)
-        plain = plain_math(text)
-        # What was LaTeX may be a number now, as `50\\%` is.
-        number = read_number(plain)
-        value = parse(plain, FloatAlgebra({})) if number is None else float(number)
+        try:
+            plain = plain_math(text)
+            # What was LaTeX may be a number now, as `50\\%` is.
+            number = read_number(plain)
+            value = parse(plain, FloatAlgebra({})) if number is None else float(number)
+        except ExpressionError:
+            number = leading_number(text)
+            if number is None:
+                raise
+            return float(number)
     except OverflowError:
         raise ExpressionError("too large") from None
-    except ExpressionError:
-        number = leading_number(text)
-        if number is None:
-            raise
-        return float(number)
     if not math.isfinite(value):
         raise ExpressionError("not a finite number")
     return value

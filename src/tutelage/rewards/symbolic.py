@@ -18,7 +18,7 @@ import threading
 import weakref
 from typing import Any
 
-from tutelage.errors import RewardError
+from tutelage.errors import GraderError
 from tutelage.tools.expression import ExpressionError, parse
 
 QUESTION_SECONDS = 0.7
@@ -46,7 +46,7 @@ class SymbolicWorker:
     def equal(self, first: str, second: str) -> bool | None:
         """Whether the expressions are equal; None when time or memory ran out.
 
-        Raises `RewardError` when the helper cannot be started.
+        Raises `GraderError` when the helper cannot be started.
         """
         with self._lock:
             process = self._started()
@@ -79,12 +79,12 @@ class SymbolicWorker:
                 env={**os.environ, **one_thread},
             )
         except OSError as error:
-            raise RewardError(f"{_NOT_STARTED}: {error}") from error
+            raise GraderError(f"{_NOT_STARTED}: {error}") from error
         self._process, self._owner = process, os.getpid()
         self._finalizer = weakref.finalize(self, _kill, process, self._owner)
         if _exchange(process, "", START_SECONDS) != _READY:
             self._end()
-            raise RewardError(_NOT_STARTED)
+            raise GraderError(_NOT_STARTED)
         return process
 
     def _end(self) -> None:

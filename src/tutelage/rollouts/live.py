@@ -26,7 +26,14 @@ from tutelage.resources import NamedResources
 from tutelage.rewards import RewardFunction, compute_reward
 from tutelage.rewards.function import to_reward
 from tutelage.rollouts.models import Models, Seat
-from tutelage.rollouts.runner import Deadlines, RunnerSettings, Spec, play_all, with_retries
+from tutelage.rollouts.runner import (
+    Deadlines,
+    RunnerSettings,
+    Spec,
+    not_graded,
+    play_all,
+    with_retries,
+)
 from tutelage.tools.tool import ToolError
 from tutelage.tracing import Identity, SpanRecord, trace_attempt
 from tutelage.types import (
@@ -199,8 +206,7 @@ class LiveRunner:
         try:
             return await self._graded(spec, attempt, context, value)
         except RewardError as error:
-            failure = Failure(FailureCause.REWARD_ERROR, str(error), traceback.format_exc())
-            return replace(attempt, status=RolloutStatus.FAILED, failure=failure, stop=None)
+            return not_graded(attempt, error, self._settings.failure_reward)
 
     async def _graded(
         self, spec: Spec, attempt: Attempt, context: RolloutContext, value: Any

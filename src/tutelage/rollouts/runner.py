@@ -20,7 +20,13 @@ from typing import Protocol
 from tutelage.agents.tool_calling import Outcome
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.protocol import RolloutEngine
-from tutelage.errors import ContextOverflowError, EngineError, RewardError
+from tutelage.errors import (
+    AnswerError,
+    ContextOverflowError,
+    EngineError,
+    GraderError,
+    RewardError,
+)
 from tutelage.policy.codec import Codec
 from tutelage.rewards import RewardFunction, compute_reward
 from tutelage.seeds import SeedTree
@@ -36,6 +42,9 @@ from tutelage.types import (
     RolloutStatus,
     Task,
 )
+
+_LONGEST_TRACE = 20_000
+"""Characters of a traceback that are kept, from its end."""
 
 
 class Agent(Protocol):
@@ -155,6 +164,20 @@ async def with_retries(
     )
 
 
+def not_graded(attempt: Attempt, error: RewardError, failure_reward: float) -> Attempt:
+    """The attempt as failed: wrong where what the model wrote is to blame, else without reward."""
+    if isinstance(error, AnswerError):
+        cause, earned = FailureCause.ANSWER_ERROR, Reward(failure_reward)
+    else:
+        broken = isinstance(error, GraderError)
+        cause, earned = FailureCause.GRADER_ERROR if broken else FailureCause.REWARD_ERROR, None
+    # A traceback quotes the exception, which may quote all that the model wrote.
+    trace = "".join(traceback.format_exception(error))[-_LONGEST_TRACE:]
+    trace = trace.encode("utf-8", "backslashreplace").decode()
+    failure = Failure(cause, str(error), trace)
+    return replace(attempt, status=RolloutStatus.FAILED, failure=failure, stop=None, reward=earned)
+
+
 class Runner:
     """Runs specs with one agent, one engine and one reward."""
 
@@ -242,5 +265,4 @@ class Runner:
         try:
             return replace(attempt, reward=await compute_reward(self._reward, task, attempt))
         except RewardError as error:
-            failure = Failure(FailureCause.REWARD_ERROR, str(error), traceback.format_exc())
-            return replace(attempt, status=RolloutStatus.FAILED, failure=failure)
+            return not_graded(attempt, error, self._settings.failure_reward)

@@ -38,6 +38,11 @@ from tutelage.train.setting import Setting
 from tutelage.types import FailureCause, Mode, Rollout, Sampling
 
 EVALUATION_SLOTS = 64
+_GRADING = {
+    FailureCause.ANSWER_ERROR: "the reward raised on an answer, which counts as wrong",
+    FailureCause.GRADER_ERROR: "the grader could not run, so a rollout is left out",
+}
+"""What is said, once a run, when a cause first occurs."""
 
 Player = BuiltinAgent | LiveAgent
 """Whoever plays rollouts: a built-in agent, or one of the user's."""
@@ -271,7 +276,8 @@ class Context:
 
     def _stop_if_all_failed(self, rollouts: Sequence[Rollout]) -> None:
         """A training step in which nothing but failures came back has nothing to learn from."""
-        failures = [r.last.failure for r in rollouts if r.last.failure is not None]
+        wrong = FailureCause.ANSWER_ERROR  # an answer that is wrong is something to learn from
+        failures = [f for r in rollouts if (f := r.last.failure) is not None and f.cause != wrong]
         if rollouts[0].mode is not Mode.TRAIN or len(failures) < len(rollouts):
             return
         self.writer.flush()
@@ -286,8 +292,16 @@ class Context:
         """These rollouts, added to the totals, whether they were played or recorded."""
         self.state.rollouts += len(rollouts)
         failed: dict[str, int] = self.state.results.setdefault("failures", {})
-        for failure in (r.last.failure for r in rollouts if r.last.failure is not None):
+        first: dict[str, str] = self.state.results.setdefault("first_failures", {})
+        for rollout in rollouts:
+            failure = rollout.last.failure
+            if failure is None:
+                continue
             failed[failure.cause.value] = failed.get(failure.cause.value, 0) + 1
+            if failure.cause.value not in first:
+                first[failure.cause.value] = failure.message
+                if failure.cause in _GRADING:
+                    self.progress.note(f"{_GRADING[failure.cause]}: {failure.message}")
         self.state.tokens += sum(
             len(c.sampled.token_ids) for r in rollouts for a in r.attempts for c in a.calls
         )

@@ -375,6 +375,7 @@ def _result(ctx: Context, status: str) -> dict[str, Any]:
         "test_tasks": len(ctx.setting.tasks.test),
         "guess_share": config.sft.guess_share,
         "failures": state.results.get("failures", {}),
+        "first_failures": state.results.get("first_failures", {}),
         "mixed_steps": state.results.get("mixed_steps", 0),
         "phases": {k: round(v, 3) for k, v in state.seconds.items() if k != "total"},
     }

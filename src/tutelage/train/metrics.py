@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from tutelage.types import Rollout
+from tutelage.types import FailureCause, Rollout
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
@@ -31,6 +31,9 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         / total,
         "rollout/failed": sum(r.last.failure is not None for r in rollouts) / total,
     }  # fmt: skip
+    for cause in (FailureCause.ANSWER_ERROR, FailureCause.GRADER_ERROR):
+        count = sum(f is not None and f.cause is cause for f in (r.last.failure for r in rollouts))
+        out |= {f"rollout/{cause.value}": count / total} if count else {}
     parts: dict[str, list[float]] = {}
     for rollout in rollouts:
         for name, value in (rollout.reward.parts if rollout.reward is not None else {}).items():

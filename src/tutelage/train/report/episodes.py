@@ -25,6 +25,8 @@ CAUSES: Mapping[FailureCause, str] = {
     FailureCause.AGENT_ERROR: "the agent raised",
     FailureCause.TOOL_ERROR: "a tool broke",
     FailureCause.REWARD_ERROR: "the reward could not be computed",
+    FailureCause.ANSWER_ERROR: "the grader raised on the answer, which counts as wrong",
+    FailureCause.GRADER_ERROR: "the grader could not run",
     FailureCause.ENGINE_ERROR: "the engine failed",
     FailureCause.CONTEXT_OVERFLOW: "the context overflowed",
     FailureCause.CANCELLED: "cancelled",
