@@ -16,7 +16,8 @@ ROUNDS ?= 5
 # Processes that the tests are spread over, whole files at a time; 0 runs them in this one.
 WORKERS ?= 2
 
-VENV := .venv
+# Never another folder: `make clean` removes it.
+override VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 UNIT := $(sort $(filter-out tests/system tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))))
@@ -76,5 +77,5 @@ bench: venv ## run the benchmarks that need no peer; benchmarks/README.md has th
 	@echo "those that compare with a peer need its environment: see benchmarks/README.md"
 
 clean: ## remove .venv and all caches; runs/ stays
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -19,6 +19,7 @@ from typing import Any
 
 from tutelage import Dataset, TutelageError
 from tutelage.errors import DataError
+from tutelage.files import write_new
 from tutelage.tasks.readers import Row, read_rows
 
 HOW = """\
@@ -122,7 +123,7 @@ def write(folder: str | Path, output: Path, levels: Iterable[int], val_share: fl
     for name, part in (("train", train), ("val", val)):
         lines = (json.dumps({"id": t.id, **t.fields}) + "\n" for t in part)
         paths.append(output / f"{name}.jsonl")
-        paths[-1].write_text("".join(lines), encoding="utf-8")
+        write_new(paths[-1], "".join(lines))
     return paths
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tutelage.files import write_new
 from tutelage.seeds import SeedTree
 from tutelage.tasks.agents import arithmetic_tasks
 from tutelage.tasks.arithmetic import demonstrations
@@ -21,7 +22,7 @@ GUESSES = 0.5
 
 
 def write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_new(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 folder, count = Path(sys.argv[1]), int([*sys.argv, "6000"][2])

@@ -6,6 +6,7 @@
 import json
 from pathlib import Path
 
+from tutelage.files import write_new
 from tutelage.tasks.arithmetic import make_tasks
 
 SIZES = {"train": 400, "val": 100}
@@ -27,4 +28,4 @@ for split, size in SIZES.items():
             }
         )
     text = "".join(json.dumps(row) + "\n" for row in rows)
-    Path(f"{split}.jsonl").write_text(text, encoding="utf-8")
+    write_new(Path(f"{split}.jsonl"), text)

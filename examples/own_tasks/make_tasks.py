@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tools_and_reward import PRICES
 
+from tutelage.files import write_new
+
 rows = [
     {
         "question": f"What do {count} {item}{'es' if item.endswith('x') else 's'} cost?",
@@ -19,4 +21,4 @@ rows = [
 random.Random(0).shuffle(rows)
 for name, chosen in (("train", rows[:300]), ("val", rows[300:400])):
     text = "".join(json.dumps(row) + "\n" for row in chosen)
-    Path(__file__).with_name(f"{name}.jsonl").write_text(text, encoding="utf-8")
+    write_new(Path(__file__).with_name(f"{name}.jsonl"), text)

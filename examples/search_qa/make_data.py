@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tutelage.files import write_new
 from tutelage.seeds import SeedTree
 from tutelage.tasks.agents import corpus_rows, demonstration, search_tasks
 from tutelage.tools import corpus
@@ -26,7 +27,7 @@ GUESSES = 0.5
 
 
 def write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    write_new(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def shown(task: Task, guess: bool, index: Path, rng: Any) -> list[Message]:

@@ -17,7 +17,7 @@ from tau2_dialogue import GREETING
 from tau2_small import SmallWorld
 from tau2_tasks import SMALL, SerializedTask, load_rows
 
-from tutelage.policy.model import Policy, build
+from tutelage.policy.model import Policy, build, check_vacant
 from tutelage.policy.packing import TokenRow
 from tutelage.seeds import SeedTree
 from tutelage.train.optim import muon
@@ -109,6 +109,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/tau2-start"))
     parser.add_argument("--bad-share", type=float, default=0.7)
     args = parser.parse_args()
+    check_vacant(args.output)
     make(load_rows(SMALL), args.bad_share).save(args.output)
 
 

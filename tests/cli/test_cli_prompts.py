@@ -113,6 +113,13 @@ def test_the_verbs_read_a_run(here: Path) -> None:
     best = (here / "run" / "best_prompt.txt").read_text()
     assert run("prompts export run").strip() == best.strip()
     run("prompts export run --out out")
+    exported = sorted(Path("out").glob("*.txt"))[0]
+    run("prompts export run --out out")  # the same again is no loss
+    exported.write_text("what a person made of it")
+    assert "is there already" in run("prompts export run --out out", 2)
+    assert exported.read_text() == "what a person made of it"
+    exported.unlink()
+    run("prompts export run --out out")
     assert json.loads((here / "out" / "components.json").read_text()) == {"prompt": best}
     assert "Verdict" in run("show run")
     assert "->" in run("runs --below .")

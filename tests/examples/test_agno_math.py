@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +25,7 @@ from tests.train.prompt_parts import served, without_endpoint
 
 from tutelage.algorithms.prompt.budget import Spend
 from tutelage.algorithms.prompt.watch import Round
+from tutelage.errors import TutelageError
 from tutelage.store import open_store
 from tutelage.testing.collector import Collector
 from tutelage.types import Mode
@@ -339,6 +341,22 @@ def base(example: Any, place: Path) -> Path:
     assert said
     assert asyncio.run(make(where, recipe=recipe, say=pytest.fail)) == told
     return where
+
+
+def test_a_base_folder_of_the_users_is_left_alone(example: Any, place: Path) -> None:
+    """A model and notes without `cold_start.json` are no policy that this example made."""
+    mine = place / "my-model"
+    mine.mkdir()
+    for name in ("model.safetensors", "config.json", "notes.md"):
+        (mine / name).write_text("mine")
+    make = example("policy").base_policy
+    small = importlib.import_module("cold_start").Recipe(
+        tasks=2, held_out=1, corpus=2, batch=2, clean_steps=1, cooldown_steps=1, mixed_steps=1
+    )
+    with suppress(TutelageError):
+        asyncio.run(make(mine, recipe=small, say=lambda _: None))
+    found = {p.name: p.read_text() for p in mine.iterdir()}
+    assert found == dict.fromkeys(("model.safetensors", "config.json", "notes.md"), "mine")
 
 
 def test_sft_and_rl_train_the_same_policy_and_compare_sets_them_side_by_side(

@@ -196,14 +196,38 @@ def test_a_saved_policy_is_an_ordinary_model_folder(layout: str, tmp_path: Path,
     assert generation["pad_token_id"] == policy.codec.tokenizer.pad_token_id
 
 
-def test_saving_replaces_an_older_folder_and_leaves_nothing_aside(
-    tmp_path: Path, tiny: Any
+def test_saving_refuses_a_folder_that_holds_anything(tmp_path: Path, tiny: Any) -> None:
+    """A model of the user's and notes about it, in a folder named as the output."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    for name, text in {"model.safetensors": "weights", "config.json": "{}", "n.md": "x"}.items():
+        (mine / name).write_text(text)
+    (tmp_path / "mine.tmp").mkdir()
+    (tmp_path / "mine.tmp" / "draft.md").write_text("a name that we could have taken")
+    before = {p: p.read_text() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(ModelError, match=r"'config\.json'.*would be lost.*new or empty"):
+        tiny("qwen2").save(mine)
+    assert {p: p.read_text() for p in tmp_path.rglob("*") if p.is_file()} == before
+    with pytest.raises(ModelError, match="it is a file"):
+        tiny("qwen2").save(mine / "n.md")
+    (tmp_path / "empty").mkdir()
+    tiny("qwen2").save(tmp_path / "empty")
+    assert (tmp_path / "empty" / "model.safetensors").is_file()
+    assert (tmp_path / "mine.tmp" / "draft.md").is_file()
+
+
+def test_saving_again_replaces_the_policy_and_leaves_other_files(
+    tmp_path: Path, tiny: Any, fresh: Any
 ) -> None:
-    (tmp_path / "policy").mkdir()
-    (tmp_path / "policy" / "old.bin").write_text("x")
-    tiny("qwen2").save(tmp_path / "policy")
+    policy = tmp_path / "policy"
+    tiny("qwen2").save(policy)
+    (policy / "notes.md").write_text("mine")
+    other = fresh("qwen2", 3)
+    other.save(policy, replace=True)
+    assert (policy / "notes.md").read_text() == "mine"
+    pairs = zip(load(str(policy)).parameters(), other.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
     assert [p.name for p in tmp_path.iterdir()] == ["policy"]
-    assert not (tmp_path / "policy" / "old.bin").exists()
 
 
 def test_building_is_a_function_of_the_seed() -> None:

@@ -52,6 +52,16 @@ def test_the_best_passages_come_first(index: Path, query: str, titles: list[str]
         assert found == [] or query.startswith("nothing")
 
 
+def test_a_file_that_is_no_index_is_not_replaced(index: Path, tmp_path: Path) -> None:
+    """The output's name in the place of an input's, as one types it in a hurry."""
+    notes = tmp_path / "notes.md"
+    notes.write_text("what I thought")
+    with pytest.raises(ConfigError, match="no search index, so it is not replaced"):
+        corpus.build([tmp_path / "rows.jsonl"], notes)
+    assert notes.read_text() == "what I thought"
+    assert corpus.build([notes], index) == 1  # an index is made anew
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=80))
 def test_no_query_is_an_error(tmp_path_factory: pytest.TempPathFactory, query: str) -> None:

@@ -5,13 +5,25 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tutelage.errors import RunError
 from tutelage.train import folder as folders
-from tutelage.train.folder import RunFolder, append_json, create, every, find, keep_lines, locked
+from tutelage.train.folder import (
+    RunFolder,
+    append_json,
+    create,
+    every,
+    find,
+    keep_lines,
+    locked,
+    write_text,
+)
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_new_folder_must_be_free(tmp_path: Path) -> None:
@@ -25,6 +37,44 @@ def test_a_new_folder_must_be_free(tmp_path: Path) -> None:
         create(tmp_path / "file")
     with pytest.raises(RunError, match="Not a directory; choose another --output"):
         create(tmp_path / "file" / "run")
+
+
+def test_a_file_of_the_users_is_not_taken_for_our_own(tmp_path: Path) -> None:
+    """What is written aside has a name that nobody else has."""
+    (tmp_path / "plan.json.tmp").write_text("mine")
+    write_text(tmp_path / "plan.json", "{}")
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {
+        "plan.json": "{}",
+        "plan.json.tmp": "mine",
+    }
+
+
+def test_what_a_kill_left_aside_is_cleared_with_the_lock_held(tmp_path: Path) -> None:
+    run = create(tmp_path / "run")
+    kept = [run.path / ".mine.tmp", run.checkpoints / "x.7.0.tmp"]
+    left = [run.path / ".config.json.7.0.tmp", run.checkpoints / ".initial.7.1.tmp"]
+    for path in (*kept, left[0]):
+        path.write_text("x")
+    left[1].mkdir()
+    with locked(run):
+        pass
+    assert [p.exists() for p in (*kept, *left)] == [True, True, False, False]
+
+
+def test_make_clean_removes_what_make_made(tmp_path: Path) -> None:
+    """Not a virtual environment that is named on its command line, nor folders that nothing of
+    this Makefile writes."""
+    (tmp_path / "Makefile").write_bytes((ROOT / "Makefile").read_bytes())
+    for name in ("mine", "build", "dist", ".venv", "runs/__pycache__"):
+        (tmp_path / name).mkdir(parents=True)
+    subprocess.run(["make", "clean", "VENV=mine"], cwd=tmp_path, check=True, capture_output=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "Makefile",
+        "build",
+        "dist",
+        "mine",
+        "runs",
+    ]
 
 
 def test_torn_lines_are_left_out_and_cut_away(tmp_path: Path) -> None:

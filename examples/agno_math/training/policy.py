@@ -24,7 +24,7 @@ from gather import Script, play
 
 from training.agent import resources, solve
 from training.dataset import MathTask, generate
-from tutelage.policy.model import Policy
+from tutelage.policy.model import Policy, check_vacant
 from tutelage.types import Call, Task
 
 RECORD = "cold_start.json"
@@ -70,9 +70,13 @@ class AgnoMath:
 async def base_policy(
     place: Path, *, seed: int = 0, recipe: Recipe | None = None, say: Callable[[str], None] = print
 ) -> dict[str, Any]:
-    """Make the policy in a folder, unless it is there; returns what is known of its making."""
+    """Make the policy in a folder, unless it is there; returns what is known of its making.
+
+    Raises `ModelError` for a folder that holds something else.
+    """
     record = place / RECORD
     if not record.is_file():
+        check_vacant(place)
         say(f"making the policy that sft and rl begin with, once, in {place}")
         started = await cold_start(AgnoMath(), recipe, seed=seed, say=say, resources=resources())
         started.policy.save(place)

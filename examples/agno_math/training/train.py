@@ -128,7 +128,8 @@ async def _weights_trainer(
     }
     shared |= {"model": training.base, "n_runners": max(training.runners, 32)}
     if training.algorithm == "sft":
-        file = Path(shared["output_dir"]).with_suffix(".demonstrations.jsonl")
+        place = Path(shared["output_dir"])
+        file = place.with_name(place.name + ".demonstrations.jsonl")
         await demonstrations(train, load(str(training.base)), file)
         # The whole of the policy is young, so it takes a rate that a pretrained model would not.
         own = {"epochs": training.iterations, "batch_size": 8, "lr": 3e-4}

@@ -98,13 +98,14 @@ def _write(lines: Iterator[str], out: Path | None) -> int:
 
 @contextlib.contextmanager
 def _stream(out: Path | None) -> Generator[Any]:
+    from tutelage import files
     from tutelage.errors import RunError, TutelageError
 
     if out is None:
         yield sys.stdout.write
         return
     # A device or a pipe cannot be replaced by a file, so it is written straight.
-    aside = out.with_name(out.name + ".tmp") if out.is_file() or not out.exists() else out
+    aside = files.aside(out) if out.is_file() or not out.exists() else out
     try:
         with aside.open("w", encoding="utf-8") as file:
             yield file.write

@@ -115,6 +115,7 @@ def export(
     import json
 
     from tutelage.cli.console import messages, say
+    from tutelage.files import write_new
     from tutelage.train.prompts.record import candidate_of, read_lineage
 
     folder = _folder(run)
@@ -126,9 +127,9 @@ def export(
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in components.items():
-            (out / f"{name.replace('/', '_')}.txt").write_text(text, encoding="utf-8")
+            write_new(out / f"{name.replace('/', '_')}.txt", text)
         text = json.dumps(components, ensure_ascii=False, indent=2) + "\n"
-        (out / "components.json").write_text(text, encoding="utf-8")
+        write_new(out / "components.json", text)
     except OSError as error:
         raise RunError(f"cannot write to {str(out)!r}: {error.strerror or error}") from error
     say(messages(), f"{len(components)} components written to {out}")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from tutelage import files
 from tutelage.errors import ModelError
 from tutelage.policy.codec import Codec
 from tutelage.policy.hf_model import HFNetwork
@@ -111,22 +112,30 @@ class Policy:
                 )
             tensor.copy_(tensors[name])
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, *, replace: bool = False) -> None:
         """Write an ordinary Hugging Face folder, aside first and then renamed into place.
 
-        Raises `ModelError` when the disk refuses; what was in the folder before stays then.
+        A folder that holds anything is refused; with `replace`, for one that the caller made, its
+        policy is replaced and files of other names stay. Raises `ModelError` for that, and when
+        the disk refuses; what was in the folder before stays then.
         """
         from safetensors import SafetensorError
 
-        aside = folder.with_name(folder.name + ".tmp")
-        shutil.rmtree(aside, ignore_errors=True)
+        if not replace:
+            check_vacant(folder)
+        aside, old = files.aside(folder), None
         try:
             self._write(aside)
             if folder.exists():
-                shutil.rmtree(folder)
+                old = files.aside(folder)
+                os.replace(folder, old)
             os.replace(aside, folder)
+            if old is not None:
+                _keep_others(old, folder)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(aside, ignore_errors=True)
+            if old is not None and not folder.exists():
+                os.replace(old, folder)
             raise ModelError(
                 f"cannot write the policy to {str(folder)!r}: {error}; free some space"
             ) from error
@@ -144,6 +153,24 @@ class Policy:
             "do_sample": True,
         }
         (aside / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+
+
+def check_vacant(folder: Path) -> None:
+    """Raise `ModelError` when something is in the folder that a policy is to be written to."""
+    held = files.occupied(folder)
+    if held is not None:
+        raise ModelError(
+            f"a policy is not written to {str(folder)!r}: {held}, which would be lost; give a "
+            "folder that is new or empty"
+        )
+
+
+def _keep_others(old: Path, folder: Path) -> None:
+    """Move what the new folder does not have out of the old one, and remove that."""
+    for entry in [*old.iterdir()]:
+        if not os.path.lexists(folder / entry.name):
+            os.replace(entry, folder / entry.name)
+    shutil.rmtree(old)
 
 
 def build(

@@ -42,9 +42,18 @@ def build(files: Sequence[str | Path], out: str | Path) -> int:
     """Index `files` into `out`, which is replaced at once when all is well; returns the passages.
 
     .jsonl and .json have a `text` (and a `title`) in each row; .txt and .md are cut into passages.
-    Raises `DataError` for a file that cannot be read or has nothing in it.
+    Raises `DataError` for a file that cannot be read or has nothing in it, `ConfigError` where
+    something else than an index is at `out`.
     """
     out = Path(out)
+    if out.exists():
+        try:
+            check(out)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{str(out)!r} is there already and is no search index, so it is not replaced; "
+                "give another --output"
+            ) from error
     aside = out.with_name(f".{out.name}.{os.getpid()}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tutelage import files
 from tutelage.errors import RunError
 
 RUNS = Path("runs")
@@ -182,7 +183,7 @@ def fresh_name(recipe: str, runs: Path = RUNS) -> Path:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file aside, flush it to the disk, and rename it. Raises `RunError`."""
-    aside = path.with_name(path.name + ".tmp")
+    aside = files.aside(path)
     try:
         with aside.open("w", encoding="utf-8") as file:
             file.write(text)
@@ -241,6 +242,8 @@ def locked(folder: RunFolder) -> Generator[None]:
                     message = f"another process is working on the run {folder.name!r}"
                     raise RunError(message) from error
                 time.sleep(0.1)  # `tutelage runs` looks at the lock for a moment
+        for place in (folder.path, folder.checkpoints):
+            files.clear(place)
         yield
 
 

@@ -75,7 +75,7 @@ def train(
         write_text(folder.config, resolved.to_json())
         write_json(folder.conditions, machine.conditions(setting.choice))
         if resolved.config.model.path is None:
-            setting.policy.save(_initial(folder))
+            setting.policy.save(_initial(folder), replace=True)
         return _work(resolved, folder, progress, setting, state, tensors)
 
 
@@ -103,7 +103,7 @@ def resume(folder: RunFolder, progress: Progress, given: Given | None = None) ->
             for change in machine.differences(before, machine.conditions(setting.choice)):
                 progress.note(f"not bit for bit from here: {change}")
         elif resolved.config.model.path is None:
-            setting.policy.save(initial)
+            setting.policy.save(initial, replace=True)
         write_json(folder.conditions, machine.conditions(setting.choice))
         keep_lines(folder.metrics, state.metrics_lines)
         keep_lines(folder.events, len(_read_events(folder)))
@@ -317,11 +317,11 @@ def _end_phase(ctx: Context, name: str) -> None:
     if name == SFT:
         state.results["sft_steps"] = state.phase_step
     if name in ("after", SFT):
-        policy.save(ctx.folder.policy)
+        policy.save(ctx.folder.policy, replace=True)
         if ctx.setting.config.model.path is not None:
             save_adapter(policy, ctx.folder.path / "adapter", base=ctx.setting.config.model.path)
         for name, other in ctx.setting.others.items():
-            other.save(ctx.folder.path / "policies" / name)
+            other.save(ctx.folder.path / "policies" / name, replace=True)
 
 
 def _restore(ctx: Context, tensors: dict[str, Any]) -> None:

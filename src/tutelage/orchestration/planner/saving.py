@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from tutelage import files
 from tutelage.errors import ModelError, RunError
 from tutelage.orchestration.planner.decode import SearchSettings
 from tutelage.orchestration.planner.model import PlannerModel
@@ -52,7 +53,7 @@ def checkpoint(
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
     """Write a file of tensors aside and rename it. Raises `RunError`."""
-    aside = path.with_name(path.name + ".tmp")
+    aside = files.aside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(dict(content), aside)
