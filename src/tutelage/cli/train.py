@@ -143,6 +143,8 @@ def _dry_run(resolved: Resolved) -> None:
     show_head(console, rollout)
     show_rollout(console, rollout)
     say(console, "\nDry run: one task was played and nothing was trained or written.")
+    if rollout.last.failure is not None:
+        raise typer.Exit(1)
 
 
 def _show_preview(console: Console, found: Preview) -> None:
