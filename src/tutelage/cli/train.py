@@ -101,9 +101,9 @@ def _resolved(
     from tutelage.config import resolve
 
     with waiting("loading torch ..."):
-        from tutelage.train.machine import facts
+        from tutelage.train.machine import built, facts
 
-    return resolve(recipe, overrides, machine=facts(), flags=flags, file=file)
+    return resolve(recipe, overrides, machine=facts(), flags=flags, file=file, built=built())
 
 
 def _train(resolved: Resolved) -> None:
