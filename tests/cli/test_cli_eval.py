@@ -1,31 +1,24 @@
 """`eval`, `ask`, `config` and `doctor`, with fakes below them."""
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tutelage.errors import DataError
+from tutelage.evaluate.outcome import Evaluation, summarise
 from tutelage.testing.collector import Collector
 from tutelage.train.progress import Progress
-from tutelage.types import Reward, Rollout
+from tutelage.types import Failure, FailureCause, Reward, Rollout, Task
 
 from .conftest import Fake, Tutelage
 from .sample_run import failure, rollout, success
 
 
-@dataclass
-class FakeEvaluation:
-    """The fields of `evaluate.Evaluation`."""
-
-    rollouts: list[Rollout] = field(default_factory=list[Rollout])
-    tasks: int = 3
-    success: float = 0.5
-    interval: tuple[float, float] = (0.2, 0.8)
-    mean_reward: float = 0.625
-    by_family: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
+def task(name: str, family: str) -> Task:
+    return Task(name, {"question": "What is 17 * 23 + 5?", "answer": "396", "family": family})
 
 
 @pytest.fixture
@@ -33,13 +26,17 @@ def seen(fake: Fake) -> dict[str, Any]:
     """A fake `evaluate` that keeps what it was given."""
     kept: dict[str, Any] = {}
     half = replace(success(), answer="39\x1b[2J", reward=Reward(0.25, {"digits": 0.25}))
-    played = [rollout("a", success()), rollout("b", half), rollout("c", failure())]
+    played = [
+        rollout("a", success(), task=task("t1", "sum")),
+        rollout("b", half, task=task("t2", "sum")),
+        rollout("c", failure(), task=task("t3", "shopping")),
+    ]
 
-    def evaluate(target: str, *, progress: Progress, **given: Any) -> FakeEvaluation:
+    def evaluate(target: str, *, progress: Progress, **given: Any) -> Evaluation:
         kept.update(target=target, **given)
         progress.start(target, {"device": "cpu"})
         progress.evaluation("test", 3, 3)
-        return FakeEvaluation(played, by_family={"sum": (2, 1.0), "shopping": (1, 0.0)})
+        return summarise(kept.pop("played", played))
 
     def ask(target: str, question: str, **given: Any) -> Rollout:
         kept.update(target=target, question=question, **given)
@@ -79,6 +76,7 @@ def test_eval_passes_its_options_on(tutelage: Tutelage, seen: dict[str, Any]) ->
         "limit": 9,
         "tools": ["calculator", "lookup"],
         "reward": "math",
+        "success": None,
         "seed": 5,
     }
 
@@ -96,11 +94,12 @@ def test_one_sample_is_greedy_and_several_are_not(
 def test_eval_shows_success_and_what_was_wrong(tutelage: Tutelage, seen: dict[str, Any]) -> None:
     result = tutelage("eval", "x", "--test", "a.jsonl")
     shown = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert "success 50.0 % (95 % interval 20.0 % to 80.0 %)" in shown
-    assert "reward 0.625 in the mean" in shown
-    assert "sum 2 100.0 %" in shown
-    assert "shopping 1 0.0 %" in shown
-    assert "failed 1 agent_error" in shown
+    assert "reward 0.4167 (95 % interval -0.8761 to 1.709)" in shown
+    assert "rollouts 3 of 3 judged; failed, and counted so: 1 agent error" in shown
+    assert "tasks 3" in shown
+    assert "sum 2 0.625" in shown
+    assert "shopping 1 0" in shown
+    assert not any(line.startswith("success") for line in shown), "a graded reward has none"
     assert "answered 39\\x1b[2J, wanted 396 reward 0.25 (digits 0.25)" in shown
     assert "answered nothing, wanted 396 reward 0" in shown
     assert "\x1b" not in result.stdout
@@ -108,23 +107,53 @@ def test_eval_shows_success_and_what_was_wrong(tutelage: Tutelage, seen: dict[st
 
 def test_eval_as_json_is_nothing_but_json(tutelage: Tutelage, seen: dict[str, Any]) -> None:
     result = tutelage("eval", "x", "--test", "a.jsonl", "--json")
-    assert json.loads(result.stdout) == {
+    told = json.loads(result.stdout)
+    families = told.pop("by_family")
+    low, high = told.pop("reward_interval")
+    assert low < told["mean_reward"] < high
+    assert told == {
         "target": "x",
         "samples": 1,
         "temperature": 0.0,
         "seed": 0,
         "tasks": 3,
         "rollouts": 3,
-        "success": 0.5,
-        "interval": [0.2, 0.8],
-        "mean_reward": 0.625,
-        "by_family": {
-            "sum": {"rollouts": 2, "success": 1.0},
-            "shopping": {"rollouts": 1, "success": 0.0},
-        },
+        "judged": 3,
+        "lost": {},
+        "failed": {"agent_error": 1},
+        "reason": "",
+        "graded": True,
+        "success": None,
+        "interval": None,
+        "mean_reward": 1.25 / 3,
         "failures": {"agent_error": 1},
     }
+    assert {n: (f["rollouts"], f["mean_reward"]) for n, f in families.items()} == {
+        "sum": (2, 0.625),
+        "shopping": (1, 0.0),
+    }
     assert "held-out test: 3 of 3" in result.stderr
+
+
+def test_eval_tells_no_rate_where_rollouts_were_lost(
+    tutelage: Tutelage, seen: dict[str, Any]
+) -> None:
+    """One task of four was judged, and was right: that is no success of 100 %."""
+    gone = replace(
+        failure(), reward=None, failure=Failure(FailureCause.REWARD_ERROR, "no answer to compare")
+    )
+    good = rollout("a", success(), task=task("t0", "sum"))
+    lost = [rollout(f"x{i}", gone, task=task(f"t{i}", "sum")) for i in (1, 2, 3)]
+    seen["played"] = [good, *lost]
+    result = tutelage("eval", "x", "--test", "a.jsonl")
+    shown = " ".join(result.stdout.split())
+    assert "rollouts 1 of 4 judged; 3 lost: 3 reward error (no answer to compare)" in shown
+    assert "%" not in shown.replace("more than 1 % of the rollouts", "")
+    seen["played"] = [good, *lost]
+    told = json.loads(tutelage("eval", "x", "--test", "a.jsonl", "--json").stdout)
+    assert (told["success"], told["mean_reward"], told["judged"], told["rollouts"]) == (
+        None, None, 1, 4,
+    )  # fmt: skip
 
 
 def test_a_broken_task_file_is_told(tutelage: Tutelage, fake: Fake) -> None:

@@ -128,5 +128,30 @@ def test_bar_without_a_bound_is_empty() -> None:
     assert bar(0.5, 4, utf8=False).plain == "##.."
 
 
+def test_rates_say_how_many_were_judged() -> None:
+    whole = {"rollout/judged": 128.0, "rollout/number": 128.0, "reward/mean": 0.84}
+    whole |= {"val/judged_sampled": 200, "val/rollouts_sampled": 200, "val/success_sampled": 0.525}
+    assert metric_words(whole) == ["reward 0.84 (128/128)", "sampled 52.5 % (200/200)"]
+    few = {**whole, "rollout/judged": 120.0, "rollout/engine_error": 0.0625}
+    few |= {"rollout/timeout": 3 / 128, "val/judged_sampled": 190}
+    assert metric_words(few) == [
+        "reward: 120/128 judged",
+        "sampled: 190/200 judged",
+        "3 timeout",
+        "8 lost to engine error",
+    ]
+
+
+def test_a_graded_reward_is_shown_in_its_mean() -> None:
+    values = {"val/judged_greedy": 50, "val/rollouts_greedy": 50, "val/reward_greedy": 0.553}
+    assert metric_words(values) == ["greedy reward 0.553 (50/50)"]
+
+
+def test_a_rate_that_is_missing_now_is_not_the_last_one() -> None:
+    before = Phase("rl", 0.0).after(1.0, 1, {"val/success_sampled": 0.5, "loss/policy": 1.0})
+    now = before.after(2.0, 2, {"val/reward_sampled": 0.4, "rollout/number": 4})
+    assert now.values == {"loss/policy": 1.0, "val/reward_sampled": 0.4, "rollout/number": 4}
+
+
 def test_metrics_that_are_not_there_are_not_shown() -> None:
     assert metric_words({"loss/sft": 1.0}) == ["loss 1"]

@@ -10,6 +10,7 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -26,11 +27,11 @@ from tutelage.train.folder import RunFolder, write_json, write_text
 from tutelage.train.report import write_report
 from tutelage.train.report.charts import smoothed
 from tutelage.train.report.episodes import read_episode
-from tutelage.train.report.pick import choose, families, outcomes
-from tutelage.train.report.source import Source
+from tutelage.train.report.pick import choose, outcomes
+from tutelage.train.report.source import Source, read_source
 from tutelage.train.report.view import make_view
 from tutelage.train.report.words import cut, duration, percent, points, short, visible
-from tutelage.types import Failure, FailureCause, Message, Rollout, Task, ToolCall
+from tutelage.types import Failure, FailureCause, Message, Reward, Rollout, Task, ToolCall
 
 from .report_folder import RESULT, broken_call, make_folder, metric_lines, play, put_run
 
@@ -365,20 +366,91 @@ def test_shown_tasks_are_varied_and_honest() -> None:
     assert choose(wrong, []) == []
 
 
-def test_families_and_endings_count_every_rollout() -> None:
+def test_endings_count_every_rollout() -> None:
     tasks = make_tasks("default", "val", 30, 0)
     wrong = [read_episode(play(t, broken_call(t))) for t in tasks]
     good = [read_episode(play(t, demonstrations(t, False, random.Random(0)))) for t in tasks]
-    rows = families(wrong, good)
-    assert sum(row.rollouts for row in rows) == 30
-    assert {(row.before, row.after) for row in rows} == {(0.0, 1.0)}
-    assert families([], good)[0].before is None
     mixed = {"before": [*wrong[:20], *good[20:]], "after": good}
     assert [(o.name, o.counts) for o in outcomes(mixed)] == [
         ("solved", (10, 30)),
         ("wrong answer", (20, 0)),
     ]
-    assert families([replace(good[0], family="")], []) == []
+
+
+def evaluated(folder: RunFolder, label: str, values: Sequence[float | None]) -> None:
+    """A test evaluation with these rewards, None for a rollout that was lost."""
+    tasks = make_tasks("default", "val", len(values), 0)
+    gone = Failure(FailureCause.GRADER_ERROR, "the judge is down")
+    with open_store(folder.store) as store:
+        put_run(store)
+        for task, value in zip(tasks, values, strict=True):
+            made = play(task, [Message("assistant", "4")], label=label)
+            reward = None if value is None else Reward(value)
+            attempt = replace(made.last, reward=reward, failure=gone if value is None else None)
+            store.put_rollouts([replace(made, attempts=(attempt,))])
+
+
+def counts(rollouts: int, judged: int, **lost: int) -> dict[str, Any]:
+    reason = "the judge is down" if lost else ""
+    return {
+        "rollouts": rollouts, "judged": judged, "lost": lost, "failed": {}, "reason": reason,
+    }  # fmt: skip
+
+
+def graded_folder(path: Path) -> RunFolder:
+    """A run whose reward is graded: its mean rose, and fewer rewards are full."""
+    folder = make_folder(path, tasks=4)
+    told = {k: v for k, v in RESULT.items() if not k.startswith("success_")}
+    told |= {f"success_{when}_sampled": None for when in ("before", "after")}
+    told |= {
+        "graded": True,
+        "test_tasks": 8,
+        "reward_before_sampled": 0.55,
+        "reward_before_sampled_interval": [0.48, 0.62],
+        "judged_before_sampled": counts(8, 8),
+        "reward_after_sampled": 0.82,
+        "reward_after_sampled_interval": [0.79, 0.85],
+        "judged_after_sampled": counts(8, 8),
+    }
+    write_json(folder.result, told)
+    folder.store.unlink()
+    evaluated(folder, "before/sampled", [1.0, 1.0, 1.0, 1.0, 0.1, 0.1, 0.1, 0.1])
+    evaluated(folder, "after/sampled", [0.8, 0.8, 0.8, 0.8, 0.8, 0.9, 0.9, 0.76])
+    return folder
+
+
+def test_a_graded_reward_is_told_in_its_mean(tmp_path: Path) -> None:
+    """The mean rose from 0.55 to 0.82 while rewards of 1 went from half to none: success fell."""
+    words = plain(report(graded_folder(tmp_path / "run")))
+    assert "Mean reward from 0.55 to 0.82 on held-out tasks" in words
+    assert "0.48 to 0.62" in words
+    assert "0.79 to 0.85" in words
+    assert "All of 8 rollouts in each cell were judged; none failed." in words
+    assert "Mean reward by family" in words
+    assert "earned more" in words
+    assert "of held-out tasks solved" not in words
+    assert "Success by family" not in words
+
+
+def test_a_rate_over_too_few_is_not_told(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "run", tasks=4)
+    told = {k: v for k, v in RESULT.items() if not k.startswith("success_")}
+    told |= {"graded": False, "success_before_sampled": 0.25, "success_after_sampled": None}
+    told |= {"judged_before_sampled": counts(8, 8)}
+    told |= {"judged_after_sampled": counts(8, 2, grader_error=6)}
+    write_json(folder.result, told)
+    folder.store.unlink()
+    evaluated(folder, "before/sampled", [1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
+    evaluated(folder, "after/sampled", [1.0, 1.0, None, None, None, None, None, None])
+    page = report(folder)
+    words = plain(page)
+    assert "No result: only 2 of 8 held-out rollouts were judged" in words
+    assert "After, sampled: 2 of 8 judged; 6 lost: 6 grader error (the judge is down)." in words
+    assert "Where more than 1 % of the rollouts were lost there is no rate" in words
+    view = make_view(read_source(folder))
+    after = [after.value for _, _, _, after in view.family_rows if after is not None]
+    assert any("judged" in value for value in after)
+    assert view.changes == []
 
 
 @given(st.text(st.characters(), max_size=400), st.integers(10, 100))

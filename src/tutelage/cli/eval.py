@@ -44,6 +44,12 @@ def evaluate(
         str | None,
         typer.Option(metavar="NAME", help="Reward by name or FILE.py:function; else the run's."),
     ] = None,
+    success: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE", help="What succeeds: a part of the reward, or a bound such as '>=0.5'."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
     otlp: Annotated[
         str | None, typer.Option(metavar="URL", help="Collector that traces are sent to.")
@@ -69,6 +75,7 @@ def evaluate(
             tests=test,
             tools=names(tools),
             reward=reward,
+            success=success,
             samples=samples,
             temperature=temperature,
             limit=limit,
@@ -97,18 +104,11 @@ def _send(collector: str, rollouts: list[Rollout]) -> None:
 
 def as_record(found: Evaluation, asked: dict[str, Any]) -> dict[str, Any]:
     """The evaluation as JSON data; shares are from 0 to 1."""
-    families = {
-        name: {"rollouts": count, "success": share}
-        for name, (count, share) in found.by_family.items()
-    }
     return {
         **asked,
-        "tasks": found.tasks,
-        "rollouts": len(found.rollouts),
-        "success": found.success,
-        "interval": list(found.interval),
-        "mean_reward": found.mean_reward,
-        "by_family": families,
+        **found.record(),
+        "graded": found.kind.graded,
+        "by_family": {name: family.record() for name, family in found.by_family.items()},
         "failures": dict(causes(found.rollouts)),
     }
 
@@ -119,24 +119,32 @@ def causes(rollouts: list[Rollout]) -> Counter[str]:
 
 
 def show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
-    """Success by family and in all, then what failed."""
-    from tutelage.cli.console import facts, number, percent, plain_table, say
+    """The headline by family and in all, how many were judged, then what failed."""
+    from tutelage.cli.console import facts, plain_table, say
+    from tutelage.cli.rates import judged_cell, mean_cell, rate_cell
+    from tutelage.evaluate.measured import TOO_MANY_LOST, judged_words, measured
 
+    graded = found.kind.graded
+    heads = ["reward"] if graded else []
+    heads += ["success"] if found.kind.has_success else []
     if len(found.by_family) > 1:
-        table = plain_table("family", "rollouts", "success", right=("rollouts", "success"))
-        for name, (count, share) in found.by_family.items():
-            table.add_row(name, str(count), percent(share))
+        names = ("rollouts", *heads)
+        table = plain_table("family", *names, right=names)
+        for name, family in found.by_family.items():
+            told = measured(family.record())
+            cells = {"reward": mean_cell(told), "success": rate_cell(told)}
+            table.add_row(name, judged_cell(told), *(cells[head] for head in heads))
         console.print(table)
         say(console)
-    low, high = found.interval
+    told = measured(found.record())
     each = "" if samples == 1 else f" x {samples} samples"
-    pairs = [
-        ("success", f"{percent(found.success)} (95 % interval {percent(low)} to {percent(high)})"),
-        ("reward", f"{number(found.mean_reward)} in the mean"),
-        ("tasks", f"{found.tasks}{each}"),
-    ]
-    pairs += [("failed", f"{count} {cause}") for cause, count in causes(found.rollouts).items()]
+    words = {"reward": mean_cell(told, ends=True), "success": rate_cell(told, ends=True)}
+    order = heads if graded else [*heads, "reward"]
+    pairs = [] if told.withheld else [(name, words[name]) for name in order]
+    pairs += [("rollouts", judged_words(told)), ("tasks", f"{found.tasks}{each}")]
     facts(console, pairs)
+    if told.withheld:
+        say(console, (TOO_MANY_LOST, "yellow"))
     _show_wrong(console, found.rollouts)
 
 

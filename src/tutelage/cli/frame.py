@@ -6,18 +6,18 @@ longer than the width that was asked for. `display.py` keeps the state and draws
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import isfinite
 
 from rich.text import Text
 
 from tutelage.cli.console import duration, number, percent
+from tutelage.evaluate.outcome import too_many_lost
+from tutelage.types import FailureCause
 
 METRICS: Mapping[str, str] = {
-    "reward/mean": "reward",
-    "val/success_sampled": "sampled",
-    "val/success_greedy": "greedy",
     "loss/policy": "loss",
     "loss/sft": "loss",
     "train_loss": "loss",
@@ -28,7 +28,7 @@ METRICS: Mapping[str, str] = {
     "max_dlogp": "max |Δlogp|",
     "tokens_per_second": "tokens/s",
 }
-"""The metrics that are shown, in this order, and what they are called."""
+"""The metrics that are shown after rewards and success, in this order, and their names."""
 REWARD = "reward/mean"
 BAR_WIDTH = 60
 _PACE = 64
@@ -53,7 +53,10 @@ class Phase:
     def after(self, now: float, done: int, values: Mapping[str, float]) -> Phase:
         """The phase when one more report has come."""
         pace = (*self.pace, (now, done))[-_PACE:]
-        return replace(self, done=done, values={**self.values, **values}, pace=pace)
+        # What was measured now stands for its whole group: a rate that is missing is not the last.
+        fresh = {_group(name) for name in values}
+        kept = {name: v for name, v in self.values.items() if _group(name) not in fresh}
+        return replace(self, done=done, values={**kept, **values}, pace=pace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +93,50 @@ def share_done(phase: Phase, now: float) -> float | None:
 
 
 def metric_words(values: Mapping[str, float], *, utf8: bool = True) -> list[str]:
-    """`reward 0.84` and so on, for the metrics in `METRICS` that are there."""
-    words = [
-        f"{name} {percent(values[key]) if key.startswith('val/success') else number(values[key])}"
-        for key, name in METRICS.items()
-        if key in values
-    ]
+    """`reward 0.84 (128/128)` and so on: rewards and success with how many were judged of how many,
+    what failed, then the metrics in `METRICS` that are there."""
+    of_step = values.get("rollout/judged"), values.get("rollout/number")
+    words = [*_rate_words("reward", values.get(REWARD), *of_step, number)]
+    for kind in ("sampled", "greedy"):
+        counts = values.get(f"val/judged_{kind}"), values.get(f"val/rollouts_{kind}")
+        success, mean = values.get(f"val/success_{kind}"), values.get(f"val/reward_{kind}")
+        if success is not None:
+            words += _rate_words(kind, success, *counts, percent)
+        else:
+            words += _rate_words(f"{kind} reward", mean, *counts, number)
+    words += _failure_words(values)
+    words += [f"{name} {number(values[key])}" for key, name in METRICS.items() if key in values]
     return words if utf8 else [word.replace("Δ", "d") for word in words]
+
+
+def _rate_words(
+    name: str,
+    value: float | None,
+    judged: float | None,
+    total: float | None,
+    words: Callable[[float], str],
+) -> Iterator[str]:
+    """A rate with its counts; the counts alone where too many were lost."""
+    known = judged is not None and total is not None and isfinite(judged + total)
+    counts = f"{judged:.0f}/{total:.0f}" if known else ""
+    if known and too_many_lost(int(judged or 0), int(total or 0)):
+        yield f"{name}: {counts} judged"
+    elif value is not None:
+        yield f"{name} {words(value)}" + (f" ({counts})" if counts else "")
+
+
+def _failure_words(values: Mapping[str, float]) -> Iterator[str]:
+    """`3 timeout`, `2 lost to engine error`: how many rollouts of the step, by cause."""
+    total = values.get("rollout/number", 0.0)
+    for cause in FailureCause:
+        many = values.get(f"rollout/{cause.value}", 0.0) * total
+        if many and isfinite(many):
+            lost = "lost to " if cause.infrastructure else ""
+            yield f"{round(many)} {lost}{cause.value.replace('_', ' ')}"
+
+
+def _group(name: str) -> str:
+    return name.partition("/")[0]
 
 
 def steps_words(phase: Phase) -> list[str]:

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 import typer
 
 from tutelage.cli.console import messages, output, say, shown_path
-from tutelage.cli.failures import tell
-from tutelage.signals import exit_code
+from tutelage.cli.failures import INTERRUPTED, tell
 from tutelage.train.folder import RunFolder
 from tutelage.train.progress import Progress, Silent
 
@@ -59,12 +58,12 @@ def watched(
     again = f"tutelage resume {shown_path(folder.path)}"
     try:
         yield
-    except KeyboardInterrupt as stopped:
+    except KeyboardInterrupt:
         display.finish()
         there = folder.config.is_file()
         told = f"Stopped. {saved} Go on with: {again}"
         tell(told if there else "Stopped before there was anything to save.")
-        raise typer.Exit(exit_code(stopped)) from None
+        raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
         if "tutelage resume" not in str(error) and folder.config.is_file():
             error.add_note(f"What was done is saved. Go on with: {again}")

@@ -1,12 +1,15 @@
 """What a run came to: the before/after table, the totals, and the commands to try next.
 
 Made from `result.json` alone, so that the end of a training and `tutelage show RUN` say the same.
-A number that a run did not measure has no row. The job that fills `result.json` is in `train/`.
+A number that a run did not measure has no row. A graded reward has its mean as headline, with the
+interval; `evaluate/measured.py` reads what there is to tell. The job that fills `result.json` is in
+`train/`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -23,23 +26,61 @@ from tutelage.cli.console import (
     prose,
     say,
     shown_path,
+    visible,
+)
+from tutelage.cli.rates import mean_cell, rate_cell
+from tutelage.evaluate.measured import (
+    TOO_MANY_LOST,
+    Measured,
+    all_judged,
+    is_graded,
+    judged_words,
+    read,
 )
 from tutelage.train.folder import RunFolder
 
-_ROWS = (
-    ("sampled", "success_{}_sampled"),
-    ("greedy", "success_{}_greedy"),
-)
+_KINDS = ("sampled", "greedy")
 _COLUMNS = ("before", "after", "control")
 _CHANGE = "change"
-_NO_TOOLS = "success_no_tools_greedy"
+_NO_TOOLS = "no_tools_greedy"
 _SKILL = "skill_greedy"
 
 
-def before_after(result: Mapping[str, Any]) -> Table | None:
-    """Held-out success before and after training and of the control; None without any."""
-    shown = [name for name in _COLUMNS if _measured(result, name)]
-    without = _share(result, _NO_TOOLS)
+@dataclass(frozen=True, slots=True)
+class _Quantity:
+    """What a table is about: its head, and how an evaluation fills a cell of it."""
+
+    head: str
+    cell: Callable[[Measured | None], str]
+    value: Callable[[Measured], float | None]
+    interval: Callable[[Measured], tuple[float, float] | None] | None
+    change: Callable[[float], str]
+
+
+_SUCCESS = _Quantity(
+    "held-out success", rate_cell, lambda m: m.success, None, lambda gap: f"{100 * gap:+.1f}"
+)
+_REWARD = _Quantity(
+    "held-out mean reward",
+    mean_cell,
+    lambda m: m.reward,
+    lambda m: m.reward_interval,
+    lambda gap: f"{gap:+.3f}",
+)
+
+
+def before_after(result: Mapping[str, Any]) -> list[Table]:
+    """What was measured before and after training and of the control: the mean reward where it is
+    graded, and success where there is one."""
+    wanted = (_REWARD, _SUCCESS) if is_graded(result) else (_SUCCESS,)
+    tables = [_table(result, quantity) for quantity in wanted]
+    return [table for table in tables if table is not None]
+
+
+def _table(result: Mapping[str, Any], what: _Quantity) -> Table | None:
+    shown = [name for name in _COLUMNS if any(_told(result, name, k, what) for k in _KINDS)]
+    without = read(result, _NO_TOOLS)
+    without = without if without is not None and _has(without, what) else None
     if without is not None and "after" not in shown:
         shown.append("after")
     if not shown:
@@ -47,24 +88,29 @@ def before_after(result: Mapping[str, Any]) -> Table | None:
     if {"before", "after"} <= set(shown):
         shown.insert(2, _CHANGE)
     tasks = result.get("test_tasks")
-    head = "held-out success" + (f", {tasks} tasks" if tasks else "")
-    table = plain_table(head, *shown, right=shown)
-    for label, key in _ROWS:
-        shares = {name: _share(result, key.format(name)) for name in _COLUMNS}
-        cells = {name: _cell(share) for name, share in shares.items()}
-        cells[_CHANGE] = _change(shares["before"], shares["after"])
-        if any(share is not None for share in shares.values()):
-            table.add_row(label, *(cells[name] for name in shown))
+    table = plain_table(what.head + (f", {tasks} tasks" if tasks else ""), *shown, right=shown)
+    for kind in _KINDS:
+        row = {name: _told(result, name, kind, what) for name in _COLUMNS}
+        if not any(row.values()):
+            continue
+        cells = {name: Text(what.cell(found)) for name, found in row.items()}
+        cells[_CHANGE] = _change(row["before"], row["after"], what)
+        table.add_row(kind, *(cells[name] for name in shown))
+        if what.interval is not None:
+            ends = {name: _ends(found, what) for name, found in row.items()}
+            table.add_row("  95 % interval", *(ends.get(name, "") for name in shown), style="dim")
     if without is not None:
-        table.add_row("greedy, no tools", *(_cell(without) if n == "after" else "" for n in shown))
+        told = what.cell(without)
+        table.add_row("greedy, no tools", *(told if n == "after" else "" for n in shown))
     return table
 
 
 def show_outcome(console: Console, folder: RunFolder, result: Mapping[str, Any]) -> None:
-    """The table with its footnotes, the totals, and where things lie."""
-    table = before_after(result)
-    if table is not None:
+    """The tables with their footnotes, the totals, and where things lie."""
+    tables = before_after(result)
+    for table in tables:
         console.print(table)
+    if tables:
         for line in _footnotes(result):
             prose(console, line, "dim")
         say(console)
@@ -85,13 +131,30 @@ def show_next(console: Console, folder: RunFolder) -> None:
 
 
 def _footnotes(result: Mapping[str, Any]) -> Iterator[str]:
-    if _measured(result, "control"):
+    yield from _judged(result)
+    if any(read(result, f"control_{kind}") for kind in _KINDS):
         yield "control: about the same time of supervised training on its own successful rollouts."
-    if _share(result, _NO_TOOLS) is not None:
+    if read(result, _NO_TOOLS) is not None:
         yield "no tools: without them the policy must know the answers by heart."
-    skill = _share(result, _SKILL)
-    if skill is not None:
+    skill = result.get(_SKILL)
+    if isinstance(skill, (int, float)):
         yield f"greedy success after the clean demonstrations alone: {percent(skill)}."
+
+
+def _judged(result: Mapping[str, Any]) -> Iterator[str]:
+    """How many rollouts were judged: once where all were, else of each evaluation."""
+    names = [f"{name}_{kind}" for name in _COLUMNS for kind in _KINDS]
+    found = {n: m for n in [*names, _NO_TOOLS] if (m := read(result, n)) is not None}
+    each = all_judged(found.values())
+    if each is not None:
+        yield f"judged: {each} of {each} rollouts in each cell, none failed."
+        return
+    for name, one in found.items():
+        if words := judged_words(one):
+            when, kind = name.rsplit("_", 1)
+            yield f"{when.replace('_', ' ')}, {kind}: {visible(words)}."
+    if any(one.withheld for one in found.values()):
+        yield TOO_MANY_LOST
 
 
 def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -122,21 +185,23 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
         yield "report", shown_path(folder.report)
 
 
-def _measured(result: Mapping[str, Any], when: str) -> bool:
-    return any(_share(result, key.format(when)) is not None for _, key in _ROWS)
+def _has(found: Measured, what: _Quantity) -> bool:
+    return what.value(found) is not None or found.withheld
 
 
-def _share(result: Mapping[str, Any], key: str) -> float | None:
-    value = result.get(key)
-    return float(value) if isinstance(value, (int, float)) else None
+def _told(result: Mapping[str, Any], when: str, kind: str, what: _Quantity) -> Measured | None:
+    found = read(result, f"{when}_{kind}")
+    return found if found is not None and _has(found, what) else None
 
 
-def _cell(share: float | None) -> Text:
-    return Text("") if share is None else Text(percent(share))
+def _ends(found: Measured | None, what: _Quantity) -> str:
+    ends = None if found is None or what.interval is None else what.interval(found)
+    return "" if ends is None else f"{number(ends[0])} to {number(ends[1])}"
 
 
-def _change(before: float | None, after: float | None) -> Text:
-    if before is None or after is None:
+def _change(before: Measured | None, after: Measured | None, what: _Quantity) -> Text:
+    values = [None if found is None else what.value(found) for found in (before, after)]
+    if values[0] is None or values[1] is None:
         return Text("")
-    points = 100 * (after - before)
-    return Text(f"{points:+.1f}", style="green" if points > 0 else "red" if points < 0 else "")
+    gap = values[1] - values[0]
+    return Text(what.change(gap), style="green" if gap > 0 else "red" if gap < 0 else "")

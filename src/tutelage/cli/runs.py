@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -29,7 +28,7 @@ class RunLine(NamedTuple):
     status: str
     seed: str
     steps: str
-    success: str
+    held_out: str
     age: str
 
 
@@ -49,7 +48,8 @@ def runs(
         return
     lines = [run_line(folder, time.time()) for folder in folders]
     shown = [name for name in RunLine._fields if name != "seed" or console.width >= _WIDE]
-    table = plain_table(*shown, right=("seed", "steps"))
+    heads = [name.replace("_", "-") for name in shown]
+    table = plain_table(*heads, right=("seed", "steps"))
     table.columns[0].no_wrap = True
     for line in lines:
         table.add_row(*(visible(getattr(line, name)) for name in shown))
@@ -66,7 +66,7 @@ def run_line(folder: RunFolder, now: float) -> RunLine:
         status=status_of(folder, result),
         seed=str(config.get("seed", "")),
         steps=str(steps),
-        success=_success(result),
+        held_out=_held_out(result),
         age=_age(now - folder.config.stat().st_mtime),
     )
 
@@ -111,15 +111,26 @@ def _read(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _success(result: dict[str, Any]) -> str:
-    """Sampled held-out success before and after, in whole percent."""
-    ends = [result.get(f"success_{when}_sampled") for when in ("before", "after")]
-    shares = " -> ".join(f"{100 * share:.0f}" for share in _numbers(ends))
-    return f"{shares} %" if shares else ""
+def _held_out(result: dict[str, Any]) -> str:
+    """Sampled held-out success before and after, in whole percent, or the mean of a graded reward;
+    with how many rollouts were judged where that is not all."""
+    from tutelage.evaluate.measured import is_graded, read
+
+    found = [m for when in ("before", "after") if (m := read(result, f"{when}_sampled"))]
+    graded = is_graded(result) or all(m.success is None for m in found)
+    values = [m.reward if graded else m.success for m in found]
+    words = " -> ".join(_value(value, graded) for value in values if value is not None)
+    told = words and (f"reward {words}" if graded else f"{words} %")
+    short = [m for m in found if m.judged != m.rollouts]
+    judged = ", ".join(f"{m.judged}/{m.rollouts} judged" for m in short)
+    sizes = {m.rollouts for m in found}
+    if told and not short and len(sizes) == 1 and None not in sizes:
+        told += f" of {sizes.pop()}"
+    return ", ".join(part for part in (told, judged) if part)
 
 
-def _numbers(values: list[Any]) -> Iterator[float]:
-    return (float(value) for value in values if isinstance(value, (int, float)))
+def _value(value: float, graded: bool) -> str:
+    return f"{value:.2f}" if graded else f"{100 * value:.0f}"
 
 
 def _age(seconds: float) -> str:

@@ -54,6 +54,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "batch_size": "data.train_batch_size",
         "tools": "agent.tools",
         "reward": "agent.reward_name",
+        "success": "reward.success",
         "store": "trainer.store_url",
         "otlp": "trainer.otlp_endpoint",
         "template": "agent.template",

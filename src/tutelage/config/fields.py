@@ -8,6 +8,7 @@ The sections themselves are in `schema.py` and `rl.py`; how a refused value is w
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, cast
 
@@ -62,6 +63,41 @@ def _top_k_off(value: Any) -> Any:
     return 0 if value in (-1, "-1") else value
 
 
+def read_success(text: str) -> tuple[str | None, float | None]:
+    """`right`, `>=0.5` or `right>=0.5` as the part of the reward and the bound that it reaches.
+
+    Raises `ValueError` for anything else.
+    """
+    name, bounded, bound = (piece.strip() for piece in text.partition(">="))
+    try:
+        least = float(bound) if bounded else None
+    except ValueError:
+        least = math.nan
+    if least is not None and not math.isfinite(least):
+        raise ValueError(f"{bound!r} after >= is no number")
+    if not bounded and _is_number(name):
+        raise ValueError(f"a bound is written with >=, as in >={name}")
+    if not name and not bounded:
+        raise ValueError("it names no part of the reward and no bound, such as right or >=0.5")
+    return name or None, least
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _success(value: Any) -> Any:
+    if isinstance(value, str):
+        read_success(value)
+    elif value is not None:
+        raise ValueError("a part of the reward or a bound is needed, such as right or >=0.5")
+    return value
+
+
 _NUMBER = BeforeValidator(_refuse_bool)
 
 # Bounds stand before the validators, so that the JSON schema, and so every message, shows them.
@@ -80,6 +116,11 @@ Beta = Annotated[float, Field(ge=0, lt=1), _NUMBER]
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
 Paths = Annotated[tuple[str, ...], BeforeValidator(_one_path)]
+
+SuccessRule = Annotated[
+    str, Field(json_schema_extra={"examples": ["right", "'>=0.5'"]}), BeforeValidator(_success)
+]
+"""What counts as success: a part of the reward, a bound, or a part and its bound."""
 
 EngineName = Annotated[Literal["native", "vllm", "openai"], BeforeValidator(_engine_alias)]
 LoggerName = Literal["console", "jsonl", "wandb", "tensorboard", "mlflow"]

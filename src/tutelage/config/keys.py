@@ -120,7 +120,10 @@ def words(schema: Mapping[str, Any]) -> str:
         "exclusiveMaximum": "below",
     }
     limits = [f"{text} {schema[name]:g}" for name, text in bounds.items() if name in schema]
-    return ", ".join([{**names, "string": "text", "null": "null"}[str(kind)], *limits])
+    told = {**names, "string": "text", "null": "null"}[str(kind)]
+    if "examples" in schema:
+        told += f" such as {' or '.join(schema['examples'])}"
+    return ", ".join([told, *limits])
 
 
 def _walk(model: type[Section], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
@@ -148,6 +151,8 @@ def _example(schema: Mapping[str, Any]) -> str:
         return str(default).lower() if isinstance(default, bool) else str(default)
     if "enum" in first:
         return str(first["enum"][0])
+    if "examples" in first:
+        return str(first["examples"][0])
     if first.get("type") == "array":
         items = default or [_example(first.get("items", {})), "..."]
         return f"[{','.join(str(item) for item in items)}]"

@@ -22,6 +22,7 @@ from tutelage.config.fields import (
     PositiveShare,
     Section,
     Share,
+    SuccessRule,
 )
 from tutelage.config.rl import ActorConfig, AlgorithmConfig, CriticConfig, RefConfig, RolloutConfig
 
@@ -120,6 +121,14 @@ class ToolsConfig(Section):
     """Run model-written code even where no sandbox works."""
 
 
+class RewardConfig(Section):
+    """How rewards are read."""
+
+    success: SuccessRule | None = None
+    """What counts as success: a part of the reward (`right`), a bound (`>=0.5`), or both
+    (`right>=0.5`). Null takes the part `exact`, else a reward of 1 where all are 0 or 1."""
+
+
 class JudgeConfig(Section):
     """The model behind the reward `llm_judge`."""
 
@@ -203,7 +212,8 @@ class TrainerConfig(Section):
     test_tasks: Count | None = None
     """Test tasks at most; null takes as many as `trainer.val_tasks`."""
     stop_at_success: PositiveShare | None = None
-    """Sampled success on validation tasks at which training ends; null goes on to the end."""
+    """Sampled success on validation tasks at which training ends; null goes on to the end. A graded
+    reward has a success where `reward.success` says what it is."""
     control: bool = True
     """Afterwards give about the same time to supervised training on the policy's own successes."""
 
@@ -225,6 +235,8 @@ class RunConfig(Section):
     """The agent."""
     tools: ToolsConfig = ToolsConfig()
     """What tools need."""
+    reward: RewardConfig = RewardConfig()
+    """How rewards are read."""
     judge: JudgeConfig = JudgeConfig()
     """The judging model."""
     algorithm: AlgorithmConfig = AlgorithmConfig()

@@ -140,6 +140,7 @@ SUPERVISED = (
             "agent.system_prompt",
             "agent.backend",
             "tools.",
+            "reward.",
             "judge.",
             "rollout.",
             "trainer.val_tasks",

@@ -18,7 +18,7 @@ from tutelage.agents.builtin import builtin_agent
 from tutelage.engine.backends import make_backend
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.native import NativeEngine
-from tutelage.evaluate.outcome import Evaluation, summarise
+from tutelage.evaluate.outcome import Evaluation, Success, summarise
 from tutelage.policy.model import Policy
 from tutelage.rewards import RewardFunction, check, reward
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
@@ -88,6 +88,7 @@ def evaluate_tasks(
     samples: int = 1,
     temperature: float = 0.0,
     seed: int = 0,
+    success: Success | None = None,
     on_done: Callable[[Rollout], None] | None = None,
 ) -> Evaluation:
     """Play every task `samples` times. The grader is checked against the tasks first."""
@@ -98,7 +99,8 @@ def evaluate_tasks(
         for task in tasks
         for i in range(samples)
     ]
-    return summarise(play(subject, specs, grader, temperature=temperature, on_done=on_done))
+    played = play(subject, specs, grader, temperature=temperature, on_done=on_done)
+    return summarise(played, success)
 
 
 @reward(name="ungraded")

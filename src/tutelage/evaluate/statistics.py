@@ -1,7 +1,9 @@
 """Intervals and comparisons: one owner of statistics for the whole package.
 
-Success rates get Wilson's interval, which is sound for few tasks and rates near 0 or 1; differences
-between two agents on the same tasks get a paired bootstrap over tasks. Pure functions, NumPy only.
+Success rates get Wilson's interval, which is sound for few tasks and rates near 0 or 1; means get a
+t-interval; differences between two agents on the same tasks get a paired bootstrap over tasks. The
+unit is the task everywhere: several samples of one task are no independent evidence, so errors are
+clustered by task (Miller 2024, arXiv 2411.00640). Pure functions, NumPy only.
 """
 
 from __future__ import annotations
@@ -20,14 +22,82 @@ FEW = 50
 LEVEL = 0.05
 
 
-def wilson(successes: int, total: int, z: float = Z95) -> tuple[float, float]:
-    """Wilson's 95 % interval of a rate (Wilson 1927). (0, 1) when there are no trials."""
+def wilson(successes: float, total: float, z: float = Z95) -> tuple[float, float]:
+    """Wilson's 95 % interval of a rate (Wilson 1927). (0, 1) when there are no trials.
+
+    Neither number has to be whole: `rate_interval` counts effective trials.
+    """
     if total == 0:
         return 0.0, 1.0
     rate = successes / total
     centre = (rate + z * z / (2 * total)) / (1 + z * z / total)
     half = z * sqrt(rate * (1 - rate) / total + z * z / (4 * total * total)) / (1 + z * z / total)
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def clustered_variance(values: Sequence[float], tasks: Sequence[str]) -> float | None:
+    """Variance of the mean of `values`, of which those of one task belong together.
+
+    `m / (m - 1) / n^2 * sum over tasks (sum over its samples (x - mean))^2` with m tasks and n
+    samples; None for fewer than two tasks, which tell nothing of it.
+    """
+    mean, sums = sum(values) / max(1, len(values)), dict[str, float]()
+    for value, task in zip(values, tasks, strict=True):
+        sums[task] = sums.get(task, 0.0) + value - mean
+    count = len(sums)
+    if count < 2:
+        return None
+    return count / (count - 1) * sum(x * x for x in sums.values()) / len(values) ** 2
+
+
+def rate_interval(wins: Sequence[bool], tasks: Sequence[str]) -> tuple[float, float]:
+    """95 % interval of a success rate; `tasks[i]` is the task of the i-th rollout.
+
+    Wilson's on the effective number of rollouts: as many independent ones as would vary like the
+    mean over tasks does, no more than there are and no fewer than tasks. With one rollout of each
+    task that is Wilson's own.
+    """
+    total, count = len(wins), len({*tasks})
+    if total == 0:
+        return wilson(0, 0)
+    rate = sum(wins) / total
+    effective = float(count)
+    variance = clustered_variance([float(w) for w in wins], tasks)
+    if count < total and variance is not None and 0 < rate < 1:
+        independent = rate * (1 - rate) / variance if variance > 0 else float(total)
+        effective = min(float(total), max(effective, independent))
+    if effective == total:
+        return wilson(sum(wins), total)
+    return wilson(rate * effective, effective)
+
+
+def mean_interval(values: Sequence[float], tasks: Sequence[str]) -> tuple[float, float] | None:
+    """95 % t-interval of a mean, clustered by task; None for fewer than two tasks."""
+    variance = clustered_variance(values, tasks)
+    if variance is None:
+        return None
+    mean = sum(values) / len(values)
+    half = student(len({*tasks}) - 1) * sqrt(variance)
+    return mean - half, mean + half
+
+
+_STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
+"""Quantiles of Student's t at 97.5 % for 1 to 9 degrees of freedom."""
+
+
+def student(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t: from a table, from 10 degrees of freedom on by the
+    Cornish-Fisher expansion, right to five digits."""
+    if freedom <= len(_STUDENT):
+        return _STUDENT[freedom - 1]
+    z = Z95
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
 @dataclass(frozen=True, slots=True)

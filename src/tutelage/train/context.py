@@ -13,8 +13,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -22,10 +21,10 @@ from tutelage.agents.builtin import BuiltinAgent
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.native import NativeEngine
 from tutelage.errors import FailureBudgetError, RewardError
+from tutelage.evaluate.outcome import Kind, Success
 from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
-from tutelage.signals import ENDING, Stopped, hear
 from tutelage.store import Store, StoreWriter
 from tutelage.tracing import SpanRecord
 from tutelage.tracing.ingest import TraceIngest
@@ -62,37 +61,30 @@ class Clock:
 
 
 class StopSignal:
-    """The first Ctrl-C, SIGTERM or SIGHUP asks the job to stop after its step; the second one
-    insists."""
+    """The first Ctrl-C (or SIGTERM) asks the job to stop after its step; the second one insists."""
 
     def __init__(self, on_ask: Callable[[], None]) -> None:
         self.asked = False
         self._on_ask = on_ask
-        self._number = int(signal.SIGINT)
         self._old: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignal:
-        for number in (signal.SIGINT, *ENDING):
-            old = hear(number, self._handle)
-            if old is not None:
-                self._old[number] = old
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                self._old[number] = signal.signal(number, self._handle)
+            except ValueError:
+                return self  # not the main thread: the caller's handlers stay
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         for number, handler in self._old.items():
             signal.signal(number, handler)
 
-    def stopped(self) -> Stopped:
-        """The interruption that was asked for."""
-        return Stopped(self._number)
-
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._number = number
         if self.asked:
-            raise self.stopped()
+            raise KeyboardInterrupt
         self.asked = True
-        with suppress(OSError):  # nobody may be there any more to be told
-            self._on_ask()
+        self._on_ask()
 
 
 @dataclass(slots=True)
@@ -178,7 +170,23 @@ class Context:
         given = self.setting.given
         if self.stop.asked or (given is not None and given.stage.stopping):
             self.save()
-            raise self.stop.stopped()
+            raise KeyboardInterrupt
+
+    # ------------------------------------------------------------ what rewards mean
+
+    @property
+    def success(self) -> Success | None:
+        """What the user says is a success."""
+        return Success.of(self.setting.config.reward.success)
+
+    @property
+    def kind(self) -> Kind:
+        """What the rewards of this run are, by all that it has seen of them."""
+        return Kind(**self.state.results.get("kind", {}))
+
+    @kind.setter
+    def kind(self, kind: Kind) -> None:
+        self.state.results["kind"] = asdict(kind)
 
     # ------------------------------------------------------------ rollouts
 
@@ -301,6 +309,7 @@ class Context:
         """These rollouts, added to the totals, whether they were played or recorded."""
         self.state.rollouts += len(rollouts)
         failed: dict[str, int] = self.state.results.setdefault("failures", {})
+        self.kind = self.kind.after(rollouts, self.success)
         first: dict[str, str] = self.state.results.setdefault("first_failures", {})
         for rollout in rollouts:
             failure = rollout.last.failure

@@ -18,6 +18,7 @@ from typing import Any
 from tutelage.config import Resolved, RunConfig
 from tutelage.engine.driver import EngineDriver
 from tutelage.errors import RunError, TutelageError
+from tutelage.evaluate.measured import written
 from tutelage.policy.lora import save_adapter
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.store import Listener, RunStatus, Store, StoreWriter, open_store
@@ -390,10 +391,7 @@ def _result(ctx: Context, status: str) -> dict[str, Any]:
         "control/sampled": "control_sampled",
         "control/greedy": "control_greedy",
     }
+    out["graded"] = ctx.kind.graded
     for label, name in names.items():
-        found = state.results.get(label)
-        out[f"success_{name}"] = found["success"] if found else None
-        if found:
-            out[f"success_{name}_interval"] = found["interval"]
-            out[f"reward_{name}"] = found["mean_reward"]
+        out |= written(name, state.results.get(label), ctx.kind)
     return out

@@ -41,12 +41,23 @@ def measure(
         ctx.progress.evaluation(label, done, len(specs))
 
     agent = ctx.player(temperature, with_tools=with_tools)
-    return summarise(ctx.play(specs, agent, invariant=invariant, on_done=count))
+    played = ctx.play(specs, agent, invariant=invariant, on_done=count)
+    return summarise(played, ctx.success, ctx.kind)
 
 
 def glance(ctx: Context, tasks: Sequence[Task], label: str, temperature: float) -> Evaluation:
     """A quick measurement on validation tasks, within a phase."""
     return measure(ctx, tasks, label, temperature=temperature, mode=Mode.VAL, invariant=False)
+
+
+def glance_values(found: Evaluation, name: str) -> dict[str, float]:
+    """A glance as metrics: `val/success_sampled` and so on, with how many were judged of how many.
+
+    A rate that there is not has no key.
+    """
+    values = {f"val/judged_{name}": found.judged, f"val/rollouts_{name}": len(found.rollouts)}
+    told = {f"val/success_{name}": found.success, f"val/reward_{name}": found.mean_reward}
+    return {**values, **{key: value for key, value in told.items() if value is not None}}
 
 
 def measure_before_or_after(ctx: Context, name: str, *, no_tools: bool = False) -> None:
@@ -68,11 +79,6 @@ def measure_before_or_after(ctx: Context, name: str, *, no_tools: bool = False) 
             mode=Mode.TEST,
             with_tools=with_tools,
         )
-        ctx.state.results[label] = {
-            "success": found.success,
-            "interval": list(found.interval),
-            "mean_reward": found.mean_reward,
-            "by_family": {f: list(v) for f, v in found.by_family.items()},
-        }
+        ctx.state.results[label] = found.record()
         ctx.save()
         ctx.check_stop()

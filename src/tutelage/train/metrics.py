@@ -9,20 +9,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from tutelage.types import FailureCause, Rollout
+from tutelage.types import Rollout
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Rewards, turns, tokens, failures and tool use of a step, averaged."""
     total = len(rollouts)
-    rewards = [r.reward.value for r in rollouts if r.reward is not None]
-    mean = sum(rewards) / max(1, len(rewards))
-    variance = sum((x - mean) ** 2 for x in rewards) / max(1, len(rewards))
-    out = {
-        "reward/mean": mean,
-        "reward/std": variance**0.5,
-        "reward/min": min(rewards, default=0.0),
-        "reward/max": max(rewards, default=0.0),
+    out = _reward_metrics(rollouts) | _failure_metrics(rollouts)
+    out |= {
         "rollout/turns": sum(len(r.last.calls) for r in rollouts) / total,
         "rollout/tokens": sum(
             len(c.sampled.token_ids) for r in rollouts for c in r.last.calls
@@ -31,14 +25,40 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         / total,
         "rollout/failed": sum(r.last.failure is not None for r in rollouts) / total,
     }  # fmt: skip
-    for cause in (FailureCause.ANSWER_ERROR, FailureCause.GRADER_ERROR):
-        count = sum(f is not None and f.cause is cause for f in (r.last.failure for r in rollouts))
-        out |= {f"rollout/{cause.value}": count / total} if count else {}
     parts: dict[str, list[float]] = {}
     for rollout in rollouts:
         for name, value in (rollout.reward.parts if rollout.reward is not None else {}).items():
             parts.setdefault(name, []).append(value)
     out |= {f"reward/{n}": sum(v) / len(v) for n, v in sorted(parts.items())}
+    return out | _tool_metrics(rollouts)
+
+
+def _reward_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Over the rollouts that were judged; of none there is no mean."""
+    rewards = [r.reward.value for r in rollouts if r.reward is not None]
+    counts = {"rollout/number": len(rollouts), "rollout/judged": len(rewards)}
+    if not rewards:
+        return {**counts}
+    mean = sum(rewards) / len(rewards)
+    variance = sum((x - mean) ** 2 for x in rewards) / len(rewards)
+    return {
+        "reward/mean": mean,
+        "reward/std": variance**0.5,
+        "reward/min": min(rewards),
+        "reward/max": max(rewards),
+        **counts,
+    }
+
+
+def _failure_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """The share that failed of each cause that occurred, such as `rollout/timeout`."""
+    failures = (r.last.failure for r in rollouts)
+    counts = Counter(f.cause.value for f in failures if f is not None)
+    return {f"rollout/{name}": counts[name] / len(rollouts) for name in sorted(counts)}
+
+
+def _tool_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    total, out = len(rollouts), dict[str, float]()
     calls: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     seconds: dict[str, float] = defaultdict(float)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tutelage.evaluate.measured import Measured, read
 from tutelage.rollouts.rows import build_rows
 from tutelage.train.folder import RunFolder
 from tutelage.types import JSON, Rollout
@@ -19,7 +20,8 @@ from tutelage.types import JSON, Rollout
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
     """The outcome of a run. Rewards and success are means over the test tasks, sampled at the
-    training temperature; None where they were not measured."""
+    training temperature; None where they were not measured, where more than 1 % of the rollouts
+    were lost, and success also where a graded reward does not say what it is."""
 
     status: str
     """`finished`, or how it ended before."""
@@ -36,6 +38,9 @@ class TrainingResult:
     reward_after: float | None
     success_before: float | None
     success_after: float | None
+    judged_before: tuple[int, int] | None
+    """Test rollouts that were judged, and all; None where they were not played."""
+    judged_after: tuple[int, int] | None
     failures: Mapping[str, int]
     """Rollouts that failed in the end, by cause."""
     metrics: tuple[JSON, ...] = field(repr=False)
@@ -44,17 +49,15 @@ class TrainingResult:
     """All of result.json."""
 
     def rewards(self) -> list[float]:
-        """The mean reward of each training step."""
-        return [float(m["reward/mean"]) for m in self.metrics if m.get("phase") == "rl"]
+        """The mean reward of each training step that was judged."""
+        lines = (m for m in self.metrics if m.get("phase") == "rl")
+        return [float(m["reward/mean"]) for m in lines if "reward/mean" in m]
 
 
 def read_result(folder: RunFolder, details: JSON) -> TrainingResult:
     """The result of a run from its folder and its `result.json`."""
-
-    def number(name: str) -> float | None:
-        value = details.get(name)
-        return None if value is None else float(value)
-
+    before = read(details, "before_sampled") or Measured()
+    after = read(details, "after_sampled") or Measured()
     return TrainingResult(
         status=str(details["status"]),
         folder=folder.path,
@@ -62,10 +65,12 @@ def read_result(folder: RunFolder, details: JSON) -> TrainingResult:
         steps=int(details["rl_steps"]),
         rollouts=int(details["rollouts"]),
         tokens=int(details["tokens"]),
-        reward_before=number("reward_before_sampled"),
-        reward_after=number("reward_after_sampled"),
-        success_before=number("success_before_sampled"),
-        success_after=number("success_after_sampled"),
+        reward_before=before.reward,
+        reward_after=after.reward,
+        success_before=before.success,
+        success_after=after.success,
+        judged_before=before.counts,
+        judged_after=after.counts,
         failures=dict(details.get("failures") or {}),
         metrics=tuple(folder.read_metrics()),
         details=details,

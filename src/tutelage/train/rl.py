@@ -10,7 +10,7 @@ import time
 
 from tutelage.train.context import Context
 from tutelage.train.learner import Learner, make_learner
-from tutelage.train.measure import glance
+from tutelage.train.measure import glance, glance_values
 from tutelage.train.metrics import rollout_metrics
 from tutelage.train.phases import RL, end_step, ended, restore, seconds_left, step_limit
 from tutelage.train.sampling import sample_step
@@ -93,10 +93,18 @@ def _validate(ctx: Context, values: dict[str, float]) -> None:
     warm = ctx.setting.config.rollout.temperature
     found = glance(ctx, tasks, f"{RL}/sampled", warm)
     greedy = glance(ctx, tasks, f"{RL}/greedy", 0.0)
-    sampled = found.success
-    values |= {"val/success_sampled": sampled, "val/success_greedy": greedy.success}
-    values["val/reward/mean"] = found.mean_reward
+    values |= glance_values(found, "sampled") | glance_values(greedy, "greedy")
+    if found.mean_reward is not None:
+        values["val/reward/mean"] = found.mean_reward
     values["time/validate"] = time.perf_counter() - start
     values["time/validate_cpu"] = time.process_time() - cpu
-    if trainer.stop_at_success is not None and sampled >= trainer.stop_at_success:
+    if trainer.stop_at_success is None:
+        return
+    if found.success is not None and found.success >= trainer.stop_at_success:
         state.phase_data["solved"] = True
+    elif not found.kind.has_success and "told" not in state.phase_data:
+        state.phase_data["told"] = True
+        ctx.progress.note(
+            "trainer.stop_at_success waits for a success, and the reward is graded: say what "
+            "succeeds with reward.success=PART or reward.success='\">=0.5\"'"
+        )

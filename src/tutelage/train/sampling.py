@@ -63,7 +63,8 @@ def sample_step(ctx: Context, phase: str, step: int) -> Sample:
     baselines = None
     if config.algorithm.adv_estimator == "remax":
         baselines, greedy = _baselines(ctx, phase, step, dict(placed), chosen)
-        metrics["reward/baseline"] = sum(baselines.values()) / max(1, len(baselines))
+        if baselines:
+            metrics["reward/baseline"] = sum(baselines.values()) / len(baselines)
         metrics["rollout/no_baseline"] = 1 - len(baselines) / len(greedy)
         chosen = [group for group in chosen if group[0].group in baselines]
     return Sample([r for g in chosen for r in g], played, baselines, metrics)

@@ -19,7 +19,7 @@ from tutelage.policy.packing import TokenRow
 from tutelage.rollouts.rows import build_rows
 from tutelage.train import cold_start
 from tutelage.train.context import Context
-from tutelage.train.measure import glance
+from tutelage.train.measure import glance, glance_values
 from tutelage.train.metrics import rollout_metrics
 from tutelage.train.optim import Optimizer, adamw, adamw_of, learning_rate_share, muon
 from tutelage.train.phases import COLD, CONTROL, RL, end_step, restore, step_limit
@@ -79,8 +79,9 @@ def _clean_step_ended(ctx: Context, values: dict[str, float]) -> None:
     last = "skilled" in data and done == data["skilled"] + sft.cooldown_steps
     if last or ("skilled" not in data and done % sft.eval_every == 0):
         found = glance(ctx, ctx.setting.tasks.skill, COLD, 0.0)
-        values["val/success_greedy"] = state.results["skill_greedy"] = found.success
-        if found.success >= sft.skill_target:
+        values |= glance_values(found, "greedy")
+        state.results["skill_greedy"] = found.success
+        if found.solved >= sft.skill_target:
             data.setdefault("skilled", done)
     if done >= sft.max_steps:
         data.setdefault("skilled", done)
@@ -94,8 +95,8 @@ def _mixed_step_ended(ctx: Context, mixed: int, values: dict[str, float]) -> Non
     if mixed % MIXED_EVERY == 0:
         warm = ctx.setting.config.rollout.temperature
         found = glance(ctx, ctx.setting.tasks.val, f"{COLD}/sampled", warm)
-        values["val/success_sampled"] = found.success
-        if found.success <= sft.mixed_success:
+        values |= glance_values(found, "sampled")
+        if found.solved <= sft.mixed_success:
             state.phase_data["ended"] = state.phase_step
     if mixed >= sft.mixed_steps:
         state.phase_data["ended"] = state.phase_step
@@ -131,7 +132,7 @@ def run_control(ctx: Context) -> None:
             if succeeded(r)
             for row in build_rows(r.last.calls)
         ]
-        values: dict[str, float] = {"reward/mean": rollout_metrics(rollouts)["reward/mean"]}
+        values = {k: v for k, v in rollout_metrics(rollouts).items() if k == "reward/mean"}
         if rows:
             rate = learning_rate_share(step, limit, setting.config.actor.optim)
             values |= cold_start.supervised_step(

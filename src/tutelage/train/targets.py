@@ -16,7 +16,7 @@ from tutelage.engine.backends import make_backend
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.native import NativeEngine
 from tutelage.errors import ConfigError, RunError
-from tutelage.evaluate.outcome import Evaluation
+from tutelage.evaluate.outcome import Evaluation, Success
 from tutelage.evaluate.run import Subject, ask_question, evaluate_tasks
 from tutelage.gateway.serving import ServedPolicy
 from tutelage.policy.model import load
@@ -39,13 +39,17 @@ def evaluate(
     tests: Sequence[Path],
     tools: Sequence[str] | None,
     reward: str | None,
+    success: str | None = None,
     samples: int,
     temperature: float,
     limit: int | None,
     seed: int,
     progress: Progress,
 ) -> Evaluation:
-    """Play the tasks of `tests` with a run's or a model's policy."""
+    """Play the tasks of `tests` with a run's or a model's policy.
+
+    `success` is what `reward.success` is; without it the run's holds, with the run's own reward.
+    """
     rows: list[Task] = [task for path in tests for task in Dataset.load(path)]
     tasks = Dataset(rows[:limit] if limit else rows)
     run = _run_of(target)
@@ -55,7 +59,9 @@ def evaluate(
             f"{target!r} is a model, not a run, so it has no reward of its own: name one with "
             "--reward NAME or --reward FILE.py:function"
         )
-    grader = resolve_reward(name)
+    grader, rule = resolve_reward(name), _rule(success)
+    if rule is None and run is not None and reward in (None, run[1].agent.reward_name):
+        rule = Success.of(run[1].reward.success)
     subject = _subject(target, run, tools)
     total, done = len(tasks) * samples, 0
 
@@ -71,8 +77,19 @@ def evaluate(
         samples=samples,
         temperature=temperature,
         seed=seed,
+        success=rule,
         on_done=count,
     )
+
+
+def _rule(text: str | None) -> Success | None:
+    try:
+        return Success.of(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--success {text!r} says no success: {error}; write a part of the reward (right), a "
+            "bound ('>=0.5') or both ('right>=0.5')"
+        ) from error
 
 
 def ask(

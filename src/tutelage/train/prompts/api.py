@@ -18,6 +18,7 @@ from tutelage.algorithms.prompt.budget import Spend
 from tutelage.algorithms.prompt.watch import Round
 from tutelage.config.prompt import PromptConfig, resolve_prompt
 from tutelage.errors import ConfigError
+from tutelage.evaluate.measured import Measured, read
 from tutelage.policy.model import Policy
 from tutelage.resources import LLM, NamedResources
 from tutelage.rewards import RewardFunction
@@ -134,6 +135,8 @@ def prompt_result(folder: RunFolder, setup: Setup, told: JSON) -> PromptResult:
     """The result from `result.json`."""
     components = dict(told["components"])
     gap = told["test"]["reward"]
+    before = read(told, "before_sampled") or Measured()
+    after = read(told, "after_sampled") or Measured()
     return PromptResult(
         status=str(told["status"]),
         folder=folder.path,
@@ -141,10 +144,12 @@ def prompt_result(folder: RunFolder, setup: Setup, told: JSON) -> PromptResult:
         steps=len(folder.read_metrics()),
         rollouts=int(told["rollouts"]),
         tokens=int(told["tokens"]),
-        reward_before=float(told["reward_before_sampled"]),
-        reward_after=float(told["reward_after_sampled"]),
-        success_before=float(told["success_before_sampled"]),
-        success_after=float(told["success_after_sampled"]),
+        reward_before=before.reward,
+        reward_after=after.reward,
+        success_before=before.success,
+        success_after=after.success,
+        judged_before=before.counts,
+        judged_after=after.counts,
         failures={},
         metrics=tuple(folder.read_metrics()),
         details=told,

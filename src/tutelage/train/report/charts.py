@@ -97,25 +97,30 @@ def smoothed(points: Points, window: int) -> Points:
 
 def reward_chart(source: Source) -> Chart | None:
     """Mean reward of each RL step, with held-out success where it was measured."""
-    reward = source.curve("rl", "reward/mean")
-    sampled = source.curve("rl", "val/success_sampled")
-    greedy = source.curve("rl", "val/success_greedy")
+    reward, what = source.curve("rl", "reward/mean"), held_out(source)
+    sampled = source.curve("rl", f"val/{what}_sampled")
+    greedy = source.curve("rl", f"val/{what}_greedy")
     if not (reward or sampled or greedy):
         return None
     window = max(1, len(reward) // 20)
     curves = [
         (Series(reward, "train", "faint"), "") if window > 1 else None,
         (Series(smoothed(reward, window), "train"), _reward_label(window)),
-        (Series(greedy, "after", "dashes"), "held-out success, greedy"),
-        (Series(sampled, "after", "marks"), "held-out success, sampled"),
+        (Series(greedy, "after", "dashes"), f"held-out {what}, greedy"),
+        (Series(sampled, "after", "marks"), f"held-out {what}, sampled"),
     ]
     return _chart(
-        "Reward and held-out success",
+        f"Reward and held-out {what}",
         "Reward is the mean over the rollouts of a step, on training tasks.",
         [curve for curve in curves if curve is not None],
         x_label="RL step",
-        percent_axis=all(0 <= y <= 1 for _, y in reward),
+        percent_axis=all(0 <= y <= 1 for _, y in (*reward, *sampled, *greedy)),
     )
+
+
+def held_out(source: Source) -> str:
+    """What of validation tasks is drawn: success where there is one, else the mean reward."""
+    return "success" if source.kind.has_success else "reward"
 
 
 def cold_start_chart(source: Source) -> Chart | None:
@@ -167,10 +172,11 @@ def _sft_chart(source: Source) -> Chart | None:
 def control_chart(source: Source) -> Chart | None:
     """RL and the control side by side, over time where both have it: held-out success where both
     measured it, else the mean reward of the steps."""
-    phases, metric = ("rl", "control"), "val/success_sampled"
+    phases, quantity = ("rl", "control"), held_out(source)
+    metric = f"val/{quantity}_sampled"
     curves = {phase: source.curve(phase, metric) for phase in phases}
-    held_out = all(len(points) > 1 for points in curves.values())
-    if not held_out:
+    measured = all(len(points) > 1 for points in curves.values())
+    if not measured:
         metric = "reward/mean"
         curves = {phase: source.curve(phase, metric) for phase in phases}
     if any(len(points) < 2 for points in curves.values()):
@@ -179,11 +185,11 @@ def control_chart(source: Source) -> Chart | None:
     have_time = all(len(timed[phase]) == len(curves[phase]) for phase in curves)
     if not have_time:
         timed = {p: _over_share(points) for p, points in curves.items()}
-    window = 1 if held_out else max(1, max(map(len, curves.values())) // 20)
-    what = "Sampled success on held-out tasks" if held_out else "Mean reward on training tasks"
+    window = 1 if measured else max(1, max(map(len, curves.values())) // 20)
+    what = f"Sampled {quantity} on held-out tasks" if measured else "Mean reward on training tasks"
     if window > 1:
         what += f", mean of {window} steps"
-    styles: tuple[Style, Style] = ("dashes", "marks") if held_out else ("line", "line")
+    styles: tuple[Style, Style] = ("dashes", "marks") if measured else ("line", "line")
     return _chart(
         "The same start, two ways to learn",
         f"{what}: from rewards, and from the policy's own successes.",

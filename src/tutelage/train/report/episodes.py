@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tutelage.evaluate.outcome import succeeded
+from tutelage.errors import RewardError
+from tutelage.evaluate.outcome import UNSEEN, Kind, Success, succeeded
 from tutelage.train.report.words import cut
 from tutelage.types import Attempt, Call, FailureCause, Message, Rollout, RolloutStatus, ToolResult
 
@@ -56,7 +57,8 @@ class Episode:
     question: str
     expected: str
     family: str
-    solved: bool
+    solved: bool | None
+    """None where a graded reward does not say what a success is."""
     reward: float | None
     outcome: str
     detail: str
@@ -66,7 +68,26 @@ class Episode:
     tool_calls: int
 
 
-def read_episode(rollout: Rollout) -> Episode:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the rewards of a run are read: what the user says is a success, and of what kind they
+    are."""
+
+    rule: Success | None = None
+    kind: Kind = UNSEEN
+
+    def solved(self, rollout: Rollout) -> bool | None:
+        """Whether it succeeded; None where that is not defined."""
+        try:
+            return succeeded(rollout, self.rule) if self.kind.has_success else None
+        except RewardError:
+            return None
+
+
+PLAIN = Reading()
+
+
+def read_episode(rollout: Rollout, reading: Reading = PLAIN) -> Episode:
     """The readable part of a rollout's last attempt."""
     last, fields = rollout.last, rollout.task.fields
     reward = None if last.reward is None else last.reward.value
@@ -76,9 +97,9 @@ def read_episode(rollout: Rollout) -> Episode:
         question=cut(_question(rollout), TEXT_LIMIT),
         expected=cut(str(fields["answer"]), TEXT_LIMIT // 4) if "answer" in fields else "",
         family=cut(str(fields["family"]), 40) if "family" in fields else "",
-        solved=succeeded(rollout),
+        solved=reading.solved(rollout),
         reward=reward,
-        outcome=outcome_of(rollout),
+        outcome=outcome_of(rollout, reading),
         detail="" if last.failure is None else cut(last.failure.message, TEXT_LIMIT // 4),
         steps=_steps(last),
         turns=len(last.calls),
@@ -87,8 +108,9 @@ def read_episode(rollout: Rollout) -> Episode:
     )
 
 
-def outcome_of(rollout: Rollout) -> str:
-    """How a rollout ended, in a few words; `solved` is the only good one."""
+def outcome_of(rollout: Rollout, reading: Reading = PLAIN) -> str:
+    """How a rollout ended, in a few words; `solved` is the only good one, `graded` is where a
+    graded reward has no success."""
     attempt = rollout.last
     if attempt.failure is not None:
         return f"failed: {CAUSES[attempt.failure.cause]}"
@@ -96,10 +118,13 @@ def outcome_of(rollout: Rollout) -> str:
         return f"not ended: {attempt.status}"
     if attempt.reward is None:
         return "no reward"
-    if succeeded(rollout):
+    solved = reading.solved(rollout)
+    if solved:
         return "solved"
     if (stopped := _STOPS.get(attempt.stop or "")) is not None:
         return stopped
+    if solved is None:
+        return "graded"
     return "partly right" if attempt.reward.value > 0 else "wrong answer"
 
 

@@ -1,4 +1,4 @@
-"""Which rollouts to show side by side, and success counted by family and by outcome.
+"""Which rollouts to show side by side, and how rollouts ended.
 
 Pure functions over episodes. The choice is fixed by the order of the record, so that the same run
 always shows the same rollouts, and it is honest: beside tasks that were learned stand one that got
@@ -13,6 +13,16 @@ from dataclasses import dataclass
 
 from tutelage.train.report.episodes import Episode
 
+VERDICTS: Mapping[str, str] = {
+    "learned": "learned",
+    "worse": "got worse",
+    "unsolved": "still fails",
+    "kept": "solved all along",
+    "more": "earned more",
+    "less": "earned less",
+    "same": "earned the same",
+}
+"""What came of a task, in words; the last three are of a graded reward without a success."""
 LEARNED = 3
 """Tasks shown that failed before and are solved after."""
 
@@ -24,16 +34,6 @@ class Pair:
     verdict: str
     before: Episode
     after: Episode
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Success on one family of tasks: rollouts and the shares solved (None: not evaluated)."""
-
-    name: str
-    rollouts: int
-    before: float | None
-    after: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +58,13 @@ def choose(before: Sequence[Episode], after: Sequence[Episode]) -> list[Pair]:
     for episode in after:
         if episode.task_id in first:
             sides.setdefault(episode.task_id, (first[episode.task_id], episode))
-    kinds: dict[str, list[Pair]] = {"learned": [], "worse": [], "unsolved": [], "kept": []}
+    kinds: dict[str, list[Pair]] = {kind: [] for kind in VERDICTS}
     for old, new in sides.values():
         kind = _verdict(old, new)
         kinds[kind].append(Pair(kind, old, new))
     chosen = _varied(kinds["learned"], LEARNED) + kinds["worse"][:1] + kinds["unsolved"][:1]
-    return chosen or kinds["kept"][:1]
-
-
-def families(before: Sequence[Episode], after: Sequence[Episode]) -> list[Family]:
-    """Success by the tasks' field `family`, sorted by name; empty when no task has one."""
-    names = sorted({e.family for e in (*before, *after) if e.family})
-    return [
-        Family(
-            name,
-            sum(e.family == name for e in (after or before)),
-            _share_solved(before, name),
-            _share_solved(after, name),
-        )
-        for name in names
-    ]
+    chosen += _varied(kinds["more"], LEARNED) + kinds["less"][:1]
+    return chosen or kinds["kept"][:1] or kinds["same"][:1]
 
 
 def outcomes(evaluations: Mapping[str, Sequence[Episode]]) -> list[Outcome]:
@@ -91,6 +78,9 @@ def outcomes(evaluations: Mapping[str, Sequence[Episode]]) -> list[Outcome]:
 
 
 def _verdict(old: Episode, new: Episode) -> str:
+    if old.solved is None or new.solved is None:
+        first, second = old.reward or 0.0, new.reward or 0.0
+        return "more" if second > first else "less" if second < first else "same"
     if new.solved:
         return "kept" if old.solved else "learned"
     return "worse" if old.solved else "unsolved"
@@ -107,9 +97,3 @@ def _varied(pairs: Sequence[Pair], number: int) -> list[Pair]:
         shown[pair.after.family] += 1
         chosen.append(pair)
     return chosen
-
-
-def _share_solved(episodes: Sequence[Episode], family: str) -> float | None:
-    # What infrastructure lost has no reward and is no evidence, as in the run's own results.
-    chosen = [e.solved for e in episodes if e.family == family and e.reward is not None]
-    return sum(chosen) / len(chosen) if chosen else None

@@ -1,7 +1,7 @@
 """Read a run folder for its report, forgiving whatever is missing, cut off or damaged.
 
 A report must be possible for a run that was killed, so nothing here raises for the sake of the
-folder's content: a part that cannot be read is empty and leaves a remark. `number`, `interval` and
+folder's content: a part that cannot be read is empty and leaves a remark. `number`, `share` and
 their like read one value of JSON that may be anything. Next: `view.py`, which says what it means.
 """
 
@@ -11,15 +11,17 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.errors import TutelageError
+from tutelage.evaluate.measured import Measured, defines_success, is_graded, measured
+from tutelage.evaluate.outcome import UNSEEN, Kind, Success, summarise
 from tutelage.train.folder import RunFolder
-from tutelage.train.report.episodes import CAUSES, Episode, read_episode
+from tutelage.train.report.episodes import CAUSES, Episode, Reading, read_episode
 from tutelage.train.report.words import cut
-from tutelage.types import JSON, Mode, RolloutStatus
+from tutelage.types import JSON, Mode, Rollout, RolloutStatus
 
 if TYPE_CHECKING:
     from tutelage.config import Resolved
@@ -61,6 +63,12 @@ class Source:
     evaluations: Mapping[str, Sequence[Episode]] = field(
         default_factory=dict[str, Sequence[Episode]]
     )
+    families: Mapping[str, Mapping[str, Measured]] = field(
+        default_factory=dict[str, Mapping[str, Measured]]
+    )
+    """By evaluation, then by family of tasks."""
+    kind: Kind = UNSEEN
+    """What the rewards of the run are."""
     trained_rollouts: int | None = None
     failed: tuple[Failed, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -88,6 +96,10 @@ class Source:
 @dataclass(slots=True)
 class _Rollouts:
     evaluations: dict[str, list[Episode]] = field(default_factory=dict[str, list[Episode]])
+    families: dict[str, Mapping[str, Measured]] = field(
+        default_factory=dict[str, Mapping[str, Measured]]
+    )
+    kind: Kind = UNSEEN
     total: int | None = None
     failed: tuple[Failed, ...] = ()
 
@@ -115,15 +127,6 @@ def text(values: Mapping[str, Any], key: str) -> str | None:
     return cut(value, 120) if isinstance(value, str) and value else None
 
 
-def interval(values: Mapping[str, Any], key: str) -> tuple[float, float] | None:
-    """Two shares in order, as `<key>_interval` has them, else None."""
-    value = values.get(f"{key}_interval")
-    if not isinstance(value, list) or len(cast("list[Any]", value)) != 2:
-        return None
-    low, high = (share({key: end}, key) for end in cast("list[Any]", value))
-    return (low, high) if low is not None and high is not None and low <= high else None
-
-
 def mapping(values: Mapping[str, Any], key: str) -> JSON:
     """An object, else an empty one."""
     value = values.get(key)
@@ -142,14 +145,19 @@ def read_source(folder: RunFolder) -> Source:
     if not folder.result.is_file():
         remarks.append("The run has not ended: there is no result.json yet.")
     result = _read_object(folder.result, remarks)
-    rollouts = _read_store(folder, remarks)
+    config = _read_config(folder.config, remarks)
+    rule = None if config is None else Success.of(config.config.reward.success)
+    known = Kind(is_graded(result), defines_success(result)) if "graded" in result else None
+    rollouts = _read_store(folder, remarks, rule, known)
     return Source(
         path=folder.path,
         result=result,
         conditions=_read_object(folder.conditions, remarks),
-        config=_read_config(folder.config, remarks),
+        config=config,
         metrics=tuple(_read_lines(folder.metrics, remarks)),
         evaluations=rollouts.evaluations,
+        families=rollouts.families,
+        kind=known or rollouts.kind,
         trained_rollouts=rollouts.total,
         failed=rollouts.failed,
         remarks=tuple(remarks),
@@ -203,7 +211,9 @@ def _read_lines(path: Path, remarks: list[str]) -> Iterator[JSON]:
         remarks.append(f"{broken} broken lines of metrics.jsonl were left out.")
 
 
-def _read_store(folder: RunFolder, remarks: list[str]) -> _Rollouts:
+def _read_store(
+    folder: RunFolder, remarks: list[str], rule: Success | None, known: Kind | None
+) -> _Rollouts:
     from sqlalchemy.exc import SQLAlchemyError
 
     from tutelage.store import open_store
@@ -217,7 +227,8 @@ def _read_store(folder: RunFolder, remarks: list[str]) -> _Rollouts:
         with open_store(address, create=False) as store:
             run_id = _run_id(store, folder.name)
             if run_id is not None:
-                _read_rollouts(store, run_id, found)
+                _read_evaluations(store, run_id, found, rule, known)
+                _read_failures(store, run_id, found)
     except (TutelageError, SQLAlchemyError, ValueError, KeyError, TypeError) as error:
         remarks.append(f"{folder.store.name} cannot be read: {cut(str(error), 300)}")
     return found
@@ -230,11 +241,29 @@ def _run_id(store: Store, name: str) -> str | None:
     return (named or [run.id for run in runs] or [None])[-1]
 
 
-def _read_rollouts(store: Store, run_id: str, into: _Rollouts) -> None:
+def _read_evaluations(
+    store: Store, run_id: str, into: _Rollouts, rule: Success | None, known: Kind | None
+) -> None:
+    """Episodes and rates by family; without a result, the kind of rewards is read off first."""
+    kind = known or Kind()
+    if known is None:
+        for label in LABELS:
+            kind = kind.after((r for r in store.rollouts(run_id, label=label) if r.attempts), rule)
+    into.kind, reading = kind, Reading(rule, kind)
     for label in LABELS:
-        episodes = [read_episode(r) for r in store.rollouts(run_id, label=label) if r.attempts]
+        episodes: list[Episode] = []
+        bare: list[Rollout] = []
+        for rollout in store.rollouts(run_id, label=label):
+            if rollout.attempts:
+                episodes.append(read_episode(rollout, reading))
+                bare.append(replace(rollout, attempts=(replace(rollout.last, calls=()),)))
         if episodes:
             into.evaluations[label] = episodes
+            by_family = summarise(bare, rule, kind).by_family
+            into.families[label] = {n: measured(e.record()) for n, e in by_family.items()}
+
+
+def _read_failures(store: Store, run_id: str, into: _Rollouts) -> None:
     into.total = store.count(run_id, mode=Mode.TRAIN, label="")
     causes: Counter[str] = Counter()
     examples: dict[str, str] = {}

@@ -7,19 +7,34 @@ puts the sentences on the page.
 
 from __future__ import annotations
 
-from tutelage.train.report.source import Source, interval, number, share
-from tutelage.train.report.words import counted, cut, exact_percent, percent, points
+from tutelage.evaluate.measured import read
+from tutelage.train.report.rates import REWARD, SUCCESS, quantities
+from tutelage.train.report.source import Source, number, share
+from tutelage.train.report.words import counted, cut, exact_percent, points, short
 
 
 def headline(source: Source) -> str:
     """The result in one line."""
+    what, withheld = quantities(source)[0], None
     for kind in ("sampled", "greedy"):
-        before = share(source.result, f"success_before_{kind}")
-        after = share(source.result, f"success_after_{kind}")
-        if before is not None and after is not None:
-            return f"From {percent(before)} to {percent(after)} of held-out tasks solved"
-        if after is not None:
-            return f"{percent(after)} of held-out tasks solved"
+        before, after = (read(source.result, f"{when}_{kind}") for when in ("before", "after"))
+        if after is None:
+            continue
+        withheld = after if after.withheld else withheld
+        new = what.value(after)
+        old = None if before is None else what.value(before)
+        if new is None:
+            continue
+        ends = what.words(new) if old is None else f"{what.words(old)} to {what.words(new)}"
+        if what is REWARD:
+            of = f"{'' if old is None else ' from'} {ends}"
+            return f"Mean reward{of} on held-out tasks"
+        return f"{'' if old is None else 'From '}{ends} of held-out tasks solved"
+    if withheld is not None:
+        return (
+            f"No result: only {withheld.judged} of {withheld.rollouts} held-out rollouts were "
+            "judged"
+        )
     return (
         "A run without an outcome yet" if not source.result else "A run without a before and after"
     )
@@ -110,8 +125,9 @@ def _measuring(source: Source) -> str:
     if config is not None and config.recipe == "math":
         own = config.data.train_files or config.data.val_files
         apart = "" if own else ", problems that training never shows"
-    sentence = f"Success is measured before and after on {counted(int(tasks), 'held-out task')}"
-    if _has(source, "success_control"):
+    what = "The mean reward" if source.kind.graded else "Success"
+    sentence = f"{what} is measured before and after on {counted(int(tasks), 'held-out task')}"
+    if _has(source, "judged_control") or _has(source, "success_control"):
         return (
             f"{sentence}{apart}; beside it stands a control that spent about the same "
             "time on supervised training with the policy's own successful rollouts."
@@ -120,18 +136,17 @@ def _measuring(source: Source) -> str:
 
 
 def _against_control(source: Source) -> str:
-    after = share(source.result, "success_after_sampled")
-    control = share(source.result, "success_control_sampled")
-    if after is None or control is None:
+    what = quantities(source)[0]
+    told, against = (read(source.result, f"{name}_sampled") for name in ("after", "control"))
+    after, control = (None if one is None else what.value(one) for one in (told, against))
+    if told is None or against is None or after is None or control is None:
         return ""
     if abs(after - control) < 5e-4:
-        return "RL and the control end at the same sampled success."
+        return f"RL and the control end at the same sampled {what.name.lower()}."
     side = "above" if after > control else "below"
-    sentence = f"RL ends {points(abs(after - control), signed=False)} {side} the control, sampled"
-    ends = (
-        interval(source.result, "success_after_sampled"),
-        interval(source.result, "success_control_sampled"),
-    )
+    gap = points(abs(after - control), signed=False) if what is SUCCESS else short(after - control)
+    sentence = f"RL ends {gap.lstrip('−')} {side} the control, sampled"
+    ends = what.interval(told), what.interval(against)
     if ends[0] is None or ends[1] is None:
         return f"{sentence}."
     overlap = ends[0][0] <= ends[1][1] and ends[1][0] <= ends[0][1]
@@ -139,18 +154,21 @@ def _against_control(source: Source) -> str:
 
 
 def _without_tools(source: Source) -> str:
-    bare = share(source.result, "success_no_tools_greedy")
+    what = quantities(source)[0]
+    told, against = (read(source.result, name) for name in ("no_tools_greedy", "after_greedy"))
+    bare = None if told is None else what.value(told)
     if bare is None:
         return ""
+    verb = "solves" if what is SUCCESS else "earns"
     sentence = (
         "With the tools taken out of the prompt and their results withheld, the trained policy "
-        f"solves {percent(bare)}, greedy"
+        f"{verb} {what.words(bare)}, greedy"
     )
-    after = share(source.result, "success_after_greedy")
+    after = None if against is None else what.value(against)
     if after is None:
         return f"{sentence}."
-    against = f"{sentence}, against {percent(after)} with them"
-    return f"{against}: the difference is tool use." if bare < after else f"{against}."
+    sentence += f", against {what.words(after)} with them"
+    return f"{sentence}: the difference is tool use." if bare < after else f"{sentence}."
 
 
 def _has(source: Source, prefix: str) -> bool:

@@ -12,21 +12,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from tutelage.train.report import charts, story
+from tutelage.train.report import charts, rates, story
 from tutelage.train.report.charts import MAX_DLOGP, Chart
 from tutelage.train.report.episodes import Episode
-from tutelage.train.report.pick import Family, Outcome, Pair, choose, families, outcomes
+from tutelage.train.report.pick import VERDICTS, Outcome, Pair, choose, outcomes
+from tutelage.train.report.rates import Cell, Change, RateTable
 from tutelage.train.report.source import (
     Failed,
     Source,
-    interval,
     mapping,
     number,
-    share,
     text,
     texts,
 )
-from tutelage.train.report.words import count, cut, duration, percent, points, short
+from tutelage.train.report.words import count, cut, duration, percent, short
 
 FINISHED = ("succeeded", "finished", "completed", "done", "ok")
 """Statuses after which there is nothing to resume."""
@@ -40,37 +39,6 @@ PHASE_NAMES: Mapping[str, str] = {
 """Phases whose names need more words; the others speak for themselves."""
 VALUE_LIMIT = 400
 """Characters of one configured value that the page shows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """One success rate: worded, and as CSS percentages for its bar."""
-
-    value: str
-    range: str
-    at: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One of the two headline cards."""
-
-    title: str
-    before: Measured
-    after: Measured
-    difference: str
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of the table of before and after."""
-
-    role: str
-    name: str
-    note: str
-    cells: tuple[Measured | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +90,22 @@ class View:
     finished: bool
     headline: str
     story: Sequence[tuple[str, str]]
+    graded: bool
     changes: Sequence[Change]
     facts: Sequence[Fact]
     warnings: Sequence[str]
     remarks: Sequence[str]
-    rows: Sequence[Row]
-    unmeasured: Sequence[str]
+    tables: Sequence[RateTable]
+    judged: Sequence[str]
     conclusions: Sequence[str]
     control_chart: Chart | None
     curves: Sequence[Chart]
     diagnostics: Sequence[Chart]
-    family_rows: Sequence[tuple[Family, Measured | None, Measured | None]]
+    family_rows: Sequence[tuple[str, int, Cell | None, Cell | None]]
+    family_title: str
     family_kind: str
     pairs: Sequence[Pair]
+    verdicts: Mapping[str, str]
     pair_kind: str
     endings: Sequence[Outcome]
     endings_of: Sequence[tuple[str, int]]
@@ -148,9 +119,7 @@ class View:
 
 def make_view(source: Source) -> View:
     """Word everything. Pure; raises nothing for the sake of what the run recorded."""
-    rows = _rows(source)
     kind = _kind(source)
-    before, after = _sides(source, kind)
     pair_kind = _pair_kind(source)
     status = text(source.result, "status") or "not ended"
     endings = _endings(source)
@@ -160,22 +129,22 @@ def make_view(source: Source) -> View:
         finished=status in FINISHED,
         headline=story.headline(source),
         story=story.story(source),
-        changes=_changes(source),
+        graded=source.kind.graded,
+        changes=rates.changes(source),
         facts=_facts(source),
         warnings=texts(source.result, "warnings"),
         remarks=source.remarks,
-        rows=[row for row in rows if any(row.cells)],
-        unmeasured=[row.name for row in rows if not any(row.cells)],
+        tables=rates.tables(source),
+        judged=list(rates.judged(source)),
         conclusions=story.conclusions(source),
         control_chart=charts.control_chart(source),
         curves=[c for c in (charts.cold_start_chart(source), charts.reward_chart(source)) if c],
         diagnostics=charts.diagnostics(source),
-        family_rows=[
-            (family, _measured(family.before), _measured(family.after))
-            for family in families(before, after)
-        ],
+        family_rows=_families(source, kind),
+        family_title=rates.quantities(source)[0].name,
         family_kind=kind,
         pairs=choose(*_sides(source, pair_kind)),
+        verdicts=VERDICTS,
         pair_kind=pair_kind,
         endings=outcomes(endings),
         endings_of=[(name, len(episodes)) for name, episodes in endings.items()],
@@ -186,55 +155,6 @@ def make_view(source: Source) -> View:
         conditions=list(_flat(source.conditions)),
         commands=_commands(source, status),
     )
-
-
-def _measured(value: float | None, ends: tuple[float, float] | None = None) -> Measured | None:
-    if value is None:
-        return None
-    low, high = ends or (value, value)
-    words = "" if ends is None else f"{percent(low)} to {percent(high)}"
-    return Measured(percent(value), words, 100 * value, 100 * low, 100 * high)
-
-
-def _success(source: Source, key: str) -> Measured | None:
-    return _measured(share(source.result, key), interval(source.result, key))
-
-
-def _changes(source: Source) -> list[Change]:
-    changes: list[Change] = []
-    for kind, title in (("sampled", "Sampled, as in training"), ("greedy", "Greedy")):
-        before = _success(source, f"success_before_{kind}")
-        after = _success(source, f"success_after_{kind}")
-        if before is not None and after is not None:
-            difference = points((after.at - before.at) / 100)
-            changes.append(Change(title, before, after, difference))
-    return changes
-
-
-def _rows(source: Source) -> list[Row]:
-    def row(role: str, name: str, note: str, *keys: str) -> Row:
-        return Row(role, name, note, tuple(_success(source, f"success_{k}") for k in keys))
-
-    cold = "after the cold start" if source.phase("cold_start") else "as it came"
-    trained = "after RL" if source.phase("rl") else "after training"
-    return [
-        row("before", "Before", cold, "before_sampled", "before_greedy"),
-        row("after", "After", trained, "after_sampled", "after_greedy"),
-        row(
-            "control",
-            "Control",
-            "about the same time, supervised on its own successes",
-            "control_sampled",
-            "control_greedy",
-        ),
-        row(
-            "muted",
-            "After, without tools",
-            "out of the prompt, results withheld",
-            "no_tools_sampled",
-            "no_tools_greedy",
-        ),
-    ]
 
 
 def _facts(source: Source) -> list[Fact]:
@@ -280,6 +200,19 @@ def _pair_kind(source: Source) -> str:
 def _sides(source: Source, kind: str) -> tuple[Sequence[Episode], Sequence[Episode]]:
     found = source.evaluations
     return found.get(f"before/{kind}", ()), found.get(f"after/{kind}", ())
+
+
+def _families(source: Source, kind: str) -> list[tuple[str, int, Cell | None, Cell | None]]:
+    """Family, its rollouts, and its rate or mean before and after."""
+    quantity = rates.quantities(source)[0]
+    sides = [source.families.get(f"{when}/{kind}", {}) for when in ("before", "after")]
+    found: list[tuple[str, int, Cell | None, Cell | None]] = []
+    for name in sorted({*sides[0], *sides[1]}):
+        before, after = (side.get(name) for side in sides)
+        known = after or before
+        number = 0 if known is None else known.rollouts or 0
+        found.append((cut(name, 40), number, quantity.cell(before), quantity.cell(after)))
+    return found
 
 
 def _endings(source: Source) -> dict[str, Sequence[Episode]]:

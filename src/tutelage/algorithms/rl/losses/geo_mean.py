@@ -5,9 +5,7 @@
 
 The mean is over the trained tokens of the rollout, whatever rows it became, and the gradient flows
 through it, so **the rows of a rollout must be in the same micro-batch**. Every token of a rollout
-has the rollout's loss; averaged with `seq-mean-token-mean` that is the paper's objective. The
-paper holds ratios within e^-0.4 and e^0.4 (el = eh = 0.4, distances of log-ratios). These are the
-defaults.
+has the rollout's loss; averaged with `seq-mean-token-mean` that is the paper's objective.
 
 Source: Zhao et al., arXiv 2507.20673. Shapes [B, T]. Denominator: that of the aggregation, over the
 optimizer batch.
@@ -17,14 +15,7 @@ from __future__ import annotations
 
 import torch
 
-from tutelage.algorithms.rl.losses.common import LossDefaults, LossInputs, TokenLoss
-
-DEFAULTS = LossDefaults(
-    source="arXiv 2507.20673 has it",
-    aggregation="seq-mean-token-mean",
-    clip=(0.4, 0.4),
-    sequence_level=True,
-)
+from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
 
 
 def geo_mean(inputs: LossInputs) -> TokenLoss:

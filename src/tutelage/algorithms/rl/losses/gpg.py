@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from tutelage.algorithms.rl.losses.common import LossDefaults, LossInputs, TokenLoss
-
-DEFAULTS = LossDefaults(source="verl has it", clip=None)
+from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
 
 
 def gpg(inputs: LossInputs) -> TokenLoss:

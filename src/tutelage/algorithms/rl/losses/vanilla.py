@@ -13,14 +13,7 @@ from __future__ import annotations
 
 import torch
 
-from tutelage.algorithms.rl.losses.common import (
-    LossDefaults,
-    LossInputs,
-    TokenLoss,
-    clipped_surrogate,
-)
-
-DEFAULTS = LossDefaults(source="PPO and verl have it")
+from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss, clipped_surrogate
 
 
 def vanilla(inputs: LossInputs) -> TokenLoss:
