@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import functools
+import shlex
 import ssl
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from tau2_small import SmallWorld
 from tau2_tasks import SMALL, SerializedTask, data_folder, load_dataset
 
 from tutelage import LLM, VERL, LitAgent, NamedResources, Rollout, Trainer, TutelageError, init
+from tutelage.signals import exit_code, listen
 
 ASSISTANT, USER = "assistant", "user"
 TIMEOUT = 600.0
@@ -96,6 +98,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TutelageError as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt as stopped:
+        again = f"--output {shlex.quote(str(args.output))}"
+        print(f"Stopped. Run it again with the same {again} to go on.", file=sys.stderr)
+        return exit_code(stopped)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -125,4 +131,5 @@ def _run(args: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
+    listen()  # SIGTERM and SIGHUP save and end like Ctrl-C
     sys.exit(main())

@@ -20,7 +20,8 @@ through the run.
     ├── MissingExtraError         an optional dependency that is not installed
     ├── EngineError               the engine refused a request                    (infrastructure)
     │   ├── ContextOverflowError  prompt and answer do not fit the context
-    │   └── RemoteError           a server answered a request with an error status
+    │   ├── RemoteError           a server answered a request with an error status
+    │   └── UnreachableError      no server answered: refused, not resolved, or too late
     └── FailureBudgetError        nothing left to learn from: too many rollouts failed   exit 1
 
 To add one: subclass the nearest entry above, give it one sentence, keep it picklable (arguments in
@@ -106,6 +107,10 @@ class RemoteError(EngineError):
         self.status = status
         self.retry_after: float | None = None
         """Seconds that the server asks to wait, where it said so."""
+
+
+class UnreachableError(EngineError):
+    """No server answered at an address, however often it was asked."""
 
 
 class FailureBudgetError(TutelageError, RuntimeError):

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rl_batches import Batch, batches, make_batch, observe, split
 
+from tutelage.algorithms import rl
 from tutelage.algorithms.rl import (
     AGGREGATIONS,
     LOSSES,
@@ -122,8 +123,44 @@ def test_known_answers_of_the_others():
     assert one("cispo", -0.5, -1.0, 1.0) == pytest.approx((1.2 * 0.5, -1.2))
     assert one("sapo", -1.0, -1.0, 1.0) == pytest.approx((-2.0, -1.0))
     assert one("sapo", -1.0, -1.0, -1.0) == pytest.approx((2 / 1.05, 1.0))
-    assert one("kl_cov", -0.5, -1.0, 0.0) == pytest.approx((0.5, 1.0))
-    assert one("geo_mean", -0.5, -1.0, 1.0)[0] == pytest.approx(-torch.tensor(0.2).exp().item())
+    # verl's coefficient: 0.1 times |d|, whose slope is 1.
+    assert one("kl_cov", -0.5, -1.0, 0.0) == pytest.approx((0.05, 0.1))
+    # Held at e^0.4, as the paper has it.
+    assert one("geo_mean", -0.5, -1.0, 1.0)[0] == pytest.approx(-torch.tensor(0.4).exp().item())
+
+
+def test_gspo_clips_a_sequence_at_its_papers_range():
+    """3e-4 below and 4e-4 above: PPO's 0.2 would never clip a mean over tokens."""
+    assert one("gspo", -0.999, -1.0, 1.0) == pytest.approx((-1.0004, 0.0))
+    assert one("gspo", -1.001, -1.0, -1.0) == pytest.approx((0.9997, 0.0))
+    inside = torch.tensor(3e-4).double().exp().item()
+    assert one("gspo", -0.9997, -1.0, 1.0) == pytest.approx((-inside, -inside))
+
+
+def test_cispo_has_no_lower_clamp():
+    q = torch.tensor(-3.0).double().exp().item()
+    assert one("cispo", -4.0, -1.0, 1.0) == pytest.approx((q * 4.0, -q))
+
+
+@pytest.mark.parametrize("mode", ["gspo", "sapo", "geo_mean"])
+def test_losses_of_sequences_weigh_a_long_rollout_as_a_short_one(mode):
+    """Without a word about it: three tokens of one rollout against one of another."""
+    logp = rows([-1.0, -1.0, -1.0], [-1.0, 0, 0]).requires_grad_()
+    mask = rows([1, 1, 1], [1, 0, 0])
+    adv = rows([-1, -1, -1], [1, 0, 0])
+    loss, _ = policy_loss(mode, logp, logp.detach(), adv, mask)
+    gradient = torch.autograd.grad(loss, logp)[0]
+    assert gradient[0].sum().item() == pytest.approx(0.5, rel=0.1)
+    assert gradient[1].sum().item() == pytest.approx(-0.5, rel=0.1)
+
+
+def test_every_loss_declares_what_it_takes():
+    told = {mode: (own.aggregation, own.clip) for mode, own in rl.LOSS_DEFAULTS.items()}
+    assert told == flat_losses.OWN
+    for mode, own in rl.LOSS_DEFAULTS.items():
+        low, high = own.clip or (None, None)
+        assert list(own.contradictions(own.aggregation, low, high)) == [], mode
+        assert list(own.contradictions(None, None, None)) == []
 
 
 def test_gspo_uses_the_mean_log_ratio_of_the_rollout_and_caps_it():
@@ -156,7 +193,7 @@ def test_gradcheck(mode, sign):
     logp = (old + offset).requires_grad_()
     mask = rows([1, 1, 0, 1, 1], [1, 0, 1, 1, 0], [0, 0, 1, 1, 1])
     adv = sign * rows([1.0], [0.4], [1.7]).expand(shape)
-    options = {}
+    options = {"clip_ratio": 0.2}
     if mode in SELECTING:
         options["selection_BT"] = torch.zeros(shape, dtype=torch.bool)
         if mode == "kl_cov":

@@ -76,7 +76,7 @@ def test_a_full_disk_is_no_bug(number: int, capsys: pytest.CaptureFixture[str]) 
 
 def test_interruptions(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(KeyboardInterrupt()) == 130
-    assert capsys.readouterr().err == "Stopped.\n"
+    assert capsys.readouterr().err == "Stopped. The same command begins again.\n"
     assert run(BrokenPipeError()) == 141
     assert capsys.readouterr().err == ""
 

@@ -330,9 +330,9 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(here: Path) -> None:
         if log.is_file() and '"event": "request"' in log.read_text():
             break
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGHUP)
     _, told = process.communicate(timeout=120)
-    assert process.returncode == 130
+    assert process.returncode == 129
     assert "Stopped." in told
     assert "tutelage resume runs/one" in told
     assert "Traceback" not in told

@@ -52,15 +52,18 @@ def ask(said: dict[str, str], key: str | None = None, **body: Any) -> httpx2.Res
     )
 
 
-def test_a_script_is_served_recorded_and_stopped_by_ctrl_c(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_script_is_served_recorded_and_stopped_by_a_signal(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     script, record = tmp_path / "s.jsonl", tmp_path / "calls.jsonl"
     script.write_text('{"content": "one"}\n{"tool_calls": [{"name": "f"}]}\n')
     with serving("--scripted", str(script), "--record", str(record)) as (said, process):
         assert ask(said).json()["choices"][0]["message"]["content"] == "one"
         assert ask(said, stream=True).text.endswith("data: [DONE]\n\n")
         assert ask(said, key="wrong").status_code == 401
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
     first, second = map(json.loads, record.read_text().splitlines())
     assert first["reply"] == {"role": "assistant", "content": "one"}
     assert first["messages"] == [{"role": "user", "content": "hi"}]
@@ -79,7 +82,7 @@ def test_requests_are_passed_on_to_another_server_and_recorded(tmp_path: Path) -
             assert ask(said).json()["choices"][0]["message"]["content"] == "from afar"
             assert "from afar" in ask(said, stream=True).text
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 0
+            assert process.wait(60) == 130
         with serving(*given, OPENAI_API_KEY="wrong") as (said, _):
             assert ask(said).status_code >= 400
     first, _ = map(json.loads, record.read_text().splitlines())

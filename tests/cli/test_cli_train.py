@@ -268,7 +268,7 @@ main()
 
 
 @pytest.mark.parametrize("saves", [True, False])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_the_job_and_says_how_to_go_on(
     tmp_path: Path, number: signal.Signals, saves: bool
 ) -> None:
@@ -286,7 +286,7 @@ def test_a_signal_stops_the_job_and_says_how_to_go_on(
     time.sleep(0.2)  # into the sleep of the job
     child.send_signal(number)
     out, err = child.communicate(timeout=60)
-    assert child.returncode == 130
+    assert child.returncode == 128 + number
     assert out == ""
     assert "Traceback" not in err
     assert "saving" in err

@@ -6,9 +6,9 @@ import pytest
 from source_tree import imported, modules
 
 LAYERS = (
-    "types", "errors", "files", "seeds", "config", "resources", "tracing", "store", "tasks",
-    "tools", "rewards", "policy", "engine", "gateway", "agents", "rollouts", "evaluate",
-    "algorithms", "orchestration", "train", "distributed", "web", "cli",
+    "types", "errors", "files", "signals", "seeds", "config", "resources", "tracing", "store",
+    "tasks", "tools", "rewards", "policy", "engine", "gateway", "agents", "rollouts",
+    "evaluate", "algorithms", "orchestration", "train", "distributed", "web", "cli",
 )  # fmt: skip
 """From the words that all share down to the command line. `testing` stands outside: it may import
 anything, and nothing imports it."""

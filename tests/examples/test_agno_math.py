@@ -351,12 +351,12 @@ def test_a_base_folder_of_the_users_is_left_alone(example: Any, place: Path) -> 
         (mine / name).write_text("mine")
     make = example("policy").base_policy
     small = importlib.import_module("cold_start").Recipe(
-        tasks=2, held_out=1, corpus=2, batch=2, clean_steps=1, cooldown_steps=1, mixed_steps=1
+        tasks=40, held_out=4, corpus=24, batch=8, clean_steps=6, cooldown_steps=2, mixed_steps=2
     )
     with suppress(TutelageError):
         asyncio.run(make(mine, recipe=small, say=lambda _: None))
-    found = {p.name: p.read_text() for p in mine.iterdir()}
-    assert found == dict.fromkeys(("model.safetensors", "config.json", "notes.md"), "mine")
+    found = {p.name: p.read_bytes() for p in mine.iterdir()}
+    assert found == dict.fromkeys(("model.safetensors", "config.json", "notes.md"), b"mine")
 
 
 def test_sft_and_rl_train_the_same_policy_and_compare_sets_them_side_by_side(

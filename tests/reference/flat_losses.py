@@ -9,6 +9,20 @@ from __future__ import annotations
 
 import math
 
+OWN = {
+    "vanilla": ("token-mean", (0.2, 0.2)),
+    "gspo": ("seq-mean-token-mean", (0.0003, 0.0004)),
+    "cispo": ("token-mean", (1.0, 0.2)),
+    "sapo": ("seq-mean-token-mean", None),
+    "gpg": ("token-mean", None),
+    "geo_mean": ("seq-mean-token-mean", (0.4, 0.4)),
+    "clip_cov": ("token-mean", (1.0, 1.0)),
+    "kl_cov": ("token-mean", None),
+}
+"""Aggregation and clip range that each loss takes where nobody says otherwise: PPO's, the papers'
+(GSPO section 5.1, SAPO, GMPO; MiniMax-M1 has no lower bound), else verl's. None: no ratio is
+clipped."""
+
 
 def trained(mask):
     return [(b, t) for b in range(len(mask)) for t in range(len(mask[b])) if mask[b][t]]
@@ -88,8 +102,8 @@ def policy(mode, logp, old, adv, mask, rollouts, *, low, high, dual, aggregation
         elif mode == "kl_cov":
             value, slope = -a * q, -a * q
             if (b, t) in selected:
-                value += abs(d[b, t])
-                slope += math.copysign(1.0, d[b, t]) if d[b, t] else 0.0
+                value += 0.1 * abs(d[b, t])
+                slope += math.copysign(0.1, d[b, t]) if d[b, t] else 0.0
         else:
             raise KeyError(mode)
         loss += weight * value

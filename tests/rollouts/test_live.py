@@ -536,20 +536,6 @@ async def test_engine_failures_are_retried_in_new_attempts_also_behind_http(
     assert "lost it" in failure.message
 
 
-async def test_an_agent_that_gets_over_an_engine_failure_is_not_retried(
-    gateway: Gateway, codec: Codec
-) -> None:
-    async def agent(task: Any, llm: LLM) -> float:
-        try:
-            await llm.chat(task["question"])
-        except EngineError:
-            return 0.25
-        return 1.0
-
-    (done,) = await play(gateway, codec, agent, 1, engine=shaky(codec, 1))
-    assert (len(done.attempts), value(done)) == (1, 0.25)
-
-
 async def test_a_context_that_is_full_is_the_agents_failure(gateway: Gateway, codec: Codec) -> None:
     async def agent(task: Any, llm: LLM) -> float:
         return float(bool(await ask_http(llm, task["question"])))

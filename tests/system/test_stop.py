@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: what is said, what is kept, and that a resume loses nothing."""
+"""Ctrl-C, SIGTERM and SIGHUP: what is said, what is kept, and that a resume loses nothing."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from .outcome import stored
 from .reference import Reference
 
 Arguments = Callable[..., list[str]]
+STOPPED = "Stopped. The same command begins again."
 WAY_ON = "Stopped. What was done is saved. Go on with: tutelage resume run"
 
 
@@ -34,7 +35,7 @@ def status(command: Command) -> tuple[str, RunStatus]:
         ("embedded", "measure before", signal.SIGTERM),
         ("embedded", "control", signal.SIGINT),
         ("with_tools", "reinforcement learning", signal.SIGINT),
-        ("with_tools", "reinforcement learning", signal.SIGTERM),
+        ("with_tools", "reinforcement learning", signal.SIGHUP),
     ],
 )
 def test_a_signal_stops_after_the_step_and_a_resume_finishes(
@@ -47,7 +48,7 @@ def test_a_signal_stops_after_the_step_and_a_resume_finishes(
     job = tutelage.start(*references[kind].arguments)
     assert job.until(lambda: job.says(moment))
     job.send(number)
-    told = job.end().check(130)
+    told = job.end().check(128 + number)
     assert told.err.splitlines()[-1] == WAY_ON
     assert "stopping after this step; Ctrl-C again stops at once" in told.err
     assert told.out == ""
@@ -133,5 +134,5 @@ def test_a_stop_during_an_evaluation_is_an_answer_too(
     run = str(references["with_tools"].folder / "run")
     job = tutelage.start("eval", run, "--test", f"{material}/val.jsonl", "--samples", "2000")
     assert job.until(lambda: job.says("held-out"))
-    job.send(signal.SIGINT)
-    assert job.end().check(130).err.splitlines()[-1] == "Stopped."
+    job.send(signal.SIGHUP)
+    assert job.end().check(129).err.splitlines()[-1] == STOPPED

@@ -7,6 +7,8 @@ SOURCE is the folder that holds the package, whose dependencies this interpreter
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib.util
 import json
 import os
 import socket
@@ -241,6 +243,63 @@ for place in READABLE:
         pass
 print('LEAK' if SECRET_HALF in seen or 'root:' in seen else 'nothing')
 """,
+    "the project and what is installed": """
+import os
+seen = []
+for place in PROJECT:
+    try:
+        seen.append(open(place).read()[:20])
+    except OSError:
+        pass
+    try:
+        seen += os.listdir(os.path.dirname(place))
+    except OSError:
+        pass
+print('LEAK' if seen else 'nothing', seen[:5])
+""",
+    "where links of processes and of the machine lead": """
+import os
+seen = []
+for place in [*LINKS, *(f'/proc/{n}/{name}' for n in PIDS for name in ('cwd', 'exe', 'fd/0'))]:
+    try:
+        seen.append(os.readlink(place))
+    except OSError:
+        pass
+print('LEAK' if seen else 'nothing', seen)
+""",
+    "watch what happens to files outside": """
+import ctypes, os
+libc = ctypes.CDLL(None)
+watched = []
+for make in (lambda: libc.inotify_init(), lambda: libc.inotify_init1(0)):
+    held = make()
+    for place in READABLE:
+        if held >= 0 and libc.inotify_add_watch(held, place.encode(), 0xfff) >= 0:
+            watched.append(place)
+print('LEAK' if watched else 'nothing', watched)
+""",
+    "attributes of files outside": """
+import os
+seen = []
+for place in READABLE:
+    try:
+        seen += os.listxattr(place)
+        seen.append(os.getxattr(place, 'user.note'))
+    except OSError:
+        pass
+print('LEAK' if seen else 'nothing', seen)
+""",
+    "datagrams to a socket by its name": """
+import socket
+left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+for send in (lambda: left.sendto(b'x', DATAGRAMS), lambda: left.connect(DATAGRAMS),
+             lambda: left.sendmsg([b'x'], [], 0, DATAGRAMS)):
+    try:
+        send()
+        print('CONNECTED', left.send(b'x'))
+    except OSError:
+        print('refused')
+""",
     "links out of its folder": """
 import os
 seen = ''
@@ -461,6 +520,13 @@ async def main(tier: str) -> dict[str, Any]:
             file.write(SECRET)
         os.chmod(mine, 0o644)
         os.chmod(folder, 0o755)
+        with contextlib.suppress(OSError):  # some file systems have no attributes
+            os.setxattr(mine, "user.note", SECRET.encode())
+        link = os.path.join(folder, "link")
+        os.symlink(mine, link)
+        datagrams = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        datagrams.bind(os.path.join(folder, "datagrams"))
+        datagrams.setblocking(False)
         given = {
             "SECRET_HALF": SECRET.partition("-secret")[0],
             "PIDS": [os.getpid(), server._process.pid],
@@ -469,6 +535,9 @@ async def main(tier: str) -> dict[str, Any]:
             "PLACES": [os.path.join(folder, "x"), "/tmp/../x", "/var/tmp/tutelage-attack", "/usr/x",
                        "/dev/shm/tutelage-attack", os.path.expanduser("~/tutelage-attack"),
                        os.path.join(base, "x"), "/etc/tutelage-attack"],
+            "PROJECT": [os.path.join(sys.argv[1], "tutelage", "errors.py"), *installed()],
+            "LINKS": [link],
+            "DATAGRAMS": datagrams.getsockname(),
             "READABLE": [mine, "/etc/passwd", "/proc/1/environ", "/etc/hostname"],
         }  # fmt: skip
         for name in ATTACKS:
@@ -476,8 +545,11 @@ async def main(tier: str) -> dict[str, Any]:
                 results[name] = await attack(name, tier, given)
             except Exception as error:
                 results[name] = [False, f"{type(error).__name__}: {error}"]
+        with contextlib.suppress(BlockingIOError):
+            connected.append(datagrams.recv(10))
         results["no connection arrived"] = [not connected, repr(connected)]
         unix.close()
+        datagrams.close()
     await asyncio.sleep(0.3)
     running = left_over(base)
     results["nothing is left running"] = [running == [server._process.pid], repr(running)]
@@ -487,6 +559,12 @@ async def main(tier: str) -> dict[str, Any]:
     if tier == "namespaces":
         results["many processes"] = await several_processes(base, server)
     return results
+
+
+def installed() -> list[str]:
+    """A file of each of some packages that this interpreter has and nobody listed."""
+    found = [importlib.util.find_spec(name) for name in ("pip", "pytest", "torch", "pydantic")]
+    return [spec.origin for spec in found if spec is not None and spec.origin is not None]
 
 
 async def several_processes(base: str, server: Any) -> list[Any]:

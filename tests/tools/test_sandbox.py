@@ -192,3 +192,47 @@ def test_no_protection_must_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> Non
     assert usable_tier(allow_unsandboxed=True) == "none"
     monkeypatch.setattr(client, "tier_problems", lambda: {**broken, "rlimit": None, "none": None})
     assert usable_tier(allow_unsandboxed=True) == "rlimit"
+
+
+@every_tier
+async def test_the_library_and_listed_packages_work(tier: Tier) -> None:
+    """Numerical and symbolic mathematics, the parts of the library that need other files."""
+    code = """
+import ctypes, decimal, hashlib, json, lzma, sqlite3, ssl, zoneinfo
+import numpy, sympy
+print(numpy.linalg.inv(2 * numpy.eye(2))[0][0], sympy.factor("x**2 - 1"), numpy.__file__[-12:])
+print(zoneinfo.ZoneInfo("Europe/Oslo"), sqlite3.connect(":memory:").execute("select 7").fetchone())
+print(exit, help.__class__.__name__)
+"""
+    async with Sandbox(Limits(seconds=60, memory=2 << 30), tier=tier) as sandbox:
+        told = (await sandbox.run(code)).output.splitlines()
+        assert told == [
+            "0.5 (x - 1)*(x + 1) /__init__.py",
+            "Europe/Oslo (7,)",
+            "Use exit() or Ctrl-D (i.e. EOF) to exit _Helper",
+        ]
+        assert (await sandbox.run("exit(3)")).error == "SystemExit"
+    if tier != "none":
+        fewer = Limits(packages=("numpy", "not_installed_anywhere"))
+        async with Sandbox(fewer, tier=tier) as sandbox:
+            assert (await sandbox.run("import sympy")).error == "ModuleNotFoundError"
+
+
+@pytest.mark.skipif(tier_problems()["rlimit"] is not None, reason="no rlimit here")
+async def test_nothing_is_emptied_by_reading_it() -> None:
+    """Landlock before its third version would let it."""
+    code = """
+import os
+open('x', 'w').write('kept')
+for way in (lambda: os.open('x', os.O_RDONLY | os.O_TRUNC), lambda: os.truncate('x', 0),
+            lambda: os.open('x', 3 | os.O_TRUNC)):
+    try:
+        way()
+    except OSError:
+        pass
+print(open('x').read())
+open('x', 'w').write('new')
+print(open('x').read())
+"""
+    async with Sandbox(tier="rlimit") as sandbox:
+        assert (await sandbox.run(code)).output == "kept\nnew\n"

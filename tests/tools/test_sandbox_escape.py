@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import venv
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,65 @@ def test_the_attack_fails(tier: str, user: str, attack: str) -> None:
         pytest.skip(f"the tier {tier!r} does not work here: {problem}")
     held, seen = outcome(tier, user)[attack]
     assert held, seen
+
+
+EDITABLE = """
+import asyncio, json, os, sys, types
+for name in ("tutelage", "tutelage.tools", "tutelage.tools.sandbox"):
+    module = types.ModuleType(name)
+    module.__path__ = [os.path.join(sys.argv[1], *name.split("."))]
+    sys.modules[name] = module
+from tutelage.tools.sandbox.client import Sandbox
+
+
+async def main():
+    async with Sandbox(tier=sys.argv[2]) as sandbox:
+        print(json.dumps([(await sandbox.run(code)).output for code in json.loads(sys.argv[3])]))
+
+
+asyncio.run(main())
+"""
+TRY = "try:\n    print({})\nexcept BaseException as error:\n    print(type(error).__name__)"
+
+
+@pytest.mark.parametrize("tier", ["namespaces", "rlimit"])
+def test_a_project_that_is_installed_as_editable_stays_closed(tier: str, tmp_path: Path) -> None:
+    """Its answers and keys lie beside the package, which stands on `sys.path`."""
+    problem = tier_problems()[tier]  # pyright: ignore[reportArgumentType]
+    if problem is not None:
+        pytest.skip(f"the tier {tier!r} does not work here: {problem}")
+    venv.create(tmp_path / "venv", symlinks=True)
+    packages = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
+    project = tmp_path / "project"
+    (project / "answers").mkdir(parents=True)
+    (packages / "__editable__.project.pth").write_text(f"{project}\n")
+    (packages / "unlisted.py").write_text("x = 1")
+    (packages / "six.py").write_text("x = 66")
+    (packages / "sympy").mkdir()
+    (packages / "sympy" / "__init__.py").write_text("from sympy.core import x")
+    (packages / "sympy" / "core.py").write_text("x = 77")
+    (project / "networkx.py").write_text("x = 'a file of the project by a listed name'")
+    places = [project / "answers" / "test.jsonl", project / ".env", packages / "unlisted.py"]
+    for place in places[:2]:
+        place.write_text("the answer is 42")
+        place.chmod(0o600)
+    code = [TRY.format(f"open({str(place)!r}).read()") for place in places]
+    code += [TRY.format(f"__import__({name!r}).x") for name in ("networkx", "unlisted")]
+    code += [TRY.format(f"__import__('os').listdir({str(project)!r})")]
+    code += [f"import {name}; {name}.x" for name in ("six", "sympy")]
+    done = subprocess.run(
+        [tmp_path / "venv" / "bin" / "python", "-c", EDITABLE, SOURCE, tier, json.dumps(code)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=project,
+    )
+    assert done.returncode == 0, done.stderr
+    *closed, six, sympy = json.loads(done.stdout)
+    refused = {"PermissionError", "FileNotFoundError"}
+    assert {said.strip() for said in (*closed[:3], closed[5])} <= refused
+    assert [said.strip() for said in closed[3:5]] == ["ModuleNotFoundError"] * 2
+    assert [six, sympy] == ["66\n", "77\n"]
 
 
 @pytest.mark.parametrize("user", USERS)

@@ -23,6 +23,7 @@ from training.database import KeepTraces, TrainingDb
 from training.dataset import generate
 from training.printout import Printout, improvement
 from tutelage import APO, RL, SFT, Trainer, TrainingResult, TutelageError
+from tutelage.signals import exit_code, listen
 from tutelage.train.folder import fresh_name
 
 
@@ -70,9 +71,9 @@ def main(arguments: list[str] | None = None) -> int:
     except TutelageError as error:
         print(f"Error: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         print("Stopped. Run it again with the same --output to go on.", file=sys.stderr)
-        return 130
+        return exit_code(stopped)
     finally:
         database.save()
 
@@ -187,4 +188,5 @@ def report(result: TrainingResult, training: TrainingConfig, agent: AgentConfig)
 
 
 if __name__ == "__main__":
+    listen()  # SIGTERM and SIGHUP save and end like Ctrl-C
     sys.exit(main())

@@ -13,6 +13,7 @@ import sys
 from tutelage.errors import TutelageError
 from tutelage.orchestration.phase2 import train_phase2
 from tutelage.orchestration.settings import read_settings
+from tutelage.signals import exit_code, listen
 
 
 def main() -> int:
@@ -44,6 +45,9 @@ def main() -> int:
     except TutelageError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt as stopped:
+        print("Stopped. Run it again with --resume to go on.", file=sys.stderr)
+        return exit_code(stopped)
     print((result.checkpoint.parent / "phase2.md").read_text(encoding="utf-8"))
     print(f"router: {result.checkpoint}")
     return 0
@@ -56,4 +60,5 @@ def show(line) -> None:
 
 
 if __name__ == "__main__":
+    listen()  # SIGTERM and SIGHUP save and end like Ctrl-C
     raise SystemExit(main())

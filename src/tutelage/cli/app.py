@@ -7,8 +7,6 @@ verb raises is worded in `failures.py`.
 
 from __future__ import annotations
 
-import signal
-import threading
 from typing import Annotated, Any
 
 import typer
@@ -32,6 +30,7 @@ from tutelage.cli.serve import serve
 from tutelage.cli.show import show
 from tutelage.cli.train import train
 from tutelage.cli.validate import validate
+from tutelage.signals import exit_code, listen
 
 _HELP_WIDTH = 100
 
@@ -108,10 +107,12 @@ def _prompts() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command of this process; never returns. SIGTERM is treated like Ctrl-C."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _interrupt)
-    get_command(build_app())(prog_name="tutelage")
+    """Run the command of this process; never returns. SIGTERM and SIGHUP are heard as Ctrl-C is."""
+    listen()
+    try:
+        get_command(build_app())(prog_name="tutelage")
+    except KeyboardInterrupt as stopped:  # before a verb began, or after it ended
+        raise SystemExit(exit_code(stopped)) from None
 
 
 def _root(
@@ -142,7 +143,3 @@ def _as_key(possible: Any, option: str | None) -> str | None:
     if name in all_spellings():
         return name
     return None if possible else nearest(name)
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt

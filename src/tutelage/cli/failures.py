@@ -1,8 +1,9 @@
 """What the command line says when something fails, in one place: words, streams, exit codes.
 
 A user's mistake is one line on the error stream without a traceback; a bug is a traceback and says
-so. Exit codes: 2 for what the user can mend (`errors.py` may say otherwise), 130 for Ctrl-C, 141
-for a reader that went away, 1 for a bug. `app.py` wraps every verb in `reported`.
+so. Exit codes: 2 for what the user can mend (`errors.py` may say otherwise), 130 for Ctrl-C, 143
+for SIGTERM, 129 for SIGHUP, 141 for a reader that went away, 1 for a bug. `app.py` wraps every verb
+in `reported`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ import typer
 
 from tutelage.cli.console import leave_stream, visible
 from tutelage.errors import TutelageError
+from tutelage.signals import exit_code
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C or SIGTERM, as shells report it."""
 PIPE_CLOSED = 141
 """Exit code when whoever read the output has gone, as shells report it."""
 BUG = 1
@@ -46,9 +46,10 @@ def reported(verb: Callable[P, R]) -> Callable[P, R]:
             return done
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
-        except KeyboardInterrupt:
-            tell("Stopped.")
-            raise typer.Exit(INTERRUPTED) from None
+        except KeyboardInterrupt as stopped:
+            notes = " ".join(getattr(stopped, "__notes__", ())) or "The same command begins again."
+            tell(f"Stopped. {notes}")
+            raise typer.Exit(exit_code(stopped)) from None
         except BrokenPipeError:
             leave_stream(sys.stdout)
             raise typer.Exit(PIPE_CLOSED) from None

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import typer
 
 from tutelage.cli.console import messages, output, say, shown_path
-from tutelage.cli.failures import INTERRUPTED, tell
+from tutelage.cli.failures import tell
+from tutelage.signals import exit_code
 from tutelage.train.folder import RunFolder
 from tutelage.train.progress import Progress, Silent
 
@@ -58,12 +59,12 @@ def watched(
     again = f"tutelage resume {shown_path(folder.path)}"
     try:
         yield
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         display.finish()
         there = folder.config.is_file()
         told = f"Stopped. {saved} Go on with: {again}"
         tell(told if there else "Stopped before there was anything to save.")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(exit_code(stopped)) from None
     except Exception as error:
         if "tutelage resume" not in str(error) and folder.config.is_file():
             error.add_note(f"What was done is saved. Go on with: {again}")

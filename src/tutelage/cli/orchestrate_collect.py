@@ -75,7 +75,7 @@ def collect(
     as_json: AsJson = False,
 ) -> None:
     """Execute many instructions and log them, so that training data can be made of them."""
-    from tutelage.cli.console import messages, say
+    from tutelage.cli.console import messages, say, shown_path
     from tutelage.orchestration.collect import assignments_of
     from tutelage.orchestration.execution_log import ExecutionLogger
     from tutelage.orchestration.system import OrchestrationSystem
@@ -94,7 +94,13 @@ def collect(
     logger = ExecutionLogger(output_dir, run_id=f"collect-{seed}", workers=made.workers)
     say(messages(), ("workers: ", "dim"), pool_words(made))
     say(messages(), ("plans: ", "dim"), source)
-    told = _run(system, assignments_of(workflows, plans), logger, alternatives, budget, workflows)
+    assignments = assignments_of(workflows, plans)
+    try:
+        told = _run(system, assignments, logger, alternatives, budget, workflows)
+    except KeyboardInterrupt as stopped:
+        kept = f"What ended is in {shown_path(logger.path)}. The same command begins again and"
+        stopped.add_note(f"{kept} adds to it; another --output-dir keeps them apart.")
+        raise
     if as_json:
         row = asdict(told) | {"success_rate": told.success_rate, "log": str(logger.path)}
         typer.echo(json.dumps(row, indent=2))

@@ -193,6 +193,8 @@ def _dry_run(setup: Setup) -> None:
     show_head(console, rollout)
     show_rollout(console, rollout)
     say(console, "\nDry run: one task was played; nothing was searched for or written.")
+    if rollout.last.failure is not None:
+        raise typer.Exit(1)
 
 
 def _run(folder: RunFolder, job: Callable[[PromptDisplay], dict[str, Any]], setup: Setup) -> None:

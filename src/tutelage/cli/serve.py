@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -102,7 +103,7 @@ def serve(
             )
     log = None if record is None else CallLog(record)
     name = Path(str(scripted or target)).name
-    with gateway:
+    with closing(log) if log is not None else nullcontext(), gateway:
         door = gateway.open(
             "serve",
             "main",
@@ -116,8 +117,6 @@ def serve(
         )
         _tell(gateway, name, None if secret is not None else door.api_key)
         _wait(gateway)
-    if log is not None:
-        log.close()
 
 
 def _refuse(options: Mapping[str, float | None], why: str) -> None:
@@ -152,9 +151,6 @@ def _tell(gateway: Gateway, name: str, key: str | None) -> None:
 
 
 def _wait(gateway: Gateway) -> None:
-    """Until Ctrl-C, which is how serving ends."""
-    try:
-        while gateway.serving:
-            time.sleep(0.5)
-    except KeyboardInterrupt:
-        return
+    """Until Ctrl-C, SIGTERM or SIGHUP, which is how serving ends."""
+    while gateway.serving:
+        time.sleep(0.5)

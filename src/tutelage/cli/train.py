@@ -101,9 +101,9 @@ def _resolved(
     from tutelage.config import resolve
 
     with waiting("loading torch ..."):
-        from tutelage.train.machine import facts
+        from tutelage.train.machine import built, facts
 
-    return resolve(recipe, overrides, machine=facts(), flags=flags, file=file)
+    return resolve(recipe, overrides, machine=facts(), flags=flags, file=file, built=built())
 
 
 def _train(resolved: Resolved) -> None:
@@ -143,6 +143,8 @@ def _dry_run(resolved: Resolved) -> None:
     show_head(console, rollout)
     show_rollout(console, rollout)
     say(console, "\nDry run: one task was played and nothing was trained or written.")
+    if rollout.last.failure is not None:
+        raise typer.Exit(1)
 
 
 def _show_preview(console: Console, found: Preview) -> None:

@@ -50,13 +50,30 @@ def find_problems(config: RunConfig, machine: Machine, built: Built) -> Iterator
         yield from _kl(config)
 
 
-def find_warnings(config: RunConfig) -> Iterator[str]:
+def find_warnings(config: RunConfig, built: Built) -> Iterator[str]:
     """What is allowed and probably not meant."""
+    if config.algorithm.name == "rl":
+        yield from _other_than_the_paper(config, built)
     loss_kl_on = config.algorithm.name == "rl" and config.actor.use_kl_loss
     if loss_kl_on and config.actor.kl_loss_type in ("kl", "k1"):
         yield (
             f"actor.kl_loss_type={config.actor.kl_loss_type!r} has an expected gradient of zero as "
             "a loss, so it does not hold the policy near the reference; low_var_kl or kl+ does"
+        )
+
+
+def _other_than_the_paper(config: RunConfig, built: Built) -> Iterator[str]:
+    actor, mode = config.actor, config.actor.policy_loss.loss_mode
+    own = built.losses.get(mode)
+    if own is None:
+        return
+    both = actor.clip_ratio
+    low = both if actor.clip_ratio_low is None else actor.clip_ratio_low
+    high = both if actor.clip_ratio_high is None else actor.clip_ratio_high
+    for key, value, default in own.contradictions(actor.loss_agg_mode, low, high):
+        yield (
+            f"actor.{key}={value!r} is not what {mode} is defined with: its own is {default!r}, as "
+            f"{own.source}; leave actor.{key} out to take that"
         )
 
 
@@ -237,7 +254,8 @@ def _run(config: RunConfig) -> Iterator[Problem]:
 def _learning(config: RunConfig, built: Built) -> Iterator[Problem]:
     yield from _among("algorithm.adv_estimator", config, built.estimators)
     yield from _among("actor.policy_loss.loss_mode", config, built.loss_modes)
-    yield from _among("actor.loss_agg_mode", config, built.aggregations)
+    if config.actor.loss_agg_mode is not None:
+        yield from _among("actor.loss_agg_mode", config, built.aggregations)
     yield from _among("rollout.correction", config, built.corrections)
     loss = config.actor.policy_loss
     if loss.loss_mode == "clip_cov" and loss.clip_cov_lb >= loss.clip_cov_ub:

@@ -7,8 +7,9 @@ backend is added; until then a key that asks for it is refused (`checks.py`), ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, get_args
 
 from tutelage.config.fields import LoggerName
 from tutelage.config.rl import Aggregation, Correction, Estimator, LossMode
@@ -25,6 +26,31 @@ class Machine:
     nodes: int = 1
 
 
+class LossRule(Protocol):
+    """What a policy loss declares of itself (`LossDefaults` in `algorithms/rl/losses`)."""
+
+    @property
+    def source(self) -> str:
+        """Who says so."""
+        ...
+
+    @property
+    def aggregation(self) -> str:
+        """Its value of `actor.loss_agg_mode`."""
+        ...
+
+    @property
+    def clip(self) -> tuple[float, float] | None:
+        """Its clip distances, low and high; None where it clips no ratio."""
+        ...
+
+    def contradictions(
+        self, aggregation: str | None, low: float | None, high: float | None
+    ) -> Iterable[tuple[str, object, object]]:
+        """(key of `actor`, value, its own) of each choice that its paper contradicts."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
     """What the package can do today; everything else that the schema names is refused."""
@@ -33,6 +59,9 @@ class Built:
     loss_modes: tuple[str, ...] = get_args(LossMode)
     aggregations: tuple[str, ...] = get_args(Aggregation)
     corrections: tuple[str, ...] = get_args(Correction)
+    losses: Mapping[str, LossRule] = field(default_factory=dict[str, LossRule], hash=False)
+    """What the losses declare, where it is known: it takes torch to read it. `train/machine.py`
+    fills it in; without it a null key stays null, and the loss takes the same when it is called."""
     agent_types: tuple[str, ...] = ("hf", "react", "code")
     templates: tuple[str, ...] = ("qwen2.5", "qwen2.5-vl", "qwen3", "llama-3.2")
     backends: tuple[str, ...] = ("native",)

@@ -30,6 +30,8 @@ from tutelage.config.schema import RunConfig
 from tutelage.config.unused import unused_keys
 from tutelage.errors import ConfigError
 
+_LOSS, _AGGREGATION = "actor.policy_loss.loss_mode", "actor.loss_agg_mode"
+_CLIPS = ("actor.clip_ratio_low", "actor.clip_ratio_high")
 _ENDS = ("trainer.total_training_steps", "trainer.total_epochs", "trainer.minutes")
 
 
@@ -82,11 +84,13 @@ def resolve(
     from_preset = _preset_layer(recipe, users)
     _check_deletes(deleted, from_preset | from_file, command)
     from_preset = {key: s for key, s in from_preset.items() if key not in deleted}
+    from_preset = _drop_other_loss(from_preset, users)
     settings = _drop_preset_ends(from_preset, users) | users
 
     derived: Layer = {}
     warnings = _settle_engine(command, users, machine, derived)
     _derive_chains(settings, users, derived)
+    _derive_loss(settings, built, derived)
     settings |= derived
     config = RunConfig.model_validate(nest({key: s.value for key, s in settings.items()}))
     origin = {key: settings[key].origin if key in settings else "default" for key in leaf_fields()}
@@ -99,7 +103,7 @@ def resolve(
         origin=origin,
         unused=unused_keys(config, machine, [key for key in leaf_fields() if key in users]),
         notes=_notes(config, machine),
-        warnings=(*warnings, *find_warnings(config)),
+        warnings=(*warnings, *find_warnings(config, built)),
     )
 
 
@@ -214,6 +218,14 @@ def _drop_preset_ends(from_preset: Layer, users: Layer) -> Layer:
     return {key: s for key, s in from_preset.items() if key not in _ENDS}
 
 
+def _drop_other_loss(from_preset: Layer, users: Layer) -> Layer:
+    """A preset's clip range and aggregation fit the loss it was made for, which is `vanilla`."""
+    mode = users.get(_LOSS)
+    if mode is None or mode.value == defaults()[_LOSS]:
+        return from_preset
+    return {key: s for key, s in from_preset.items() if key not in (*_CLIPS, _AGGREGATION)}
+
+
 def _settle_engine(command: Layer, users: Layer, machine: Machine, derived: Layer) -> list[str]:
     """One engine for `agent.backend` and `rollout.name`; the native one where vLLM is missing."""
     keys = ("rollout.name", "agent.backend")
@@ -243,6 +255,21 @@ def _derive_chains(settings: Layer, users: Layer, derived: Layer) -> None:
     estimator = settings[rule].value if rule in settings else defaults()[rule]
     if key not in users and estimator in SINGLE_ESTIMATORS:
         derived[key] = Setting(key, 1, f"derived from {rule}", key)
+
+
+def _derive_loss(settings: Layer, built: Built, derived: Layer) -> None:
+    """The loss's own aggregation and clip range, where nobody chose one."""
+    mode = settings[_LOSS].value if _LOSS in settings else defaults()[_LOSS]
+    rule = settings.get("algorithm.name")
+    own = built.losses.get(mode)
+    if own is None or (rule is not None and rule.value == "sft"):
+        return
+    wanted: list[tuple[str, Any]] = [(_AGGREGATION, own.aggregation)]
+    if own.clip is not None and "actor.clip_ratio" not in settings:
+        wanted += zip(_CLIPS, own.clip, strict=True)
+    for key, value in wanted:
+        if key not in settings:
+            derived[key] = Setting(key, value, f"derived from {_LOSS}", key)
 
 
 def _notes(config: RunConfig, machine: Machine) -> dict[str, str]:

@@ -129,7 +129,7 @@ class PolicyLossConfig(Section):
     """Greatest covariance of a token that `clip_cov` may detach."""
     kl_cov_ratio: PositiveShare = 2e-4
     """Share of the tokens, those of highest covariance, that `kl_cov` penalises."""
-    ppo_kl_coef: NonNegative = 1.0
+    ppo_kl_coef: NonNegative = 0.1
     """Weight of the penalty of `kl_cov`."""
 
 
@@ -168,16 +168,18 @@ class ActorConfig(Section):
     """Estimator of the KL in the loss; a `+` after the name takes the gradient of `k2`."""
     entropy_coeff: NonNegative = 0.001
     """Coefficient of the entropy bonus."""
-    clip_ratio: Share = 0.2
-    """Distance from 1 at which the probability ratio is clipped, on both sides."""
-    clip_ratio_low: Share | None = None
-    """Clip distance below 1; null takes `clip_ratio`."""
+    clip_ratio: NonNegative | None = None
+    """Distance from 1 at which the probability ratio is clipped, on both sides; null takes what the
+    policy loss takes by default (0.2 for `vanilla`)."""
+    clip_ratio_low: NonNegative | None = None
+    """Clip distance below 1; null takes `clip_ratio`, or else the loss's own."""
     clip_ratio_high: NonNegative | None = None
-    """Clip distance above 1; null takes `clip_ratio`."""
+    """Clip distance above 1; null takes `clip_ratio`, or else the loss's own."""
     clip_ratio_c: AboveOne = 3.0
     """Dual clip: bounds the loss of a token with negative advantage to this many advantages."""
-    loss_agg_mode: Aggregation = "token-mean"
-    """How token losses become one number, always over the whole optimizer batch."""
+    loss_agg_mode: Aggregation | None = None
+    """How token losses become one number, always over the whole optimizer batch; null takes the
+    loss's own (`token-mean` for `vanilla`)."""
     loss_scale_factor: Positive | None = None
     """Divisor of `seq-mean-token-sum-norm`, in tokens; null takes the response length."""
     skip_zero_variance: bool = True

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import httpx2
 
-from tutelage.errors import ContextOverflowError, EngineError, RemoteError
+from tutelage.errors import ContextOverflowError, EngineError, RemoteError, UnreachableError
 from tutelage.seeds import SeedTree
 from tutelage.types import (
     JSON,
@@ -129,7 +129,7 @@ class RemoteChatClient:
         """Send one request and record it.
 
         Raises `ContextOverflowError` when the server says so, `RemoteError` with the status of any
-        other refusal, `EngineError` when the server cannot be reached or answers nonsense.
+        other refusal, `UnreachableError` when nobody answers, `EngineError` for nonsense.
         """
         index, self._started = self._started, self._started + 1
         seeds = self._seeds.child("call", index)
@@ -230,7 +230,7 @@ class RemoteChatClient:
                 response = await self._client().post(self._url, json=body, headers=headers)
             except httpx2.HTTPError as error:
                 if last:
-                    raise EngineError(
+                    raise UnreachableError(
                         f"cannot reach the server {self._url!r}: {type(error).__name__}: {error}"
                     ) from error
             else:

@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tutelage.errors import ContextOverflowError, EngineError, RemoteError, TutelageError
+from tutelage.errors import (
+    ContextOverflowError,
+    EngineError,
+    RemoteError,
+    TutelageError,
+    UnreachableError,
+)
 
 NO_RETRY: Mapping[str, str] = {"x-should-retry": "false"}
 """The header by which OpenAI's SDKs know that a repeat is pointless."""
@@ -68,8 +74,11 @@ def described(error: BaseException) -> ApiError:
         return error
     if isinstance(error, ContextOverflowError):
         return ApiError(400, str(error), param="messages", code="context_length_exceeded")
+    # Its server was asked again already: a client that did so too would multiply the waiting.
     if isinstance(error, RemoteError):
-        return ApiError(error.status, str(error), code="upstream_error")
+        return ApiError(error.status, str(error), code="upstream_error", headers=NO_RETRY)
+    if isinstance(error, UnreachableError):
+        return ApiError(502, str(error), code="upstream_error", headers=NO_RETRY)
     if isinstance(error, EngineError):
         return ApiError(500, str(error), code="engine_error")
     if isinstance(error, TutelageError):

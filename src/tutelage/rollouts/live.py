@@ -179,6 +179,7 @@ class LiveRunner:
             await _cancel(task)
             raise
         if not done:
+            expired = _expired(expired, seat.waiting(limit))
             context.cancelled = context.closed = True
             await _cancel(task)
             if task.done():
@@ -191,6 +192,9 @@ class LiveRunner:
         play = task.result()
         if play.failure is not None:
             play.failure = _with_engine(play.failure, seat.failure)
+        elif (lost := seat.lost) is not None:
+            # Many frameworks make the error of a model an answer, which is none.
+            play.failure = Failure(FailureCause.ENGINE_ERROR, f"{lost} (the agent went on without)")
         elif type(play.value) is float and isfinite(play.value) and not context.emitted:
             play.reward, play.graded = Reward(play.value), True  # as most agents do
         return play
@@ -272,6 +276,13 @@ def _with_engine(failure: Failure, engine: EngineError | None) -> Failure:
     overflow = isinstance(engine, ContextOverflowError)
     cause = FailureCause.CONTEXT_OVERFLOW if overflow else FailureCause.ENGINE_ERROR
     return Failure(cause, f"{engine} (the agent: {failure.message})", failure.traceback)
+
+
+def _expired(expired: Failure, waiting: EngineError | None) -> Failure:
+    """Why the time was up: of a server that never answered, it is not the agent's fault."""
+    if waiting is None or expired.cause is not FailureCause.TIMEOUT:
+        return expired
+    return Failure(FailureCause.ENGINE_ERROR, str(waiting))
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:

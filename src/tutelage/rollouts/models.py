@@ -52,6 +52,15 @@ class Seat(Protocol):
         """The latest failure of an engine in this attempt, which an agent may have swallowed."""
         ...
 
+    @property
+    def lost(self) -> EngineError | None:
+        """The failure after which no model of this attempt answered any more."""
+        ...
+
+    def waiting(self, seconds: float) -> EngineError | None:
+        """What to say after so many seconds of a server that was asked and never answered."""
+        ...
+
 
 class Models(Protocol):
     """Makes seats."""
@@ -73,6 +82,10 @@ class _Empty:
     resources: Mapping[str, Any] = {}
     env: Mapping[str, str] = {}
     failure: EngineError | None = None
+    lost: EngineError | None = None
+
+    def waiting(self, seconds: float) -> EngineError | None:
+        return None
 
     async def close(self) -> list[Call]:
         return []
@@ -94,6 +107,29 @@ class Source:
     trains: str | None
 
 
+@dataclass(slots=True)
+class Asked:
+    """What the requests of an attempt came to, over all its models."""
+
+    tickets: Iterator[int] = field(default_factory=itertools.count)
+    """Numbers the calls in the order of their start."""
+    failure: EngineError | None = None
+    """The latest one."""
+    lost: EngineError | None = None
+    """The same while no answer has followed it. A prompt that is too long is none of these: the
+    engine is there."""
+
+    def answered(self) -> None:
+        """A request was answered."""
+        self.lost = None
+
+    def failed(self, error: EngineError) -> None:
+        """A request was not."""
+        self.failure = error
+        if not isinstance(error, ContextOverflowError):
+            self.lost = error
+
+
 class AttemptClient:
     """A session of one attempt that the run keeps in hand.
 
@@ -103,18 +139,17 @@ class AttemptClient:
     """
 
     def __init__(
-        self, source: Source, seeds: SeedTree, name: str, order: int, tickets: Iterator[int]
+        self, source: Source, seeds: SeedTree, name: str, order: int, asked: Asked
     ) -> None:
-        """`tickets` numbers the calls of all clients of the attempt in the order of their start."""
+        """`asked` is shared by all clients of the attempt."""
         self.codec = source.codec
-        self.failure: EngineError | None = None
         self._source = source
         self._session = ChatSession(
             source.engine, source.codec, seeds=seeds, name=name, order=order
         )
         self._ended = False
         self._running: set[asyncio.Task[Any]] = set()
-        self._tickets, self._ticket_of = tickets, dict[str, int]()
+        self._asked, self._ticket_of = asked, dict[str, int]()
 
     async def chat(
         self,
@@ -130,7 +165,7 @@ class AttemptClient:
         """Send one request; see `ChatClient`."""
         if self._ended:
             raise EngineError("this attempt has ended; its models answer no more")
-        ticket, task = next(self._tickets), asyncio.current_task()
+        ticket, task = next(self._asked.tickets), asyncio.current_task()
         if task is not None:
             self._running.add(task)
         ruled = self._source.sampling
@@ -147,10 +182,11 @@ class AttemptClient:
                 on_token=on_token,
             )
             self._ticket_of[call.id] = ticket
+            self._asked.answered()
             return call
         except EngineError as error:
             if not self._ended:
-                self.failure = error
+                self._asked.failed(error)
             raise
         finally:
             if task is not None:
@@ -172,10 +208,12 @@ class AttemptClient:
 class RemoteClient:
     """Another server's LLM in an attempt: recorded, never trained."""
 
-    def __init__(self, client: ChatClient, tickets: Iterator[int]) -> None:
-        self._client, self._tickets = client, tickets
+    def __init__(self, client: ChatClient, url: str, asked: Asked) -> None:
+        """`asked` is shared by all clients of the attempt."""
+        self._client, self._asked = client, asked
         self._calls: list[tuple[int, Call]] = []
-        self.failure: EngineError | None = None
+        self.url, self.open = url, 0
+        """Where it is, and how many requests are under way."""
 
     async def chat(
         self,
@@ -188,7 +226,8 @@ class RemoteClient:
         seed: int | None = None,
     ) -> Call:
         """Send one request; see `ChatClient`."""
-        ticket = next(self._tickets)
+        ticket = next(self._asked.tickets)
+        self.open += 1
         try:
             call = await self._client.chat(
                 messages,
@@ -201,10 +240,18 @@ class RemoteClient:
         except ContextOverflowError:
             raise
         except EngineError as error:
-            self.failure = error
+            self._asked.failed(error)
             raise
+        finally:
+            self.open -= 1
+        self._asked.answered()
         self._calls.append((ticket, replace(call, policy=None)))
         return call
+
+    @property
+    def silent(self) -> bool:
+        """Whether it was asked and has never answered."""
+        return self.open > 0 and not self._calls
 
     async def end(self) -> list[tuple[int, Call]]:
         """The calls that were answered."""
@@ -259,15 +306,16 @@ class PolicyModels:
     def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> Seat:
         """Open a door for an attempt."""
         clients: dict[str, AttemptClient | RemoteClient] = {}
-        tickets = itertools.count()
+        asked = Asked()
         for place, (name, source) in enumerate(self.sources.items()):
             # The first one draws as the only one would; the others from streams of their own.
             branch = seeds if place == 0 else seeds.child("llm", name)
-            clients[name] = AttemptClient(source, branch, f"{attempt_id}/{name}", order, tickets)
-        for name in self.roles.remote:
+            clients[name] = AttemptClient(source, branch, f"{attempt_id}/{name}", order, asked)
+        for name, url in self.roles.remote.items():
             if self.remote is not None:
-                clients[name] = RemoteClient(self.remote(name, seeds.child("llm", name)), tickets)
-        return _PolicySeat(self, rollout_id, attempt_id, clients)
+                client = self.remote(name, seeds.child("llm", name))
+                clients[name] = RemoteClient(client, url, asked)
+        return _PolicySeat(self, rollout_id, attempt_id, clients, asked)
 
 
 class _PolicySeat:
@@ -279,8 +327,9 @@ class _PolicySeat:
         rollout_id: str,
         attempt_id: str,
         clients: Mapping[str, AttemptClient | RemoteClient],
+        asked: Asked,
     ) -> None:
-        self._models, self._clients = models, clients
+        self._models, self._clients, self._asked = models, clients, asked
         main = models.roles.main or next(iter(clients))
         others: dict[str, ChatClient] = {}
         for name, client in clients.items():
@@ -304,8 +353,21 @@ class _PolicySeat:
 
     @property
     def failure(self) -> EngineError | None:
-        """The latest failure of an engine."""
-        return next((c.failure for c in self._clients.values() if c.failure is not None), None)
+        """See `Seat`."""
+        return self._asked.failure
+
+    @property
+    def lost(self) -> EngineError | None:
+        """See `Seat`."""
+        return self._asked.lost
+
+    def waiting(self, seconds: float) -> EngineError | None:
+        """See `Seat`."""
+        for client in self._clients.values():
+            if isinstance(client, RemoteClient) and client.silent:
+                told = f"the server {client.url!r} has not answered within {seconds:g} seconds"
+                return EngineError(told)
+        return None
 
     async def close(self) -> list[Call]:
         """Shut the door, and collect what came through it, in the order of time."""

@@ -30,13 +30,13 @@ class RL:
 
     def resolve(self, recipe: str = "rl", **flags: Any) -> Resolved:
         """The full configuration of a run; `flags` are the command line's, such as `train`."""
-        from tutelage.train.machine import facts
+        from tutelage.train.machine import built, facts
 
         keys = dict(self.keys)
         if not {"algorithm.adv_estimator", *spellings("algorithm.adv_estimator")} & {*keys}:
             keys["algorithm.adv_estimator"] = "grpo"
         overrides = [f"{key}={_literal(value)}" for key, value in keys.items()]
-        return resolve(recipe, overrides, machine=facts(), flags=flags)
+        return resolve(recipe, overrides, machine=facts(), built=built(), flags=flags)
 
     def train(
         self,
@@ -84,11 +84,11 @@ class SFT(RL):
 
     def resolve(self, recipe: str = "sft", **flags: Any) -> Resolved:
         """The full configuration of a run; `flags` are the command line's, such as `test`."""
-        from tutelage.train.machine import facts
+        from tutelage.train.machine import built, facts
 
         overrides = [f"{key}={_literal(value)}" for key, value in self.keys.items()]
         given = {"data.train_files": self.demonstrations} | flags
-        return resolve("sft", overrides, machine=facts(), flags=given)
+        return resolve("sft", overrides, machine=facts(), built=built(), flags=given)
 
     def __repr__(self) -> str:
         return f"SFT({self.demonstrations!r}, {self.keys!r})"

@@ -13,6 +13,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import Any
@@ -25,6 +26,7 @@ from tutelage.evaluate.outcome import Kind, Success
 from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
+from tutelage.signals import ENDING, Stopped, hear
 from tutelage.store import Store, StoreWriter
 from tutelage.tracing import SpanRecord
 from tutelage.tracing.ingest import TraceIngest
@@ -61,30 +63,37 @@ class Clock:
 
 
 class StopSignal:
-    """The first Ctrl-C (or SIGTERM) asks the job to stop after its step; the second one insists."""
+    """The first Ctrl-C, SIGTERM or SIGHUP asks the job to stop after its step; the second one
+    insists."""
 
     def __init__(self, on_ask: Callable[[], None]) -> None:
         self.asked = False
         self._on_ask = on_ask
+        self._number = int(signal.SIGINT)
         self._old: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignal:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                self._old[number] = signal.signal(number, self._handle)
-            except ValueError:
-                return self  # not the main thread: the caller's handlers stay
+        for number in (signal.SIGINT, *ENDING):
+            old = hear(number, self._handle)
+            if old is not None:
+                self._old[number] = old
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         for number, handler in self._old.items():
             signal.signal(number, handler)
 
+    def stopped(self) -> Stopped:
+        """The interruption that was asked for."""
+        return Stopped(self._number)
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._number = number
         if self.asked:
-            raise KeyboardInterrupt
+            raise self.stopped()
         self.asked = True
-        self._on_ask()
+        with suppress(OSError):  # nobody may be there any more to be told
+            self._on_ask()
 
 
 @dataclass(slots=True)
@@ -170,7 +179,7 @@ class Context:
         given = self.setting.given
         if self.stop.asked or (given is not None and given.stage.stopping):
             self.save()
-            raise KeyboardInterrupt
+            raise self.stop.stopped()
 
     # ------------------------------------------------------------ what rewards mean
 

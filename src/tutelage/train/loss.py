@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tutelage.algorithms.rl import (
     aggregate,
+    aggregation_of,
     kl_penalty,
     policy_loss,
     rollout_importance_weights,
@@ -72,11 +73,10 @@ def rows_loss(
     known = sampled if part.old_logp_BT is None else cut(part.old_logp_BT)
     logp = known.clone().index_put(where, scores.logp_K)
     old = logp.detach() if part.old_logp_BT is None else known
+    way = aggregation_of(actor.policy_loss.loss_mode, actor.loss_agg_mode)
 
     def average(x_BT: Tensor) -> Tensor:
-        return aggregate(
-            x_BT, mask, actor.loss_agg_mode, rollouts_B=owners, denominator=part.denominator
-        )
+        return aggregate(x_BT, mask, way, rollouts_B=owners, denominator=part.denominator)
 
     options = mode_options(actor.policy_loss)
     if part.old_logp_BT is None:
@@ -96,7 +96,7 @@ def rows_loss(
         clip_ratio_low=actor.clip_ratio_low,
         clip_ratio_high=actor.clip_ratio_high,
         clip_ratio_c=actor.clip_ratio_c,
-        aggregation=actor.loss_agg_mode,
+        aggregation=way,
         rollouts_B=owners,
         denominator=part.denominator,
         **options,

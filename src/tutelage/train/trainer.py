@@ -29,6 +29,7 @@ from tutelage.resources import LLM, POLICY, NamedResources, Roles, roles
 from tutelage.rewards import RewardFunction, reward
 from tutelage.rewards.registry import resolve_reward
 from tutelage.rollouts.runner import RunnerSettings, Spec
+from tutelage.signals import ending_as_asked
 from tutelage.tasks.dataset import Dataset
 from tutelage.train import jobs
 from tutelage.train.algorithm import RL, SFT
@@ -175,7 +176,8 @@ class Trainer:
         *,
         val_dataset: Tasks | None = None,
     ) -> TrainingResult:
-        """`train` for code without an event loop; Ctrl-C ends it, and it can be gone on with."""
+        """`train` for code without an event loop. Ctrl-C, SIGTERM and SIGHUP end it, and it can be
+        gone on with; after the latter two the process ends."""
         return _blocking(lambda: self.train(agent, train_dataset, val_dataset=val_dataset))
 
     def dev(self, agent: Any, n: int = 3) -> DevReport:
@@ -442,7 +444,8 @@ def _blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work())
+        with ending_as_asked():
+            return asyncio.run(work())
     box: list[T | BaseException] = []
 
     def run() -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from tutelage.algorithms.rl import (
     aggregation_denominator,
+    aggregation_of,
     merge_metrics,
     rollout_importance_weights,
     select_clip_cov,
@@ -147,9 +148,8 @@ def _gradient(update: Update, part: list[int], seeds: SeedTree) -> list[Report]:
     actor, mode = config.actor, config.actor.policy_loss.loss_mode
     owners = [batch.rollouts_B[b] for b in part]
     scale = actor.loss_scale_factor or float(config.response_tokens)
-    denominator = aggregation_denominator(
-        batch.mask_BT[part], actor.loss_agg_mode, rollouts_B=owners, scale=scale
-    )
+    way = aggregation_of(mode, actor.loss_agg_mode)
+    denominator = aggregation_denominator(batch.mask_BT[part], way, rollouts_B=owners, scale=scale)
     live = part
     if actor.skip_zero_variance and not _every_row_counts(config):
         some = {batch.rollouts_B[b] for b in part if bool(batch.advantages_BT[b].any())}
@@ -157,7 +157,7 @@ def _gradient(update: Update, part: list[int], seeds: SeedTree) -> list[Report]:
     rows = batch.token_rows()
     budget = token_budget(rows, live, actor.ppo_micro_batch_size_per_gpu, actor)
     plan = plan_micro_batches([rows[b] for b in live], budget)
-    if actor.loss_agg_mode == "seq-mean-token-mean" or mode in WHOLE_ROLLOUT_LOSSES:
+    if way == "seq-mean-token-mean" or mode in WHOLE_ROLLOUT_LOSSES:
         plan = together(plan, [batch.rollouts_B[b] for b in live])
     shared = Part(
         batch=batch,

@@ -113,15 +113,15 @@ async def test_what_ties_with_the_seed_on_the_first_tasks_is_played_on_all() -> 
     assert result.test.best_exact == 1.0
 
 
-async def test_where_every_trial_is_lost_the_seed_stays() -> None:
+async def test_where_every_trial_is_lost_the_search_stops_with_the_words_of_the_endpoint() -> None:
     async def lost(components: Components, task: Task, sample: int) -> Episode:
         await asyncio.sleep(0)
         if task.id.startswith("train"):
             raise EngineError("the endpoint is away")
         return Episode(0.5)
 
-    result = await searched(lost)
-    assert result.components == {"prompt": "Answer."}
+    with pytest.raises(EngineError, match=r"the endpoint is away.*mend that, then resume"):
+        await searched(lost)
 
 
 def test_phrases_that_were_always_played_together_are_worth_the_same() -> None:

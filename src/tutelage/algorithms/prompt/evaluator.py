@@ -26,6 +26,8 @@ from tutelage.types import FailureCause, Mode, Task
 
 INFRASTRUCTURE_SHARE = 0.2
 """Above this share of infrastructure failures a candidate is not scored at all."""
+LOST_IN_A_ROW = 16
+"""Rollouts lost to infrastructure one after another, after which nobody is taken to be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,12 @@ class Score:
         """Whether so much failed around the agent that this is no evidence about it."""
         lost = sum(e.failure is not None and e.failure.infrastructure for e in self.episodes)
         return lost > INFRASTRUCTURE_SHARE * len(self.episodes)
+
+    @property
+    def first_loss(self) -> str:
+        """What infrastructure said where it lost a rollout; empty without one."""
+        lost = (e for e in self.episodes if e.failure is not None and e.failure.infrastructure)
+        return next((e.feedback for e in lost), "")
 
 
 def cache_key(components: Components, item: Item, fingerprint: str) -> str:
@@ -122,10 +130,13 @@ class Evaluator:
         self._known: dict[str, Episode] = {}
         self._batches = 0
         self._turn = asyncio.Lock()
+        self._lost: list[str] = []
+        """Keys of the rollouts that infrastructure lost since the last one that it did not."""
         self.spent_by: dict[str, Spend] = {}
 
     async def evaluate(self, jobs: Sequence[Job]) -> list[Score]:
-        """One score a job. Raises `BudgetSpent` before anything is played that does not fit."""
+        """One score a job. Raises `BudgetSpent` before anything is played that does not fit, and
+        `EngineError` where endpoint or grader serve nobody any more: a resume then plays again."""
         async with self._turn:
             slots = [
                 (cache_key(job.components, item, self._fingerprint), job, item)
@@ -192,13 +203,26 @@ class Evaluator:
                 self._journal.put(key, episode.to_dict(), self._budget.elapsed())
                 done[key] = episode
                 self._observer.played(self._name, len(done), len(new), self._budget.spent)
+                self._check_served(key, episode)
 
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(min(self._runners, len(new) - len(done))):
                     group.create_task(runner())
-        except* StoreError as lost:
+        except* (StoreError, EngineError) as lost:
             raise lost.exceptions[0] from None
+
+    def _check_served(self, key: str, episode: Episode) -> None:
+        if episode.failure is None or not episode.failure.infrastructure:
+            self._lost.clear()
+            return
+        self._lost.append(key)
+        if len(self._lost) >= LOST_IN_A_ROW:
+            self._journal.forget(self._lost)
+            raise EngineError(
+                f"the last {len(self._lost)} rollouts were all lost to infrastructure, the latest "
+                f"with {episode.feedback!r}; mend that, then resume"
+            )
 
     async def _episode(self, components: Components, item: Item) -> Episode:
         try:

@@ -62,8 +62,8 @@ async def sealed_test(
     before, after = await evaluator.evaluate([Job("seed", seed, items), Job("best", best, items)])
     if before.infra_error or after.infra_error:
         raise EngineError(
-            "too many test rollouts were lost to infrastructure for a verdict: mend the endpoint "
-            "or grader, then resume"
+            "too many test rollouts were lost to infrastructure for a verdict, the first with "
+            f"{before.first_loss or after.first_loss!r}; mend that, then resume"
         )
     return judge(before, after, samples, seeds, _look(journal, before, after))
 

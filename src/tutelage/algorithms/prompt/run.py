@@ -206,10 +206,9 @@ async def _search(algorithm: Algorithm, shop: Workshop) -> str:
             items = [Item(Mode.VAL, t, s) for t in shop.val for s in range(shop.samples)]
             whole = shop.regions.join(shop.seed.components)
             shop.evaluator.forget_infrastructure(Job(shop.seed.id, whole, items))
-            texts = [e.feedback for e in score.episodes if e.failure is not None]
             raise EngineError(
                 "the seed prompt cannot be scored, too many of its rollouts were lost to "
-                f"infrastructure, the first with {texts[0]!r}; mend that, then resume"
+                f"infrastructure, the first with {score.first_loss!r}; mend that, then resume"
             )
         shop.lineage.decide(shop.seed, "accepted", "the seed")
         await algorithm.search(shop)

@@ -30,7 +30,13 @@ from tutelage.algorithms.rl.kl import (
     kl_loss_warning,
     kl_penalty,
 )
-from tutelage.algorithms.rl.losses import LOSSES, merge_metrics, policy_loss
+from tutelage.algorithms.rl.losses import (
+    LOSS_DEFAULTS,
+    LOSSES,
+    aggregation_of,
+    merge_metrics,
+    policy_loss,
+)
 from tutelage.algorithms.rl.losses.clip_cov import select_clip_cov
 from tutelage.algorithms.rl.losses.kl_cov import select_kl_cov
 from tutelage.algorithms.rl.value import value_loss
@@ -41,11 +47,13 @@ __all__ = [
     "CORRECTIONS",
     "KL_KINDS",
     "LOSSES",
+    "LOSS_DEFAULTS",
     "AdaptiveKL",
     "FixedKL",
     "GroupCounts",
     "aggregate",
     "aggregation_denominator",
+    "aggregation_of",
     "entropy",
     "estimate_advantages",
     "full_kl",

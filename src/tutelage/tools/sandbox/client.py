@@ -29,6 +29,7 @@ from typing import Any
 from tutelage.errors import ConfigError
 from tutelage.tools.sandbox.channel import HEADER, LONGEST, packed
 from tutelage.tools.sandbox.limits import MAX_VALUE, TIERS, Limits, Tier
+from tutelage.tools.sandbox.view import site_folders
 
 OPEN_SECONDS = 20.0
 """For starting an interpreter, which takes milliseconds unless the machine is choked."""
@@ -36,6 +37,10 @@ _CLOSE_SECONDS = 5.0
 _ENDED = ("timeout", "died")
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 """All that a sandbox finds in its environment: hashes, and with them the order of sets, repeat."""
+
+
+_PYTHON = (sys.executable, "-P", "-s", "-S", "-c")
+"""Without `site`, so that no folder of packages or of a project comes onto its path."""
 
 
 class SandboxError(RuntimeError):
@@ -241,7 +246,7 @@ class _Server:
         line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._line, self._lock = line, threading.Lock()
         process = subprocess.Popen(
-            [sys.executable, "-P", "-s", "-c", bootstrap(), str(theirs.fileno()), self._base],
+            [*_PYTHON, bootstrap(), str(theirs.fileno()), self._base, json.dumps(site_folders())],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -320,7 +325,8 @@ def bootstrap() -> str:
         "    module.__path__ = [path]\n"
         "    sys.modules[name] = module\n"
         "from tutelage.tools.sandbox.server import main\n"
-        "main(int(sys.argv[1]), sys.argv[2])\n"
+        "import json\n"
+        "main(int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))\n"
     )
 
 

@@ -1,26 +1,26 @@
 """How a process is confined, tier by tier, from the outside in.
 
-`namespaces`: the process sees a root file system of its own (the Python installation and system
-libraries, read-only, and an empty folder), no network, no other processes, and is an unprivileged
-user who owns nothing outside. `rlimit`: the same view of the machine as everyone, but files can be
-opened only in the Python installation and in its folder (Landlock), and it can start no process and
-signal no other. Both filter system calls and limit resources. `server.py` forks and calls this;
-`client.py` decides which tier to ask for.
+`namespaces`: the process sees a root file system of its own (what `view.py` lists, read-only, and
+an empty folder), no network, no other processes, and is an unprivileged user who owns nothing
+outside. `rlimit`: the names of all files are where they are, but only those that `view.py` lists
+and its own can be opened (Landlock), and it can start no process and signal no other. Both filter
+system calls and limit resources. `server.py` forks and calls this; `client.py` decides which tier
+to ask for.
 """
 
 from __future__ import annotations
 
 import os
 import resource
-import sys
 
 from tutelage.tools.sandbox import seccomp, system
 from tutelage.tools.sandbox.limits import Limits, Tier
+from tutelage.tools.sandbox.view import View
 
 INSIDE_UID = 1000
 HOME = "/sandbox"
 """The folder inside a namespace."""
-_SYSTEM_FOLDERS = ("/usr", "/lib", "/lib64", "/bin", "/sbin")
+_SYSTEM_LINKS = ("/lib", "/lib64", "/bin", "/sbin")
 _SYSTEM_FILES = ("/etc/ld.so.cache",)
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _OPEN_FILES = 64
@@ -28,38 +28,24 @@ TASKS = 64
 """Threads of one process; in the tier `rlimit` the watcher counts them (`watching.py`)."""
 
 
-def python_folders() -> list[str]:
-    """Where this interpreter's code and libraries are, outer folders before inner ones."""
-    found = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.realpath(sys.base_prefix)}
-    found |= {path for path in sys.path if os.path.isdir(path)}
-    found |= {path for path in _SYSTEM_FOLDERS if os.path.isdir(path)}
-    kept: list[str] = []
-    for path in sorted(os.path.abspath(p) for p in found):
-        inside = any(path == k or path.startswith(k.rstrip("/") + "/") for k in kept)
-        if path != "/" and not inside:
-            kept.append(path)
-    return kept
-
-
-def build_root(at: str, folders: list[str], limits: Limits) -> None:
+def build_root(at: str, view: View, limits: Limits) -> None:
     """Make the new root file system at the folder `at` and enter it; needs new namespaces."""
     system.mount("none", "/", "none", system.MS_REC | system.MS_PRIVATE)
     safe = system.MS_NOSUID | system.MS_NODEV
-    system.mount("tmpfs", at, "tmpfs", safe, "size=1m,nr_inodes=512,mode=0755")
-    for folder in folders:
-        if os.path.islink(folder):  # /lib and /bin where they are links into /usr
-            os.symlink(os.readlink(folder), at + folder)
-            continue
-        os.makedirs(at + folder, exist_ok=True)
-        system.mount(folder, at + folder, "none", system.MS_BIND | system.MS_REC)
-        system.read_only(at + folder)
+    system.mount("tmpfs", at, "tmpfs", safe, "size=1m,nr_inodes=2048,mode=0755")
+    for link in _SYSTEM_LINKS:
+        if os.path.islink(link):  # into /usr
+            os.symlink(os.readlink(link), at + link)
+    shown = [folder for folder in view.folders if _show(at, folder)]
+    for folder in view.hidden:
+        system.mount("tmpfs", at + folder, "tmpfs", safe, "size=64k,nr_inodes=256,mode=0755")
+    shown += [path for path in (*view.files, *view.package_paths()) if _show(at, path)]
+    for path in shown:
+        system.read_only(at + path)
     for file in (*_SYSTEM_FILES, *_DEVICES):
         if not os.path.exists(file):
             continue
-        os.makedirs(at + os.path.dirname(file), exist_ok=True)
-        with open(at + file, "w"):
-            pass
-        system.mount(file, at + file, "none", system.MS_BIND)
+        _show(at, file)
         if file in _SYSTEM_FILES:
             system.read_only(at + file)
     os.makedirs(at + HOME)
@@ -75,6 +61,20 @@ def build_root(at: str, folders: list[str], limits: Limits) -> None:
     os.chdir(HOME)
 
 
+def _show(at: str, path: str) -> bool:
+    """Mount what is at `path` there in the new root, unless a folder above it brought it."""
+    if os.path.lexists(at + path):
+        return False
+    if os.path.isdir(path):
+        os.makedirs(at + path)
+    else:
+        os.makedirs(at + os.path.dirname(path), exist_ok=True)
+        with open(at + path, "w"):
+            pass
+    system.mount(path, at + path, "none", system.MS_BIND | system.MS_REC)
+    return True
+
+
 def become_nobody() -> None:
     """Be the unprivileged user of the namespace."""
     if os.getuid() != INSIDE_UID:
@@ -83,7 +83,7 @@ def become_nobody() -> None:
         os.setresuid(INSIDE_UID, INSIDE_UID, INSIDE_UID)
 
 
-def restrict(tier: Tier, limits: Limits, folders: list[str], home: str) -> None:
+def restrict(tier: Tier, limits: Limits, view: View, home: str) -> None:
     """The last steps, in the process that will run the code: limits, files, system calls."""
     one = limits.processes == 1
     if not one and tier != "namespaces":
@@ -93,8 +93,9 @@ def restrict(tier: Tier, limits: Limits, folders: list[str], home: str) -> None:
         return
     system.drop_privileges()
     if tier == "rlimit":
-        readable = [*folders, *_SYSTEM_FILES, *_DEVICES[1:]]
-        system.only_these_files(readable, [home, "/dev/null"])
+        readable = [*view.parts, *view.files, *view.package_paths()]
+        readable += [*_SYSTEM_FILES, *_DEVICES[1:]]
+        system.only_these_files(readable, [home, "/dev/null"], listed=view.folders)
     shared = tier != "namespaces"
     system.install_filter(seccomp.program(os.getpid(), one_process=one, shared_files=shared))
 

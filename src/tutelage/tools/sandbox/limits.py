@@ -19,6 +19,13 @@ MAX_VALUE = 1 << 17
 memory."""
 
 
+PACKAGES = (
+    "numpy", "scipy", "sympy", "mpmath", "gmpy2", "networkx", "pandas", "dateutil", "pytz",
+    "tzdata", "six", "sortedcontainers",
+)  # fmt: skip
+"""Packages that code may import where they are installed, beside the standard library."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of one sandbox; `seconds` and `output` hold for each execution in it."""
@@ -33,3 +40,5 @@ class Limits:
     """Processes at once; more than one only in the tier `namespaces`."""
     output: int = 4000
     """Characters of output that are kept of one execution, from its beginning and its end."""
+    packages: tuple[str, ...] = PACKAGES
+    """Installed packages that it may import, and so read."""

@@ -47,8 +47,9 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
 _PROGRAMS: dict[str, tuple[int | None, int | None]] = {
     "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281),
 }  # fmt: skip
-# What Landlock has no right for: a file's mode, owner, times and attributes; and files on their way
-# through a socket, which nobody could count.
+# What Landlock has no right for: a file's mode, owner, times and attributes (an attribute may hold
+# text), its size by name before version 3, what happens to files elsewhere; sockets by their names
+# in the file system; and files on their way through a socket, which nobody could count.
 _ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
     "chown": (92, None), "lchown": (94, None), "fchown": (93, 55), "fchownat": (260, 54),
@@ -56,8 +57,17 @@ _ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
     "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
     "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
     "removexattrat": (466, 466), "file_setattr": (469, 469),
-    "sendmsg": (46, 211), "sendmmsg": (307, 269),
+    "getxattr": (191, 8), "lgetxattr": (192, 9), "fgetxattr": (193, 10), "getxattrat": (464, 464),
+    "listxattr": (194, 11), "llistxattr": (195, 12), "flistxattr": (196, 13),
+    "listxattrat": (465, 465), "truncate": (76, 45),
+    "inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27),
+    "connect": (42, 203), "bind": (49, 200), "sendmsg": (46, 211), "sendmmsg": (307, 269),
 }  # fmt: skip
+# Where a link leads, also those of /proc to what other processes have open. Answered as for a file
+# that is no link, which is what the C library goes on from.
+_LINKS = ((89, None), (267, 78))
+_OPEN, _OPENAT, _OPENAT2, _SENDTO = (2, None), (257, 56), (437, 437), (44, 206)
+_TRUNCATE = 0o1000
 _CLONE, _CLONE3 = (56, 220), (435, 435)
 _KILL, _TGKILL, _PRLIMIT = (62, 129), (234, 131), (302, 261)
 _FCNTL, _IOCTL = (72, 25), (16, 29)
@@ -71,7 +81,7 @@ _FCNTL_SIGNALS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX
 _IOCTL_REFUSED = (0x5412, 0x8901, 0x8902, 0x40086602, 0x401C5820)
 
 _LOAD, _RETURN = 0x20, 0x06
-_EQUAL, _GREATER_EQUAL, _ANY_BIT = 0x15, 0x35, 0x45
+_EQUAL, _GREATER_EQUAL, _ANY_BIT, _AND = 0x15, 0x35, 0x45, 0x54
 _ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _NR, _ARCH, _ARGUMENTS = 0, 4, 16
 _X32 = 0x40000000
@@ -85,9 +95,9 @@ def supported() -> bool:
 def program(own_pid: int, *, one_process: bool, shared_files: bool = False) -> bytes:
     """The filter for a process; with `one_process` it can start no other.
 
-    With `shared_files` it sees the file system of everyone, and may change the mode, owner, times
-    and attributes of no file. Signals and limits can be set for `own_pid` alone. Raises `OSError`
-    on an unknown machine.
+    With `shared_files` it sees the file system of everyone: it may change the mode, owner, times
+    and attributes of no file, read where no link leads, and reach no socket by a name. Signals and
+    limits can be set for `own_pid` alone. Raises `OSError` on an unknown machine.
     """
     machine = os.uname().machine
     if machine not in _ARCHITECTURES:
@@ -115,7 +125,34 @@ def program(own_pid: int, *, one_process: bool, shared_files: bool = False) -> b
     for number, values in ((_FCNTL[at], _FCNTL_SIGNALS), (_IOCTL[at], _IOCTL_REFUSED)):
         tests = [step for value in values for step in (_step(_EQUAL, value, 0, 1), refuse)]
         code += _block(number, 1, tests)
+    if shared_files:
+        code += _for_shared_files(at, refuse)
     return b"".join([*code, _step(_RETURN, _ALLOW)])
+
+
+def _for_shared_files(at: int, refuse: bytes) -> list[bytes]:
+    code = [_step(_EQUAL, _OPENAT2[at], 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
+    for numbers in _LINKS:
+        if (number := numbers[at]) is not None:
+            code += [_step(_EQUAL, number, 0, 1), _step(_RETURN, _ERRNO | errno.EINVAL)]
+    # A file that is opened for reading could be emptied by it where Landlock is older than 3.
+    emptied = [
+        _step(_ANY_BIT, _TRUNCATE, 0, 4),
+        _step(_AND, os.O_ACCMODE),
+        _step(_EQUAL, os.O_WRONLY, 2, 0),
+        _step(_EQUAL, os.O_RDWR, 1, 0),
+        refuse,
+    ]
+    for numbers, argument in ((_OPEN, 1), (_OPENAT, 2)):
+        if (number := numbers[at]) is not None:
+            code += _block(number, argument, emptied)
+    # The address of whom to send to, in both halves of the register.
+    high = _ARGUMENTS + 8 * 4 + 4
+    return code + _block(
+        _SENDTO[at],
+        4,
+        [_step(_EQUAL, 0, 0, 2), _step(_LOAD, high), _step(_EQUAL, 0, 1, 0), refuse],
+    )
 
 
 def _block(number: int, argument: int, steps: list[bytes]) -> list[bytes]:

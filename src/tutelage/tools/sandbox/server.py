@@ -22,14 +22,16 @@ import os
 import select
 import shutil
 import signal
+import site
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from tutelage.tools.sandbox import confine, system, watching
 from tutelage.tools.sandbox.channel import packed, receive
 from tutelage.tools.sandbox.limits import Limits, Tier
+from tutelage.tools.sandbox.view import ListedPackages, View, find_modules, look
 from tutelage.tools.sandbox.worker import Interpreter
 
 _PRELOADED = (
@@ -38,33 +40,36 @@ _PRELOADED = (
     "typing",
 )  # fmt: skip
 _WATCH_SECONDS = 0.1
+_LONGEST_REQUEST = 1 << 16
 _DYNAMIC_USERS = (61184, 65520)
 """User ids that systemd sets aside for services: never those of a person."""
 
 
-def main(control: int, base: str) -> NoReturn:
-    """Serve until the client's end of `control` is closed. `base` is a folder to work in."""
+def main(control: int, base: str, places: Sequence[str]) -> NoReturn:
+    """Serve until the client's end of `control` is closed. `base` is a folder to work in, `places`
+    are where packages are installed."""
     _load_library()
     line = socket.socket(fileno=control)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # watchers are not waited for
-    folders = confine.python_folders()
     root = os.path.join(base, "root")
     os.makedirs(root, exist_ok=True)
     count = 0
     line.sendall(b"ready")
     while True:
         try:
-            body, fds, _, _ = socket.recv_fds(line, 4096, 2)
+            body, fds, _, _ = socket.recv_fds(line, _LONGEST_REQUEST, 2)
         except InterruptedError:
             continue
         if not body:
             break
         count += 1
+        request = json.loads(body)
+        limits = Limits(**request["limits"])
+        view = _view(tuple(limits.packages), tuple(places), limits.processes > 1)
         if os.fork() == 0:
             line.close()
-            request = json.loads(body)
-            watch = functools.partial(_watch, request, fds, base, root, folders, count)
+            watch = functools.partial(_watch, request, fds, base, root, view, count)
             _die_on_error(watch, fds[0])
         for fd in fds:
             os.close(fd)
@@ -73,9 +78,20 @@ def main(control: int, base: str) -> NoReturn:
 
 
 def _load_library() -> None:
-    """Load what code most often imports, so that a sandbox does not pay for it."""
+    """Load what code most often imports, so that a sandbox does not pay for it.
+
+    `exit` and `help` come with `site`, which is not run: it would add folders to the path.
+    """
     for name in _PRELOADED:
         importlib.import_module(name)
+    sys.executable = os.path.realpath(sys.executable)  # a virtual environment is not there
+    site.setquit()
+    site.sethelper()
+
+
+@functools.cache
+def _view(packages: tuple[str, ...], places: tuple[str, ...], programs: bool) -> View:
+    return look(find_modules(packages, places), programs=programs)
 
 
 def _die_on_error(work: Callable[[], None], channel: int) -> NoReturn:
@@ -89,7 +105,7 @@ def _die_on_error(work: Callable[[], None], channel: int) -> NoReturn:
 
 
 def _watch(
-    request: dict[str, Any], fds: list[int], base: str, root: str, folders: list[str], count: int
+    request: dict[str, Any], fds: list[int], base: str, root: str, view: View, count: int
 ) -> None:
     """The watcher: start the sandbox, wait for the client's line or the sandbox's end, clean up."""
     channel, lifeline = fds
@@ -102,7 +118,7 @@ def _watch(
     if home:
         os.mkdir(home, 0o700)
     start = _start_in_namespaces if tier == "namespaces" else _start_here
-    child = start(tier, limits, channel, lifeline, folders, home or root, count)
+    child = start(tier, limits, channel, lifeline, view, home or root, count)
     os.close(channel)
     try:
         _wait(child, lifeline, home, limits)
@@ -137,7 +153,7 @@ def _start_here(
     limits: Limits,
     channel: int,
     lifeline: int,
-    folders: list[str],
+    view: View,
     home: str,
     count: int,
 ) -> int:
@@ -148,7 +164,7 @@ def _start_here(
         def work() -> None:
             system.die_with_parent()
             os.chdir(home)
-            _serve(tier, limits, channel, folders, home)
+            _serve(tier, limits, channel, view, home)
 
         _die_on_error(work, channel)
     return child
@@ -159,7 +175,7 @@ def _start_in_namespaces(
     limits: Limits,
     channel: int,
     lifeline: int,
-    folders: list[str],
+    view: View,
     root: str,
     count: int,
 ) -> int:
@@ -168,7 +184,7 @@ def _start_in_namespaces(
     if child == 0:
         os.close(lifeline)
         left.close()
-        _die_on_error(lambda: _leave(right, limits, channel, folders, root), channel)
+        _die_on_error(lambda: _leave(right, limits, channel, view, root), channel)
     right.close()
     if left.recv(1):  # it has a user namespace: say who is who in it
         _map_users(child, count)
@@ -201,9 +217,7 @@ def _write(path: str, text: str) -> None:
         os.close(fd)
 
 
-def _leave(
-    line: socket.socket, limits: Limits, channel: int, folders: list[str], root: str
-) -> None:
+def _leave(line: socket.socket, limits: Limits, channel: int, view: View, root: str) -> None:
     """The process that leaves the namespaces; its child is the first of the new ones."""
     system.die_with_parent()
     system.unshare(system.ALL_NAMESPACES)
@@ -213,29 +227,29 @@ def _leave(
     line.close()
     first = os.fork()
     if first == 0:
-        _die_on_error(lambda: _first(limits, channel, folders, root), channel)
+        _die_on_error(lambda: _first(limits, channel, view, root), channel)
     os.close(channel)
     os.waitpid(first, 0)
 
 
-def _first(limits: Limits, channel: int, folders: list[str], root: str) -> None:
+def _first(limits: Limits, channel: int, view: View, root: str) -> None:
     """The first process of the namespace: builds the root, starts the worker, ends with it."""
     # As root the change of user below would clear this, so it is asked for again afterwards.
     system.die_with_parent()
-    confine.build_root(root, folders, limits)
+    confine.build_root(root, view, limits)
     confine.become_nobody()
     system.drop_privileges()
     system.die_with_parent()
     worker = os.fork()
     if worker == 0:
-        _die_on_error(lambda: _serve("namespaces", limits, channel, folders, confine.HOME), channel)
+        _die_on_error(lambda: _serve("namespaces", limits, channel, view, confine.HOME), channel)
     system.hide_from_debuggers()
     os.close(channel)
     while os.wait()[0] != worker:
         pass
 
 
-def _serve(tier: Tier, limits: Limits, channel: int, folders: list[str], home: str) -> None:
+def _serve(tier: Tier, limits: Limits, channel: int, view: View, home: str) -> None:
     """The worker: confine itself for good, then answer requests until the channel is closed."""
     os.environ.update({"HOME": home, "TMPDIR": home, "PWD": home})
     # In memory, so that a full disk does not silence the code; bounded like any file.
@@ -250,9 +264,10 @@ def _serve(tier: Tier, limits: Limits, channel: int, folders: list[str], home: s
     os.closerange(3, keep[0])
     os.closerange(keep[0] + 1, keep[1])
     os.closerange(keep[1] + 1, 1 << 16)
-    confine.restrict(tier, limits, folders, home)
+    confine.restrict(tier, limits, view, home)
     for name in [n for n in sys.modules if n.partition(".")[0] == "tutelage"]:
         del sys.modules[name]
+    sys.meta_path.append(ListedPackages(view.modules))
     _seed_random()
     line = socket.socket(fileno=channel)
     line.sendall(packed({"ready": tier}))

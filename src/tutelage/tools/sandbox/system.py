@@ -39,6 +39,7 @@ _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 # Rights of Landlock by the version that brought them: 13 in the first, then refer, truncate, ioctl.
 _FIRST_RIGHTS = (1 << 13) - 1
 _READ_RIGHTS = 1 | 1 << 2 | 1 << 3  # execute, read a file, read a folder
+_LIST_RIGHT = 1 << 3
 
 
 def _libc() -> ctypes.CDLL:
@@ -123,8 +124,13 @@ def landlock_version() -> int:
     return max(0, int(_libc().syscall(_NR_LANDLOCK_CREATE, None, 0, 1)))
 
 
-def only_these_files(readable: Iterable[str], writable: Iterable[str]) -> None:
-    """Close the file system but for what is below `readable` and `writable` (Landlock)."""
+def only_these_files(
+    readable: Iterable[str], writable: Iterable[str], listed: Iterable[str] = ()
+) -> None:
+    """Close the file system but for what is below `readable` and `writable` (Landlock).
+
+    Of what is below `listed` the names can be read as well.
+    """
     version = landlock_version()
     if not version:
         raise OSError("the kernel has no Landlock")
@@ -138,7 +144,8 @@ def only_these_files(readable: Iterable[str], writable: Iterable[str]) -> None:
     number = _check(
         libc.syscall(_NR_LANDLOCK_CREATE, attributes, len(attributes), 0), "landlock_create_ruleset"
     )
-    for allowed, paths in ((_READ_RIGHTS, readable), (rights, writable)):
+    given = ((_READ_RIGHTS, readable), (rights, writable), (_LIST_RIGHT, listed))
+    for allowed, paths in given:
         for path in paths:
             _allow_below(libc, number, path, allowed)
     _check(libc.syscall(_NR_LANDLOCK_RESTRICT, number, 0), "landlock_restrict_self")

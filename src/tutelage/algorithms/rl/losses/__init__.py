@@ -1,7 +1,8 @@
 """From advantages to a loss: eight policy losses, one in each file, behind one function.
 
 `policy_loss` fills what is masked with 0, calls the loss of the mode (a number per token) and
-averages with `../aggregate.py`. `common.py` says what a loss is given. Losses that look at a whole
+averages with `../aggregate.py`. `common.py` says what a loss is given, and each file what its loss
+takes by default (`DEFAULTS`). Losses that look at a whole
 sequence (`gspo`, `geo_mean`, and any mode under `seq-mean-token-mean`) need all rows of a rollout
 in the same micro-batch; losses that select tokens of the whole batch (`clip_cov`, `kl_cov`) take
 the selection as an option.
@@ -23,14 +24,22 @@ from tutelage.algorithms.rl.aggregate import aggregate_indexed
 from tutelage.algorithms.rl.index import Ids, check_shapes, index_rollouts
 from tutelage.algorithms.rl.kl import kl_penalty
 from tutelage.algorithms.rl.lookup import lookup, unknown
+from tutelage.algorithms.rl.losses.cispo import DEFAULTS as CISPO
 from tutelage.algorithms.rl.losses.cispo import cispo
+from tutelage.algorithms.rl.losses.clip_cov import DEFAULTS as CLIP_COV
 from tutelage.algorithms.rl.losses.clip_cov import clip_cov
-from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
+from tutelage.algorithms.rl.losses.common import LossDefaults, LossInputs, TokenLoss
+from tutelage.algorithms.rl.losses.geo_mean import DEFAULTS as GEO_MEAN
 from tutelage.algorithms.rl.losses.geo_mean import geo_mean
+from tutelage.algorithms.rl.losses.gpg import DEFAULTS as GPG
 from tutelage.algorithms.rl.losses.gpg import gpg
+from tutelage.algorithms.rl.losses.gspo import DEFAULTS as GSPO
 from tutelage.algorithms.rl.losses.gspo import gspo
+from tutelage.algorithms.rl.losses.kl_cov import DEFAULTS as KL_COV
 from tutelage.algorithms.rl.losses.kl_cov import kl_cov
+from tutelage.algorithms.rl.losses.sapo import DEFAULTS as SAPO
 from tutelage.algorithms.rl.losses.sapo import sapo
+from tutelage.algorithms.rl.losses.vanilla import DEFAULTS as VANILLA
 from tutelage.algorithms.rl.losses.vanilla import vanilla
 from tutelage.errors import ConfigError
 
@@ -49,6 +58,18 @@ LOSSES: dict[str, PolicyLoss] = {
 }
 """The values of `actor.policy_loss.loss_mode`."""
 
+LOSS_DEFAULTS: dict[str, LossDefaults] = {
+    "vanilla": VANILLA,
+    "gspo": GSPO,
+    "cispo": CISPO,
+    "sapo": SAPO,
+    "gpg": GPG,
+    "geo_mean": GEO_MEAN,
+    "clip_cov": CLIP_COV,
+    "kl_cov": KL_COV,
+}
+"""What each of them takes where nobody says otherwise."""
+
 COMMON_OPTIONS = ("weights_BT", "scale")
 
 
@@ -59,20 +80,21 @@ def policy_loss(
     advantages_BT: Tensor,
     mask_BT: Tensor,
     *,
-    clip_ratio: float = 0.2,
+    clip_ratio: float | None = None,
     clip_ratio_low: float | None = None,
     clip_ratio_high: float | None = None,
     clip_ratio_c: float = 3.0,
-    aggregation: str = "token-mean",
+    aggregation: str | None = None,
     rollouts_B: Ids | None = None,
     denominator: float | Tensor | None = None,
     **mode_options: Any,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The policy loss of some rows (0-dim, gradient to `logp_BT` only) and what to log of them.
 
-    All tensors are [B, T]. `clip_ratio` is the default of low and high. `denominator` is
-    `aggregation_denominator` of the whole optimizer batch: with it the losses of micro-batches add
-    up; without it these rows are the whole batch. What stands where the mask is 0 is not read.
+    All tensors are [B, T]. `clip_ratio` is the default of low and high; what is None, `aggregation`
+    too, is the mode's own (`LOSS_DEFAULTS`). `denominator` is `aggregation_denominator` of the
+    whole optimizer batch: with it the losses of micro-batches add up; without it these rows are the
+    whole batch. What stands where the mask is 0 is not read.
 
     Options of every mode: `weights_BT` (from `importance_weights`; multiplies each token's loss,
     no gradient) and `scale` (of `seq-mean-token-sum-norm`, where no denominator is given). Options
@@ -97,7 +119,7 @@ def policy_loss(
         if isinstance(extra_BT, Tensor):
             check_shapes(mask_BT, **{name: extra_BT})
     index = index_rollouts(mask_BT, rollouts_B)
-    low, high = _clip_range(clip_ratio, clip_ratio_low, clip_ratio_high, clip_ratio_c)
+    low, high = _clip_range(mode, clip_ratio, clip_ratio_low, clip_ratio_high, clip_ratio_c)
     # Filled before any arithmetic, so that a NaN in padding reaches no gradient.
     inputs = LossInputs(
         logp_BT=logp_BT.masked_fill(~index.mask_BT, 0),
@@ -112,8 +134,14 @@ def policy_loss(
     loss_BT = token.loss_BT
     if weights_BT is not None:
         loss_BT = loss_BT * weights_BT.detach().masked_fill(~index.mask_BT, 0)
-    loss = aggregate_indexed(loss_BT, index, aggregation, denominator=denominator, scale=scale)
+    way = aggregation_of(mode, aggregation)
+    loss = aggregate_indexed(loss_BT, index, way, denominator=denominator, scale=scale)
     return loss, _metrics(inputs, token.clipped_BT)
+
+
+def aggregation_of(mode: str, chosen: str | None) -> str:
+    """The aggregation of a loss: the chosen one, or else the loss's own."""
+    return chosen or lookup(LOSS_DEFAULTS, mode, "actor.policy_loss.loss_mode").aggregation
 
 
 def merge_metrics(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -144,10 +172,11 @@ def _metrics(inputs: LossInputs, clipped_BT: Tensor) -> dict[str, Tensor]:
 
 
 def _clip_range(
-    both: float, low: float | None, high: float | None, dual: float
+    mode: str, both: float | None, low: float | None, high: float | None, dual: float
 ) -> tuple[float, float]:
-    low = both if low is None else low
-    high = both if high is None else high
+    own = (both, both) if both is not None else LOSS_DEFAULTS[mode].clip or (0.0, 0.0)
+    low = own[0] if low is None else low
+    high = own[1] if high is None else high
     for name, value in (("clip_ratio_low", low), ("clip_ratio_high", high)):
         if not (math.isfinite(value) and value >= 0):
             raise ConfigError(f"actor.{name}={value!r} must be a number of at least 0")

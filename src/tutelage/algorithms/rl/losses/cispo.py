@@ -2,13 +2,25 @@
 
     L = -sg(clip(q, 1 - el, 1 + eh)) * A * logp
 
-sg stops the gradient. Source: MiniMax-M1, arXiv 2506.13585. Shapes [B, T]. Denominator: that of
-the aggregation, over the optimizer batch.
+sg stops the gradient. The paper has no lower bound (a ratio is never below 0, so el = 1 is none)
+and tunes eh alone, without printing it; verl's example takes 0.2, and its `clip_ratio_low=10` says
+the same as 1. These are the defaults.
+
+Source: MiniMax-M1, arXiv 2506.13585, equations 4 and 5. Shapes [B, T]. Denominator: that of the
+aggregation, over the optimizer batch.
 """
 
 from __future__ import annotations
 
-from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
+import math
+
+from tutelage.algorithms.rl.losses.common import LossDefaults, LossInputs, TokenLoss
+
+DEFAULTS = LossDefaults(
+    source="arXiv 2506.13585 (no lower bound) and verl's example have it",
+    clip=(1.0, 0.2),
+    fitting_low=(1.0, math.inf),
+)
 
 
 def cispo(inputs: LossInputs) -> TokenLoss:

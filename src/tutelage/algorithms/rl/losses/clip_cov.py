@@ -5,6 +5,9 @@
 Selected: `clip_cov_ratio` (2e-4, at least one) of the batch's trained tokens, drawn at random among
 those with centred A * logp in (`clip_cov_lb`, `clip_cov_ub`) = (1, 5).
 
+PPO's clip is wide by default, as in the paper's own script (el = eh = 1): the selection takes its
+place.
+
 Source: Cui et al., arXiv 2505.22617. Shapes [B, T]. Denominator: that of the aggregation, over the
 optimizer batch. Give `selection_BT`, drawn once per optimizer batch by `select_clip_cov`: without
 it the rows of the call are taken to be the whole batch.
@@ -15,8 +18,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss, clipped_surrogate
+from tutelage.algorithms.rl.losses.common import (
+    LossDefaults,
+    LossInputs,
+    TokenLoss,
+    clipped_surrogate,
+)
 from tutelage.algorithms.rl.losses.covariance import covariance_K, mark, share
+
+DEFAULTS = LossDefaults(source="the script of arXiv 2505.22617 has it", clip=(1.0, 1.0))
 
 
 def select_clip_cov(

@@ -5,7 +5,9 @@
 
 The mean is over the trained tokens of the rollout, whatever rows it became, and the gradient flows
 through it, so **the rows of a rollout must be in the same micro-batch**. Every token of a rollout
-has the rollout's loss; averaged with `seq-mean-token-mean` that is the paper's objective.
+has the rollout's loss; averaged with `seq-mean-token-mean` that is the paper's objective. The
+paper holds ratios within e^-0.4 and e^0.4 (el = eh = 0.4, distances of log-ratios). These are the
+defaults.
 
 Source: Zhao et al., arXiv 2507.20673. Shapes [B, T]. Denominator: that of the aggregation, over the
 optimizer batch.
@@ -15,7 +17,14 @@ from __future__ import annotations
 
 import torch
 
-from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
+from tutelage.algorithms.rl.losses.common import LossDefaults, LossInputs, TokenLoss
+
+DEFAULTS = LossDefaults(
+    source="arXiv 2507.20673 has it",
+    aggregation="seq-mean-token-mean",
+    clip=(0.4, 0.4),
+    sequence_level=True,
+)
 
 
 def geo_mean(inputs: LossInputs) -> TokenLoss:

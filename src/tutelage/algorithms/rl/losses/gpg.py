@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import torch
 
-from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
+from tutelage.algorithms.rl.losses.common import LossDefaults, LossInputs, TokenLoss
+
+DEFAULTS = LossDefaults(source="verl has it", clip=None)
 
 
 def gpg(inputs: LossInputs) -> TokenLoss:

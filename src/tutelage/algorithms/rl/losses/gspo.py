@@ -4,8 +4,9 @@
     L = max(-A s, -A clip(s, 1 - el, 1 + eh))
 
 sg stops the gradient. The mean is over the trained tokens of the rollout, whatever rows it became,
-so **the rows of a rollout must be in the same micro-batch**. The paper averages with
-`seq-mean-token-mean` and clips at about 3e-4.
+so **the rows of a rollout must be in the same micro-batch**. The paper averages by sequence and
+clips at 3e-4 below and 4e-4 above (section 5.1): a mean over tokens moves a thousand times less
+than a token's ratio, so PPO's 0.2 would never clip. These are the defaults.
 
 Source: Zheng et al., arXiv 2507.18071 (GSPO-token). Shapes [B, T]. Denominator: that of the
 aggregation, over the optimizer batch.
@@ -13,7 +14,21 @@ aggregation, over the optimizer batch.
 
 from __future__ import annotations
 
-from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss, clipped_surrogate
+from tutelage.algorithms.rl.losses.common import (
+    LossDefaults,
+    LossInputs,
+    TokenLoss,
+    clipped_surrogate,
+)
+
+DEFAULTS = LossDefaults(
+    source="arXiv 2507.18071 has it",
+    aggregation="seq-mean-token-mean",
+    clip=(3e-4, 4e-4),
+    sequence_level=True,
+    fitting_low=(0.0, 0.01),
+    fitting_high=(0.0, 0.01),
+)
 
 MAX_LOG_SEQUENCE_RATIO = 10.0
 """Keeps the exponential finite when a negative advantage lets the ratio run."""

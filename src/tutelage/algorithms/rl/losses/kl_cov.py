@@ -3,7 +3,8 @@
     L = -A q, plus ppo_kl_coef * abs(d) at the selected tokens
 
 Selected: the `kl_cov_ratio` (2e-4, at least one) of the batch's trained tokens with the greatest
-centred A * logp.
+centred A * logp. The coefficient is 0.1 by default, as in verl's configuration (the paper's scripts
+set 1 for it).
 
 Source: Cui et al., arXiv 2505.22617. Shapes [B, T]. Denominator: that of the aggregation, over the
 optimizer batch. Give `selection_BT`, made once per optimizer batch by `select_kl_cov`: without it
@@ -15,8 +16,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
+from tutelage.algorithms.rl.losses.common import LossDefaults, LossInputs, TokenLoss
 from tutelage.algorithms.rl.losses.covariance import covariance_K, mark, share
+
+DEFAULTS = LossDefaults(source="verl has it", clip=None)
 
 
 def select_kl_cov(
@@ -34,7 +37,7 @@ def kl_cov(
     inputs: LossInputs,
     *,
     kl_cov_ratio: float = 2e-4,
-    ppo_kl_coef: float = 1.0,
+    ppo_kl_coef: float = 0.1,
     selection_BT: Tensor | None = None,
 ) -> TokenLoss:
     """The surrogate with its penalty; no token is clipped."""

@@ -4,16 +4,24 @@
 
 At q = 1 the gradient is that of REINFORCE and it fades on both sides; nothing is ever clipped.
 
-Source: Gao et al., arXiv 2511.20347. Shapes [B, T]. Denominator: that of the aggregation, over the
-optimizer batch (the paper's is `seq-mean-token-mean`).
+Source: Gao et al., arXiv 2511.20347, with its temperatures 1.0 and 1.05. Shapes [B, T].
+Denominator: that of the aggregation, over the optimizer batch: by default the paper's
+`seq-mean-token-mean`.
 """
 
 from __future__ import annotations
 
 import torch
 
-from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
+from tutelage.algorithms.rl.losses.common import LossDefaults, LossInputs, TokenLoss
 from tutelage.errors import ConfigError
+
+DEFAULTS = LossDefaults(
+    source="arXiv 2511.20347 has it",
+    aggregation="seq-mean-token-mean",
+    clip=None,
+    sequence_level=True,
+)
 
 
 def sapo(inputs: LossInputs, *, tau_pos: float = 1.0, tau_neg: float = 1.05) -> TokenLoss:

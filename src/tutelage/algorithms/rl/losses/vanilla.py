@@ -13,7 +13,14 @@ from __future__ import annotations
 
 import torch
 
-from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss, clipped_surrogate
+from tutelage.algorithms.rl.losses.common import (
+    LossDefaults,
+    LossInputs,
+    TokenLoss,
+    clipped_surrogate,
+)
+
+DEFAULTS = LossDefaults(source="PPO and verl have it")
 
 
 def vanilla(inputs: LossInputs) -> TokenLoss:
