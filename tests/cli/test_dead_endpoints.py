@@ -7,17 +7,15 @@ listens refuses every request.
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from tests.train.prompt_parts import WORDS, refusing_server
 from typer.testing import CliRunner, Result
 
 from tutelage.cli import build_app
 
-WORDS = "Incorrect API key provided"
 ENDPOINT = ("OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL")
 ROLES = ("TASK", "GRADIENT", "EDIT", "JUDGE")
 SMALL = ["--train-size", "4", "--val-size", "4", "--test-size", "6", "--rollouts", "120"]
@@ -37,29 +35,11 @@ async def solve(task, llm: LLM, prompt: PromptTemplate):
 '''
 
 
-class Refusing(BaseHTTPRequestHandler):
-    """Refuses every request with words of its own."""
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
-        body = json.dumps({"error": {"message": WORDS, "code": "invalid_api_key"}}).encode()
-        self.send_response(401)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture(scope="module")
 def refusing() -> Iterator[str]:
     """The address of a server that refuses."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-        server.shutdown()
+    with refusing_server() as url:
+        yield url
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.train.prompt_parts import served, without_endpoint
+from tests.train.prompt_parts import WORDS, refusing_server, served, without_endpoint
 
 from tutelage.algorithms.prompt.budget import Spend
 from tutelage.algorithms.prompt.watch import Round
@@ -32,7 +32,13 @@ from tutelage.types import Mode
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HERE = EXAMPLES / "agno_math"
-TABLES = ("agno_sessions.json", "agno_runs.json", "agno_traces.json", "agno_spans.json")
+TABLES = (
+    "agno_sessions.json",
+    "agno_runs.json",
+    "agno_traces.json",
+    "agno_spans.json",
+    "agno_eval_runs.json",
+)
 pytest.importorskip("agno", reason="agno is not installed: examples/frameworks/requirements.txt")
 
 
@@ -64,7 +70,7 @@ def command(place: Path, *arguments: str, **env: str) -> subprocess.CompletedPro
     return subprocess.run(
         [sys.executable, "-m", "training.train", *arguments],
         cwd=place,
-        env={**without_endpoint(), "OMP_NUM_THREADS": "1", **env},
+        env={**without_endpoint(), "OMP_NUM_THREADS": "1", "OTEL_SDK_DISABLED": "true", **env},
         capture_output=True,
         text=True,
         timeout=250,
@@ -251,6 +257,8 @@ def test_without_an_endpoint_it_says_both_ways_out(place: Path) -> None:
     assert done.returncode == 2
     assert "OPENAI_BASE_URL" in done.stderr
     assert "Traceback" not in done.stderr
+    named = set(re.findall(r"--algorithm[ =](\w+)", done.stderr))
+    assert named == {"sft", "rl"}  # what this command takes and needs no endpoint
 
 
 def test_the_documents_command_finds_a_better_prompt(
@@ -258,9 +266,13 @@ def test_the_documents_command_finds_a_better_prompt(
 ) -> None:
     with Collector() as collector:
         endpoint = f"{collector.url}/v1/traces"
-        write_env(place, **simulator.env, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=endpoint)
+        write_env(
+            place,
+            **simulator.env,
+            OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=endpoint,
+        )
         flags = ("--iterations", "3", "--train-size", "5", "--test-size", "60")
-        done = command(place, *flags, "--output", "runs/apo")
+        done = command(place, *flags, "--output", "runs/apo", OTEL_SDK_DISABLED="")
         spans = list(collector.spans)
     assert done.returncode == 0, done.stderr + done.stdout
     said = done.stdout
@@ -279,7 +291,7 @@ def test_the_documents_command_finds_a_better_prompt(
         values = [float(value) for value in rewards.split(", ")]
         assert len(values) == int(tasks)
         assert sum(values) / len(values) == pytest.approx(float(average), abs=0.02)
-    assert re.search(r"Improvement: 0\.\d\d -> [01]\.\d\d", said)
+    assert re.search(r"Iterations: 3 of 3\n.+\nImprovement: 0\.\d\d -> [01]\.\d\d", said)
     assert "Verdict: improved" in said
     # What it leaves behind.
     run = place / "runs" / "apo"
@@ -306,6 +318,17 @@ def test_the_documents_command_finds_a_better_prompt(
     assert len(tables["agno_traces.json"]) == result["rollouts"]
     kept = {row["trace_id"] for row in tables["agno_spans.json"]}
     assert kept == {span.trace_id for span in spans}
+    # The reward of each, as Agno keeps evaluations.
+    rewards = [row["eval_data"]["reward"] for row in tables["agno_eval_runs.json"]]
+    assert len(rewards) == result["rollouts"]
+    tested = [
+        row["eval_data"]
+        for row in tables["agno_eval_runs.json"]
+        if row["eval_data"]["mode"] == "test" and row["eval_data"]["label"] == "seed"
+    ]
+    mean = sum(row["reward"] for row in tested) / len(tested)
+    assert mean == pytest.approx(result["reward_before_sampled"])
+    assert {"exact"} <= {*tested[0]["parts"]}
 
 
 def test_a_collector_that_is_down_is_one_warning(place: Path, simulator: SimpleNamespace) -> None:
@@ -314,7 +337,96 @@ def test_a_collector_that_is_down_is_one_warning(place: Path, simulator: SimpleN
     done = command(place, *flags, "--otlp", "http://127.0.0.1:9/v1/traces", "--output", "runs/down")
     assert done.returncode in (0, 3), done.stderr
     assert done.stderr.count("traces are not sent") == 1
+    assert "Iterations: 1 of 1" in done.stdout
     assert (place / "runs" / "down" / "result.json").is_file()
+
+
+TINY = ("--train-size", "2", "--val-size", "2", "--test-size", "4")
+
+
+@pytest.fixture
+def here(
+    example: Any, place: Path, simulator: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    """The command in this process, in the example's folder, at the simulator."""
+    monkeypatch.chdir(place)
+    for name, value in simulator.env.items():
+        monkeypatch.setenv(name, value)
+    for name in ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "")
+    (place / ".env").unlink(missing_ok=True)
+    return example("train").main
+
+
+def test_traces_go_to_the_default_collector(
+    example: Any, here: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """As the document says, without a word about it on the command line."""
+    config = example("config")
+    given = config.configure(config.read_arguments([]))[0]
+    assert given.otlp == "http://localhost:4318/v1/traces"
+    with Collector() as collector:
+        monkeypatch.setattr(config, "COLLECTOR", f"{collector.url}/v1/traces")
+        assert here(["--iterations", "1", *TINY, "--output", "runs/traced"]) in (0, 3, 4)
+        spans = list(collector.spans)
+    result = json.loads(Path("runs/traced/result.json").read_text())
+    assert len({span.trace_id for span in spans}) == result["rollouts"]
+    assert "collector" not in capsys.readouterr().err
+
+
+def test_where_no_collector_listens_one_warning_says_so(
+    example: Any, here: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(example("config"), "COLLECTOR", "http://127.0.0.1:9/v1/traces", False)
+    assert here(["--iterations", "1", *TINY, "--output", "runs/untraced"]) in (0, 3, 4)
+    said = capsys.readouterr().err
+    assert said.count("Note: no collector listens at http://127.0.0.1:9/v1/traces") == 1
+    assert said.count("traces") == 2  # the address and the warning: nothing else speaks of them
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    config = example("config")
+    assert config.configure(config.read_arguments([]))[0].otlp is None
+
+
+def test_fewer_iterations_than_asked_for_are_explained(here: Any, capsys: Any) -> None:
+    few = ["--iterations", "20", "--rollouts", "100", *TINY]
+    assert here([*few, "--output", "runs/twenty"]) in (0, 3, 4)
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if x.startswith("Iterations: "))
+    done, reason = re.fullmatch(r"Iterations: (\d+) of 20(; .+)?", line).groups()  # pyright: ignore
+    told = json.loads(Path("runs/twenty/result.json").read_text())
+    assert int(done) == len(Path("runs/twenty/metrics.jsonl").read_text().splitlines())
+    assert int(done) == 20 or reason == f"; {told['ended']}"
+
+
+def test_more_iterations_have_more_rollouts(example: Any) -> None:
+    config = example("config")
+
+    def rollouts(*flags: str) -> int:
+        return config.configure(config.read_arguments([*flags]))[0].rollouts
+
+    assert (rollouts(), rollouts("--iterations", "3")) == (600, 600)
+    assert rollouts("--iterations", "20") == 1200
+    assert rollouts("--iterations", "20", "--rollouts", "50") == 50
+
+
+@pytest.fixture
+def refusing() -> Iterator[str]:
+    """The address of a server that refuses every request."""
+    with refusing_server() as url:
+        yield url
+
+
+def test_a_dead_endpoint_is_an_error_and_not_a_wrong_answer(
+    here: Any, refusing: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Agno makes an error of the model the agent's answer."""
+    monkeypatch.setenv("OPENAI_BASE_URL", refusing)
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    assert here(["--dry-run"]) == 1
+    assert WORDS in capsys.readouterr().err
+    assert here(["--iterations", "1", *TINY, "--output", "runs/dead"]) == 2
+    assert WORDS in capsys.readouterr().err
+    assert not Path("runs/dead/result.json").exists()
 
 
 # ---------------------------------------------------------------- sft and rl
@@ -336,9 +448,10 @@ def base(example: Any, place: Path) -> Path:
     )
     said: list[str] = []
     where = place / "runs" / "base"
+    known = where.is_dir()
     told = asyncio.run(make(where, recipe=recipe, say=said.append))
     assert told["prompt_tokens"] > 100
-    assert said
+    assert known or said
     assert asyncio.run(make(where, recipe=recipe, say=pytest.fail)) == told
     return where
 
@@ -394,3 +507,25 @@ def test_sft_and_rl_train_the_same_policy_and_compare_sets_them_side_by_side(
     (pair,) = told["pairs"]
     assert pair["caveats"] == []  # one grader, one base policy, one set of tasks
     assert [run["run"]["algorithm"] for run in told["runs"]] == ["sft", "grpo"]
+
+
+def test_sft_and_rl_train_the_users_own_model(
+    base: Path, here: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """A Hugging Face folder that this example did not make, and leaves as it is."""
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    own = base.with_name("own-model")
+    shutil.copytree(base, own, ignore=shutil.ignore_patterns("cold_start.json"))
+    before = {path.name: path.read_bytes() for path in own.iterdir()}
+    for algorithm in ("sft", "rl"):
+        flags = ["--algorithm", algorithm, "--iterations", "2", *TINY, "--model", str(own)]
+        assert here([*flags, "--output", f"runs/own-{algorithm}"]) == 0
+        assert "Iterations: 2 of 2\n" in capsys.readouterr().out
+        run = Path(f"runs/own-{algorithm}")
+        assert json.loads((run / "config.json").read_text())["config"]["model"]["path"] == str(own)
+        trained = (run / "policy" / "model.safetensors").read_bytes()
+        # A policy that knows nothing earns nothing, so rl alone has nothing to move it by.
+        assert algorithm == "rl" or trained != before["model.safetensors"]
+    assert {path.name: path.read_bytes() for path in own.iterdir()} == before
+    with pytest.raises(SystemExit):
+        here(["--model", str(own), "--base", "runs/base"])

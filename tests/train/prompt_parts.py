@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,8 @@ from tutelage.types import JSON
 
 ROOT = Path(__file__).parents[2]
 KEY = "sk-secret-0123456789"
+WORDS = "Incorrect API key provided"
+"""What `refusing_server` says."""
 MODELS = {
     "OPENAI_MODEL": "simulator-task",
     "TUTELAGE_GRADIENT_MODEL": "simulator-optimiser",
@@ -83,3 +88,26 @@ def files_with(place: Path, secret: str) -> Sequence[Path]:
     """Files of a folder that hold a secret."""
     found = [p for p in place.rglob("*") if p.is_file()]
     return [p for p in found if secret.encode() in p.read_bytes()]
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        body = json.dumps({"error": {"message": WORDS, "code": "invalid_api_key"}}).encode()
+        self.send_response(401)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def refusing_server() -> Iterator[str]:
+    """The base URL of a server that refuses every request, with words of its own."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()

@@ -14,8 +14,12 @@ from typing import Literal
 
 from dotenv import load_dotenv
 
+from tutelage.tracing.export import endpoint
+
 Algorithm = Literal["apo", "sft", "rl"]
 SEED_PROMPT = "You are a helpful assistant. Solve math problems."
+COLLECTOR = "http://localhost:4318/v1/traces"
+"""Where a collector such as Jaeger listens that nobody has configured."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +36,20 @@ class TrainingConfig:
     runners: int = 8
     """Rollouts that are played at once."""
     rollouts: int = 600
-    """apo: rollouts of the search at most; the held-out test comes on top."""
+    """apo: rollouts of the search at most; the held-out test comes on top. More than 10 iterations
+    have 60 each."""
     budget_usd: float | None = None
     """apo: US dollars at most."""
     seed: int = 0
-    otlp: str | None = None
-    """Collector for traces, such as http://localhost:4318/v1/traces."""
+    otlp: str | None = COLLECTOR
+    """Collector for traces; None sends them nowhere."""
     output: Path | None = None
     """Folder of the run; one below `runs/` is made where there is none."""
+    model: str | None = None
+    """A Hugging Face model, as folder or name: the one that sft and rl train, or that apo plays
+    with. Without it apo plays with the endpoint's model, and sft and rl train a small policy."""
     base: Path = Path("runs/base")
-    """sft and rl: where the policy lies that both begin with; it is made where it is missing."""
+    """Where that small policy lies, which both begin with; it is made where it is missing."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +81,20 @@ def read_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         ("val-size", "validation tasks"),
         ("test-size", "held-out test tasks"),
         ("runners", "rollouts at once"),
-        ("rollouts", "apo: rollouts of the search at most"),
     ):
         value = getattr(default, name.replace("-", "_"))
         parser.add_argument(f"--{name}", type=_count, default=value, help=f"{words} ({value})")
+    default_rollouts = f"apo: rollouts of the search at most (60 an iteration, {default.rollouts})"
+    parser.add_argument("--rollouts", type=_count, help=default_rollouts)
     parser.add_argument("--budget-usd", type=float, help="apo: US dollars at most")
     parser.add_argument("--seed", type=int, default=default.seed)
-    parser.add_argument("--otlp", metavar="URL", help="collector for traces")
+    parser.add_argument("--otlp", metavar="URL", help=f"collector for traces ({COLLECTOR})")
     parser.add_argument("--output", type=Path, help="folder of the run")
-    parser.add_argument("--base", type=Path, default=default.base, help="sft, rl: first policy")
+    first = parser.add_mutually_exclusive_group()
+    first.add_argument("--model", metavar="PATH_OR_ID", help="your Hugging Face model")
+    first.add_argument(
+        "--base", type=Path, default=default.base, help="sft, rl: folder of the small policy"
+    )
     parser.add_argument("--dry-run", action="store_true", help="play one task, train nothing")
     return parser.parse_args(arguments)
 
@@ -96,11 +109,12 @@ def configure(given: argparse.Namespace) -> tuple[TrainingConfig, AgentConfig]:
         val_size=given.val_size,
         test_size=given.test_size,
         runners=given.runners,
-        rollouts=given.rollouts,
+        rollouts=given.rollouts or max(TrainingConfig.rollouts, 60 * given.iterations),
         budget_usd=given.budget_usd,
         seed=given.seed,
-        otlp=given.otlp,
+        otlp=asked_collector(given) or (None if _no_traces() else COLLECTOR),
         output=given.output,
+        model=given.model,
         base=given.base,
     )
     agent = AgentConfig(
@@ -108,6 +122,15 @@ def configure(given: argparse.Namespace) -> tuple[TrainingConfig, AgentConfig]:
         base_url=os.environ.get("OPENAI_BASE_URL") or None,
     )
     return training, agent
+
+
+def asked_collector(given: argparse.Namespace) -> str | None:
+    """The collector that the command line or the environment names, if any."""
+    return endpoint(given.otlp, os.environ)
+
+
+def _no_traces() -> bool:
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def _count(text: str) -> int:

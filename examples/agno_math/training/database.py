@@ -8,6 +8,7 @@ each other; the files are the same:
     agno_runs.json       what the agent said, called and was answered
     agno_traces.json     one line for each rollout's trace
     agno_spans.json      the spans of the traces
+    agno_eval_runs.json  the reward of each rollout, with its parts
 
 Sessions and runs are written by Agno. Its own tracing needs a further package
 (openinference-instrumentation-agno), so traces and spans are those that Tutelage records.
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from agno.db.json import JsonDb
+from agno.db.schemas.evals import EvalRunRecord, EvalType
 from agno.tracing.schemas import Span, Trace
 
 from tutelage import Callback
@@ -28,7 +30,7 @@ from tutelage.tracing import SpanRecord
 from tutelage.tracing.rollout import rollout_spans
 from tutelage.types import Rollout
 
-TABLES = ("agno_sessions", "agno_runs", "agno_traces", "agno_spans")
+TABLES = ("agno_sessions", "agno_runs", "agno_traces", "agno_spans", "agno_eval_runs")
 
 
 class TrainingDb(JsonDb):
@@ -63,14 +65,15 @@ class TrainingDb(JsonDb):
                 super()._write_json_file(name, rows)
 
 
-class KeepTraces(Callback):
-    """Puts the trace of each rollout into the database."""
+class KeepRollouts(Callback):
+    """Puts the reward of each rollout into the database, and the traces of the first ones."""
 
     def __init__(self, database: TrainingDb, most: int) -> None:
         self.database, self.left = database, most
 
     def on_rollout_end(self, rollout: Rollout) -> None:
-        """One trace an attempt."""
+        """One reward a rollout, one trace an attempt."""
+        self.database.create_eval_run(_reward(rollout))
         if self.left <= 0:
             return
         self.left -= 1
@@ -80,6 +83,30 @@ class KeepTraces(Callback):
         for records in by_trace.values():
             self.database.upsert_trace(_trace(rollout, records))
             self.database.create_spans([_span(record) for record in records])
+
+
+def _reward(rollout: Rollout) -> EvalRunRecord:
+    """The reward as Agno keeps evaluations; None where infrastructure lost the rollout."""
+    last, reward = rollout.last, rollout.reward
+    said: dict[str, Any] = {
+        "reward": None if reward is None else reward.value,
+        "parts": {} if reward is None else dict(reward.parts),
+        "expected": rollout.task.fields.get("expected_answer"),
+        "answer": last.answer,
+        "failure": None if last.failure is None else last.failure.cause.value,
+        "mode": rollout.mode.value,
+        "label": rollout.label,
+        "step": rollout.step,
+        "session_id": last.id,
+    }
+    return EvalRunRecord(
+        run_id=rollout.id,
+        eval_type=EvalType.ACCURACY,
+        name="reward",
+        evaluated_component_name="solve",
+        eval_input={"question": rollout.task.fields.get("question")},
+        eval_data=said,
+    )
 
 
 def _trace(rollout: Rollout, records: list[SpanRecord]) -> Trace:

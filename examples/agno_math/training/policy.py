@@ -1,4 +1,5 @@
-"""The weights that sft and rl train: a small policy that speaks this agent's requests.
+"""The small policy that sft and rl train where nobody brings a model; it speaks this agent's
+requests.
 
 Real models know how to read an Agno request; one of 0.6 M parameters, made here, knows nothing. So
 it is cold-started as the frameworks' examples are (`examples/frameworks/cold_start.py`): the agent
@@ -19,12 +20,14 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2] / "frameworks"))
 
-from cold_start import Recipe, cold_start
+from cold_start import Recipe, cold_start, with_template
 from gather import Script, play
 
 from training.agent import resources, solve
 from training.dataset import MathTask, generate
-from tutelage.policy.model import Policy, check_vacant
+from tutelage.policy.codec import Codec
+from tutelage.policy.model import check_vacant
+from tutelage.testing import tiny_policy
 from tutelage.types import Call, Task
 
 RECORD = "cold_start.json"
@@ -91,11 +94,16 @@ async def base_policy(
     return json.loads(record.read_text())
 
 
-async def demonstrations(tasks: Sequence[MathTask], policy: Policy, file: Path) -> Path:
+def any_codec() -> Codec:
+    """For demonstrations of a model of any template: their rows are messages, not tokens."""
+    return with_template(tiny_policy(max_positions=16384)).codec
+
+
+async def demonstrations(tasks: Sequence[MathTask], codec: Codec, file: Path) -> Path:
     """Play each task with its right tool call and write what was said as chat rows."""
     shown = [Task(t.id, {**t.as_task().fields, "call": [t.tool, t.arguments]}) for t in tasks]
     player = AgnoMath()
-    played = await play(player, shown, policy.codec, player.gold(), resources=resources())
+    played = await play(player, shown, codec, player.gold(), resources=resources())
     file.parent.mkdir(parents=True, exist_ok=True)
     rows = [_row(r.last.calls[-1]) for r in played if r.last.calls]
     file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))

@@ -35,6 +35,12 @@ def improvement(before: float, after: float) -> str:
     return f"{word}: {before:.2f} -> {after:.2f}{share}"
 
 
+def iterations(done: int, asked: int, ended: str | None) -> str:
+    """`Iterations: 10 of 10`, or why there were fewer."""
+    told = f"Iterations: {done} of {asked}"
+    return told if done >= asked else f"{told}; {ended or 'it ended before'}"
+
+
 class Printout(Callback):
     """Prints iterations as they end: rounds of a prompt search, or steps of training weights."""
 

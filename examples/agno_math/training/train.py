@@ -3,10 +3,11 @@
     python -m training.train --dry-run
     python -m training.train --iterations 3 --train-size 5
     python -m training.train --algorithm rl
+    python -m training.train --algorithm sft --model PATH_OR_ID
 
 `apo` searches for a better prompt with the model that `.env` names; `sft` and `rl` train the
-weights of a small policy that is made here. All three are tested on the same tasks, so that
-`tutelage compare RUN RUN RUN` can set them side by side.
+weights of your own model, or of a small policy that is made here. All three are tested on the same
+tasks, so that `tutelage compare RUN RUN RUN` can set them side by side.
 """
 
 from __future__ import annotations
@@ -18,13 +19,24 @@ from pathlib import Path
 from typing import Any
 
 from training.agent import AgentManager, resources, solve
-from training.config import AgentConfig, TrainingConfig, configure, read_arguments
-from training.database import KeepTraces, TrainingDb
+from training.config import (
+    AgentConfig,
+    TrainingConfig,
+    asked_collector,
+    configure,
+    read_arguments,
+)
+from training.database import KeepRollouts, TrainingDb
 from training.dataset import generate
-from training.printout import Printout, improvement
+from training.printout import Printout, improvement, iterations
 from tutelage import APO, RL, SFT, Trainer, TrainingResult, TutelageError
+from tutelage.errors import ConfigError
 from tutelage.signals import exit_code, listen
+from tutelage.tracing.export import listens
 from tutelage.train.folder import fresh_name
+from tutelage.train.prompts.endpoint import environment, read_endpoints
+
+SFT_BATCH = 8
 
 
 class Notes:
@@ -54,7 +66,13 @@ class Notes:
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns its exit code: for apo that of the verdict."""
     given = read_arguments(arguments)
-    training, agent = configure(given)
+    try:
+        training, agent = configure(given)
+    except TutelageError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return error.exit_code
+    if not given.dry_run and asked_collector(given) is None and training.otlp is not None:
+        training = replace(training, otlp=default_collector(training.otlp))
     if given.dry_run and training.algorithm == "sft":
         training = replace(training, algorithm="rl")  # the agent that both train is the same
     database = TrainingDb(agent.database)
@@ -78,6 +96,17 @@ def main(arguments: list[str] | None = None) -> int:
         database.save()
 
 
+def default_collector(url: str) -> str | None:
+    """The address that nobody has configured, tried once: None where no collector listens."""
+    if listens(url):
+        return url
+    Notes().note(
+        f"no collector listens at {url}, so traces stay in the run's store; start one, such as "
+        "Jaeger, or name another with --otlp URL"
+    )
+    return None
+
+
 async def make_trainer(
     training: TrainingConfig, agent: AgentConfig, database: TrainingDb
 ) -> Trainer:
@@ -93,10 +122,12 @@ async def make_trainer(
         "n_runners": training.runners,
         "seed": seed,
         "output_dir": training.output or fresh_name(training.algorithm),
-        "callbacks": [Printout(), KeepTraces(database, agent.sessions)],
+        "callbacks": [Printout(), KeepRollouts(database, agent.sessions)],
         "progress": Notes(),
+        "model": training.model,
     }
     if training.algorithm == "apo":
+        _check_endpoint()
         return Trainer(
             algorithm=APO(rounds=training.iterations),
             train_dataset=[task.as_task() for task in train],
@@ -112,37 +143,55 @@ async def make_trainer(
     return await _weights_trainer(training, train, val, shared)
 
 
+def _check_endpoint() -> None:
+    """Refuse apo without anybody to rewrite, in the words of this command."""
+    if not {"gradient", "edit"} & {*read_endpoints(environment())}:
+        raise ConfigError(
+            "apo asks a model to rewrite the prompt, and no endpoint is set. Two ways out: name "
+            "one in .env (OPENAI_BASE_URL or OPENAI_API_KEY; any OpenAI-compatible server, or the "
+            "simulator of the README), or train weights, which needs none: --algorithm sft or "
+            "--algorithm rl"
+        )
+
+
 async def _weights_trainer(
     training: TrainingConfig, train: Any, val: Any, shared: dict[str, Any]
 ) -> Trainer:
-    """sft and rl: the same policy, the same tasks, and demonstrations or rewards."""
-    from training.policy import base_policy, demonstrations
+    """sft and rl: the same model, the same tasks, and demonstrations or rewards."""
+    from training.policy import any_codec, base_policy, demonstrations
     from tutelage.policy.model import load
 
-    base = await base_policy(training.base, seed=training.seed)
     keys: dict[str, Any] = {
-        "agent.max_tokens_per_turn": 48,
-        "rollout.max_len": base["max_len"],
         "trainer.test_freq": -1,
         "trainer.save_freq": -1,
         "trainer.otlp_endpoint": training.otlp,
     }
-    shared |= {"model": training.base, "n_runners": max(training.runners, 32)}
+    if training.model is None:
+        base = await base_policy(training.base, seed=training.seed)
+        keys |= {"agent.max_tokens_per_turn": 48, "rollout.max_len": base["max_len"]}
+        shared |= {"model": training.base}
+    else:
+        keys |= {"agent.max_tokens_per_turn": 256, "rollout.max_len": 4096}
+    shared |= {"n_runners": max(training.runners, 32)}
     if training.algorithm == "sft":
         place = Path(shared["output_dir"])
         file = place.with_name(place.name + ".demonstrations.jsonl")
-        await demonstrations(train, load(str(training.base)), file)
-        # The whole of the policy is young, so it takes a rate that a pretrained model would not.
-        own = {"epochs": training.iterations, "batch_size": 8, "lr": 3e-4}
+        young = training.model is None
+        codec = load(str(training.base)).codec if young else any_codec()
+        await demonstrations(train, codec, file)
+        own: dict[str, Any] = {"epochs": training.iterations, "batch_size": SFT_BATCH}
+        if young:  # the whole of that policy takes a rate that a pretrained model would not
+            own["lr"] = 3e-4
         return Trainer(algorithm=SFT(file, {**keys, **own}), **shared)
     own = {
         "steps": training.iterations,
-        "lr": 1e-4,
         "data.train_batch_size": min(8, len(train)),
         "agent.num_chains": 8,
         "actor.entropy_coeff": 0.0,  # reward alone moves the policy
         "actor.use_kl_loss": False,
     }
+    if training.model is None:
+        own["lr"] = 1e-4
     return Trainer(
         algorithm=RL({**keys, **own}),
         train_dataset=[task.as_task() for task in train],
@@ -173,6 +222,7 @@ async def dry_run(trainer: Trainer, training: TrainingConfig, agent: AgentConfig
 def report(result: TrainingResult, training: TrainingConfig, agent: AgentConfig) -> int:
     """Before and after on the held-out test, and where everything lies."""
     before, after = result.reward_before or 0.0, result.reward_after or 0.0
+    print(iterations(_done(result, training), training.iterations, result.details.get("ended")))
     print(f"Result on {training.test_size} held-out tasks")
     print(improvement(before, after))
     if result.success_before is not None and result.success_after is not None:
@@ -185,6 +235,14 @@ def report(result: TrainingResult, training: TrainingConfig, agent: AgentConfig)
     print(f"Run: {result.folder}\nDatabase: {agent.database}")
     print(f"Compare: tutelage compare {result.folder} OTHER_RUN ...")
     return int(result.details.get("exit_code", 0))
+
+
+def _done(result: TrainingResult, training: TrainingConfig) -> int:
+    """Rounds, passes or steps that took place."""
+    if training.algorithm != "sft":
+        return result.steps
+    passes = int(result.details["sft_steps"]) * SFT_BATCH // training.train_size
+    return min(passes, training.iterations)  # the last batch may reach beyond the last pass
 
 
 if __name__ == "__main__":

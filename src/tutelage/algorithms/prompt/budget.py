@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from tutelage.algorithms.prompt.contract import Usage
 from tutelage.errors import ConfigError, TutelageError
 
+IDLE = "idle rounds"
 _SLACK = 1e-9
 """Relative room for the rounding of sums of dollars."""
 
@@ -28,6 +29,8 @@ class BudgetSpent(TutelageError):
         self.what = what
 
     def __str__(self) -> str:
+        if self.what == IDLE:
+            return "nothing new was left to play: the rounds had become idle rounds"
         return f"the budget of {self.what} is spent; raise it to search on"
 
 
@@ -188,4 +191,4 @@ class Budget:
         self._idle = self._idle + 1 if self.spent.rollouts == self._at_round else 0
         self._at_round = self.spent.rollouts
         if self._idle >= self.limits.idle_rounds:
-            raise BudgetSpent("idle rounds")
+            raise BudgetSpent(IDLE)

@@ -79,12 +79,13 @@ def read_endpoints(env: Mapping[str, str]) -> dict[str, Endpoint]:
     return found
 
 
-def no_endpoint(algorithm: str) -> ConfigError:
-    """What to say where an algorithm needs an optimiser LLM and there is none."""
+def no_endpoint(algorithm: str, without: str) -> ConfigError:
+    """What to say where an algorithm needs an optimiser LLM and there is none; `without` is how
+    the caller asks for a search that needs none."""
     return ConfigError(
         f"{algorithm} asks an optimiser LLM, and no endpoint is set. Two ways out: set "
         "OPENAI_BASE_URL or OPENAI_API_KEY in .env or the environment (any OpenAI-compatible "
-        "server: OpenAI, vLLM, Ollama), or search without an LLM: --algorithm screen"
+        f"server: OpenAI, vLLM, Ollama), or search without an LLM: {without}"
     )
 
 

@@ -221,7 +221,9 @@ def _check_algorithm(
     """Refuse early what needs an LLM that is not there: no model is built for it."""
     needs = config.algorithm in ("apo", "gepa") if algorithm is None else algorithm.needs_optimiser
     if needs and not has_optimiser:
-        raise no_endpoint(config.algorithm if algorithm is None else algorithm.name)
+        if algorithm is None:
+            raise no_endpoint(config.algorithm, "--algorithm screen")
+        raise no_endpoint(algorithm.name, "algorithm=Screen()")
 
 
 def _settings(
