@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -227,6 +232,97 @@ def _served(door: Door) -> bool:
         return ask(door).status_code == 200
     except httpx2.HTTPError:
         return False
+
+
+CROWDED = """
+import logging, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+from tutelage.gateway import Gateway, ScriptedClient
+with Gateway() as gateway:
+    door = gateway.open("r", "a", ScriptedClient(["ok"]))
+    print(gateway.port, door.base_url, door.api_key, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_more_connections_than_files_are_refused_with_one_warning(tmp_path: Path) -> None:
+    """And those that are left are served."""
+    pipe, errors = subprocess.PIPE, tmp_path / "errors"
+    with (
+        errors.open("w") as told,
+        subprocess.Popen(
+            [sys.executable, "-c", CROWDED], stdin=pipe, stdout=pipe, stderr=told, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None
+        port, base_url, key = process.stdout.readline().split()
+        with ExitStack() as open_sockets:
+            for _ in range(600):
+                sock = open_sockets.enter_context(socket.socket())
+                sock.setblocking(False)
+                sock.connect_ex(("127.0.0.1", int(port)))
+            time.sleep(2.5)  # the loop tries again after a second where files are lacking
+        headers = {"authorization": f"Bearer {key}"}
+
+        def served() -> bool:
+            try:
+                url = base_url + "/chat/completions"
+                return httpx2.post(url, json=BODY, headers=headers).status_code == 200
+            except httpx2.HTTPError:
+                return False
+
+        assert any(served() for _ in range(20))
+        process.communicate("end\n", timeout=60)
+    said = errors.read_text()
+    assert process.returncode == 0
+    assert "Traceback" not in said
+    assert said.count("connections are refused") == 1
+    assert len(said) < 1000, said[:2000]
+
+
+def test_the_limit_of_files_is_raised_as_far_as_it_may_be() -> None:
+    code = (
+        "import resource as r\n"
+        "r.setrlimit(r.RLIMIT_NOFILE, (128, 1024))\n"
+        "from tutelage.gateway import Gateway\n"
+        "Gateway().start()\n"
+        "print(r.getrlimit(r.RLIMIT_NOFILE))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stdout == "(1024, 1024)\n", done.stderr
+
+
+def many_models(gateway: Gateway) -> bytes:
+    """A request whose reply has some 17 MB."""
+    client = ScriptedClient(["ok"])
+    names = {f"{i}{'x' * 4000}": client for i in range(4000)}
+    door = gateway.open("r", "a", client, clients=names)
+    path = door.base_url.partition("/rollout")[2]
+    lines = [f"GET /rollout{path}/models HTTP/1.1", "host: x"]
+    return "\r\n".join([*lines, f"authorization: Bearer {door.api_key}", "", ""]).encode()
+
+
+def test_a_reply_that_nobody_reads_is_dropped(live: Live) -> None:
+    """The connection ends: a client that never reads would hold it and its reply for ever."""
+    gateway = live(limits=Limits(write_seconds=0.2))
+    with connect(gateway) as sock:
+        sock.sendall(many_models(gateway))
+        ended = select.poll()
+        ended.register(sock, select.POLLRDHUP)
+        assert ended.poll(20_000), "it waits for ever"
+    assert not gateway.app.in_flight
+
+
+def test_a_head_without_an_end_is_cut_off(live: Live) -> None:
+    gateway = live()
+    with connect(gateway) as sock, suppress(ConnectionError):
+        sock.sendall(b"GET /v1/models HTTP/1.1\r\n")
+        for _ in range(100):
+            sock.sendall(b"x-filler: " + b"y" * 10_000 + b"\r\n")
+            time.sleep(0.002)
+        raise AssertionError("it was never cut off")
 
 
 def test_what_is_no_http_is_refused(live: Live) -> None:

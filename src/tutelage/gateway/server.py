@@ -25,11 +25,11 @@ import uvicorn
 
 from tutelage.errors import ConfigError
 from tutelage.gateway.app import App, OnTraces
-from tutelage.gateway.connections import protocol
+from tutelage.gateway.connections import Refusals, protocol
 from tutelage.gateway.door import Door, Model
 from tutelage.gateway.garbage import loop_hidden_while_collecting
 from tutelage.gateway.keys import Registry, check_id, derive
-from tutelage.gateway.limits import Limits
+from tutelage.gateway.limits import Limits, affordable
 from tutelage.gateway.record import OnSpan, Recorder
 from tutelage.types import UNBOUNDED, ChatClient, Sampling
 
@@ -37,6 +37,10 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 MIN_SECRET = 16
 _SHUTDOWN_SECONDS = 2
+_ACCEPTED_AT_ONCE = 32
+"""Connections that the loop takes before it looks whether there are too many: each is a file."""
+_WAITING = 4096
+"""Connections that wait in the system to be accepted."""
 _DEFAULTS = Sampling(max_tokens=UNBOUNDED)
 """What holds where a request is silent; an engine ends a reply at its context anyway."""
 
@@ -83,10 +87,11 @@ class Gateway:
             raise ConfigError("the gateway is already started")
         sock = _listen(self.host, self._port)
         self._port = int(sock.getsockname()[1])
+        most, refusals = affordable(self.limits.connections), Refusals()
         config = uvicorn.Config(
             self.app,
             loop="none",
-            http=protocol(self.limits),
+            http=protocol(self.limits, most, refusals),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -96,11 +101,12 @@ class Gateway:
             date_header=False,
             timeout_keep_alive=round(self.limits.idle_seconds),
             timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-            backlog=self.limits.connections,
+            backlog=_ACCEPTED_AT_ONCE,
         )
         ready = threading.Event()
         self._server = _Server(config, ready)
         self._loop = _new_loop()
+        self._loop.set_exception_handler(refusals.handler)
         self._thread = threading.Thread(
             target=_serve, args=(self._loop, self._server, sock), name="tutelage-gateway",
             daemon=True,
@@ -253,6 +259,8 @@ class _Server(uvicorn.Server):
         """Start, and say so."""
         try:
             await super().startup(sockets)
+            for sock in sockets or ():
+                sock.listen(_WAITING)  # the bound of `backlog` is meant for the loop alone
         finally:
             self._ready.set()
 
