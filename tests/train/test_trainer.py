@@ -19,6 +19,7 @@ from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.resources import LLM, NamedResources
 from tutelage.store import open_store
 from tutelage.testing import tiny_policy
+from tutelage.tracing import span
 from tutelage.train import jobs
 from tutelage.train.folder import RunFolder
 from tutelage.train.progress import Silent
@@ -259,6 +260,18 @@ def test_only_the_marked_agent_learns_and_a_frozen_one_stays_as_it_was(
     )["kept"]["start"]
     assert same(start, weights(tiny_policy()))
     assert not same(start, weights(policy))
+
+
+def test_a_mark_that_names_no_agent_says_which_were_seen(tmp_path: Path, one_thread: None) -> None:
+    class Misnamed(LitAgent):
+        async def rollout_async(self, task: Any, resources: NamedResources, rollout: Any) -> float:
+            with span("invoke_agent Math Agent", {"gen_ai.agent.name": "Math Agent"}):
+                reply = await rollout.llm("main").chat(task["question"], max_tokens=4)
+            rollout.mark_agent_as_trainable("MathAgent")
+            return digits(reply.reply.content)
+
+    with pytest.raises(FailureBudgetError, match=r"agents seen are 'Math Agent': mark_agent_as"):
+        trainer(tmp_path, 1).fit(Misnamed())
 
 
 def test_two_agents_with_two_policies_train_at_once_and_go_on_after_a_stop(

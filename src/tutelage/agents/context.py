@@ -112,8 +112,9 @@ class RolloutContext:
     def mark_agent_as_trainable(self, agent: str) -> None:
         """Train the calls of this agent and of others so marked, and no others.
 
-        It counts whenever it comes before the attempt ends, for earlier calls too. Raises
-        `TutelageError` after that.
+        `agent` is a name of `rollout.agent(...)`, or the one that an instrumented framework gives
+        its agent in its spans (see `init`). It counts whenever it comes before the attempt ends,
+        for earlier calls too. Raises `TutelageError` after that.
         """
         self._check_open(f"agent {agent!r} cannot be marked")
         self.marked[agent] = None

@@ -25,6 +25,7 @@ from tutelage.errors import ContextOverflowError, EngineError, RewardError
 from tutelage.resources import NamedResources
 from tutelage.rewards import RewardFunction, compute_reward
 from tutelage.rewards.function import to_reward
+from tutelage.rollouts.marks import trained
 from tutelage.rollouts.models import Models, Seat
 from tutelage.rollouts.runner import (
     Deadlines,
@@ -38,7 +39,6 @@ from tutelage.tools.tool import ToolError
 from tutelage.tracing import Identity, SpanRecord, trace_attempt
 from tutelage.types import (
     Attempt,
-    Call,
     Failure,
     FailureCause,
     Reward,
@@ -127,13 +127,13 @@ class LiveRunner:
             raise
         context.closed = True
         calls = await seat.close()
-        if trace is not None:
-            traces += trace.records
+        records = () if trace is None else trace.records
+        traces += records
         attempt = Attempt(
             id=attempt_id,
             index=number,
             status=RolloutStatus.SUCCEEDED if play.failure is None else RolloutStatus.FAILED,
-            calls=tuple(_trained(calls, context)),
+            calls=tuple(trained(calls, context.marked, records)),
             tool_results=tuple(context.tool_results),
             answer=context.answer,
             reward=play.reward,
@@ -241,13 +241,6 @@ class LiveRunner:
 def _numbers(named: dict[str, Any], agent: str, task_id: str) -> dict[str, float]:
     """Emitted parts without a final reward, checked."""
     return dict(to_reward({**named, "reward": 0.0}, agent, task_id).parts)
-
-
-def _trained(calls: Sequence[Call], context: RolloutContext) -> list[Call]:
-    """The calls, with no policy where the agent that made them is not trained."""
-    if not context.marked:
-        return list(calls)
-    return [c if c.agent in context.marked else replace(c, policy=None) for c in calls]
 
 
 async def _guarded(program: Program, context: RolloutContext) -> _Play:

@@ -131,7 +131,8 @@ def gather(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY)
     if not rows:
         raise FailureBudgetError(
             f"none of {len(rollouts)} rollouts of a step sampled a token ({_ends(rollouts)}), so "
-            "there is nothing to learn from; look at one with: tutelage show ROLLOUT"
+            f"there is nothing to learn from; {_unmarked(counted)}look at one with: tutelage show "
+            "ROLLOUT"
         )
     width = max(len(r.ids) for r in rows)
     mask_BT = torch.zeros(len(rows), width, dtype=torch.bool)
@@ -227,6 +228,18 @@ def _with_rowless(rewards_BT: Tensor, rowless: Sequence[Rowless]) -> Tensor:
     for row, rollout in enumerate(rowless, start=rewards_BT.shape[0]):
         out_BT[row, 0] = rollout.reward
     return out_BT
+
+
+def _unmarked(rollouts: Sequence[Rollout]) -> str:
+    """What to say where calls were sampled and none is of an agent that is trained."""
+    calls = [call for r in rollouts for call in r.last.calls if call.sampled.token_ids]
+    if not calls or any(call.policy is not None for call in calls):
+        return ""
+    seen = ", ".join(map(repr, sorted({call.agent for call in calls})))
+    return (
+        f"no call trains the policy, the agents seen are {seen}: mark_agent_as_trainable takes one "
+        "of these, or a name given by rollout.agent(NAME); "
+    )
 
 
 def _lost(rollouts: Sequence[Rollout]) -> str:
