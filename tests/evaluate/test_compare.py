@@ -18,6 +18,7 @@ from tutelage.evaluate.compare import (
     Spent,
     compare,
 )
+from tutelage.evaluate.measured import Measured as Rates
 from tutelage.evaluate.statistics import Verdict
 
 
@@ -186,3 +187,34 @@ def test_it_repeats_and_is_json() -> None:
     assert "measured" not in first["runs"][0]["run"]
     assert first["runs"][0]["reward"]["wins"] == 40
     assert first["pairs"][0]["first"] == "a"
+
+
+def test_a_run_of_which_too_many_rollouts_were_lost_has_no_rate() -> None:
+    """Ten of sixty were judged, all right: that is no reward of 1, and no lead over anybody."""
+    lost = Rates(rollouts=60, judged=10, lost={"grader_error": 50}, reason="the judge is down")
+    measured = Measured(scores([0.0] * 60), scores([1.0] * 10), None, lost)
+    cut = replace(run("cut", [0.0] * 60, [1.0] * 60), measured={"greedy": measured}, success="x")
+    whole = replace(run("whole", [0.0] * 60, [0.5] * 60), success="x")
+    found = compare([cut, whole])
+    row = found.rows[0]
+    assert (row.means.reward_after, row.reward, row.verdict) == (None, None, None)
+    assert found.pairs[0].reward is None
+    assert found.conclusion is None
+    told = " ".join(found.remarks)
+    assert "cut, after: 10 of 60 judged; 50 lost: 50 grader error (the judge is down)." in told
+    assert "cut has no rate there." in told
+
+
+def test_runs_whose_success_is_not_the_same_thing_are_told_apart() -> None:
+    graded = {f"t{i}": Score(0.5, None) for i in range(60)}
+    bare = replace(
+        run("bare", [0.0] * 60, [0.5] * 60), measured={"greedy": Measured(graded, graded)}
+    )
+    named = replace(run("named", [0.0] * 60, [1.0] * 60), success="right")
+    found = compare([bare, named])
+    assert (found.rows[0].exact, found.pairs[0].exact) == (None, None)
+    assert found.rows[0].means.exact_after is None
+    assert found.pairs[0].reward is not None
+    assert any(
+        "Success is not the same thing in all runs (none; right)" in r for r in found.remarks
+    )

@@ -532,12 +532,13 @@ class StoreConformance:
             ]
         )
         found = store.grades("run_a", "before", "after")
-        assert [(g.label, g.task, g.reward, g.exact, g.failure) for g in found] == [
+        assert [(g.label, g.task, g.reward, g.part, g.failure) for g in found] == [
             ("after", "t9", 0.75, 0.0, None),
             ("after", "t0", 1.0, None, None),
             ("before", "t0", None, None, "timeout"),
         ]
         assert found[0].fields == task.fields
+        assert store.grades("run_a", "after", part="b")[0].part == 1.0
         assert store.grades("run_a", "nothing") == []
 
     # Threads

@@ -15,6 +15,7 @@ from tutelage.evaluate.statistics import Difference, Verdict
 
 UNKNOWN = "not known"
 NOT_MEASURED = "not measured"
+NO_SUCCESS = "no success named"
 
 GOOD, BAD, DIM, PLAIN = "good", "bad", "dim", ""
 """Tones of a cell; each form of output has its own colours for them."""
@@ -65,10 +66,11 @@ def sections(found: Comparison) -> list[list[Line]]:
     tones = tuple(DIM if r.verdict is None else _TONES[r.verdict] for r in rows)
     earned = [
         line("reward", lambda r: course(r.means.reward_before, r.means.reward_after, _three)),
-        line("exact", lambda r: course(r.means.exact_before, r.means.exact_after, percent)),
+        line("exact", _exact),
+        line("judged", _judged),
         line("gain in reward", lambda r: UNKNOWN if r.reward is None else signed(r.reward.mean)),
         line("  95 % interval", lambda r: interval(r.reward)),
-        line("gain in exact", lambda r: UNKNOWN if r.exact is None else points(r.exact.mean)),
+        line("gain in exact", _gain_in_exact),
         line("  95 % interval", lambda r: interval(r.exact, _bare_points)),
         line("wins/losses/ties", lambda r: record(r.reward)),
         Line("verdict", verdicts, tones, strong=True),
@@ -207,6 +209,31 @@ def dollars(value: float | None) -> str:
 def minutes(seconds: float | None) -> str:
     """Minutes with one decimal."""
     return UNKNOWN if seconds is None else f"{seconds / 60:.1f}"
+
+
+def _exact(row: Row) -> str:
+    if _no_success(row):
+        return NO_SUCCESS
+    return course(row.means.exact_before, row.means.exact_after, percent)
+
+
+def _gain_in_exact(row: Row) -> str:
+    if _no_success(row):
+        return NO_SUCCESS
+    return UNKNOWN if row.exact is None else points(row.exact.mean)
+
+
+def _no_success(row: Row) -> bool:
+    """Whether there are scores, of a graded reward that does not say what succeeds."""
+    means = row.means
+    return means.reward_after is not None and means.exact_after is None and row.exact is None
+
+
+def _judged(row: Row) -> str:
+    """`200 of 200`, before and after where they differ."""
+    sides = [p for p in row.played if p is not None]
+    told = dict.fromkeys(f"{p.judged} of {p.rollouts}" for p in sides)
+    return " -> ".join(told) or UNKNOWN
 
 
 def _tested(row: Row) -> str:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
+from tutelage.evaluate.measured import TOO_MANY_LOST, judged_words
+from tutelage.evaluate.measured import Measured as Rates
 from tutelage.evaluate.statistics import Difference, Verdict, judge_difference, paired_bootstrap
 from tutelage.seeds import SeedTree
 from tutelage.types import JSON
@@ -24,10 +26,11 @@ MEASURES: tuple[Measure, ...] = ("greedy", "sampled")
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What one task earned, in the mean of its rollouts; `exact` is 1 where the answer is right."""
+    """What one task earned, in the mean of its rollouts that were judged."""
 
     reward: float
-    exact: float
+    exact: float | None
+    """The share of successes; None where the run's graded reward does not say what one is."""
 
 
 Scores = Mapping[str, Score]
@@ -40,6 +43,16 @@ class Measured:
 
     before: Scores = field(default_factory=dict[str, Score])
     after: Scores = field(default_factory=dict[str, Score])
+    played_before: Rates | None = None
+    """How many rollouts were judged of how many; None where that is not known."""
+    played_after: Rates | None = None
+
+    @property
+    def told(self) -> Measured:
+        """Without the sides of which too many rollouts were lost for a rate."""
+        before = {} if _withheld(self.played_before) else self.before
+        after = {} if _withheld(self.played_after) else self.after
+        return replace(self, before=before, after=after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +103,8 @@ class RunFacts:
     """What stands in for scores that cannot be read."""
     updates: str = ""
     """How long it trained, such as `15 steps`."""
+    success: str = ""
+    """What counts as success, in words; empty where the graded reward does not say."""
     best: str | None = None
     """Where the best prompt or policy lies."""
     remarks: tuple[str, ...] = ()
@@ -107,6 +122,8 @@ class Row:
     reward: Difference | None
     exact: Difference | None
     verdict: Verdict | None
+    played: tuple[Rates | None, Rates | None] = (None, None)
+    """How many rollouts were judged of how many, before and after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +210,7 @@ def _measure_of(run: RunFacts, runs: Sequence[RunFacts], wanted: Measure | None)
 
 
 def _row(run: RunFacts, measure: Measure | None, seeds: SeedTree) -> Row:
-    found = Measured() if measure is None else run.measured.get(measure, Measured())
+    found = (Measured() if measure is None else run.measured.get(measure, Measured())).told
     reward, exact = _differences(found.before, found.after, seeds.child("run"))
     paired = {*found.before} & {*found.after}
     return Row(
@@ -201,6 +218,7 @@ def _row(run: RunFacts, measure: Measure | None, seeds: SeedTree) -> Row:
         measure=measure,
         tasks=len(paired or found.after or found.before),
         means=_means(found, Means() if measure is None else run.means.get(measure, Means())),
+        played=(found.played_before, found.played_after),
         reward=reward,
         exact=exact,
         verdict=None if reward is None else judge_difference(reward),
@@ -233,8 +251,12 @@ def _differences(
     reward = paired_bootstrap(
         [a.reward for a, _ in pairs], [b.reward for _, b in pairs], seeds.child("reward").numpy()
     )
+    right = [(a.exact, b.exact) for a, b in pairs]
+    known = [(a, b) for a, b in right if a is not None and b is not None]
+    if len(known) < len(right):
+        return reward, None
     exact = paired_bootstrap(
-        [a.exact for a, _ in pairs], [b.exact for _, b in pairs], seeds.child("exact").numpy()
+        [a for a, _ in known], [b for _, b in known], seeds.child("exact").numpy()
     )
     return reward, exact
 
@@ -323,7 +345,19 @@ def _remarks(rows: Sequence[Row], shared: int, same: bool) -> Iterator[str]:
     measures = {row.measure for row in rows if row.measure is not None}
     if len(measures) > 1:
         yield "Some runs were tested greedily and others sampled; --measure chooses where both are."
+    scored = [row for row in rows if row.run.measured]
+    rules = dict.fromkeys(row.run.success or "none" for row in scored)
+    if len(rules) > 1:
+        yield (
+            f"Success is not the same thing in all runs ({'; '.join(rules)}), so compare them by "
+            "their mean reward."
+        )
     for row in rows:
+        for when, played in zip(("before", "after"), row.played, strict=True):
+            if played is not None and played.lost:
+                yield f"{row.run.name}, {when}: {judged_words(played)}."
+        if any(_withheld(played) for played in row.played):
+            yield f"{row.run.name} has no rate there. {TOO_MANY_LOST}"
         if row.run.status != "finished":
             yield f"{row.run.name} is {row.run.status}, so its numbers are not final."
         if row.measure is None:
@@ -338,12 +372,19 @@ def _has(run: RunFacts) -> list[Measure]:
 
 def _measured(row: Row) -> Measured:
     found = None if row.measure is None else row.run.measured.get(row.measure)
-    return found or Measured()
+    return (found or Measured()).told
+
+
+def _withheld(played: Rates | None) -> bool:
+    return played is not None and played.withheld
 
 
 def _means(found: Measured, told: Means) -> Means:
-    def mean(values: Sequence[float], otherwise: float | None) -> float | None:
-        return sum(values) / len(values) if values else otherwise
+    """Over tasks where scores are known, else as the run told them."""
+
+    def mean(values: Sequence[float | None], otherwise: float | None) -> float | None:
+        known = [value for value in values if value is not None]
+        return sum(known) / len(known) if known and len(known) == len(values) else otherwise
 
     return Means(
         mean([s.reward for s in found.before.values()], told.reward_before),

@@ -81,11 +81,12 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """One rollout's reward, its part `exact` where the grader gives one, and why it failed."""
+    """One rollout's reward, the part of it that was asked for where there is one, and why it
+    failed."""
 
     label: str
     task: str
     fields: Mapping[str, Any]
     reward: float | None
-    exact: float | None
+    part: float | None
     failure: str | None

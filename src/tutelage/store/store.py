@@ -247,11 +247,14 @@ class Store:
             _one_run(conn, run_id)
             return totals(conn, run_id)
 
-    def grades(self, run_id: str, *labels: str, mode: Mode = Mode.TEST) -> list[Grade]:
-        """The final rewards of rollouts with these labels, without their conversations."""
+    def grades(
+        self, run_id: str, *labels: str, mode: Mode = Mode.TEST, part: str = "exact"
+    ) -> list[Grade]:
+        """The final rewards of rollouts with these labels, and one part of each, without their
+        conversations."""
         with self._read("read rewards from") as conn:
             _one_run(conn, run_id)
-            return grades(conn, run_id, mode, labels)
+            return grades(conn, run_id, mode, labels, part)
 
     def late_results(self, run_id: str, rollout_id: str) -> tuple[Attempt, ...]:
         """What was put for a rollout's attempts after they had ended, in order; never used."""

@@ -42,9 +42,11 @@ def totals(conn: Connection, run_id: str) -> Totals:
     )
 
 
-def grades(conn: Connection, run_id: str, mode: Mode, labels: Sequence[str]) -> list[Grade]:
-    """The last attempt's reward of each rollout of a mode and some labels, in the order of
-    labels, then of tasks."""
+def grades(
+    conn: Connection, run_id: str, mode: Mode, labels: Sequence[str], name: str
+) -> list[Grade]:
+    """The last attempt's reward of each rollout of a mode and some labels, with its part of that
+    name, in the order of labels, then of tasks."""
     heads, attempts, rewards = schema.rollouts.c, schema.attempts.c, schema.rewards.c
     owned = and_(attempts.run_id == heads.run_id, attempts.rollout_id == heads.id)
     part = and_(
@@ -52,7 +54,7 @@ def grades(conn: Connection, run_id: str, mode: Mode, labels: Sequence[str]) -> 
         rewards.rollout_id == attempts.rollout_id,
         rewards.attempt == attempts.position,
         rewards.late == attempts.late,
-        rewards.name == "exact",
+        rewards.name == name,
     )
     query = (
         select(
@@ -62,7 +64,7 @@ def grades(conn: Connection, run_id: str, mode: Mode, labels: Sequence[str]) -> 
             schema.tasks.c.fields,
             attempts.reward,
             attempts.failure_cause,
-            rewards.value.label("exact"),
+            rewards.value.label("part"),
         )
         .select_from(
             schema.rollouts.join(schema.tasks, heads.task == schema.tasks.c.digest)
@@ -84,7 +86,7 @@ def grades(conn: Connection, run_id: str, mode: Mode, labels: Sequence[str]) -> 
             task=row["task"],
             fields=load_json(row["fields"]),
             reward=row["reward"],
-            exact=row["exact"],
+            part=row["part"],
             failure=row["failure_cause"],
         )
     return list(found.values())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +20,8 @@ from typing import Any, cast
 from tutelage.algorithms.prompt.edits import ANSWER_FIELDS
 from tutelage.errors import TutelageError
 from tutelage.evaluate.compare import MEASURES, Means, Measure, Measured, RunFacts, Score, Spent
+from tutelage.evaluate.measured import Measured as Rates
+from tutelage.evaluate.outcome import EXACT, FULL, Success
 from tutelage.store import Grade, Store, Totals, open_store
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD
 from tutelage.tasks.prompted import PROMPTED_REWARD
@@ -30,7 +32,6 @@ _SAMPLE = 1 << 20
 """Bytes at both ends of a weights file by which it is known again."""
 _JUDGE = "llm_judge"
 _OPTIMISER = ("gradient", "edit")
-_EXACT = 1.0 - 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,17 @@ class _Folder:
     @property
     def is_planner(self) -> bool:
         return self.settings.get("recipe") == "planner"
+
+    @property
+    def rule(self) -> Success | None:
+        """What the user said is a success."""
+        section = self.settings.get("reward")
+        told = self.settings.get("success") if self.is_prompt else None
+        if isinstance(section, Mapping):
+            told = cast("Mapping[str, Any]", section).get("success")
+        with suppress(ValueError):
+            return Success.of(str(told)) if told else None
+        return None
 
     def number(self, name: str) -> float | None:
         value = self.result.get(name)
@@ -76,6 +88,7 @@ def read_facts(run: RunFolder) -> RunFacts:
     looks = cast("Mapping[str, Any]", files.result.get("test") or {}).get("looks", 1)
     if looks != 1:
         remarks.append(f"its test was opened {looks} times, and each look weakens a verdict")
+    measured = _measured(files, grades)
     return RunFacts(
         name=run.name,
         folder=str(run.path),
@@ -85,7 +98,8 @@ def read_facts(run: RunFolder) -> RunFacts:
         base=_base(files),
         base_mark=_base_mark(files),
         grader=_grader(files),
-        measured=_measured(files, grades),
+        measured=measured,
+        success=_success(files, measured),
         means=_means(files),
         spent=_spent(files, totals),
         updates=_updates(files),
@@ -119,7 +133,9 @@ def _stored(files: _Folder, remarks: list[str]) -> tuple[list[Grade], Totals | N
     try:
         with open_store(address, create=False) as store:
             run_id = _run_id(store, files.run.name)
-            return store.grades(run_id, *labels), store.totals(run_id)
+            rule = files.rule
+            part = EXACT if rule is None or rule.part is None else rule.part
+            return store.grades(run_id, *labels, part=part), store.totals(run_id)
     except TutelageError as error:
         remarks.append(f"its store cannot be read, so its differences have no interval: {error}")
         return [], None
@@ -133,38 +149,77 @@ def _run_id(store: Store, name: str) -> str:
 
 def _measured(files: _Folder, grades: Sequence[Grade]) -> dict[Measure, Measured]:
     tested = _test_tasks(files)
+    # A later look at other tasks stands aside.
+    grades = [g for g in grades if tested is None or task_key(g.fields) in tested]
+    defined = _defined(files, grades)
     found: dict[Measure, Measured] = {}
-    for name, (before, after) in _labels(files).items():
-        first = _scores(files, [g for g in grades if g.label == before], tested)
-        second = _scores(files, [g for g in grades if g.label == after], tested)
+    for name, labels in _labels(files).items():
+        first, second = ([g for g in grades if g.label == label] for label in labels)
         components = files.result.get("components")
         if not second and components and components == files.result.get("seed_components"):
             second = first  # the seed prompt won: it was played once, for both
         if first or second:
-            found[name] = Measured(first, second)
+            found[name] = Measured(
+                _scores(files, first, defined),
+                _scores(files, second, defined),
+                _played(first),
+                _played(second),
+            )
     return found
 
 
-def _scores(
-    files: _Folder, grades: Sequence[Grade], tested: frozenset[str] | None
-) -> dict[str, Score]:
-    by_task: defaultdict[str, list[Score]] = defaultdict(list)
+def _defined(files: _Folder, grades: Sequence[Grade]) -> bool:
+    """Whether the run has a success: decided once, for all of its scores."""
+    graded = [g for g in grades if g.reward is not None and g.failure is None]
+    return files.rule is not None or all(
+        g.part is not None or g.reward in (0.0, 1.0) for g in graded
+    )
+
+
+def _played(grades: Sequence[Grade]) -> Rates | None:
+    """How many were judged of how many, and why the others were not."""
+    if not grades:
+        return None
+    lost = Counter(g.failure or "not ended" for g in grades if g.reward is None)
+    judged = len(grades) - lost.total()
+    return Rates(rollouts=len(grades), judged=judged, lost=dict(lost.most_common()))
+
+
+def _scores(files: _Folder, grades: Sequence[Grade], defined: bool) -> dict[str, Score]:
+    """By task; what infrastructure lost is left out, as the run's own means leave it out."""
+    by_task: defaultdict[str, list[tuple[float, bool]]] = defaultdict(list)
     for grade in grades:
-        key = task_key(grade.fields)
-        if tested is not None and key not in tested:
-            continue  # of a later look at other tasks
-        if grade.reward is None and not files.is_prompt:
-            continue  # lost to infrastructure: the run's own means leave it out as well
-        reward = grade.reward or 0.0
-        exact = reward if grade.exact is None else grade.exact
-        right = grade.failure is None and exact >= _EXACT
-        by_task[key].append(Score(0.0 if grade.failure and files.is_prompt else reward, right))
+        if grade.reward is None:
+            continue
+        reward = 0.0 if grade.failure and files.is_prompt else grade.reward
+        by_task[task_key(grade.fields)].append((reward, _right(grade, files.rule)))
     return {
         key: Score(
-            sum(s.reward for s in some) / len(some), sum(float(s.exact) for s in some) / len(some)
+            sum(reward for reward, _ in some) / len(some),
+            sum(right for _, right in some) / len(some) if defined else None,
         )
         for key, some in by_task.items()
     }
+
+
+def _right(grade: Grade, rule: Success | None) -> bool:
+    if grade.failure is not None or grade.reward is None:
+        return False
+    if rule is None:
+        return (grade.reward if grade.part is None else grade.part) >= FULL
+    value = grade.reward if rule.part is None else grade.part
+    return value is not None and value >= rule.least
+
+
+def _success(files: _Folder, measured: Mapping[Measure, Measured]) -> str:
+    """What counts as success, in words; empty where nothing does."""
+    scores = (s for m in measured.values() for side in (m.before, m.after) for s in side.values())
+    if any(score.exact is None for score in scores):
+        return ""
+    section: Any = files.settings.get("reward")
+    told = files.settings.get("success") if files.is_prompt else None
+    told = cast("Mapping[str, Any]", section).get("success") if isinstance(section, dict) else told
+    return str(told or "the grader's exact, else a reward of 1")
 
 
 def task_key(fields: Mapping[str, Any]) -> str:
