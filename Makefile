@@ -55,7 +55,7 @@ train: venv ## run the main job (5 minutes); further words in ARGS="--seed 1"
 test: venv ## all tests but the long ones, the quick ones first
 	$(BIN)/python -m pytest -q $(SPREAD) $(UNIT) $(SYSTEM) $(ARGS)
 
-test-full: venv ## all tests, then more rounds of the property tests (ROUNDS=5)
+test-full: venv ## all tests, the long ones too, then more rounds of the property tests (ROUNDS=5)
 	TUTELAGE_TEST_FULL=1 $(BIN)/python -m pytest -q $(SPREAD) $(UNIT) $(SYSTEM) $(ARGS)
 	for round in $$(seq $(ROUNDS)); do \
 		$(BIN)/python -m pytest -q -m hypothesis --hypothesis-seed=$$round $(ARGS) || exit 1; \

@@ -1,4 +1,8 @@
-"""Shared by all tests: one thread, so that numbers repeat, and the tiny policies, made once."""
+"""Shared by all tests: one thread, so that numbers repeat, and the tiny policies, made once.
+
+A test marked `full` is a long one that tells little which a shorter one does not: it is left out
+unless `TUTELAGE_TEST_FULL` is set, as `make test-full` does.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,19 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Torch keeps the last thousand kernels that it compiled: 300 MB in a process that trains much.
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 # pytest-xdist sets the width of its terminal; what is tested is what a pipe gets.
 os.environ.pop("COLUMNS", None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out the long tests."""
+    if os.environ.get("TUTELAGE_TEST_FULL"):
+        return
+    for item in items:
+        if item.get_closest_marker("full"):
+            item.add_marker(pytest.mark.skip(reason="long: set TUTELAGE_TEST_FULL=1"))
 
 
 @pytest.fixture(scope="session")

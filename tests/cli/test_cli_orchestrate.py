@@ -20,6 +20,7 @@ from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.gateway.scripted import ScriptedReply
 from tutelage.store import open_store
+from tutelage.testing.loopback import listening
 
 PLAN = {
     "instruction": "Say it",
@@ -237,8 +238,7 @@ def test_real_workers_behind_our_gateway_with_verifiers(
 
 def test_the_trace_goes_to_a_collector(here: Path) -> None:
     import gzip
-    import threading
-    from http.server import BaseHTTPRequestHandler, HTTPServer
+    from http.server import BaseHTTPRequestHandler
 
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -260,14 +260,8 @@ def test_the_trace_goes_to_a_collector(here: Path) -> None:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Collector)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        done = run("--otlp", f"http://127.0.0.1:{server.server_address[1]}")
-    finally:
-        server.shutdown()
-        server.server_close()
+    with listening(Collector) as url:
+        done = run("--otlp", url)
     assert done.exit_code == 0, done.output
     wanted = {"invoke_agent main", "invoke_workflow Say it", "plan", "execute_tool read_aloud"}
     assert wanted | {"chat sure"} <= set(names)

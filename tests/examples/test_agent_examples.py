@@ -47,15 +47,21 @@ def shortened(words: list[str]) -> list[str]:
     return [*words, *SMALL] if words[:2] == ["tutelage", "train"] else words
 
 
-@pytest.mark.parametrize("name", REWARDS)
+def run(words: list[str], folder: Path) -> None:
+    if words[0] == "python":
+        args = [sys.executable, str(EXAMPLES.parent / words[1]), words[2], "70"]
+    else:
+        args = [sys.executable, "-c", MAIN, *words[1:]]
+    done = subprocess.run(args, cwd=folder, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, (words, done.stderr)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.full) if n != "code" else n for n in REWARDS]
+)
 def test_the_commands_of_the_readme_work_one_after_another(name: str, tmp_path: Path) -> None:
     for words in map(shortened, commands(name)):
-        if words[0] == "python":
-            args = [sys.executable, str(EXAMPLES.parent / words[1]), words[2], "70"]
-        else:
-            args = [sys.executable, "-c", MAIN, *words[1:]]
-        done = subprocess.run(args, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, (words, done.stderr)
+        run(words, tmp_path)
     place = tmp_path / "runs" / name
     made = json.loads((place / "start" / "result.json").read_text())
     learned = json.loads((place / "rl" / "result.json").read_text())
@@ -64,6 +70,13 @@ def test_the_commands_of_the_readme_work_one_after_another(name: str, tmp_path: 
     assert learned["success_after_greedy"] is not None
     assert (place / "rl" / "policy" / "model.safetensors").is_file()
 
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_the_data_that_the_readme_makes_is_sound(name: str, tmp_path: Path) -> None:
+    for words in commands(name):
+        if words[0] == "python":
+            run(words, tmp_path)
+    place = tmp_path / "runs" / name
     shown = load_demonstrations([place / "demonstrations.jsonl"])
     assert len(shown) == 70
     assert 0.3 < sum(len(one.messages) == 2 for one in shown) / len(shown) < 0.7

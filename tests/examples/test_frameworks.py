@@ -97,6 +97,7 @@ def test_it_runs_as_a_program_by_two_environment_variables(name: str, example: A
     assert "calculator" in [tool.name for tool in first.tools]
 
 
+@pytest.mark.full
 @pytest.mark.timeout(1200)
 def test_an_agent_of_openai_agents_learns_to_use_its_calculator(
     example: Any, tmp_path: Path

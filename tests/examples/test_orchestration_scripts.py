@@ -69,6 +69,7 @@ def test_a_single_task_as_written(folder: Path) -> None:
     ]
 
 
+@pytest.mark.full  # trains the embedded planner
 def test_an_instruction_of_ones_own_is_planned(folder: Path) -> None:
     done = python(folder, "scripts/test_real_api.py", "Transcribe the audio", "--json")
     row = json.loads(done.stdout)

@@ -236,6 +236,7 @@ async def test_arguments_that_are_no_object_reach_the_tool_as_none() -> None:
 # ---------------------------------------------------------------- training
 
 
+@pytest.mark.full
 def test_the_commands_of_the_readme_train_the_assistant_alone(
     one_thread: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

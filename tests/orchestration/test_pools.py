@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
 from statistics import fmean
 from typing import Any
 
@@ -28,6 +29,7 @@ from tutelage.orchestration.verifiers import Exact, Regex, Verifiers
 from tutelage.orchestration.virtual_time import run_virtual
 from tutelage.orchestration.workers import Answer, Latency, Work, Worker
 from tutelage.seeds import SeedTree
+from tutelage.testing.loopback import listening
 
 
 def works(count: int, **fields: Any) -> list[Work]:
@@ -182,8 +184,6 @@ def server(reply: Reply) -> Generator[str]:
 
     It gives (status, JSON or text), with headers as a third member, or sleeps by itself.
     """
-    import threading
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -204,15 +204,8 @@ def server(reply: Reply) -> Generator[str]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listening.server_address[1]}/v1"
-    finally:
-        listening.shutdown()
-        listening.server_close()
-        thread.join()
+    with listening(Handler) as url:
+        yield f"{url}/v1"
 
 
 def completion(content: str | None, reason: str = "stop", usage: Any = (10, 5)) -> dict[str, Any]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from tutelage.errors import ConfigError, RewardError
 from tutelage.rewards import RewardOptions, compute_reward, judge, resolve_reward
 from tutelage.rewards.judge import read_verdict
+from tutelage.testing.loopback import listening
 from tutelage.types import Attempt, RolloutStatus, Task
 
 TASK = Task("t", {"question": "Capital of Norway?", "answer": "Oslo"})
@@ -42,11 +42,8 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(judge, "PAUSE", 0.0)
     Judge.replies.clear()
     Judge.seen.clear()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Judge)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    server.shutdown()
-    server.server_close()
+    with listening(Judge) as url:
+        yield f"{url}/v1"
 
 
 async def grade(address: str, prediction: str) -> float:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
@@ -14,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tutelage.errors import ConfigError
+from tutelage.testing.loopback import listening
 from tutelage.tools import ToolOptions, corpus, execute_tool_calls, resolve_tools
 from tutelage.types import ToolCall
 
@@ -61,11 +61,8 @@ class Service(BaseHTTPRequestHandler):
 @pytest.fixture
 def address() -> Iterator[str]:
     Service.seen, Service.status, Service.body = [], 200, b""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/"
-    server.shutdown()
-    server.server_close()
+    with listening(Service) as url:
+        yield f"{url}/"
 
 
 async def ask(options: ToolOptions, query: str, name: str = "google_search") -> Any:

@@ -5,7 +5,6 @@ One estimator here; every other one, and every loss, in the full suite.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,6 @@ from tutelage.train.progress import Silent
 from .parrot import make_parrot, rows, write_rows
 from .samples import LAPTOP
 
-FULL = pytest.mark.skipif(
-    not os.environ.get("TUTELAGE_TEST_FULL"), reason="set TUTELAGE_TEST_FULL=1"
-)
 BY_ITSELF: dict[str, tuple[str, ...]] = {
     "gae": ("critic.optim.lr=1e-3", "trainer.critic_warmup=2"),
     "grpo_passk": ("actor.optim.lr=2e-3",),
@@ -39,7 +35,7 @@ def guesser(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(
-    guesser: Path, folder: Path, *changed: str, steps: int = 14
+    guesser: Path, folder: Path, *changed: str, steps: int
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The result and the metric lines of a short run."""
     train = write_rows(folder / "train.jsonl", rows(0, 24))
@@ -64,11 +60,12 @@ def train(
     return result, [line for line in run.read_metrics() if line["phase"] == "rl"]
 
 
-def test_a_dozen_steps_teach_it_to_answer(guesser: Path, tmp_path: Path) -> None:
-    result, steps = train(guesser, tmp_path)
+def test_some_steps_teach_it_to_answer(guesser: Path, tmp_path: Path) -> None:
+    # At twice the rate the greedy answer breaks on some processors: their last bits are others.
+    result, steps = train(guesser, tmp_path, "actor.optim.lr=2e-3", steps=18)
     rewards = [line["reward/mean"] for line in steps]
     print([round(r, 2) for r in rewards])
-    assert len(rewards) == 14
+    assert len(rewards) == 18
     assert sum(rewards[:2]) / 2 < 0.5
     assert sum(rewards[-2:]) / 2 > 0.8
     assert result["success_after_sampled"] > result["success_before_sampled"] + 0.3
@@ -77,7 +74,7 @@ def test_a_dozen_steps_teach_it_to_answer(guesser: Path, tmp_path: Path) -> None
     assert all(line["max_dlogp"] < 1e-4 for line in steps)
 
 
-@FULL
+@pytest.mark.full
 @pytest.mark.parametrize("estimator", [name for name in BUILT.estimators if name != "grpo"])
 def test_every_estimator_learns(guesser: Path, tmp_path: Path, estimator: str) -> None:
     keys = (f"algorithm.adv_estimator={estimator}", *BY_ITSELF.get(estimator, ()))
@@ -89,7 +86,7 @@ def test_every_estimator_learns(guesser: Path, tmp_path: Path, estimator: str) -
         assert result["success_after_sampled"] > result["success_before_sampled"] + 0.2
 
 
-@FULL
+@pytest.mark.full
 @pytest.mark.parametrize("loss", [name for name in BUILT.loss_modes if name != "vanilla"])
 def test_every_loss_learns(guesser: Path, tmp_path: Path, loss: str) -> None:
     result, steps = train(guesser, tmp_path, f"actor.policy_loss.loss_mode={loss}", steps=24)

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from tests.train.prompt_parts import (
 
 from tutelage.errors import ConfigError, EngineError, RunError
 from tutelage.store import open_store
+from tutelage.testing.loopback import listening
 from tutelage.train.folder import RunFolder
 from tutelage.train.progress import Silent
 from tutelage.train.prompts import job
@@ -349,17 +349,12 @@ def test_traces_go_to_a_collector(
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
-        thread = threading.Thread(target=collector.serve_forever, daemon=True)
-        thread.start()
-        url = f"http://127.0.0.1:{collector.server_address[1]}"
+    with listening(Collector) as url:
         if named == "in .env":
             Path(".env").write_text(f"OTEL_EXPORTER_OTLP_ENDPOINT={url}\n", encoding="utf-8")
         keys = {"otlp": url} if named == "by its key" else {}
         setup = set_up(env, algorithm="grips", rollouts=40, iterations=1, val_size=4, **keys)
         searched(setup, tmp_path / "run")
-        collector.shutdown()
-        thread.join()
     assert got
     assert {path for path, _ in got} == {"/v1/traces"}
 

@@ -73,30 +73,39 @@ def test_the_loss_gets_the_formulas_gradient(fresh: Fresh, layout: str, kind: st
     rows = gather(step_of_rollouts(policy, 1), config())
     total: Any = 0.0
     value = 0.0
+    exact: list[Any] = [0.0] * len(policy.parameters())
     for row in rows.token_rows():
         scores = policy.score([row])
         with torch.no_grad():
             ref = reference.score([row]).logp_K
         if kind.startswith("full"):
-            exact = each = exact_kl(policy, reference, row)
-            if kind == "full+":
-                slope = kl_penalty(scores.logp_K[None], ref[None], "k2")[0]
-                each = exact.detach() + slope - slope.detach()
+            each, slopes = exact_kl(policy, reference, row)
+            if kind == "full":
+                exact = [e + s for e, s in zip(exact, slopes, strict=True)]
+            else:  # the value of the one, the gradient of the other
+                total = total + kl_penalty(scores.logp_K[None], ref[None], "k2")[0].sum()
         else:
             each = kl_penalty(scores.logp_K[None], ref[None], kind)[0]
-        total = total + each.sum()
+            total = total + each.sum()
         value += float(each.detach().sum())
     tokens = int(rows.mask_BT.sum())
-    term = torch.autograd.grad(total / tokens, policy.parameters(), allow_unused=True)
+    if kind == "full":
+        term: Any = [e / tokens if isinstance(e, Tensor) else None for e in exact]
+    else:
+        term = torch.autograd.grad(total / tokens, policy.parameters(), allow_unused=True)
     wanted = [p + t for p, t in zip(plain, term, strict=True) if t is not None]
     assert_same([f for f, t in zip(found, term, strict=True) if t is not None], wanted)
     assert told["loss/kl"] == pytest.approx(value / tokens, rel=1e-3, abs=1e-5)
 
 
-def exact_kl(policy: Any, reference: Any, row: TokenRow) -> Tensor:
-    """Sum over the vocabulary, from every token's own score."""
+def exact_kl(policy: Any, reference: Any, row: TokenRow) -> tuple[Tensor, list[Any]]:
+    """Sum over the vocabulary, from every token's own score; and the gradient of all of them.
+
+    One token after the other: the graphs of a whole row at once take gigabytes.
+    """
     vocab = policy.config.vocab_size
     out: list[Tensor] = []
+    slopes: list[Any] = [0.0] * len(policy.parameters())
     for column in (c for c, m in enumerate(row.mask) if m):
         heads = [(*row.ids[:column], v) for v in range(vocab)]
         mask = (0,) * column + (1,)
@@ -104,8 +113,12 @@ def exact_kl(policy: Any, reference: Any, row: TokenRow) -> Tensor:
         logp = policy.score(every).logp_K
         with torch.no_grad():
             ref = reference.score(every).logp_K
-        out.append((logp.exp() * (logp - ref)).sum())
-    return torch.stack(out)
+        distance = (logp.exp() * (logp - ref)).sum()
+        out.append(distance.detach())
+        if distance.requires_grad:
+            found = torch.autograd.grad(distance, policy.parameters(), allow_unused=True)
+            slopes = [s if f is None else s + f for s, f in zip(slopes, found, strict=True)]
+    return torch.stack(out), slopes
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -129,7 +142,7 @@ def test_the_reward_pays_for_each_token(fresh: Fresh, kind: str) -> None:
         with torch.no_grad():
             ref = reference.score([row]).logp_K
             if kind == "full":
-                kl_BT[b, columns] = exact_kl(policy, reference, row)
+                kl_BT[b, columns] = exact_kl(policy, reference, row)[0]
             else:
                 logp = found.old_logp_BT[b, columns]
                 kl_BT[b, columns] = kl_penalty(logp[None], ref[None], kind)[0]

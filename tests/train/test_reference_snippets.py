@@ -209,6 +209,7 @@ async def main():
     assert (Path("outputs/math_agent/policy") / "config.json").is_file()
 
 
+@pytest.mark.full
 async def test_the_tau2_example(small: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Section 3: a class, resources, a split by seed, tasks without a question, agent filtering."""
     folder = Path("tau2-bench/tau2/domains/airline")

@@ -5,7 +5,6 @@ Every estimator in the full suite; here one run for each thing that a checkpoint
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +73,7 @@ def test_each_kind_of_state(source: Path, tmp_path: Path, kind: str) -> None:
     check(source, tmp_path, KINDS[kind])
 
 
-@pytest.mark.skipif(not os.environ.get("TUTELAGE_TEST_FULL"), reason="set TUTELAGE_TEST_FULL=1")
+@pytest.mark.full
 @pytest.mark.parametrize("name", REST)
 def test_every_other_estimator(source: Path, tmp_path: Path, name: str) -> None:
     check(source, tmp_path, {"algorithm__adv_estimator": name})

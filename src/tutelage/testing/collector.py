@@ -7,9 +7,11 @@ hesitate, for tests of what an exporter does then. `tracing/export.py` is the ot
 from __future__ import annotations
 
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler
 from typing import Self
 
+from tutelage.testing.loopback import listening
 from tutelage.tracing import SpanRecord, read_otlp
 
 _PATIENCE = 20.0
@@ -29,17 +31,15 @@ class Collector:
         self.statuses: list[int] = []
         self.go = threading.Event()
         self.go.set()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._serving = ExitStack()
+        self.url = self._serving.enter_context(listening(_handler(self)))
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.go.set()
-        self._server.shutdown()
-        self._server.server_close()
+        self._serving.close()
 
 
 def _handler(collector: Collector) -> type[BaseHTTPRequestHandler]:
