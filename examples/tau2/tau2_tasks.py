@@ -20,7 +20,7 @@ SMALL = Path(__file__).parent / "small"
 """The data folder of the small domain, laid out as the benchmark's."""
 VARIABLE = "TAU2_DATA_DIR"
 HOW = f"""\
-The benchmark is a git checkout of its own, with the code that grades:
+The benchmark is a git checkout of its own, with the code that grades, for Python 3.12 or 3.13:
 
     git clone https://github.com/sierra-research/tau2-bench
     pip install -e ./tau2-bench
