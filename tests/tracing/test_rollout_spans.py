@@ -110,7 +110,7 @@ def test_several_agents_have_spans_of_their_own() -> None:
     calls = (call(0), call(1, agent="user"), call(2, tool=True))
     (tree,) = rollout_trees(rollout(attempt(*calls)))
     assert lines(tree) == [
-        (0, "invoke_agent rollout"),
+        (0, "invoke_workflow rollout"),
         (1, "invoke_agent main"),
         (2, "chat policy"),
         (2, "execute_tool calculator"),

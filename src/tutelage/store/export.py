@@ -37,13 +37,14 @@ def export_rows(
     run_id: str,
     fmt: str,
     *,
-    tools: Sequence[ToolSpec] = (),
+    tools: Sequence[ToolSpec] | None = (),
     content: bool = False,
     successful: bool = False,
 ) -> Iterator[JSON]:
     """The rows of a run in one of `FORMATS`, read as the iteration goes.
 
-    `tools` are what the agent was given; only `sft` rows carry them. `content` puts messages into
+    `tools` are what the agent was given, None for those in its requests; only `sft` rows carry
+    them. `content` puts messages into
     `otlp` rows. `successful` leaves out what earned less than the full reward, as `sft` does.
     Raises `StoreError` for
     another format or an unknown run. Write a row with `dump_json`, which keeps every number.
@@ -64,11 +65,12 @@ def otlp_rows(
     store: Store, run_id: str, rollouts: Iterable[Rollout], *, content: bool = False
 ) -> Iterator[JSON]:
     """The traces of rollouts, with all that was recorded of them, as OTLP-JSON."""
+    from tutelage.tracing.content import without_content
     from tutelage.tracing.otlp import encode_json
 
     for rollout in rollouts:
         spans = whole_trace(rollout, store.spans(run_id, rollout.id), content=content)
-        yield encode_json(spans)
+        yield encode_json(spans if content else [without_content(span) for span in spans])
 
 
 def _successful(rollout: Rollout) -> bool:
@@ -136,19 +138,19 @@ def sft_rows(
     *,
     mode: Mode = Mode.TRAIN,
     min_reward: float = SUCCESS,
-    tools: Sequence[ToolSpec] = (),
+    tools: Sequence[ToolSpec] | None = (),
 ) -> Iterator[JSON]:
     """Chat rows of the rollouts that succeeded with at least `min_reward`.
 
     A row has `messages`, which end with what the model said, `tools`, and where it came from.
     Evaluations are left out unless `mode` names them: tuning on test tasks spoils the test.
     """
-    specs = [tool.to_dict() for tool in tools]
+    given = None if tools is None else [tool.to_dict() for tool in tools]
     chosen = store.rollouts(run_id, mode=mode, status=RolloutStatus.SUCCEEDED)
     return (
         {
             "messages": [m.to_dict() for m in messages],
-            "tools": specs,
+            "tools": _told(rollout.last.calls) if given is None else given,
             "task_id": rollout.task.id,
             "rollout_id": rollout.id,
             "agent": agent,
@@ -158,6 +160,11 @@ def sft_rows(
         if rollout.reward is not None and rollout.reward.value >= min_reward
         for agent, messages in conversations(rollout.last.calls)
     )
+
+
+def _told(calls: Sequence[Call]) -> list[JSON]:
+    """The tools of all requests, by name."""
+    return [*{tool.name: tool.to_dict() for call in calls for tool in call.tools}.values()]
 
 
 def conversations(calls: Sequence[Call]) -> list[tuple[str, tuple[Message, ...]]]:

@@ -370,6 +370,19 @@ class Store:
             ]
             return Discarded(rollouts, *counts)
 
+    def rollout_ids(self, run_id: str) -> list[str]:
+        """The identifiers of all rollouts of a run."""
+        query = select(schema.rollouts.c.id).where(schema.rollouts.c.run_id == run_id)
+        with self._read("list rollouts of") as conn:
+            return list(conn.scalars(query))
+
+    def discard_rollout(self, run_id: str, rollout_id: str) -> None:
+        """Remove a rollout that is played again, with its spans."""
+        with self._write("discard a rollout of", run_id) as conn:
+            for table, name in ((schema.spans, "rollout_id"), (schema.rollouts, "id")):
+                of_run = table.c.run_id == run_id
+                conn.execute(delete(table).where(of_run, table.c[name] == rollout_id))
+
     # Connections
 
     @contextmanager

@@ -12,6 +12,7 @@ import atexit
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from tutelage.errors import StoreError
@@ -55,6 +56,7 @@ class StoreWriter:
         self._submitted = 0
         self._committed = 0
         self._error: BaseException | None = None
+        self._waiting: list[tuple[int, Future[None]]] = []
         self._closing = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="store-writer", daemon=True)
@@ -104,6 +106,27 @@ class StoreWriter:
             self._changed.wait_for(lambda: self._error or self._committed >= target)
             self._check()
 
+    def flushed(self) -> Future[None]:
+        """`flush` for code in an event loop: done when all that was submitted is on the disk."""
+        future: Future[None] = Future()
+        future.set_running_or_notify_cancel()  # who no longer waits cannot take it back
+        with self._changed:
+            self._waiting.append((self._submitted, future))
+            self._answer()
+        return future
+
+    def _answer(self) -> None:
+        """Tell those who wait for what is committed by now; the lock is held."""
+        left: list[tuple[int, Future[None]]] = []
+        for target, future in self._waiting:
+            if self._committed >= target:
+                future.set_result(None)
+            elif self._error is not None:
+                future.set_exception(self._lost())
+            else:
+                left.append((target, future))
+        self._waiting = left
+
     def close(self) -> None:
         """Flush and end the thread; raises `StoreError` when something could not be stored.
 
@@ -119,8 +142,11 @@ class StoreWriter:
 
     def _check(self) -> None:
         if self._error is not None:
-            lost = self._submitted - self._committed
-            raise StoreError(f"{lost} rollouts could not be stored: {self._error}") from self._error
+            raise self._lost() from self._error
+
+    def _lost(self) -> StoreError:
+        lost = self._submitted - self._committed
+        return StoreError(f"{lost} rollouts could not be stored: {self._error}")
 
     def _work(self) -> None:
         while batch := self._next_batch():
@@ -129,10 +155,12 @@ class StoreWriter:
             except BaseException as error:  # handed to the caller's next submit, flush or close
                 with self._changed:
                     self._error = error
+                    self._answer()
                     self._changed.notify_all()
                 return
             with self._changed:
                 self._committed += len(batch)
+                self._answer()
                 self._changed.notify_all()
 
     def _put(self, batch: Sequence[Rollout | _Spans]) -> None:

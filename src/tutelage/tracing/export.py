@@ -15,14 +15,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx2
 
 from tutelage.errors import ConfigError
+from tutelage.tracing.joined import LiveTraces
 from tutelage.tracing.otlp import PROTOBUF, encode_protobuf
 from tutelage.tracing.records import SpanRecord
-from tutelage.tracing.rollout import rollout_spans
 from tutelage.types import Rollout
 
 TRACES_PATH = "/v1/traces"
@@ -78,11 +79,20 @@ def headers(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {key.strip().lower(): unquote(value.strip()) for key, _, value in pairs}
 
 
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Spans for one request, and how many submitted things they come from."""
+
+    items: int
+    spans: list[SpanRecord]
+
+
 class OtlpExporter:
     """Sends what is submitted to one collector. A context manager that closes.
 
-    `warn` gets at most one sentence, from the exporter's thread. `content` adds messages, tool
-    arguments and results to the spans of rollouts.
+    `warn` gets at most one sentence, from the exporter's thread. `content` sends messages, tool
+    arguments and results, texts of errors and whatever a framework wrote into its own spans;
+    without it they stay here (`content.py`).
     """
 
     def __init__(
@@ -101,6 +111,9 @@ class OtlpExporter:
         self._headers = {"content-type": PROTOBUF, "content-encoding": "gzip"} | own
         self._timeout = timeout
         self._queue: deque[Rollout | SpanRecord] = deque()
+        self._traces = LiveTraces(content)
+        self._again: _Batch | None = None
+        """What the collector did not take."""
         self._changed = threading.Condition()
         self._warned = self._closing = self._down = self._busy = False
         self._deadline = float("inf")
@@ -142,11 +155,13 @@ class OtlpExporter:
         with self._changed:
             self.dropped += len(self._queue)
             self._queue.clear()
+            self.dropped += 0 if self._again is None else self._again.items
+            self._again = None
         if self.dropped:
             self._tell(f"{self.dropped} rollouts or spans were not sent to {self.url}")
 
     def _idle(self) -> bool:
-        return not self._queue and not self._busy
+        return not self._queue and not self._busy and self._again is None
 
     def _work(self) -> None:
         pause = 0.0
@@ -156,8 +171,7 @@ class OtlpExporter:
                 done = self._send(client, batch)
                 with self._changed:
                     self._busy, self._down = False, not done
-                    if not done:
-                        self._queue.extendleft(reversed(batch))
+                    self._again = None if done else batch
                     self._changed.notify_all()
                     if not done:
                         pause = min(_LONGEST_PAUSE, pause * 2 or _FIRST_PAUSE)
@@ -166,24 +180,25 @@ class OtlpExporter:
                     else:
                         pause = 0.0
 
-    def _next_batch(self) -> list[Rollout | SpanRecord]:
-        """What to send next, waiting for it; empty when the exporter is closed and done."""
+    def _next_batch(self) -> _Batch | None:
+        """What to send next, waiting for it; None when the exporter is closed and done."""
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closing)
+            self._changed.wait_for(lambda: self._queue or self._closing or self._again)
             if time.monotonic() > self._deadline:
-                return []
+                return None
+            if self._again is not None:
+                return self._again
             count = min(len(self._queue), MAX_BATCH)
-            self._busy = bool(count)
-            return [self._queue.popleft() for _ in range(count)]
+            items = [self._queue.popleft() for _ in range(count)]
+            self._busy = bool(items)
+        spans = self._traces.take(items) if items else self._traces.rest()
+        return _Batch(len(items), spans) if items or spans else None
 
-    def _send(self, client: httpx2.Client, batch: Sequence[Rollout | SpanRecord]) -> bool:
+    def _send(self, client: httpx2.Client, batch: _Batch) -> bool:
         """Whether the batch is done with: taken by the collector, or refused for good."""
-        spans: list[SpanRecord] = []
-        for item in batch:
-            if isinstance(item, SpanRecord):
-                spans.append(item)
-            else:
-                spans += rollout_spans(item, content=self._content)
+        spans = batch.spans
+        if not spans:
+            return True
         body = gzip.compress(encode_protobuf(spans), compresslevel=1)
         try:
             status = client.post(self.url, content=body, headers=self._headers).status_code
@@ -203,7 +218,7 @@ class OtlpExporter:
         )
         if status in _AGAIN:
             return False
-        self.dropped += len(batch)
+        self.dropped += batch.items
         return True
 
     def _tell(self, sentence: str) -> None:

@@ -9,13 +9,15 @@ record cannot know, which user code opened or another program sent, are stored a
     ├── chat {model}         one for each call
     └── execute_tool {name}  one for each tool result
 
-With several agents the root is `invoke_agent rollout` and each agent has its own span below it.
+With several agents the root is `invoke_workflow rollout` and each agent has its own span below it,
+so that there is one `invoke_agent` for each.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tutelage.tracing import names
@@ -36,7 +38,7 @@ SCOPE = "tutelage"
 MODEL, OTHER_MODEL = "policy", "other"
 """The policy that is trained by default, and whatever answered calls that train nothing."""
 TEAM = "rollout"
-"""The root's agent where several agents made calls."""
+"""The root's workflow where several agents made calls."""
 
 
 def rollout_spans(rollout: Rollout, *, content: bool = False) -> list[SpanRecord]:
@@ -52,6 +54,13 @@ def rollout_spans(rollout: Rollout, *, content: bool = False) -> list[SpanRecord
 def attempt_spans(rollout: Rollout, attempt: Attempt, content: bool = False) -> list[SpanRecord]:
     """The spans of one attempt, the root first."""
     return _Builder(rollout, attempt, content).build()
+
+
+def as_workflow(root: SpanRecord) -> SpanRecord:
+    """The root of an attempt in which several agents ran."""
+    attributes = {k: v for k, v in root.attributes.items() if k != names.AGENT}
+    attributes |= {names.OPERATION: names.INVOKE_WORKFLOW, names.WORKFLOW: TEAM}
+    return replace(root, name=f"{names.INVOKE_WORKFLOW} {TEAM}", attributes=attributes)
 
 
 def identity_of(rollout: Rollout, attempt: Attempt) -> Identity:
@@ -91,7 +100,8 @@ class _Builder:
                 parent = parents.get(asked.get(result.call_id, ""), self._root)
                 below.append(self._tool(f"{i}", result, parent))
         groups = [self._agent(a, parents[a], below) for a in agents] if team else []
-        return [self._top(TEAM if team else (agents or ["main"])[0], below), *groups, *below]
+        top = self._top((agents or ["main"])[0], below)
+        return [as_workflow(top) if team else top, *groups, *below]
 
     def _span(
         self,

@@ -3,7 +3,9 @@
 The record's own spans (`rollout.py`) and those that came from user code or other programs meet
 here. A span whose parent is in the set stands under it; any other span of an attempt stands under
 the attempt's root, so nothing is an orphan. A client that traced a call of ours has the same
-`gen_ai.response.id`: there our span takes the place of its span, and the call shows once.
+`gen_ai.response.id`, or none and a span around the time of the call: there our span takes the place
+of its span, and the call shows once. So does a run of an agent: of a framework's `invoke_agent` and
+ours one stays.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from typing import Any
 
 from tutelage.tracing import names
 from tutelage.tracing.records import SpanRecord
-from tutelage.tracing.rollout import attempt_spans
+from tutelage.tracing.rollout import as_workflow, attempt_spans
 from tutelage.types import Rollout
+
+_SLACK_NS = 50_000_000
+"""By which two clocks of one machine, or two ways to read one, may differ."""
 
 
 @dataclass(slots=True)
@@ -62,6 +67,7 @@ def attempt_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord] = ()) ->
     """The tree of an attempt: `own` with its root first, and whatever else belongs to it."""
     root, spans = own[0], {span.span_id: span for span in own}
     moved = _merge(spans, extra)
+    _one_span_an_agent_run(spans, moved, own, extra)
     nodes = {span_id: SpanNode(span) for span_id, span in spans.items()}
     for span_id, node in nodes.items():
         if span_id == root.span_id:
@@ -90,10 +96,11 @@ def _merge(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> dict[st
     Of two spans of one call, ours stays: under the other's parent, with what the other knew more.
     """
     calls = {_call(span): span.span_id for span in spans.values() if _call(span)}
+    timed = [spans[span_id] for span_id in calls.values()]
     moved: dict[str, str] = {}
-    for span in extra:
-        ours = calls.get(_call(span))
-        if ours is None:
+    for span in sorted(extra, key=lambda s: s.start_ns):
+        ours = calls.get(_call(span)) or _call_within(span, timed, {*moved.values()})
+        if ours is None or span.span_id in spans:
             spans.setdefault(span.span_id, span)
             continue
         moved[span.span_id] = ours
@@ -104,6 +111,61 @@ def _merge(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> dict[st
             parent = kept.parent_id
         spans[ours] = replace(kept, parent_id=parent, attributes=attributes)
     return moved
+
+
+def _call_within(span: SpanRecord, calls: Sequence[SpanRecord], met: set[str]) -> str | None:
+    """Our call that a chat span without a response id is about: one that was made during it.
+
+    Where there are several, the first that no other span was about.
+    """
+    if span.attributes.get(names.OPERATION) != names.CHAT or _call(span):
+        return None
+    first, last = span.start_ns - _SLACK_NS, span.end_ns + _SLACK_NS
+    inside = [c for c in calls if first <= c.start_ns and c.end_ns <= last]
+    if len(inside) > 1:
+        inside = [c for c in sorted(inside, key=lambda c: c.start_ns) if c.span_id not in met]
+    return inside[0].span_id if inside else None
+
+
+def _one_span_an_agent_run(
+    spans: dict[str, SpanRecord],
+    moved: dict[str, str],
+    own: Sequence[SpanRecord],
+    extra: Sequence[SpanRecord],
+) -> None:
+    """Leave out spans of ours for agents whose runs a framework has traced.
+
+    One agent below ours that has no other is our root; of several our root is the workflow.
+    """
+    root = own[0]
+    traced = {s.span_id for s in extra if s.attributes.get(names.OPERATION) == names.INVOKE_AGENT}
+    if not traced:
+        return
+    parents = {moved.get(s.parent_id or "", s.parent_id) for s in spans.values()}
+    for span in own[1:]:
+        agent = span.attributes.get(names.OPERATION) == names.INVOKE_AGENT
+        if agent and span.span_id not in parents:
+            del spans[span.span_id]
+    if root.attributes.get(names.OPERATION) != names.INVOKE_AGENT:
+        return
+    top = [i for i in traced if not _has_above(spans, spans[i], traced)]
+    if len(top) == 1:
+        inner = spans.pop(top[0])
+        moved[top[0]] = root.span_id
+        spans[root.span_id] = replace(root, attributes={**inner.attributes, **root.attributes})
+    else:
+        spans[root.span_id] = as_workflow(root)
+
+
+def _has_above(spans: dict[str, SpanRecord], span: SpanRecord, wanted: set[str]) -> bool:
+    seen = {span.span_id}
+    parent = span.parent_id
+    while parent in spans and parent not in seen:
+        if parent in wanted:
+            return True
+        seen.add(parent)
+        parent = spans[parent].parent_id
+    return False
 
 
 def _call(span: SpanRecord) -> str:

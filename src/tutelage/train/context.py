@@ -255,8 +255,8 @@ class Context:
                 listener(rollout)
 
         def keep(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
-            self.writer.submit([rollout])
             self.writer.submit_spans(self.folder.name, spans)
+            self.writer.submit([rollout])
 
         sources: dict[str, tuple[NativeEngine, Policy]] = {
             resource: (self._engine(invariant, name), self._policy_of(name))

@@ -1,0 +1,96 @@
+"""A span without what people and models said: what goes to a collector unless content is asked for.
+
+Instrumentations write prompts, completions, arguments and results under names of their own, and
+errors quote them. So nothing is taken out by name: a span keeps what is on a list, which is
+structure, counts and names that a program gave, and loses everything else. `export.py` and
+`store/export.py` call this.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from tutelage.tracing import names
+from tutelage.tracing.records import SpanEvent, SpanRecord
+
+_TEXTS = frozenset({
+    names.OPERATION, names.PROVIDER, names.AGENT, names.CONVERSATION, names.REQUEST_MODEL,
+    names.RESPONSE_ID, names.RESPONSE_MODEL, names.FINISH_REASONS, names.TOOL, names.TOOL_CALL_ID,
+    names.ERROR_TYPE, names.EVALUATION_NAME, names.SCORE_LABEL, names.EXCEPTION_TYPE,
+    names.RUN_ID, names.ROLLOUT_ID, names.ATTEMPT_ID, names.TASK_ID, names.MODE, names.LABEL,
+    names.NODE, names.NODE_STATUS, names.WORKER, names.ACTION, names.POOL, names.ROUTER,
+    names.VERDICT, names.WORKFLOW, "gen_ai.agent.id", "gen_ai.tool.type", "gen_ai.output.type",
+    "gen_ai.system", "openinference.span.kind", "traceloop.span.kind", "llm.model_name",
+    "llm.provider",
+    "llm.system", "agent.name", "tool.name", "http.request.method", "server.address",
+})  # fmt: skip
+"""Attributes whose text a program chose, not a person or a model."""
+_RESOURCE = ("service.", "telemetry.", "tutelage.")
+_LONGEST = 128
+_ONE_WORD = re.compile(r"[\w.:/@+-]{1,64}")
+_FEW_WORDS = re.compile(r"[\w.:/@-]{1,64}( [\w.:/@-]{1,64}){0,2}")
+_KEY = re.compile(r"[\w.:/-]{1,100}")
+_NAMED_BY = {
+    names.INVOKE_AGENT: names.AGENT,
+    names.INVOKE_WORKFLOW: names.WORKFLOW,
+    names.CHAT: names.REQUEST_MODEL,
+    names.EXECUTE_TOOL: names.TOOL,
+}
+UNNAMED = "span"
+
+
+def without_content(span: SpanRecord) -> SpanRecord:
+    """The span with its times, its place in the tree, numbers, and texts that are on the list."""
+    attributes = _kept(span.attributes)
+    resource = {k: v for k, v in _kept(span.resource, all_texts=True).items() if _shared(k)}
+    return replace(
+        span,
+        name=_name(span.name, attributes),
+        attributes=attributes,
+        events=tuple(
+            SpanEvent(_few_words(event.name), event.time_ns, _kept(event.attributes))
+            for event in span.events
+        ),
+        status_message="",
+        resource=resource,
+    )
+
+
+def _shared(name: str) -> bool:
+    return name.startswith(_RESOURCE)
+
+
+def _name(name: str, attributes: Mapping[str, Any]) -> str:
+    """The name that the conventions ask for, else one that a program may have chosen."""
+    operation = attributes.get(names.OPERATION)
+    if not isinstance(operation, str):
+        return _few_words(name)
+    what = attributes.get(_NAMED_BY.get(operation, ""))
+    return f"{operation} {what}" if isinstance(what, str) else operation
+
+
+def _few_words(name: str) -> str:
+    return name if _FEW_WORDS.fullmatch(name) else UNNAMED
+
+
+def _kept(attributes: Mapping[str, Any], *, all_texts: bool = False) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in attributes.items():
+        if not _KEY.fullmatch(name):
+            continue
+        text = all_texts or name in _TEXTS
+        if isinstance(value, (bool, int, float)) or (text and _short(name, value)):
+            found[name] = value
+    return found
+
+
+def _short(name: str, value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(_short(name, item) for item in cast("list[Any]", value))
+    if not isinstance(value, str) or len(value) > _LONGEST or not value.isprintable():
+        return False
+    # A model that calls a tool writes its name, and may write anything there; so may an error.
+    return name not in (names.TOOL, names.ERROR_TYPE) or _ONE_WORD.fullmatch(value) is not None
