@@ -242,9 +242,19 @@ def test_killed_and_resumed_is_the_same_byte_for_byte(
         assert sent is None or server.counts[KEY]["rollouts"] > sent
     for name in ("lineage.jsonl", "best_prompt.txt"):
         assert (place / name).read_bytes() == (finished / name).read_bytes()
+    assert _stored(place) == _stored(finished)
     one, two = (json.loads((p / "result.json").read_text()) for p in (place, finished))
     assert one["test"] == two["test"]
     assert one["spent"] == two["spent"]
+
+
+def _stored(place: Path) -> dict[str, tuple[float | None, int]]:
+    """Every rollout of the store with its reward and how many attempts came too late."""
+    with open_store(place / "store.db") as store:
+        return {
+            r.id: (r.reward and r.reward.value, len(store.late_results(place.name, r.id)))
+            for r in store.rollouts(place.name)
+        }
 
 
 def _steps(journal: Path) -> set[str]:

@@ -200,6 +200,7 @@ class Evaluator:
                 drawn = cache_key(job.components, item, fingerprint="")
                 SLOT.set(Slot(job.candidate, item.split, item.sample, drawn))
                 episode = await self._episode(job.components, item)
+                await self._journal.recorded()
                 self._journal.put(key, episode.to_dict(), self._budget.elapsed())
                 done[key] = episode
                 self._observer.played(self._name, len(done), len(new), self._budget.spent)

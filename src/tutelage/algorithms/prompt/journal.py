@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 from tutelage.errors import RunError, StoreError
@@ -27,9 +27,16 @@ _TABLES = (
 class Journal:
     """Answers by step key. `where` None keeps them in memory, for a search that cannot resume."""
 
-    def __init__(self, where: Path | None = None) -> None:
-        """Open or make the file. Raises `StoreError`."""
-        self.where = where
+    def __init__(
+        self, where: Path | None = None, *, recorded: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Open or make the file. Raises `StoreError`.
+
+        `recorded` returns when the record of what was played so far is on the disk. It is waited
+        for before a rollout is kept here: what the journal has is not played again, so a record
+        that a kill took would be lost for good.
+        """
+        self.where, self._recorded = where, recorded
         try:
             self._db = sqlite3.connect(where or ":memory:", isolation_level=None)
             self._db.execute("PRAGMA journal_mode=WAL")
@@ -65,6 +72,11 @@ class Journal:
         """The answer under a step key, or None."""
         row = self._db.execute("SELECT payload FROM step WHERE key = ?", (key,)).fetchone()
         return None if row is None else json.loads(row[0])
+
+    async def recorded(self) -> None:
+        """Wait for the record of what was played so far. Raises `StoreError`."""
+        if self._recorded is not None:
+            await self._recorded()
 
     def put(self, key: str, payload: JSON, elapsed: float = 0.0) -> None:
         """Keep an answer for good. Raises `StoreError`, as for a full disk."""

@@ -33,6 +33,7 @@ from tutelage.train.prompts.plan import make_plan
 from tutelage.train.prompts.play import Records, Theatre
 from tutelage.train.prompts.setup import Setup, setup_from
 from tutelage.train.prompts.tasks import fresh
+from tutelage.train.trust import remember
 from tutelage.types import JSON, Rollout
 
 DRY = "dry-run"
@@ -59,6 +60,7 @@ async def search(
     with locked(folder):
         if not folder.config.is_file():
             write_text(folder.config, _config_text(setup))
+            remember(folder)
             record.write_tasks(folder, setup.splits)
         folder.metrics.unlink(missing_ok=True)  # a replay tells of every round again
         async with _opened(setup, folder, progress, heard) as stage:
@@ -171,7 +173,11 @@ async def _opened(
             status=RunStatus.RUNNING,
         )
         writer = last.enter_context(StoreWriter(store, also=traced))
-        journal = Journal(record.journal_file(folder))
+
+        async def recorded() -> None:
+            await asyncio.wrap_future(writer.flushed())
+
+        journal = Journal(record.journal_file(folder), recorded=recorded)
         last.callback(journal.close)
 
         def keep(rollout: Rollout) -> None:
@@ -179,7 +185,15 @@ async def _opened(
             if heard is not None:
                 heard(rollout)
 
-        records = Records(folder.name, keep, writer.submit_spans)
+        # What a killed process recorded and did not get to journal is played again.
+        left = {*store.rollout_ids(folder.name)}
+
+        def begins(rollout_id: str) -> None:
+            if rollout_id in left:
+                left.remove(rollout_id)
+                store.discard_rollout(folder.name, rollout_id)
+
+        records = Records(folder.name, keep, writer.submit_spans, begins)
         ask = _optimiser(setup, seeds)
         began = time.monotonic() - journal.elapsed()
         try:

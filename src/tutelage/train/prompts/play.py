@@ -74,6 +74,8 @@ class Records:
     run_id: str
     rollout: Callable[[Rollout], None]
     spans: Callable[[str, Sequence[SpanRecord]], None]
+    begins: Callable[[str], None] = lambda rollout_id: None
+    """Told of a rollout's identifier before it is played."""
 
 
 class _Seen:
@@ -158,6 +160,7 @@ class Theatre:
             seeds=seeds,
             label="" if slot is None else slot.candidate,
         )
+        self._records.begins(seeds.id("roll"))
         resources = _for_task(with_components(self._resources, components), task)
         meter = Meter(self._company.caps)
         seen = _Seen(self._program)
@@ -165,8 +168,8 @@ class Theatre:
 
         def keep(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
             traced.extend(spans)
-            self._records.rollout(rollout)
             self._records.spans(self._records.run_id, spans)
+            self._records.rollout(rollout)
 
         runner = LiveRunner(
             seen,
