@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Torch keeps the last thousand kernels that it compiled: 300 MB in a process that trains much.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+# Which runs were begun here is noted outside of their folders.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="tutelage-test-state-")
 # pytest-xdist sets the width of its terminal; what is tested is what a pipe gets.
 os.environ.pop("COLUMNS", None)
 

@@ -12,7 +12,7 @@ import pytest
 
 from tutelage.config import Resolved
 from tutelage.errors import ModelError
-from tutelage.train.folder import RunFolder
+from tutelage.train.folder import RunFolder, fresh_name
 from tutelage.train.progress import Progress
 
 from .conftest import Fake, Tutelage
@@ -94,6 +94,36 @@ def test_runs_are_named_after_the_experiment_or_the_recipe(
     assert seen["folder"].name.startswith("math-")
     tutelage("train", "math", "trainer.experiment_name=a/b")
     assert seen["folder"].name.startswith("a-b-")
+
+
+def test_a_name_that_exists_is_not_begun_again_without_a_word(
+    tutelage: Tutelage, seen: dict[str, Any]
+) -> None:
+    """Unfinished and the same, it is gone on with; else the ways on are told."""
+    named = ("train", "math", "trainer.experiment_name=mine", "--seed", "3")
+    assert tutelage(*named).exit_code == 0
+    (first,) = Path("runs").iterdir()
+    again = tutelage(*named)
+    assert f"Going on with {first}" in again.stderr
+    refused = tutelage(*named, "lr=0.5")
+    assert refused.exit_code == 2
+    assert "trainer.experiment_name='mine' already, of another configuration" in refused.stderr
+    assert f"tutelage resume {first}" in refused.stderr
+    (first / "result.json").write_text('{"status": "finished"}')
+    done = tutelage(*named)
+    assert done.exit_code == 2
+    assert f"already, finished, in '{first}'" in done.stderr
+    for way in ("give another name", f"model.path={first}/policy", "trainer.resume_mode=disable"):
+        assert way in done.stderr
+    assert [*Path("runs").iterdir()] == [first]
+    assert tutelage(*named, "trainer.resume_mode=disable").exit_code == 0
+    assert len([*Path("runs").iterdir()]) == 2
+    assert tutelage(*named, "--output", "elsewhere").exit_code == 0
+
+
+def test_two_runs_of_one_second_have_two_folders(tmp_path: Path) -> None:
+    names = {fresh_name("math", tmp_path / "runs", claim=True) for _ in range(5)}
+    assert len(names) == 5
 
 
 def test_the_console_logger_is_the_display(tutelage: Tutelage, seen: dict[str, Any]) -> None:

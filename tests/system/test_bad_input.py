@@ -278,8 +278,6 @@ def test_a_named_run_that_was_cut_off_goes_on_where_no_folder_is_given(
     again = tutelage(*args).check()
     assert f"Going on with {folder.relative_to(tutelage.cwd)}" in again.err
     assert json.loads((folder / "result.json").read_text())["status"] == "finished"
-    # What is finished is not gone on with.
-    more = tutelage.start(*args)
-    assert more.until(lambda: more.says("measure before"))
-    more.kill()
-    assert len(list((tutelage.cwd / "runs").iterdir())) == 3
+    # What is finished is neither gone on with nor begun again without a word.
+    assert "of the name trainer.experiment_name='mine' already" in tutelage(*args).check(2).err
+    assert len(list((tutelage.cwd / "runs").iterdir())) == 2

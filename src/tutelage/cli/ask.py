@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from tutelage.cli.options import Trust
+
 
 def ask(
     target: Annotated[
@@ -21,6 +23,7 @@ def ask(
     ] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
+    trust: Trust = False,
 ) -> None:
     """Ask a trained agent a question and show its turns, tool calls and answer."""
     from tutelage.cli.console import output, waiting
@@ -33,7 +36,14 @@ def ask(
     with waiting("loading the model ..."):
         from tutelage.train.targets import ask as play
 
-        rollout = play(target, question, tools=names(tools), temperature=temperature, seed=seed)
+        rollout = play(
+            target,
+            question,
+            tools=names(tools),
+            temperature=temperature,
+            seed=seed,
+            trust=trust,
+        )
     show_rollout(output(), rollout, graded=False)
     if rollout.last.failure is not None:
         raise typer.Exit(1)

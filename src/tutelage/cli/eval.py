@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tutelage.cli.options import Trust
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -54,6 +56,7 @@ def evaluate(
     otlp: Annotated[
         str | None, typer.Option(metavar="URL", help="Collector that traces are sent to.")
     ] = None,
+    trust: Trust = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure a run's policy, or any model, on tasks."""
@@ -81,6 +84,7 @@ def evaluate(
             limit=limit,
             seed=seed,
             progress=display,
+            trust=trust,
         )
     finally:
         display.finish()

@@ -69,10 +69,18 @@ def export(
         typer.echo(f"{count} rows in {out}", err=True)
 
 
-def _tools(folder: RunFolder, fmt: str) -> tuple[ToolSpec, ...]:
-    """The tools that the run's agent was told of; whole records need none."""
+def _tools(folder: RunFolder, fmt: str) -> tuple[ToolSpec, ...] | None:
+    """The tools that the run's agent was told of; whole records need none.
+
+    None where they are in files or behind commands: an export runs no code that a run names, and
+    takes what the record of the calls says.
+    """
     if fmt != "sft":
         return ()
+    from tutelage.train.trust import code_of
+
+    if code_of(folder):
+        return None
     from tutelage.config import Resolved
     from tutelage.train.prompts.record import is_prompt_run, told_tools
     from tutelage.train.setting import load_tools

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Run code that the run names, also when it is somebody else's."),
+]
+
 
 def names(text: str | None) -> list[str] | None:
     """`a, b` as a list; None when the option was not given, an empty list for an empty text."""

@@ -123,7 +123,7 @@ def run(
     # Paths are kept whole, so that a resume finds them from wherever it is started.
     options = {k: str(v.resolve()) if isinstance(v, Path) else v for k, v in given.items()}
     prepared = _prepare(options)
-    folder = create(output or fresh_name(RECIPE))
+    folder = create(output or fresh_name(RECIPE, claim=True))
     write_json(folder.config, {"config": {"recipe": RECIPE, **options}})
     write_json(folder.path / PLAN, plan_json(prepared[0]))
     _finish(folder, options, prepared, otlp, as_json)

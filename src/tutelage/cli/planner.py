@@ -152,7 +152,7 @@ def run_planner(request: Request, output: str | None, *, live: bool = True) -> N
     from tutelage.train.folder import RunFolder, create, fresh_name
     from tutelage.train.planner import job
 
-    place = fresh_name(RECIPE) if output is None else Path(output)
+    place = fresh_name(RECIPE, claim=True) if output is None else Path(output)
     folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
     _run(folder, lambda progress: job.run(request, folder, progress), live=live)
 

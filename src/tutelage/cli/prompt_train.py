@@ -105,7 +105,7 @@ def train_prompts(
     if dry:
         _dry_run(setup)
         return
-    place = Path(config.output) if config.output is not None else fresh_name(recipe)
+    place = Path(config.output) if config.output is not None else fresh_name(recipe, claim=True)
     folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
     _check_same(config, folder)
     _run(folder, lambda display: _search(setup, folder, display), setup)

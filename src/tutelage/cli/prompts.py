@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tutelage.cli.options import Trust
 from tutelage.errors import RunError
 
 if TYPE_CHECKING:
@@ -86,13 +87,16 @@ def confirm(
         list[str] | None,
         typer.Option(metavar="FILE", help="Fresh test tasks; generated ones need none."),
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Seed against best on fresh sealed tasks; the look is counted."""
     from tutelage.cli.console import messages, output, waiting
     from tutelage.cli.prompt_view import PromptDisplay, show_sealed
     from tutelage.train.prompts import job
+    from tutelage.train.trust import check_trusted, code_of
 
     folder = _folder(run)
+    check_trusted(folder, code_of(folder), trust=trust)
     display = PromptDisplay(messages())
     with waiting("playing fresh tasks ..."):
         told = job.confirm(folder, display, test or ())

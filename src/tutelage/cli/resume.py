@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from tutelage.cli.options import Trust
 from tutelage.errors import ConfigError
 
 
@@ -22,6 +23,7 @@ def resume(
             help="Prompt searches: go on although agent, grader, model or tasks have changed.",
         ),
     ] = False,
+    trust: Trust = False,
 ) -> None:
     """Go on with a run that was stopped or killed."""
     from tutelage.cli.job import run_job
@@ -33,8 +35,10 @@ def resume(
     from tutelage.train.folder import find
     from tutelage.train.planner.setup import is_planner_run
     from tutelage.train.prompts.record import is_prompt_run
+    from tutelage.train.trust import check_trusted, code_of
 
     folder = find(run)
+    check_trusted(folder, code_of(folder), trust=trust)
     if is_prompt_run(folder):
         resume_prompts(folder, allow_changes)
         return

@@ -110,7 +110,7 @@ def _train(resolved: Resolved) -> None:
     from tutelage.cli.job import run_job
     from tutelage.train import jobs
     from tutelage.train.folder import RunFolder, create
-    from tutelage.train.places import interrupted
+    from tutelage.train.places import check_name_is_new, interrupted
 
     live = "console" in resolved.config.trainer.logger
     # The job itself notes the warnings where the progress is shown.
@@ -120,6 +120,8 @@ def _train(resolved: Resolved) -> None:
     if place is not None:
         typer.echo(f"Going on with {place}, which was cut off", err=True)
     else:
+        if resolved.config.output is None:
+            check_name_is_new(resolved)
         place = _place(resolved.config)
     folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
     run_job(folder, lambda progress: jobs.train(resolved, folder, progress), live=live)
@@ -206,4 +208,4 @@ def _place(config: RunConfig) -> Path:
         return Path(config.output)
     # A name with a slash would make folders below `runs/` that no verb looks into.
     name = (config.trainer.experiment_name or config.recipe).replace("/", "-")
-    return fresh_name(name)
+    return fresh_name(name, claim=True)

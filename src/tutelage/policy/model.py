@@ -241,7 +241,7 @@ def load_codec(path: str, *, template: str | None = None) -> tuple[PretrainedCon
     if not Path(path).exists() and path.count("/") != 1:
         raise ModelError(f"there is no folder {path!r}, and it is no hub name such as org/model")
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         tokenizer = _tokenizer(path)
     except Exception as error:  # a broken file comes out of transformers as almost anything
         told = str(error) if isinstance(error, (OSError, ValueError)) else repr(error)
@@ -274,7 +274,7 @@ def load(path: str, *, device: torch.device | None = None, template: str | None 
     try:
         with _quiet_transformers():
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                path, dtype=torch.float32, output_loading_info=True
+                path, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
             )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"cannot load the weights of {path!r}: {error}") from error
@@ -293,7 +293,9 @@ def _tokenizer(path: str) -> Any:
 
     declared = get_tokenizer_config(path).get("tokenizer_class")
     own = declared in ("TokenizersBackend", "PreTrainedTokenizerFast")
-    tokenizer: Any = (PreTrainedTokenizerFast if own else AutoTokenizer).from_pretrained(path)
+    kind = PreTrainedTokenizerFast if own else AutoTokenizer
+    tokenizer: Any = kind.from_pretrained(path, trust_remote_code=False)
+    tokenizer.init_kwargs.pop("trust_remote_code", None)
     for how_it_was_loaded in ("is_local", "local_files_only"):
         # Else it would be saved with the tokenizer, and a policy would tell whether it was resumed.
         tokenizer.init_kwargs.pop(how_it_was_loaded, None)

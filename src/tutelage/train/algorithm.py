@@ -52,9 +52,13 @@ class RL:
         `steps`, `minutes`, `seed`, `level`.
         """
         from tutelage.train import jobs
+        from tutelage.train.places import check_name_is_new
 
         resolved = self.resolve(recipe, **flags)
-        folder = create(Path(output) if output is not None else fresh_name(recipe))
+        if output is None:
+            check_name_is_new(resolved)
+        place = Path(output) if output is not None else fresh_name(recipe, claim=True)
+        folder = create(place)
         return jobs.train(resolved, folder, progress or Silent())
 
     def __repr__(self) -> str:

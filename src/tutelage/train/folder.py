@@ -174,11 +174,25 @@ def every(runs: Path = RUNS) -> list[RunFolder]:
     return [RunFolder(p) for p in folders]
 
 
-def fresh_name(recipe: str, runs: Path = RUNS) -> Path:
-    """A path for a new run: recipe, date, and a number where that is taken."""
+def fresh_name(recipe: str, runs: Path = RUNS, *, claim: bool = False) -> Path:
+    """A path for a new run: recipe, date, and a number where that is taken.
+
+    With `claim` the folder is made, so that nobody who asks in the same second gets it too.
+    """
     base = f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
     names = (base if i == 0 else f"{base}-{i}" for i in range(1000))
-    return next(runs / n for n in names if not (runs / n).exists())
+    for path in (runs / name for name in names):
+        try:
+            if claim:
+                path.mkdir(parents=True)
+            elif path.exists():
+                continue
+        except FileExistsError:
+            continue
+        except OSError:
+            pass  # whoever makes the run there says why it cannot be
+        return path
+    raise RunError(f"there is no free name for a run in {str(runs)!r}; give one: --output")
 
 
 def write_text(path: Path, text: str) -> None:

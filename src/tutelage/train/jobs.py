@@ -38,6 +38,7 @@ from tutelage.train.rl import run_rl
 from tutelage.train.setting import Setting, prepare
 from tutelage.train.sft import Preview, prepare_sft, preview, run_sft
 from tutelage.train.supervised import run_cold_start, run_control
+from tutelage.train.trust import remember
 from tutelage.types import Mode, Rollout
 
 Phase = tuple[str, Callable[[Context], None]]
@@ -74,6 +75,7 @@ def train(
         if given is not None:
             record(folder, given, setting.tasks.splits)
         write_text(folder.config, resolved.to_json())
+        remember(folder)
         write_json(folder.conditions, machine.conditions(setting.choice))
         if resolved.config.model.path is None:
             setting.policy.save(_initial(folder), replace=True)

@@ -84,11 +84,41 @@ def interrupted(resolved: Resolved) -> Path | None:
             same = not changed_sections(resolved, folder)
         except (OSError, ValueError, TutelageError):
             continue  # a run of another version, or being written
-        if not same or not checkpoint.complete(folder):
+        if not same:
             continue
         if (folder.read_result() or {}).get("status") != "finished" and is_free(folder):
             return folder.path
     return None
+
+
+def check_name_is_new(resolved: Resolved) -> None:
+    """Raise `RunError` where a run below `runs/` has the name of this one.
+
+    With `trainer.resume_mode=disable` it begins anew, in a folder of its own.
+    """
+    trainer = resolved.config.trainer
+    name = trainer.experiment_name
+    if name is None or trainer.resume_mode != "auto":
+        return
+    for folder in every():
+        try:
+            before = Resolved.from_json(folder.config.read_text()).config
+        except (OSError, ValueError, KeyError, TypeError, TutelageError):
+            continue  # of another kind or version
+        if before.trainer.experiment_name != name:
+            continue
+        finished = (folder.read_result() or {}).get("status") == "finished"
+        state = "finished" if finished else "of another configuration, or at work"
+        further = (
+            f"train its policy further: model.path={folder.policy}"
+            if finished
+            else f"go on with it as it is: tutelage resume {folder.path}"
+        )
+        raise RunError(
+            f"there is a run of the name trainer.experiment_name={name!r} already, {state}, in "
+            f"{str(folder.path)!r}; give another name, {further}, or begin anew beside it: "
+            "trainer.resume_mode=disable"
+        )
 
 
 def changed_sections(resolved: Resolved, folder: RunFolder) -> list[str]:

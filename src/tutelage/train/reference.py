@@ -118,7 +118,7 @@ def check_vocabulary(policy: Policy, path: str, key: str) -> None:
         if (Path(path) / "tokenizer.json").is_file():
             other: Any = PreTrainedTokenizerFast(tokenizer_file=str(Path(path) / "tokenizer.json"))
         else:
-            other = AutoTokenizer.from_pretrained(path)
+            other = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except Exception as error:  # a broken file comes out of transformers as almost anything
         raise ModelError(f"{key}={path!r}: its tokenizer cannot be read: {error}") from error
     if other.get_vocab() != policy.codec.tokenizer.get_vocab():

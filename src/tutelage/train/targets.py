@@ -28,6 +28,7 @@ from tutelage.tools.registry import resolve_tools
 from tutelage.train.folder import RunFolder, find
 from tutelage.train.progress import Progress
 from tutelage.train.setting import load_tools
+from tutelage.train.trust import check_trusted
 from tutelage.types import Rollout, Task
 
 SERVED_LENGTH = 4096
@@ -45,10 +46,13 @@ def evaluate(
     limit: int | None,
     seed: int,
     progress: Progress,
+    trust: bool = False,
 ) -> Evaluation:
     """Play the tasks of `tests` with a run's or a model's policy.
 
     `success` is what `reward.success` is; without it the run's holds, with the run's own reward.
+
+    Raises `ConfigError` where code that a run of somebody else names would be run, unless `trust`.
     """
     rows: list[Task] = [task for path in tests for task in Dataset.load(path)]
     tasks = Dataset(rows[:limit] if limit else rows)
@@ -59,10 +63,12 @@ def evaluate(
             f"{target!r} is a model, not a run, so it has no reward of its own: name one with "
             "--reward NAME or --reward FILE.py:function"
         )
+    if run is not None and reward is None:
+        check_trusted(run[0], [name], trust=trust)
     grader, rule = resolve_reward(name), _rule(success)
     if rule is None and run is not None and reward in (None, run[1].agent.reward_name):
         rule = Success.of(run[1].reward.success)
-    subject = _subject(target, run, tools)
+    subject = _subject(target, run, tools, trust)
     total, done = len(tasks) * samples, 0
 
     def count(_: Rollout) -> None:
@@ -93,10 +99,16 @@ def _rule(text: str | None) -> Success | None:
 
 
 def ask(
-    target: str, question: str, *, tools: Sequence[str] | None, temperature: float, seed: int
+    target: str,
+    question: str,
+    *,
+    tools: Sequence[str] | None,
+    temperature: float,
+    seed: int,
+    trust: bool = False,
 ) -> Rollout:
-    """Play one question with a run's or a model's policy."""
-    subject = _subject(target, _run_of(target), tools)
+    """Play one question with a run's or a model's policy; `trust` as for `evaluate`."""
+    subject = _subject(target, _run_of(target), tools, trust)
     return ask_question(subject, question, temperature=temperature, seed=seed)
 
 
@@ -135,7 +147,10 @@ def _run_of(target: str) -> tuple[RunFolder, RunConfig] | None:
 
 
 def _subject(
-    target: str, run: tuple[RunFolder, RunConfig] | None, tools: Sequence[str] | None
+    target: str,
+    run: tuple[RunFolder, RunConfig] | None,
+    tools: Sequence[str] | None,
+    trust: bool = False,
 ) -> Subject:
     chosen = resolve_tools(tools) if tools is not None else None
     if run is None:
@@ -146,6 +161,8 @@ def _subject(
             f"the run {folder.name!r} has no final policy yet; finish it first: "
             f"tutelage resume {folder.path}"
         )
+    if chosen is None:
+        check_trusted(folder, config.agent.tools or (), trust=trust)
     return Subject(
         policy=load(str(folder.policy)),
         tools=load_tools(config) if chosen is None else chosen,

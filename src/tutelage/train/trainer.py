@@ -36,6 +36,7 @@ from tutelage.train.algorithm import RL, SFT
 from tutelage.train.callbacks import Callback, Watch
 from tutelage.train.folder import RunFolder, create, fresh_name
 from tutelage.train.given import AGENT_REWARD, Given, task_files
+from tutelage.train.places import check_name_is_new
 from tutelage.train.progress import Progress, Silent
 from tutelage.train.prompts.api import PROMPT_ALGORITHMS, Call, search_agent, try_agent
 from tutelage.train.result import DevReport, TrainingResult, read_result
@@ -153,7 +154,9 @@ class Trainer:
         if not isinstance(self.algorithm, RL):
             call = self._search_call(self.algorithm, agent, train_dataset, val_dataset)
             return await search_agent(call)
-        plan = self._plan(agent, train_dataset, val_dataset)
+        plan = self._plan(agent, train_dataset, val_dataset, claim=True)
+        if self.output_dir is None:
+            check_name_is_new(plan.resolved)
         async with self._stage(plan) as stage:
             work = asyncio.ensure_future(asyncio.to_thread(self._job, plan, stage))
             try:
@@ -244,8 +247,15 @@ class Trainer:
             "command line --dry-run does it for prompt searches"
         )
 
-    def _plan(self, agent: Any, train_dataset: Tasks | None, val_dataset: Tasks | None) -> _Plan:
-        """Check everything that can be checked without a model."""
+    def _plan(
+        self,
+        agent: Any,
+        train_dataset: Tasks | None,
+        val_dataset: Tasks | None,
+        *,
+        claim: bool = False,
+    ) -> _Plan:
+        """Check everything that can be checked without a model; `claim` makes a new folder."""
         program = as_program(agent)
         given = {**program.own_resources(), **self.resources}
         if not any(isinstance(v, LLM) and not v.tokenizer_only for v in given.values()):
@@ -278,7 +288,7 @@ class Trainer:
                 )
         elif train is None and (val is not None or test is not None):
             raise ConfigError("val_dataset and test_dataset need a train_dataset as well")
-        place = self.output_dir or fresh_name("agent")
+        place = self.output_dir or fresh_name("agent", claim=claim)
         folder = model_folder(resources[cast("str", found.main)])
         resolved = self._resolve(train, test, place, folder)
         return _Plan(resolved, place, program, resources, found, train, val, test, self._policies)

@@ -93,7 +93,7 @@ async def search_agent(call: Call) -> PromptResult:
     """
     progress = Watch(call.progress, call.callbacks)
     setup = make_setup(call, progress)
-    place = call.output or fresh_name("prompt")
+    place = call.output or fresh_name("prompt", claim=True)
     folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
     progress.start(f"prompt search, {setup.algorithm.name}", setup.facts)
     progress.phase("search")
