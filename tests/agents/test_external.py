@@ -30,7 +30,7 @@ def context(**env: str) -> RolloutContext:
         mode=Mode.VAL,
         step=0,
         resources=NamedResources(main=LLM("label", model="main")),
-        deadline=time.monotonic() + 60,
+        limit=60,
         policy="main",
         env=env,
     )

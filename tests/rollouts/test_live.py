@@ -15,13 +15,14 @@ from live_parts import echo, play, specs
 
 from tutelage import LitAgent, emit_reward, rollout
 from tutelage.agents.context import current_rollout
+from tutelage.engine.driver import EngineDriver
 from tutelage.errors import EngineError, TutelageError
 from tutelage.gateway import Gateway
 from tutelage.policy.codec import Codec
 from tutelage.resources import LLM, NamedResources
 from tutelage.rewards import reward
 from tutelage.rollouts.rows import build_rows
-from tutelage.testing import ScriptedEngine
+from tutelage.testing import ScriptedEngine, tiny_engine
 from tutelage.tools import ToolError
 from tutelage.tracing import span
 from tutelage.types import FailureCause, Mode, Rollout, RolloutStatus
@@ -275,16 +276,10 @@ async def test_a_reward_that_comes_after_the_end_is_refused(gateway: Gateway, co
 # ---------------------------------------------------------------- bad agents
 
 
-async def test_a_hanging_agent_is_stopped_and_its_call_is_cancelled(
+async def test_a_hanging_agent_is_stopped_with_what_it_did_so_far(
     gateway: Gateway, codec: Codec
 ) -> None:
     cleaned: list[str] = []
-    stuck = asyncio.Event()
-
-    async def never(request: Any) -> str:
-        stuck.set()
-        await asyncio.sleep(3600)
-        return "x"
 
     async def agent(task: Any, llm: LLM, rollout: Any) -> float:
         if task["id"] != "t1":
@@ -292,20 +287,93 @@ async def test_a_hanging_agent_is_stopped_and_its_call_is_cancelled(
         assert 0 < rollout.remaining <= 0.3
         try:
             await llm.chat(task["question"])
+            await asyncio.sleep(3600)
         finally:
             cleaned.append(task["id"])
             assert rollout.cancelled
         return 1.0
 
-    engine = ScriptedEngine(codec, never)
-    played = await play(gateway, codec, agent, 3, engine=engine, timeout=0.3)
+    limits: dict[str, Any] = {"timeout": 0.3, "failure_reward": -1.0}
+    played = await play(gateway, codec, agent, 3, **limits)
     assert [cause(r) for r in played] == [None, CAUSES.TIMEOUT, None]
-    assert value(played[1]) == 0.0
+    assert value(played[1]) == -1.0
     assert cleaned == ["t1"]
-    assert len(engine.requests) == 1
+    assert len(played[1].last.calls) == 1
     failure = played[1].last.failure
     assert failure is not None
     assert "0.3 seconds" in failure.message
+
+
+@pytest.mark.parametrize("how", ["awaited", "in a thread", "over HTTP"])
+async def test_waiting_for_a_model_costs_an_agent_none_of_its_time(
+    how: str, gateway: Gateway, codec: Codec
+) -> None:
+    """Each call takes longer than the whole rollout may, and two agents wait for a slot."""
+
+    async def slow(request: Any) -> str:
+        await asyncio.sleep(2.0)
+        return "x"
+
+    async def agent(task: Any, llm: LLM) -> float:
+        if how == "awaited":
+            return float((await llm.chat(task["question"])).reply.content == "x")
+        return float(await ask_http(llm, task["question"]) == "x")
+
+    def sync(task: Any, llm: LLM) -> float:
+        return float(asyncio.run(llm.chat(task["question"])).reply.content == "x")
+
+    played = await play(
+        gateway,
+        codec,
+        sync if how == "in a thread" else agent,
+        2,
+        engine=ScriptedEngine(codec, slow),
+        timeout=1.5,
+        group_deadline=1.4,
+    )
+    assert [cause(r) for r in played] == [None, None]
+    assert [value(r) for r in played] == [1.0, 1.0]
+
+
+async def test_a_timeout_over_the_real_engine_frees_the_slot(gateway: Gateway, tiny: Any) -> None:
+    policy = tiny("qwen2")
+
+    async def hang(task: Any, llm: LLM) -> float:
+        await llm.chat(task["question"])
+        await asyncio.sleep(3600 if task["id"] in ("t0", "t1", "t2") else 0)
+        return 1.0
+
+    engine = EngineDriver(tiny_engine(policy, slots=2, invariant=True), "free")
+    played = await play(gateway, policy.codec, hang, 6, engine=engine, timeout=0.5, concurrency=2)
+    assert [cause(r) for r in played] == [CAUSES.TIMEOUT] * 3 + [None] * 3
+
+
+async def test_conversations_that_keep_every_slot_from_one_another_fail_as_the_engine_does(
+    gateway: Gateway, tiny: Any
+) -> None:
+    """No deadline ends that: nobody's own time runs while everybody waits for a slot."""
+    policy = tiny("qwen2")
+    both = asyncio.Event()
+    inside: list[str] = []
+
+    async def two(task: Any, rollout: Any) -> float:
+        await rollout.llm().chat(task["question"])
+        inside.append(task["id"])
+        if len(inside) == 2:
+            both.set()
+        await both.wait()
+        with rollout.agent("other"):
+            await rollout.llm().chat(task["question"])
+        return 1.0
+
+    engine = EngineDriver(tiny_engine(policy, slots=2, invariant=True), "free")
+    played = await asyncio.wait_for(
+        play(gateway, policy.codec, two, 2, engine=engine, attempts=1), 120
+    )
+    failure = played[0].last.failure
+    assert failure is not None
+    assert failure.cause is CAUSES.ENGINE_ERROR
+    assert "idle conversations keep all 2 slots" in failure.message
 
 
 async def test_an_agent_that_will_not_go_is_left_behind_and_can_do_no_harm(
@@ -582,6 +650,23 @@ async def test_a_group_closes_at_its_deadline(gateway: Gateway, codec: Codec) ->
     played = await play(gateway, codec, agent, 2, group_deadline=0.2)
     assert [cause(r) for r in played] == [None, CAUSES.CANCELLED]
     assert played[1].reward is None
+    failure = played[1].last.failure
+    assert failure is not None
+    assert "its group closed without it after 0.2 seconds" in failure.message
+
+
+async def test_a_groups_deadline_is_for_training_alone(gateway: Gateway, codec: Codec) -> None:
+    """A held-out task has its own timeout, and what fails there counts as a failure."""
+
+    async def agent(task: Any) -> float:
+        await asyncio.sleep(3600 if task["id"] == "t1" else 0)
+        return 1.0
+
+    chosen = specs(2, mode=Mode.VAL)
+    limits: dict[str, Any] = {"group_deadline": 0.2, "timeout": 0.4}
+    played = await play(gateway, codec, agent, chosen=chosen, **limits)
+    assert [cause(r) for r in played] == [None, CAUSES.TIMEOUT]
+    assert value(played[1]) == 0.0
 
 
 # ---------------------------------------------------------------- which agent, which model

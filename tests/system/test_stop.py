@@ -93,7 +93,7 @@ def calculator(expression: str) -> str:
 def test_a_second_ctrl_c_insists(with_tools: Arguments, tutelage: Command) -> None:
     """The step waits for a tool that takes minutes; nobody has to."""
     (tutelage.cwd / "slow.py").write_text(SLOW_TOOL)
-    keys = {"agent.timeout": 1000, "trainer.val_before_train": "false"}
+    keys = {"trainer.val_before_train": "false"}
     args = with_tools(keys, tools="slow.py:calculator")
     job = tutelage.start(*args, SLOW="yes")
     assert job.until(lambda: job.says("reinforcement learning"))

@@ -488,3 +488,40 @@ async def test_a_program_of_another_kind_is_only_a_play(tmp_path: Path) -> None:
         Settings("play", Limits(rollouts=200)),
     )
     assert "kind" in result.components["p"]
+
+
+# ------------------------------------------------------------ failures
+
+
+@rollout
+def crashes_often(task: dict[str, Any], style: PromptTemplate) -> float:
+    """What does not crash earns less than nothing."""
+    if int(task["id"][1:]) % 2:
+        raise ValueError("no")
+    return -0.5
+
+
+def test_a_failure_counts_what_the_search_says_and_is_counted_by_cause(tmp_path: Path) -> None:
+    def searched(name: str, **search: Any) -> PromptResult:
+        result = Trainer(
+            algorithm=GRIPS(bank=("Be kind.",), steps=1),
+            train_dataset=rows(40),
+            resources={"style": PromptTemplate("Help with {task}.")},
+            output_dir=tmp_path / name,
+            search=search,
+        ).fit(crashes_often)
+        assert isinstance(result, PromptResult)
+        with open_store(tmp_path / name / "store.db") as store:
+            played = list(store.rollouts(name))
+        lost = [r for r in played if r.last.failure is not None]
+        assert result.failures == {"agent_error": len(lost)}
+        return result
+
+    plain = searched("plain")
+    (warning,) = plain.details["warnings"]
+    assert "earned -0.5, which is less than the 0 of one that fails" in warning
+    assert "set failure_reward to" in warning
+    low = searched("low", failure_reward=-1.0)
+    assert low.details["warnings"] == []
+    assert low.reward_before is not None
+    assert -1.0 < low.reward_before < -0.5

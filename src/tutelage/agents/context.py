@@ -1,6 +1,6 @@
 """What an agent knows about the rollout it plays: `rollout`, and who is calling a model just now.
 
-A `RolloutContext` is one live attempt, seen from inside: its identifiers, deadline, models, and a
+A `RolloutContext` is one live attempt, seen from inside: its identifiers, time limit, models, and a
 place for rewards and marks. Agents' code knows it as `tutelage.Rollout`; the record that is left
 when the attempt is over is `types.Rollout`. Which attempt a piece of code belongs to travels in
 context variables, so that hundreds of rollouts can share a process. `function.py` and
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
 
+from tutelage.agents.own_time import OwnTime
 from tutelage.errors import ConfigError, TutelageError
 from tutelage.resources import AGENT, LLM, MAIN_AGENT, POLICY, NamedResources, PromptTemplate
 from tutelage.types import Mode, Task, ToolResult
@@ -34,8 +35,8 @@ class RolloutContext:
     mode: Mode
     step: int
     resources: NamedResources = field(repr=False)
-    deadline: float
-    """When the attempt is stopped, on the clock of `time.monotonic()`."""
+    limit: float
+    """Seconds of its own time that the attempt has: waiting for models is not counted."""
     policy: str | None = POLICY
     """Name of the resource that is the policy."""
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
@@ -54,6 +55,8 @@ class RolloutContext:
     marked: dict[str, None] = field(default_factory=dict[str, None], repr=False)
     """Agents that are trained, once any is marked."""
     closed: bool = False
+    own_time: OwnTime = field(default_factory=OwnTime, repr=False)
+    """The clock that its limit is measured by."""
 
     @property
     def task(self) -> dict[str, Any]:
@@ -62,8 +65,14 @@ class RolloutContext:
 
     @property
     def remaining(self) -> float:
-        """Seconds until the deadline, 0 when it has passed."""
-        return max(0.0, self.deadline - time.monotonic())
+        """Seconds of its own time that are left, 0 when there are none."""
+        return max(0.0, self.limit - self.own_time.elapsed())
+
+    @property
+    def deadline(self) -> float:
+        """When it is stopped at the earliest, on the clock of `time.monotonic()`; every call to a
+        model moves it on by as long as the call takes."""
+        return time.monotonic() + self.remaining
 
     @property
     def id(self) -> str:

@@ -16,7 +16,6 @@ import os
 import pickle
 import signal
 import threading
-import time
 import traceback
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -49,10 +48,10 @@ class AgentRaisedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One rollout on its way to a worker; the deadline as seconds from now."""
+    """One rollout on its way to a worker. Its clock stays here, where its calls are seen: the
+    worker's own runs on during calls, so what is left there is what is left at least."""
 
     fields: Mapping[str, Any]
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +135,9 @@ class _Worker:
         return self._process.is_alive()
 
     async def play(self, rollout: RolloutContext) -> _Done:
-        facts = {f.name: getattr(rollout, f.name) for f in fields(rollout)}
-        facts["resources"] = _portable(rollout.resources)
-        job = _Job(facts, rollout.remaining)
+        facts = {f.name: getattr(rollout, f.name) for f in fields(rollout) if f.name != "own_time"}
+        facts |= {"resources": _portable(rollout.resources), "limit": rollout.remaining}
+        job = _Job(facts)
         try:
             answer = await call_in_thread(lambda: self._exchange(job))
         except (EOFError, OSError) as error:
@@ -194,8 +193,7 @@ def _work(pipe: Connection, lifeline: Connection, packed: bytes) -> None:
             job: _Job = pipe.recv()
         except (EOFError, OSError):
             return
-        facts: dict[str, Any] = {**job.fields, "deadline": time.monotonic() + job.seconds}
-        rollout = RolloutContext(**facts)
+        rollout = RolloutContext(**job.fields)
         done = contextvars.copy_context().run(_play, program, rollout)
         try:
             pipe.send(done)

@@ -95,7 +95,10 @@ class PromptConfig(Section):
     runners: Count | None = None
     """Rollouts played at once; null takes 8, and 64 for the embedded policy."""
     timeout: Positive = 60.0
-    """Seconds after which a rollout is stopped and counts 0."""
+    """Seconds that an agent of yours may take for a rollout, not counting those in which its calls
+    wait for a model or are sampled. The embedded agent is bounded by its turns and tokens alone."""
+    failure_reward: float = 0.0
+    """What a rollout counts that failed. Where rewards may be lower, set it to the lowest."""
     samples: Count = 1
     """Rollouts of each task; more than 1 makes sense where the agent samples."""
     temperature: NonNegative = 0.0

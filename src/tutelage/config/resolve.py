@@ -56,11 +56,13 @@ def resolve(
     flags: Mapping[str, Any] = MappingProxyType({}),
     file: Path | None = None,
     built: Built = BUILT,
+    own_agent: bool = False,
 ) -> Resolved:
     """The configuration of `tutelage train RECIPE`, checked.
 
     `flags` maps any spelling of a key to its value; None means that the flag was not given.
-    `file` is a JSON or TOML file of keys, nested or dotted. Raises `ConfigError` with every finding
+    `file` is a JSON or TOML file of keys, nested or dotted. With `own_agent` a Python agent plays
+    instead of a built-in one. Raises `ConfigError` with every finding
     and `MissingExtraError` when overrides are given and their parser is not installed.
     """
     if recipe not in RECIPES:
@@ -101,7 +103,9 @@ def resolve(
     return Resolved(
         config=config,
         origin=origin,
-        unused=unused_keys(config, machine, [key for key in leaf_fields() if key in users]),
+        unused=unused_keys(
+            config, machine, [k for k in leaf_fields() if k in users], own_agent=own_agent
+        ),
         notes=_notes(config, machine),
         warnings=(*warnings, *find_warnings(config, built)),
     )

@@ -105,11 +105,16 @@ class AgentConfig(Section):
     max_tokens_per_turn: Count = 64
     """Tokens sampled in one turn at most."""
     timeout: Positive = 60.0
-    """Seconds after which a rollout is cancelled."""
+    """Seconds that an agent of yours may take for a rollout, not counting those in which its calls
+    wait for a model or are sampled. The built-in agents are bounded by turns and tokens alone."""
+    failure_reward: float = 0.0
+    """Reward of a rollout that failed for the agent's own reasons: it raised, ran out of time, or
+    filled its context. Where rewards may be lower, set it to the lowest, or crashing pays."""
     system_prompt: str | None = None
     """System prompt; null takes the agent type's own, an empty one leaves it out."""
     group_deadline: Positive | None = None
-    """Seconds after which a task's group closes with the rollouts that ended; null never."""
+    """Like `agent.timeout`, in training: a rollout that takes longer is left out, and its task's
+    group closes with those that ended; null never."""
 
 
 class ToolsConfig(Section):

@@ -29,9 +29,15 @@ class Rule:
         return any(key == name or (name[-1] in "._" and key.startswith(name)) for name in self.keys)
 
 
-def unused_keys(config: RunConfig, machine: Machine, set_keys: Iterable[str]) -> dict[str, str]:
-    """The keys among `set_keys` that have no effect on this run, each with its first reason."""
-    rules = [rule for rule in _rules(config, machine) if rule.applies(config)]
+def unused_keys(
+    config: RunConfig, machine: Machine, set_keys: Iterable[str], *, own_agent: bool = False
+) -> dict[str, str]:
+    """The keys among `set_keys` that have no effect on this run, each with its first reason.
+
+    `own_agent` says that an agent of the user's plays, and not a built-in one.
+    """
+    known = [*_rules(config, machine), *(() if own_agent else BUILT_IN)]
+    rules = [rule for rule in known if rule.applies(config)]
     found: dict[str, str] = {}
     for key in set_keys:
         reason = next((rule.reason for rule in rules if rule.covers(key)), None)
@@ -337,6 +343,15 @@ RUN = (
         ("trainer.project_name",),
         "only wandb and mlflow file runs under a project",
         lambda config: not {"wandb", "mlflow"} & set(config.trainer.logger),
+    ),
+)
+
+BUILT_IN = (
+    Rule(
+        ("agent.timeout", "agent.group_deadline"),
+        "the built-in agents are bounded by agent.max_turns and by tokens, and each tool by its "
+        "own timeout, so that no clock decides a result",
+        _always,
     ),
 )
 

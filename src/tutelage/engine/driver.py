@@ -111,12 +111,11 @@ class EngineDriver:
         """Step until something ends, or once where somebody has to get a turn in between."""
         engine = self.engine
         ended = engine.step()
+        if self.schedule == "free" and engine.deadlocked:
+            raise EngineError(_no_slot(engine.slots))
         while self.schedule == "deterministic" and engine.busy and not ended:
             if engine.stuck:
-                raise EngineError(
-                    f"idle conversations keep all {engine.slots} slots, and everybody waits for "
-                    "one; give the engine more slots"
-                )
+                raise EngineError(_no_slot(engine.slots))
             if engine.streaming or engine.failed:
                 break
             ended = engine.step()
@@ -155,3 +154,10 @@ class EngineDriver:
             self._settle(handle, failure)
         self.engine.news()
         self.engine.failures()
+
+
+def _no_slot(slots: int) -> str:
+    return (
+        f"idle conversations keep all {slots} slots, and everybody waits for one; give the engine "
+        "more slots"
+    )

@@ -89,6 +89,17 @@ class NativeEngine:
         """Whether requests wait while none runs: idle conversations keep every slot."""
         return bool(self._pending) and self._slots.idle()
 
+    @property
+    def deadlocked(self) -> bool:
+        """Whether it is stuck for good: every attempt whose idle conversations keep the slots waits
+        for another one itself. An attempt's name is how its conversations' begin."""
+        if not self.stuck:
+            return False
+        waiting = {_attempt_of(request) for _, _, _, request in self._pending}
+        return all(
+            s.request is not None and _attempt_of(s.request) in waiting for s in self._slots.all
+        )
+
     def submit(self, request: Request, rank: int = 0) -> int:
         """Queue a request and return its handle. Of requests of equal `order` those of lower `rank`
         come first, then those that came first. Raises `ContextOverflowError` if it cannot fit."""
@@ -376,3 +387,7 @@ class NativeEngine:
         """Forget what a slot holds."""
         self._told.discard(slot)
         self._slots.clear(slot)
+
+
+def _attempt_of(request: Request) -> str:
+    return (request.session or "").partition("/")[0]

@@ -40,7 +40,7 @@ class Subject:
     max_tokens_per_turn: int = 256
     token_budget: int = 1 << 20
     max_length: int = 1024
-    timeout: float = 60.0
+    failure_reward: float = 0.0
     agent_type: str = "hf"
     system_prompt: str | None = None
 
@@ -71,7 +71,7 @@ def play(
         token_budget=subject.token_budget,
         system_prompt=subject.system_prompt,
     )
-    settings = RunnerSettings("evaluation", timeout=subject.timeout)
+    settings = RunnerSettings("evaluation", failure_reward=subject.failure_reward)
 
     async def run() -> list[Rollout]:
         runner = Runner(EngineDriver(engine), policy.codec, grader, settings)

@@ -1,10 +1,11 @@
 """The runner for any agent: hundreds of rollouts at once, whatever the agents do to themselves.
 
-Each attempt gets its own models (`models.py`), its own identity in context variables, a deadline,
-and a trace. What an agent returns or emits is its reward; what it raises, and why, stays with its
-attempt. Nothing that one agent does ends another's rollout or the run: one that hangs is cancelled
-and, when it will not go, left behind with its models shut. The built-in agents, whose schedule is a
-function of the seed, are run by `runner.py`, which this module shares its limits and retries with.
+Each attempt gets its own models (`models.py`), its own identity in context variables, a trace, and
+a deadline in its own time (`agents/own_time.py`): waiting for models costs it nothing. What an
+agent returns or emits is its reward; what it raises, and why, stays with its attempt. Nothing that
+one agent does ends another's rollout or the run: one that hangs is cancelled and, when it will not
+go, left behind with its models shut. The built-in agents, whose schedule is a function of the seed,
+are run by `runner.py`, which this module shares its limits and retries with.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from tutelage.agents.context import RolloutContext, enter
 from tutelage.agents.isolated import AgentRaisedError
+from tutelage.agents.own_time import done_within
 from tutelage.agents.program import Program
 from tutelage.errors import ContextOverflowError, EngineError, RewardError
 from tutelage.resources import NamedResources
@@ -28,9 +30,9 @@ from tutelage.rewards.function import to_reward
 from tutelage.rollouts.marks import trained
 from tutelage.rollouts.models import Models, Seat
 from tutelage.rollouts.runner import (
-    Deadlines,
     RunnerSettings,
     Spec,
+    limit_of,
     not_graded,
     play_all,
     with_retries,
@@ -82,7 +84,7 @@ class LiveRunner:
     ) -> None:
         self._program = program
         self._models, self._resources = models, resources
-        self._settings, self._deadlines = settings, Deadlines(settings)
+        self._settings = settings
         self._reward, self._policy, self._on_spans = reward, policy, on_spans
 
     async def run(
@@ -115,13 +117,13 @@ class LiveRunner:
         except EngineError as error:
             failure = Failure(FailureCause.ENGINE_ERROR, str(error), traceback.format_exc())
             return Attempt(attempt_id, number, RolloutStatus.FAILED, failure=failure)
-        limit, expired = self._deadlines.of(spec)
+        limit, expired = limit_of(spec, self._settings)
         context = self._context(spec, seat, rollout_id, attempt_id, number, limit)
         try:
             identity = Identity(self._settings.run_id, rollout_id, attempt_id)
             collect = self._on_spans is not None
             with trace_attempt(identity) if collect else nullcontext() as trace:
-                play = await self._play(context, seat, limit, expired)
+                play = await self._play(context, seat, expired)
         except BaseException:
             await asyncio.shield(seat.close())
             raise
@@ -161,25 +163,23 @@ class LiveRunner:
             mode=spec.mode,
             step=spec.step,
             resources=self._resources.replaced(seat.resources),
-            deadline=time.monotonic() + limit,
+            limit=limit,
             policy=self._policy,
             env=seat.env,
+            own_time=seat.own_time,
         )
 
-    async def _play(
-        self, context: RolloutContext, seat: Seat, limit: float, expired: Failure
-    ) -> _Play:
+    async def _play(self, context: RolloutContext, seat: Seat, expired: Failure) -> _Play:
         """Play until the agent ends or its time is up; only cancellation of the run is raised."""
         # A task of its own, so that what the agent sets in its context stays there.
         task = asyncio.create_task(_guarded(self._program, context))
         try:
-            done, _ = await asyncio.wait({task}, timeout=limit)
+            done = await done_within(task, context.own_time, context.limit)
         except asyncio.CancelledError:
             context.cancelled = context.closed = True
             await _cancel(task)
             raise
         if not done:
-            expired = _expired(expired, seat.waiting(limit))
             context.cancelled = context.closed = True
             await _cancel(task)
             if task.done():
@@ -269,13 +269,6 @@ def _with_engine(failure: Failure, engine: EngineError | None) -> Failure:
     overflow = isinstance(engine, ContextOverflowError)
     cause = FailureCause.CONTEXT_OVERFLOW if overflow else FailureCause.ENGINE_ERROR
     return Failure(cause, f"{engine} (the agent: {failure.message})", failure.traceback)
-
-
-def _expired(expired: Failure, waiting: EngineError | None) -> Failure:
-    """Why the time was up: of a server that never answered, it is not the agent's fault."""
-    if waiting is None or expired.cause is not FailureCause.TIMEOUT:
-        return expired
-    return Failure(FailureCause.ENGINE_ERROR, str(waiting))
 
 
 async def _cancel(task: asyncio.Task[Any]) -> None:

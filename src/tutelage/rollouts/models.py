@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tutelage.agents.own_time import OwnTime
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.protocol import AsyncEngine, OnToken
 from tutelage.errors import ContextOverflowError, EngineError
@@ -57,8 +58,9 @@ class Seat(Protocol):
         """The failure after which no model of this attempt answered any more."""
         ...
 
-    def waiting(self, seconds: float) -> EngineError | None:
-        """What to say after so many seconds of a server that was asked and never answered."""
+    @property
+    def own_time(self) -> OwnTime:
+        """The attempt's clock, which stands still while a call of it waits or is sampled."""
         ...
 
 
@@ -75,7 +77,7 @@ class NoModels:
 
     def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> Seat:
         """A seat without anything."""
-        return _EMPTY
+        return _Empty()
 
 
 class _Empty:
@@ -84,14 +86,11 @@ class _Empty:
     failure: EngineError | None = None
     lost: EngineError | None = None
 
-    def waiting(self, seconds: float) -> EngineError | None:
-        return None
+    def __init__(self) -> None:
+        self.own_time = OwnTime()
 
     async def close(self) -> list[Call]:
         return []
-
-
-_EMPTY = _Empty()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +117,8 @@ class Asked:
     lost: EngineError | None = None
     """The same while no answer has followed it. A prompt that is too long is none of these: the
     engine is there."""
+    own_time: OwnTime = field(default_factory=OwnTime)
+    """The attempt's clock, which stands still during them."""
 
     def answered(self) -> None:
         """A request was answered."""
@@ -169,18 +170,20 @@ class AttemptClient:
         if task is not None:
             self._running.add(task)
         ruled = self._source.sampling
+        sampling = replace(
+            sampling, temperature=ruled.temperature, top_p=ruled.top_p, top_k=ruled.top_k
+        )
         try:
-            call = await self._session.chat(
-                messages,
-                tools=tools,
-                sampling=replace(
-                    sampling, temperature=ruled.temperature, top_p=ruled.top_p, top_k=ruled.top_k
-                ),
-                agent=agent,
-                constraint=constraint,
-                seed=seed,
-                on_token=on_token,
-            )
+            with self._asked.own_time.standing_still():
+                call = await self._session.chat(
+                    messages,
+                    tools=tools,
+                    sampling=sampling,
+                    agent=agent,
+                    constraint=constraint,
+                    seed=seed,
+                    on_token=on_token,
+                )
             self._ticket_of[call.id] = ticket
             self._asked.answered()
             return call
@@ -208,12 +211,10 @@ class AttemptClient:
 class RemoteClient:
     """Another server's LLM in an attempt: recorded, never trained."""
 
-    def __init__(self, client: ChatClient, url: str, asked: Asked) -> None:
+    def __init__(self, client: ChatClient, asked: Asked) -> None:
         """`asked` is shared by all clients of the attempt."""
         self._client, self._asked = client, asked
         self._calls: list[tuple[int, Call]] = []
-        self.url, self.open = url, 0
-        """Where it is, and how many requests are under way."""
 
     async def chat(
         self,
@@ -227,31 +228,24 @@ class RemoteClient:
     ) -> Call:
         """Send one request; see `ChatClient`."""
         ticket = next(self._asked.tickets)
-        self.open += 1
         try:
-            call = await self._client.chat(
-                messages,
-                tools=tools,
-                sampling=sampling,
-                agent=agent,
-                constraint=constraint,
-                seed=seed,
-            )
+            with self._asked.own_time.standing_still():
+                call = await self._client.chat(
+                    messages,
+                    tools=tools,
+                    sampling=sampling,
+                    agent=agent,
+                    constraint=constraint,
+                    seed=seed,
+                )
         except ContextOverflowError:
             raise
         except EngineError as error:
             self._asked.failed(error)
             raise
-        finally:
-            self.open -= 1
         self._asked.answered()
         self._calls.append((ticket, replace(call, policy=None)))
         return call
-
-    @property
-    def silent(self) -> bool:
-        """Whether it was asked and has never answered."""
-        return self.open > 0 and not self._calls
 
     async def end(self) -> list[tuple[int, Call]]:
         """The calls that were answered."""
@@ -259,10 +253,15 @@ class RemoteClient:
 
 
 class LoopClient:
-    """A client that lives in another event loop, from whichever loop it is asked."""
+    """A client that lives in another event loop, from whichever loop it is asked.
 
-    def __init__(self, client: ChatClient, loop: asyncio.AbstractEventLoop) -> None:
-        self._client, self._loop = client, loop
+    The way there and back may wait for an engine that computes, so it is part of the call.
+    """
+
+    def __init__(
+        self, client: ChatClient, loop: asyncio.AbstractEventLoop, own_time: OwnTime
+    ) -> None:
+        self._client, self._loop, self._own_time = client, loop, own_time
 
     async def chat(
         self,
@@ -278,7 +277,8 @@ class LoopClient:
         work = self._client.chat(
             messages, tools=tools, sampling=sampling, agent=agent, constraint=constraint, seed=seed
         )
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        with self._own_time.standing_still():
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
 
 Remote = Callable[[str, SeedTree], ChatClient]
@@ -311,10 +311,10 @@ class PolicyModels:
             # The first one draws as the only one would; the others from streams of their own.
             branch = seeds if place == 0 else seeds.child("llm", name)
             clients[name] = AttemptClient(source, branch, f"{attempt_id}/{name}", order, asked)
-        for name, url in self.roles.remote.items():
+        for name in self.roles.remote:
             if self.remote is not None:
                 client = self.remote(name, seeds.child("llm", name))
-                clients[name] = RemoteClient(client, url, asked)
+                clients[name] = RemoteClient(client, asked)
         return _PolicySeat(self, rollout_id, attempt_id, clients, asked)
 
 
@@ -361,13 +361,10 @@ class _PolicySeat:
         """See `Seat`."""
         return self._asked.lost
 
-    def waiting(self, seconds: float) -> EngineError | None:
+    @property
+    def own_time(self) -> OwnTime:
         """See `Seat`."""
-        for client in self._clients.values():
-            if isinstance(client, RemoteClient) and client.silent:
-                told = f"the server {client.url!r} has not answered within {seconds:g} seconds"
-                return EngineError(told)
-        return None
+        return self._asked.own_time
 
     async def close(self) -> list[Call]:
         """Shut the door, and collect what came through it, in the order of time."""
@@ -398,7 +395,7 @@ class _PolicySeat:
             api_key=self._door.api_key,
             model=name,
             max_tokens=llm.max_tokens or self._models.max_tokens,
-            client=LoopClient(client, self._models.gateway.loop),
+            client=LoopClient(client, self._models.gateway.loop, self.own_time),
             trainable=False,
             frozen=False,
         )

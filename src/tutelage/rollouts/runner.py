@@ -1,15 +1,16 @@
-"""The runner: many rollouts at once in one event loop, each with a deadline, none fatal.
+"""The runner of the built-in agents: many rollouts at once in one event loop, none fatal.
 
-Every rollout is a coroutine inside the engine's schedule. A timeout cancels it; an infrastructure
-failure is retried with backoff in a new attempt; an agent's failure is recorded with its cause and
-traceback and earns the failure reward. What comes back is always one `Rollout` for each `Spec`, in
-order. The engine's schedule is `engine/driver.py`; what becomes of the calls is `rows.py`.
+Every rollout is a coroutine inside the engine's schedule. No clock ends it: it is bounded by its
+turns and tokens, and each of its tools by a timeout of its own, so a busy machine changes no
+result. An infrastructure failure is retried with backoff in a new attempt; an agent's failure is
+recorded with its cause and traceback and earns the failure reward. What comes back is always one
+`Rollout` for each `Spec`, in order. The engine's schedule is `engine/driver.py`; what becomes of
+the calls is `rows.py`; agents of the user's, which have deadlines, are run by `live.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -31,6 +32,7 @@ from tutelage.policy.codec import Codec
 from tutelage.rewards import RewardFunction, compute_reward
 from tutelage.seeds import SeedTree
 from tutelage.tools.environments import rollout_environments
+from tutelage.tools.tool import ToolError
 from tutelage.types import (
     Attempt,
     ChatClient,
@@ -74,36 +76,26 @@ class RunnerSettings:
 
     run_id: str
     timeout: float = 60.0
+    """Seconds of its own time that an agent of the user's has; the built-in agents are bounded by
+    their turns and tokens instead, so that no clock decides what they earn."""
     attempts: int = 3
     backoff: float = 0.1
     concurrency: int = 512
     failure_reward: float = 0.0
+    """What a rollout earns that failed for the agent's own reasons."""
     group_deadline: float | None = None
-    """Seconds from the start of a group's first rollout to the end of its last, where bounded."""
+    """Like `timeout`, in training: a rollout that takes longer is left out of its group."""
 
 
-class Deadlines:
-    """How long attempts may take: each its own time, and no longer than its group."""
-
-    def __init__(self, settings: RunnerSettings) -> None:
-        self._settings = settings
-        self._closing: dict[str, float] = {}
-        """When each group closes, by the clock of `perf_counter`."""
-
-    def of(self, spec: Spec) -> tuple[float, Failure]:
-        """Seconds that an attempt has from now, and what it failed of when they are over."""
-        limit, left = self._settings.timeout, self._left(spec)
-        if left < limit:
-            told = f"its group closed {self._settings.group_deadline} seconds after it began"
-            return max(0.0, left), Failure(FailureCause.CANCELLED, told)
-        return limit, Failure(FailureCause.TIMEOUT, f"it was stopped after {limit:g} seconds")
-
-    def _left(self, spec: Spec) -> float:
-        """Seconds until a training group closes; its first rollout starts the clock."""
-        if self._settings.group_deadline is None or spec.mode is not Mode.TRAIN:
-            return math.inf
-        closing = perf_counter() + self._settings.group_deadline
-        return self._closing.setdefault(spec.group, closing) - perf_counter()
+def limit_of(spec: Spec, settings: RunnerSettings) -> tuple[float, Failure]:
+    """Seconds of its own time that an attempt of an agent of the user's has, and what it failed of
+    when they are over: its own timeout, or its training group's, which closes without it."""
+    group = settings.group_deadline
+    if group is not None and group < settings.timeout and spec.mode is Mode.TRAIN:
+        told = f"its group closed without it after {group:g} seconds of its own time"
+        return group, Failure(FailureCause.CANCELLED, told)
+    told = f"it was stopped after {settings.timeout:g} seconds of its own time"
+    return settings.timeout, Failure(FailureCause.TIMEOUT, told)
 
 
 async def play_all(
@@ -189,7 +181,7 @@ class Runner:
         settings: RunnerSettings,
     ) -> None:
         self._driver, self._codec, self._reward = driver, codec, reward
-        self._settings, self._deadlines = settings, Deadlines(settings)
+        self._settings = settings
 
     async def run(
         self,
@@ -237,24 +229,20 @@ class Runner:
     async def _play(
         self, spec: Spec, agent: Agent, client: ChatSession, outcome: Outcome
     ) -> Failure | None:
-        limit, expired = self._deadlines.of(spec)
-        failure = None
-        deadline = asyncio.timeout(limit)
         try:
-            async with deadline:
-                await agent.run(spec.task, client, outcome)
+            await agent.run(spec.task, client, outcome)
         except ContextOverflowError as error:
-            failure = Failure(FailureCause.CONTEXT_OVERFLOW, str(error))
+            return Failure(FailureCause.CONTEXT_OVERFLOW, str(error))
         except EngineError as error:
-            failure = Failure(FailureCause.ENGINE_ERROR, str(error), traceback.format_exc())
+            return Failure(FailureCause.ENGINE_ERROR, str(error), traceback.format_exc())
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise  # the run is being stopped, not this agent by itself
+            cause = FailureCause.TOOL_ERROR if isinstance(error, ToolError) else None
             message = f"{type(error).__name__}: {error}"
-            failure = Failure(FailureCause.AGENT_ERROR, message, traceback.format_exc())
-        # However the agent took it, and also when it went on regardless.
-        return expired if deadline.expired() else failure
+            return Failure(cause or FailureCause.AGENT_ERROR, message, traceback.format_exc())
+        return None
 
     async def _grade(self, task: Task, attempt: Attempt) -> Attempt:
         """The attempt with its reward; a reward that fails makes the attempt fail."""

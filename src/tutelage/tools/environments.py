@@ -10,6 +10,7 @@ until the reward is known. Whatever happens inside, all are closed, the last ope
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Mapping
@@ -19,8 +20,11 @@ from dataclasses import replace
 from typing import Any
 
 from tutelage.errors import ToolDefinitionError
-from tutelage.tools.tool import Environment, Tool
+from tutelage.tools.tool import Environment, Tool, ToolError
 from tutelage.types import Task
+
+OPEN_SECONDS = 120.0
+"""How long an environment may take to open, and to close: nothing else bounds one that hangs."""
 
 logger = logging.getLogger(__name__)
 _current: ContextVar[Environments | None] = ContextVar("tutelage_environments", default=None)
@@ -36,7 +40,8 @@ class Environments:
         self._by_identity: dict[Environment, Any] = {}
 
     async def bind(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
-        """The tools with their environments behind them. Opening may raise whatever it raises."""
+        """The tools with their environments behind them. Opening may raise whatever it raises, and
+        `ToolError` when it takes too long."""
         return {name: await self._bound(tool) for name, tool in tools.items()}
 
     async def _bound(self, tool: Tool) -> Tool:
@@ -45,16 +50,30 @@ class Environments:
             return tool
         if environment not in self._by_identity:
             manager = environment.open(self._task)
-            instance = await manager.__aenter__()
+            instance = await _opened(environment.name, manager)
             self._stack.push_async_callback(_close, environment.name, manager)
             self._by_identity[environment] = self.opened[environment.name] = instance
         return tool.bind(self._by_identity[environment])
 
 
+async def _opened(name: str, manager: AbstractAsyncContextManager[Any]) -> Any:
+    limit = asyncio.timeout(OPEN_SECONDS)
+    try:
+        async with limit:
+            return await manager.__aenter__()
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise ToolError(
+            f"the environment {name!r} did not open within {OPEN_SECONDS:g} seconds"
+        ) from error
+
+
 async def _close(name: str, manager: AbstractAsyncContextManager[Any]) -> None:
     """Close an environment; that it fails to is no fault of the rollout, which is over."""
     try:
-        await manager.__aexit__(None, None, None)
+        async with asyncio.timeout(OPEN_SECONDS):
+            await manager.__aexit__(None, None, None)
     except Exception:
         logger.warning("the environment %r failed to close", name, exc_info=True)
 

@@ -28,15 +28,20 @@ class RL:
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keys: Any) -> None:
         self.keys: dict[str, Any] = {**_flat(config or {}), **_flat(keys)}
 
-    def resolve(self, recipe: str = "rl", **flags: Any) -> Resolved:
-        """The full configuration of a run; `flags` are the command line's, such as `train`."""
+    def resolve(self, recipe: str = "rl", *, own_agent: bool = False, **flags: Any) -> Resolved:
+        """The full configuration of a run; `flags` are the command line's, such as `train`.
+
+        `own_agent` says that a Python agent plays, and not a built-in one.
+        """
         from tutelage.train.machine import built, facts
 
         keys = dict(self.keys)
         if not {"algorithm.adv_estimator", *spellings("algorithm.adv_estimator")} & {*keys}:
             keys["algorithm.adv_estimator"] = "grpo"
         overrides = [f"{key}={_literal(value)}" for key, value in keys.items()]
-        return resolve(recipe, overrides, machine=facts(), built=built(), flags=flags)
+        return resolve(
+            recipe, overrides, machine=facts(), built=built(), flags=flags, own_agent=own_agent
+        )
 
     def train(
         self,
@@ -86,13 +91,15 @@ class SFT(RL):
         one = isinstance(demonstrations, str | Path)
         self.demonstrations = [str(path) for path in ([demonstrations] if one else demonstrations)]
 
-    def resolve(self, recipe: str = "sft", **flags: Any) -> Resolved:
+    def resolve(self, recipe: str = "sft", *, own_agent: bool = False, **flags: Any) -> Resolved:
         """The full configuration of a run; `flags` are the command line's, such as `test`."""
         from tutelage.train.machine import built, facts
 
         overrides = [f"{key}={_literal(value)}" for key, value in self.keys.items()]
         given = {"data.train_files": self.demonstrations} | flags
-        return resolve("sft", overrides, machine=facts(), built=built(), flags=given)
+        return resolve(
+            "sft", overrides, machine=facts(), built=built(), flags=given, own_agent=own_agent
+        )
 
     def __repr__(self) -> str:
         return f"SFT({self.demonstrations!r}, {self.keys!r})"

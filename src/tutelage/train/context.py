@@ -34,6 +34,7 @@ from tutelage.train import checkpoint
 from tutelage.train.folder import RunFolder, append_json
 from tutelage.train.given import LiveAgent
 from tutelage.train.loggers import Logger
+from tutelage.train.metrics import failures_by_cause, low_reward_warning
 from tutelage.train.optim import Trained
 from tutelage.train.progress import Progress
 from tutelage.train.reference import frozen
@@ -276,6 +277,7 @@ class Context:
                 self.folder.name,
                 timeout=config.agent.timeout,
                 group_deadline=config.agent.group_deadline,
+                failure_reward=config.agent.failure_reward,
                 concurrency=given.stage.n_runners,
             ),
             reward=given.reward if given.own_tasks else setting.reward,
@@ -318,21 +320,31 @@ class Context:
         """These rollouts, added to the totals, whether they were played or recorded."""
         self.state.rollouts += len(rollouts)
         failed: dict[str, int] = self.state.results.setdefault("failures", {})
+        phases: dict[str, dict[str, int]] = self.state.results.setdefault("failures_by_phase", {})
         self.kind = self.kind.after(rollouts, self.success)
         first: dict[str, str] = self.state.results.setdefault("first_failures", {})
-        for rollout in rollouts:
-            failure = rollout.last.failure
-            if failure is None:
-                continue
-            failed[failure.cause.value] = failed.get(failure.cause.value, 0) + 1
+        for cause, count in failures_by_cause(rollouts).items():
+            here = phases.setdefault(self.state.phase, {})
+            failed[cause] = failed.get(cause, 0) + count
+            here[cause] = here.get(cause, 0) + count
+        for failure in (r.last.failure for r in rollouts if r.last.failure is not None):
             if failure.cause.value not in first:
                 first[failure.cause.value] = failure.message
                 if failure.cause in _GRADING:
                     self.progress.note(f"{_GRADING[failure.cause]}: {failure.message}")
+        self._warn_of_low_rewards(rollouts)
         self.state.tokens += sum(
             len(c.sampled.token_ids) for r in rollouts for a in r.attempts for c in a.calls
         )
         return rollouts
+
+    def _warn_of_low_rewards(self, rollouts: Sequence[Rollout]) -> None:
+        """Say once, and keep, that failing earns more than some attempts did."""
+        warnings: list[str] = self.state.results.setdefault("warnings", [])
+        warning = low_reward_warning(rollouts, self.setting.config.agent.failure_reward)
+        if warning is not None and not any("agent.failure_reward" in w for w in warnings):
+            warnings.append(warning)
+            self.progress.note(f"Warning: {warning}")
 
     def _stop_if_ungraded(self, rollouts: Sequence[Rollout]) -> None:
         """A reward that fails is a defect of the task, and training on the rest would hide it."""
@@ -358,11 +370,7 @@ class Context:
             EngineDriver(engine, config.rollout.schedule),
             setting.policy.codec,
             setting.reward,
-            RunnerSettings(
-                self.folder.name,
-                timeout=config.agent.timeout,
-                group_deadline=config.agent.group_deadline,
-            ),
+            RunnerSettings(self.folder.name, failure_reward=config.agent.failure_reward),
         )
         return await runner.run(specs, agent, on_done)
 

@@ -135,7 +135,7 @@ def dry_run(resolved: Resolved) -> Rollout | Preview:
     check_models(setting.policy, setting.config)
     engine = setting.engine(slots=1)
     spec = Spec(setting.tasks.train[0], Mode.VAL, "dry-run", 0, setting.seeds.child("dry-run"))
-    settings = RunnerSettings("dry-run", timeout=resolved.config.agent.timeout)
+    settings = RunnerSettings("dry-run", failure_reward=resolved.config.agent.failure_reward)
 
     async def play() -> list[Rollout]:
         runner = Runner(EngineDriver(engine), setting.policy.codec, setting.reward, settings)
@@ -378,7 +378,9 @@ def _result(ctx: Context, status: str) -> dict[str, Any]:
         "test_tasks": len(ctx.setting.tasks.test),
         "guess_share": config.sft.guess_share,
         "failures": state.results.get("failures", {}),
+        "failures_by_phase": state.results.get("failures_by_phase", {}),
         "first_failures": state.results.get("first_failures", {}),
+        "warnings": state.results.get("warnings", []),
         "mixed_steps": state.results.get("mixed_steps", 0),
         "phases": {k: round(v, 3) for k, v in state.seconds.items() if k != "total"},
     }

@@ -15,7 +15,7 @@ from tutelage.types import Rollout
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Rewards, turns, tokens, failures and tool use of a step, averaged."""
     total = len(rollouts)
-    out = _reward_metrics(rollouts) | _failure_metrics(rollouts)
+    out = _reward_metrics(rollouts) | failure_metrics(rollouts)
     out |= {
         "rollout/turns": sum(len(r.last.calls) for r in rollouts) / total,
         "rollout/tokens": sum(
@@ -23,7 +23,6 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         ) / total,
         "rollout/truncated": sum(r.last.stop in ("token_budget", "context") for r in rollouts)
         / total,
-        "rollout/failed": sum(r.last.failure is not None for r in rollouts) / total,
     }  # fmt: skip
     parts: dict[str, list[float]] = {}
     for rollout in rollouts:
@@ -50,13 +49,6 @@ def _reward_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     }
 
 
-def _failure_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """The share that failed of each cause that occurred, such as `rollout/timeout`."""
-    failures = (r.last.failure for r in rollouts)
-    counts = Counter(f.cause.value for f in failures if f is not None)
-    return {f"rollout/{name}": counts[name] / len(rollouts) for name in sorted(counts)}
-
-
 def _tool_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     total, out = len(rollouts), dict[str, float]()
     calls: Counter[str] = Counter()
@@ -72,3 +64,34 @@ def _tool_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         out[f"tools/{name}/errors"] = errors[name] / calls[name]
         out[f"tools/{name}/seconds"] = seconds[name] / calls[name]
     return out
+
+
+def failure_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """The share that failed, and that of each cause that occurred, such as `rollout/timeout`."""
+    total, causes = max(1, len(rollouts)), failures_by_cause(rollouts)
+    shares = {f"rollout/{cause}": count / total for cause, count in causes.items()}
+    return {"rollout/failed": sum(causes.values()) / total, **shares}
+
+
+def failures_by_cause(rollouts: Sequence[Rollout]) -> dict[str, int]:
+    """How many rollouts failed in the end, by cause, in the order of their names."""
+    failures = (r.last.failure for r in rollouts)
+    return dict(sorted(Counter(f.cause.value for f in failures if f is not None).items()))
+
+
+def low_reward_warning(rollouts: Sequence[Rollout], failure_reward: float) -> str | None:
+    """What is wrong where an attempt earned less than a failure does; None where none did."""
+    graded = [r.reward.value for r in rollouts if r.reward is not None and r.last.failure is None]
+    lowest = min(graded, default=failure_reward)
+    if lowest >= failure_reward:
+        return None
+    return low_reward_words("agent.failure_reward", failure_reward, lowest)
+
+
+def low_reward_words(key: str, failure_reward: float, lowest: float) -> str:
+    """Says that failing earns more than some attempts did; `key` is the one to set."""
+    return (
+        f"a rollout earned {lowest:g}, which is less than the {failure_reward:g} of one that fails "
+        f"({key}), so crashing is better than trying; set {key} to the lowest reward that there "
+        f"is, {lowest:g} or less"
+    )

@@ -20,7 +20,7 @@ from tutelage.rollouts.rows import build_rows
 from tutelage.train import cold_start
 from tutelage.train.context import Context
 from tutelage.train.measure import glance, glance_values
-from tutelage.train.metrics import rollout_metrics
+from tutelage.train.metrics import failure_metrics, rollout_metrics
 from tutelage.train.optim import Optimizer, adamw, adamw_of, learning_rate_share, muon
 from tutelage.train.phases import COLD, CONTROL, RL, end_step, restore, step_limit
 from tutelage.train.sampling import sample_plain
@@ -133,6 +133,7 @@ def run_control(ctx: Context) -> None:
             for row in build_rows(r.last.calls)
         ]
         values = {k: v for k, v in rollout_metrics(rollouts).items() if k == "reward/mean"}
+        values |= failure_metrics(rollouts)
         if rows:
             rate = learning_rate_share(step, limit, setting.config.actor.optim)
             values |= cold_start.supervised_step(

@@ -170,7 +170,7 @@ def _subject(
         max_tokens_per_turn=config.agent.max_tokens_per_turn,
         token_budget=config.response_tokens,
         max_length=config.rollout.max_len,
-        timeout=config.agent.timeout,
+        failure_reward=config.agent.failure_reward,
         agent_type=config.agent.agent_type,
         system_prompt=config.agent.system_prompt,
     )

@@ -313,7 +313,7 @@ class Trainer:
         if isinstance(self.algorithm, SFT):
             if test is not None:
                 flags |= {"data.test_files": [str(files["test"])], "agent.reward_name": graded}
-            return self.algorithm.resolve(**flags)
+            return self.algorithm.resolve(own_agent=True, **flags)
         own_model = self._policies or flags["model.path"] is not None
         # What the embedded job's tasks hold is what its cold start demonstrates.
         shown = train is None or (not own_model and all("calls" in t.fields for t in train))
@@ -326,7 +326,7 @@ class Trainer:
         algorithm = self._rl()
         if "trainer.control" not in _canonical(algorithm.keys):
             flags["trainer.control"] = False
-        return algorithm.resolve("math" if shown else "rl", **flags)
+        return algorithm.resolve("math" if shown else "rl", own_agent=True, **flags)
 
     def _stage(self, plan: _Plan) -> Stage:
         return Stage(
@@ -389,7 +389,12 @@ def _try(setting: Setting, given: Given, n: int) -> list[Rollout]:
         sampling=Sampling(config.rollout.temperature, config.rollout.top_p, config.rollout.top_k),
         max_tokens=config.agent.max_tokens_per_turn,
         token_budget=config.rollout.response_length,
-        settings=RunnerSettings("dev", config.agent.timeout, concurrency=given.stage.n_runners),
+        settings=RunnerSettings(
+            "dev",
+            config.agent.timeout,
+            concurrency=given.stage.n_runners,
+            failure_reward=config.agent.failure_reward,
+        ),
         reward=given.reward,
         on_done=None,
         on_spans=lambda rollout, spans: None,  # they name the agents that are marked

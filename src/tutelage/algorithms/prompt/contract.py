@@ -29,7 +29,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One task, played once. A reward of None counts 0, with `failure` as its evidence."""
+    """One task, played once. A reward of None counts 0; `failure` says why there is none."""
 
     reward: float | None
     exact: bool = False

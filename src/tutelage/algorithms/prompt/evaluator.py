@@ -3,8 +3,9 @@
 A batch is cut into slots (candidate, task, sample) in a fixed order. Slots already known cost
 nothing; the others are reserved together, played by however many runners there are, journalled one
 by one as they finish, and settled in slot order: so results, spending and the place where a budget
-stops the search do not depend on the number of runners. A failure counts 0 and its text becomes
-evidence. `contract.py` has the nouns, `workshop.py` is what algorithms hold.
+stops the search do not depend on the number of runners. A failure counts the search's
+`failure_reward`, and its text becomes evidence. `contract.py` has the nouns, `workshop.py` is what
+algorithms hold.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Score:
 
     @property
     def rewards(self) -> tuple[float, ...]:
-        """One number an item; failures count 0."""
+        """One number an item."""
         return tuple(e.value for e in self.episodes)
 
     @property
@@ -114,18 +115,20 @@ class Evaluator:
         *,
         fingerprint: str,
         runners: int = 8,
-        timeout: float = 120.0,
+        timeout: float | None = 120.0,
+        failure_reward: float = 0.0,
         name: str = "search",
         observer: Observer | None = None,
     ) -> None:
-        """`timeout` is in seconds a rollout; `name` tells evaluators of one journal apart."""
+        """`timeout` is in seconds a rollout, None where `play` bounds itself; `failure_reward` is
+        what a rollout counts that failed; `name` tells evaluators of one journal apart."""
         self._observer = observer or Nobody()
         self._play = play
         self._budget = budget
         self._journal = journal
         self._fingerprint = fingerprint
         self._runners = runners
-        self._timeout = timeout
+        self._timeout, self._failure_reward = timeout, failure_reward
         self._name = name
         self._known: dict[str, Episode] = {}
         self._batches = 0
@@ -133,6 +136,10 @@ class Evaluator:
         self._lost: list[str] = []
         """Keys of the rollouts that infrastructure lost since the last one that it did not."""
         self.spent_by: dict[str, Spend] = {}
+        self.failures: dict[str, int] = {}
+        """Rollouts that failed, by cause."""
+        self.lowest = failure_reward
+        """The lowest reward of a rollout that did not fail, where it is lower than a failure's."""
 
     async def evaluate(self, jobs: Sequence[Job]) -> list[Score]:
         """One score a job. Raises `BudgetSpent` before anything is played that does not fit, and
@@ -173,9 +180,19 @@ class Evaluator:
             actual = spend_of_rollout(done[key].usage) if key in done else Spend()
             self._budget.settle(worst, actual)
             self.spent_by[job.candidate] = self.spent_by.get(job.candidate, Spend()) + actual
+            if key in done:
+                self._note(done[key])
         if stopped:
             raise BudgetSpent("seconds")
         self._known.update((key, done[key]) for key in new)
+
+    def _note(self, episode: Episode) -> None:
+        """Count a failure, or look at the reward."""
+        if episode.failure is None:
+            self.lowest = min(self.lowest, episode.value)
+        else:
+            cause = episode.failure.value
+            self.failures[cause] = self.failures.get(cause, 0) + 1
 
     async def _run_in_time(
         self, new: Mapping[str, tuple[Job, Item]], done: dict[str, Episode]
@@ -241,7 +258,7 @@ class Evaluator:
             # Whatever an agent raises is data about the prompt it was given, never a crash.
             return self._failed(FailureCause.AGENT_ERROR, _words(error))
         if episode.failure is not None:
-            return replace(episode, reward=0.0, exact=False)
+            return replace(episode, reward=self._failure_reward, exact=False)
         if episode.reward is None or not math.isfinite(episode.reward):
             text = f"the grader gave {episode.reward!r}, which is no reward. {episode.feedback}"
             failed = self._failed(FailureCause.REWARD_ERROR, text.strip())
@@ -251,7 +268,7 @@ class Evaluator:
     def _failed(self, cause: FailureCause, text: str) -> Episode:
         # What it used is not known, so the worst case is charged: the ceiling stays a ceiling.
         usage = self._budget.worst.rollout or Usage()
-        return Episode(reward=0.0, feedback=text, failure=cause, usage=usage)
+        return Episode(self._failure_reward, feedback=text, failure=cause, usage=usage)
 
 
 def _words(error: Exception) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -60,7 +61,10 @@ class Settings:
     worst: Worst = field(default_factory=Worst)
     seed: int = 0
     runners: int = 8
-    timeout: float = 120.0
+    timeout: float | None = 120.0
+    """Seconds of a rollout; None where the `Play` bounds itself."""
+    failure_reward: float = 0.0
+    """What a rollout counts that failed."""
     samples: int = 1
     accept_changes: bool = False
     demonstrations: int = 0
@@ -80,6 +84,10 @@ class Result:
     test_spent: Spend
     ended: str
     test: Sealed
+    failures: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Rollouts that failed, search and test together, by cause."""
+    lowest: float = 0.0
+    """The lowest reward of a rollout that did not fail, where it is lower than a failure's."""
 
 
 async def optimise(
@@ -133,8 +141,9 @@ async def optimise(
         dollars=None if settings.limits.dollars is None else test_spend.dollars,
     )
     test_budget = Budget(test_limits, settings.worst)
+    tester = _evaluator(play, test_budget, journal, settings, "test", observer)
     test = await sealed_test(
-        _evaluator(play, test_budget, journal, settings, "test", observer),
+        tester,
         journal,
         regions.join(shop.seed.components),
         regions.join(best.components),
@@ -143,7 +152,18 @@ async def optimise(
         settings.samples,
     )
     whole = regions.join(best.components)
-    return Result(whole, best, lineage, budget.spent, test_budget.spent, ended, test)
+    failures = Counter(evaluator.failures) + Counter(tester.failures)
+    return Result(
+        whole,
+        best,
+        lineage,
+        budget.spent,
+        test_budget.spent,
+        ended,
+        test,
+        dict(sorted(failures.items())),
+        min(evaluator.lowest, tester.lowest),
+    )
 
 
 def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> tuple[Limits, Spend]:
@@ -246,6 +266,7 @@ def _evaluator(
         fingerprint=settings.fingerprint,
         runners=settings.runners,
         timeout=settings.timeout,
+        failure_reward=settings.failure_reward,
         name=name,
         observer=observer,
     )
@@ -267,7 +288,8 @@ def _header(
 ) -> dict[str, str]:
     """What must not change under a resume; runners and timeouts may."""
     data = [[task_hash(t) for t in split] for split in (splits.train, splits.val, splits.test)]
-    return {
+    changed = {"failure reward": repr(settings.failure_reward)} if settings.failure_reward else {}
+    return changed | {
         "agent, grader, model or sampling": settings.fingerprint,
         "algorithm": repr(algorithm),
         "budget": repr((asdict(settings.limits), asdict(settings.worst))),

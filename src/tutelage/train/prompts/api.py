@@ -150,7 +150,7 @@ def prompt_result(folder: RunFolder, setup: Setup, told: JSON) -> PromptResult:
         success_after=after.success,
         judged_before=before.counts,
         judged_after=after.counts,
-        failures={},
+        failures=dict(told.get("failures") or {}),
         metrics=tuple(folder.read_metrics()),
         details=told,
         verdict=Verdict(told["verdict"]),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,11 +23,13 @@ from tutelage.algorithms.prompt.gate import Sealed, sealed_test
 from tutelage.algorithms.prompt.watch import Observer, Round
 from tutelage.config.prompt import PromptConfig, from_json, to_json
 from tutelage.errors import RunError
+from tutelage.rollouts.runner import RunnerSettings
 from tutelage.seeds import SeedTree
 from tutelage.store import Listener, RunStatus, Store, StoreWriter, open_store
 from tutelage.train.folder import RunFolder, locked, write_json, write_text
 from tutelage.train.progress import Progress
 from tutelage.train.prompts import record
+from tutelage.train.prompts.agent import ToolAgent
 from tutelage.train.prompts.endpoint import OptimiserClient, environment
 from tutelage.train.prompts.pages import write_pages
 from tutelage.train.prompts.plan import make_plan
@@ -123,9 +126,12 @@ async def preflight(setup: Setup, n: int) -> list[Rollout]:
     """Play `n` training tasks with the seed prompt, one after another; nothing is written."""
     kept: list[Rollout] = []
     records = Records(DRY, kept.append, lambda run_id, spans: None)
-    timeout = setup.config.timeout
     async with Theatre(
-        setup.company, records, SeedTree(setup.config.seed).child(DRY), runners=1, timeout=timeout
+        setup.company,
+        records,
+        SeedTree(setup.config.seed).child(DRY),
+        runners=1,
+        limits=_limits(setup),
     ) as play:
         for task in setup.splits.train[:n]:
             await play(setup.components, task, 0)
@@ -133,6 +139,19 @@ async def preflight(setup: Setup, n: int) -> list[Rollout]:
 
 
 # ---------------------------------------------------------------- what they share
+
+
+def _limits(setup: Setup) -> RunnerSettings:
+    """Of a rollout. The embedded agent is bounded by its turns and tokens, by no clock."""
+    config = setup.config
+    embedded = isinstance(setup.company.program, ToolAgent)
+    return RunnerSettings(
+        DRY,
+        timeout=math.inf if embedded else config.timeout,
+        attempts=1,
+        concurrency=1,
+        failure_reward=config.failure_reward,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +221,7 @@ async def _opened(
                 records,
                 seeds.child("prompt"),
                 runners=setup.settings.runners,
-                timeout=config.timeout,
+                limits=_limits(setup),
             ) as play:
                 yield _Stage(play, ask, journal, store, writer, began)
         except BaseException as error:
@@ -232,6 +251,8 @@ async def _search(
     )
     stage.writer.flush()
     told = record.write_result(folder, setup, result, stage.seconds(), _counted(stage))
+    for warning in told["warnings"]:
+        progress.note(f"Warning: {warning}")
     _keep_best(stage.store, folder, result)
     stage.store.set_run_status(folder.name, RunStatus.SUCCEEDED, told)
     write_pages(folder)
@@ -256,6 +277,7 @@ async def _confirm(
                 fingerprint=settings.fingerprint,
                 runners=settings.runners,
                 timeout=settings.timeout,
+                failure_reward=settings.failure_reward,
                 name=f"confirm/{number}",
             )
             sealed = await sealed_test(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tutelage.agents.context import RolloutContext
@@ -107,11 +107,11 @@ class Theatre:
         seeds: SeedTree,
         *,
         runners: int,
-        timeout: float,
+        limits: RunnerSettings,
     ) -> None:
-        """`timeout` is in seconds a rollout."""
+        """`limits` are those of one rollout; the run is that of `records`."""
         self._company, self._records, self._seeds = company, records, seeds
-        self._runners, self._timeout = runners, timeout
+        self._runners, self._limits = runners, replace(limits, run_id=records.run_id)
         apart = "process" in (company.isolation, company.program.isolation)
         self._program = IsolatedAgent(company.program) if apart else company.program
         self._resources = company.resources
@@ -175,12 +175,7 @@ class Theatre:
             seen,
             self._models(resources, meter),
             resources,
-            RunnerSettings(
-                self._records.run_id,
-                timeout=self._timeout,
-                attempts=1,
-                concurrency=1,
-            ),
+            self._limits,
             reward=self._company.reward,
             policy=self._main,
             on_spans=keep,

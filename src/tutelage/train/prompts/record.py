@@ -25,6 +25,7 @@ from tutelage.evaluate import wilson
 from tutelage.tasks.prompted import PROMPTED_TOOLS
 from tutelage.tools.registry import resolve_tools
 from tutelage.train.folder import RunFolder, append_json, write_json, write_text
+from tutelage.train.metrics import low_reward_words
 from tutelage.train.prompts.setup import Setup
 from tutelage.types import JSON, Task, ToolSpec
 
@@ -191,5 +192,14 @@ def outcome(folder: RunFolder, setup: Setup, result: Result, seconds: float) -> 
         "success_before_sampled_interval": list(wilson(round(test.seed_exact * tasks), tasks)),
         "success_after_sampled_interval": list(wilson(round(test.best_exact * tasks), tasks)),
         "best_prompt": str(best_file(folder)),
+        "failures": dict(result.failures),
+        "warnings": low_rewards(setup.config.failure_reward, result.lowest),
     }
     return told
+
+
+def low_rewards(failure_reward: float, lowest: float) -> list[str]:
+    """What is wrong where a rollout earned less than one that fails; nothing where none did."""
+    if lowest >= failure_reward:
+        return []
+    return [low_reward_words("failure_reward", failure_reward, lowest)]

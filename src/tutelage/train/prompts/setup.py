@@ -57,8 +57,6 @@ EXPENSIVE = 2.0
 """US dollars for a million sampled tokens from which on `auto` spares rollouts."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """Where an object lies in memory, which is no part of what it is."""
-GRACE = 10.0
-"""Seconds that a rollout has after its own deadline before the search stops waiting for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +102,11 @@ def setup_from(
     collector(config.otlp, env)  # refused now rather than when the first trace is sent
     _check_algorithm(config, algorithm, bool(optimiser))
     subject = subject or _subject(config)
+    if isinstance(subject.program, ToolAgent) and "timeout" in config.model_fields_set:
+        progress.note(
+            "Warning: timeout has no effect: the embedded agent is bounded by its turns and "
+            "tokens, and each tool by its own timeout"
+        )
     splits = splits or make_splits(config)
     if subject.reward is not None:
         for part in (splits.train, splits.val, splits.test):
@@ -254,7 +257,8 @@ def _settings(
         worst=worst,
         seed=config.seed,
         runners=runners_of(config, company),
-        timeout=config.timeout + GRACE,
+        timeout=None,  # a rollout's own deadline knows what waiting for a model is
+        failure_reward=config.failure_reward,
         samples=config.samples,
         accept_changes=config.allow_changes,
         demonstrations=config.demonstrations,
