@@ -35,6 +35,34 @@ def test_large_models_use_threads_inside_an_operation(monkeypatch: pytest.Monkey
     assert told == [3, 1]
 
 
+def test_the_environments_threads_are_honoured_where_no_key_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", told.append)
+    monkeypatch.setattr(machine, "cores", lambda: 8)
+    cases = [("3", 3, "OMP_NUM_THREADS"), ("5,2", 5, "OMP_NUM_THREADS")]
+    cases += [(odd, 8, "the cores here") for odd in ("", "0", "many", "-1")]
+    for said, count, by in cases:
+        monkeypatch.setenv("OMP_NUM_THREADS", said)
+        small = machine.choose(config("trainer.device=cpu"), SMALL)
+        assert small.numerics.threads == count
+        assert f"{count} threads ({by})" in small.reason
+        large = machine.choose(config("trainer.device=cpu"), LARGE)
+        machine.set_threads(large, config("trainer.device=cpu"), LARGE)
+        assert told.pop() == count
+        assert machine.conditions(large)["operation_threads_from"] == by
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    keyed = machine.choose(config("trainer.threads=2", "trainer.device=cpu"), LARGE)
+    assert "2 threads (trainer.threads)" in keyed.reason
+
+
+def test_who_chose_the_threads_is_no_difference() -> None:
+    before = {"operation_threads": 2, "operation_threads_from": "the cores here"}
+    now = {"operation_threads": 2, "operation_threads_from": "OMP_NUM_THREADS"}
+    assert machine.differences(before, now) == []
+
+
 def test_a_given_format_is_used_everywhere() -> None:
     choice = machine.choose(config("model.dtype=bfloat16", "trainer.device=cpu"), SMALL)
     assert choice.numerics.dtype == choice.cold_start.dtype == torch.bfloat16

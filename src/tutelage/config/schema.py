@@ -211,7 +211,8 @@ class TrainerConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; `auto` takes a GPU if there is one."""
     threads: Count | None = None
-    """CPU threads of the tensor library; null chooses for the machine."""
+    """CPU threads of the tensor library; null takes OMP_NUM_THREADS, else the cores of the
+    machine."""
     val_tasks: Count = 200
     """Tasks of one validation at most."""
     test_tasks: Count | None = None

@@ -25,6 +25,8 @@ from tutelage.policy.kernels import cpu_vendor, matmul_kernel
 from tutelage.tools.sandbox import tier_problems
 from tutelage.train.numerics import Numerics
 
+OMP = "OMP_NUM_THREADS"
+THREADS_FROM = "operation_threads_from"
 SMALL_MODEL = 20_000_000
 """Parameters below which one operation gets one thread: more would wait more than they work."""
 
@@ -37,6 +39,8 @@ class Choice:
     numerics: Numerics
     cold_start: Numerics
     reason: str
+    threads_from: str = "the model's size"
+    """What decides how many threads one operation gets."""
 
 
 def facts() -> Machine:
@@ -58,6 +62,17 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def threads_of(config: RunConfig | None = None) -> tuple[int, str]:
+    """How many threads a run gets, and who says so: its key, the environment, or the machine."""
+    if config is not None and config.trainer.threads:
+        return config.trainer.threads, "trainer.threads"
+    # OpenMP takes a list for nested regions, of which the first is the outermost.
+    said = os.environ.get(OMP, "").partition(",")[0].strip()
+    if said.isdecimal() and int(said) > 0:
+        return int(said), OMP
+    return cores(), "the cores here"
+
+
 def bfloat16_pays() -> bool:
     """Whether the processor multiplies bfloat16 natively."""
     try:
@@ -73,7 +88,7 @@ def choose(config: RunConfig, parameters: int) -> Choice:
     cuda = torch.cuda.is_available() and wanted != "cpu"
     device = torch.device("cuda" if cuda else "cpu")
     small = parameters < SMALL_MODEL
-    threads = config.trainer.threads or cores()
+    threads, threads_from = threads_of(config)
     if config.model.dtype != "auto":
         dtype = getattr(torch, config.model.dtype)
         why = f"model.dtype={config.model.dtype}{_mismatch(config, dtype)}"
@@ -89,7 +104,7 @@ def choose(config: RunConfig, parameters: int) -> Choice:
     words = [
         f"{device.type} ({found})",
         f"{str(dtype).removeprefix('torch.')} ({why})",
-        f"{threads} thread{'s' if threads > 1 else ''}",
+        f"{threads} thread{'s' if threads > 1 else ''} ({threads_from})",
     ]
     if not cuda:
         words.append(f"{matmul_kernel()} kernels")
@@ -101,6 +116,7 @@ def choose(config: RunConfig, parameters: int) -> Choice:
         numerics=Numerics(dtype, gradient_threads),
         cold_start=Numerics(fast, gradient_threads),
         reason=", ".join(words),
+        **({} if small else {"threads_from": threads_from}),
     )
 
 
@@ -115,7 +131,7 @@ def _mismatch(config: RunConfig, dtype: torch.dtype) -> str:
 
 def set_threads(choice: Choice, config: RunConfig, parameters: int) -> None:
     """Tell torch how many threads one operation may use."""
-    torch.set_num_threads(1 if parameters < SMALL_MODEL else config.trainer.threads or cores())
+    torch.set_num_threads(1 if parameters < SMALL_MODEL else threads_of(config)[0])
 
 
 def trim_memory() -> None:
@@ -148,14 +164,15 @@ def conditions(choice: Choice) -> dict[str, Any]:
         "dtype": str(choice.numerics.dtype),
         "cold_start_dtype": str(choice.cold_start.dtype),
         "operation_threads": torch.get_num_threads(),
+        THREADS_FROM: choice.threads_from,
     }
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Conditions that changed, in words."""
+    """Conditions that changed, in words; who chose a number is none of them."""
     return [
         f"{key} was {before.get(key)!r} and is {now.get(key)!r}"
-        for key in sorted({*before, *now})
+        for key in sorted({*before, *now} - {THREADS_FROM})
         if before.get(key) != now.get(key)
     ]
 

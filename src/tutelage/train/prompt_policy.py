@@ -44,7 +44,7 @@ from tutelage.tasks.prompted import (
 from tutelage.tools.registry import resolve_tools
 from tutelage.train import cold_start
 from tutelage.train.gradients import accumulate
-from tutelage.train.machine import bfloat16_pays, cores, trim_memory
+from tutelage.train.machine import bfloat16_pays, threads_of, trim_memory
 from tutelage.train.optim import Optimizer, muon
 from tutelage.train.progress import Progress, Silent
 from tutelage.types import Message, Task
@@ -211,7 +211,7 @@ def _step(policy: Policy, optimizer: Optimizer, rows: Sequence[TokenRow], rate: 
         return value, value.detach()
 
     plan = plan_micro_batches(rows, _TOKENS_AT_ONCE)
-    parts = accumulate(policy.parameters(), plan, loss, threads=cores())
+    parts = accumulate(policy.parameters(), plan, loss, threads=threads_of()[0])
     optimizer.step(rate)
     policy.version += 1
     return float(sum(parts))
