@@ -6,8 +6,8 @@ import pytest
 from source_tree import imported, modules
 
 LAYERS = (
-    "types", "errors", "files", "signals", "seeds", "config", "resources", "tracing", "store",
-    "tasks", "tools", "rewards", "policy", "engine", "gateway", "agents", "rollouts",
+    "types", "errors", "bounded", "files", "signals", "seeds", "config", "resources", "tracing",
+    "store", "tasks", "tools", "rewards", "policy", "engine", "gateway", "agents", "rollouts",
     "evaluate", "algorithms", "orchestration", "train", "distributed", "web", "cli",
 )  # fmt: skip
 """From the words that all share down to the command line. `testing` stands outside: it may import

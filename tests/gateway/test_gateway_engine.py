@@ -127,3 +127,41 @@ def test_a_native_engine_streams_what_it_records(
         assert said[i] == (choice["message"]["content"] or "")
     assert plain["choices"][0]["token_ids"] != plain["choices"][1]["token_ids"]
     assert pieces > 4
+
+
+@pytest.mark.parametrize("arguments", ["[" * 100_000, "[" * 900 + "]" * 900, "1" * 5000])
+@pytest.mark.parametrize("responses", [False, True])
+async def test_arguments_that_cannot_be_rendered_are_a_400_that_names_them(
+    door: Open, codec: Codec, arguments: str, responses: bool
+) -> None:
+    case = door(session(codec, "fine"))
+    ask = {"role": "user", "content": "hi"}
+    if responses:
+        call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments}
+        output = {"type": "function_call_output", "call_id": "c", "output": "2"}
+        answer = await case.respond(input=[ask, call, output], tools=[FLAT_CALCULATOR])
+    else:
+        function = {"name": "f", "arguments": arguments}
+        calls = [{"id": "c", "type": "function", "function": function}]
+        turn = {"role": "assistant", "content": None, "tool_calls": calls}
+        result = {"role": "tool", "tool_call_id": "c", "content": "2"}
+        answer = await case.chat(messages=[ask, turn, result])
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["param"].endswith("arguments")
+    assert "cannot be read: " in error["message"]
+
+
+@pytest.mark.parametrize("depth", [150, 900])
+async def test_a_body_that_is_nested_too_deeply_is_a_400(
+    door: Open, codec: Codec, depth: int
+) -> None:
+    """A schema, for one, is written into the prompt, and whoever writes it recurses."""
+    case = door(session(codec, "fine"))
+    deep = "[" * depth + "]" * depth
+    schema = f'{{"type": "object", "properties": {{"x": {{"enum": {deep}}}}}}}'
+    tool = f'{{"type": "function", "function": {{"name": "f", "parameters": {schema}}}}}'
+    body = f'{{"model": "m", "messages": [{{"role": "user", "content": "a"}}], "tools": [{tool}]}}'
+    answer = await case.http.post(case.door.base_url + "/chat/completions", content=body.encode())
+    assert answer.status_code == 400, answer.text
+    assert "nested more than" in answer.json()["error"]["message"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from tutelage.errors import RewardError
 from tutelage.rewards import RewardOptions, compute_reward, resolve_reward
 from tutelage.rewards.code import find_code
 from tutelage.rewards.code_tests import read_tests
-from tutelage.tools.sandbox import tier_problems
+from tutelage.tools.sandbox import Execution, Sandbox, tier_problems
 from tutelage.types import Attempt, Reward, RolloutStatus, Task
 
 needs_sandbox = pytest.mark.skipif(
@@ -191,3 +192,59 @@ def test_a_test_that_cannot_be_used_is_refused(tests: Any, words: str) -> None:
 )
 def test_the_code_of_a_text(text: str, code: str | None) -> None:
     assert find_code(text) == code
+
+
+FORGED = """
+import os, struct
+body = {body}
+data = struct.pack(">I", len(body)) + body
+for fd in range(3, 10):
+    try:
+        while data:
+            data = data[os.write(fd, data):]
+    except OSError:
+        pass
+"""
+
+
+@needs_sandbox
+@pytest.mark.parametrize(
+    "body",
+    [
+        """b'{"error": null, "value": "5", "output": ' + b'[' * 900 + b']' * 900 + b'}'""",
+        """b'{"error": ' + b'[' * 900 + b']' * 900 + b', "output": "", "value": "5"}'""",
+        "b'[' * 1_000_000",
+        "b'[' + b'[],' * 8_000_000 + b'[]]'",
+        """b'{"error": null, "output": "", "value": "' + b'9' * 1_000_000 + b'"}'""",
+    ],
+    ids=["deep output", "deep error", "brackets", "many lists", "long value"],
+)
+async def test_a_forged_reply_is_wrong_within_bounds(body: str) -> None:
+    """The code writes to its end of the channel, where its replies should come from."""
+    tracemalloc.start()
+    try:
+        found = await grade(f"```python\n{FORGED.format(body=body)}```", ["assert f(1) == 5"])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found.value == 0.0
+    assert peak < 100e6
+
+
+@needs_sandbox
+async def test_an_interpreter_that_the_system_killed_once_costs_no_test(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    killed: set[str] = set()
+    honest = Sandbox.evaluate
+
+    async def evaluate(self: Sandbox, expression: str) -> Execution:
+        if expression not in killed:
+            killed.add(expression)
+            await self.close()
+            return Execution("", "died")
+        return await honest(self, expression)
+
+    monkeypatch.setattr(Sandbox, "evaluate", evaluate)
+    assert (await grade(ADD, ADD_TESTS)).value == 1.0
+    assert len(killed) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -163,6 +164,21 @@ async def test_nothing_starts_before_code_runs() -> None:
     assert (await sandbox.run("1")).output == "1\n"
     await sandbox.close()
     await sandbox.close()
+
+
+async def test_a_server_that_is_killed_while_it_starts_a_sandbox_fails_nobody() -> None:
+    """It holds the request, and takes it into its grave."""
+    async with Sandbox() as first:
+        assert (await first.run("x = 41")).error is None
+        server = client._server(os.getpid())._process.pid
+        os.kill(server, signal.SIGSTOP)
+        async with Sandbox() as second:
+            opening = asyncio.ensure_future(second.run("6 * 7"))
+            await asyncio.sleep(0.3)
+            assert not opening.done()
+            os.kill(server, signal.SIGKILL)
+            assert (await opening).output == "42\n"
+        assert (await first.run("x + 1")).output == "42\n", "who plays is not disturbed"
 
 
 async def test_a_server_that_was_killed_is_started_again() -> None:

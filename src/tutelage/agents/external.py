@@ -24,6 +24,7 @@ from typing import Any, Literal, cast
 
 from tutelage.agents.context import RolloutContext
 from tutelage.agents.program import Isolation
+from tutelage.bounded import parse_json
 from tutelage.errors import ConfigError
 from tutelage.resources import LLM, PromptTemplate
 from tutelage.tools.tool import Tool
@@ -148,7 +149,7 @@ class ExternalAgent:
         lines = [line for line in out.splitlines() if line.strip()]
         last = lines[-1].strip() if lines else ""
         try:
-            value = json.loads(last)
+            value = parse_json(last)
         except ValueError:
             wanted = "a number or a JSON object" if self.output == "reward" else "a JSON object"
             raise ProgramFailedError(

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tutelage.agents.loop import Outcome, Turn, play
+from tutelage.bounded import parse_json
 from tutelage.tools.tool import Tool
 from tutelage.types import (
     Call,
@@ -184,20 +185,17 @@ def as_arguments(text: str, tool: Tool | None) -> str:
     if schema.get("type") == "string":
         return json.dumps({name: _unquoted(text)}, ensure_ascii=False)
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = parse_json(text)
+    except ValueError:
         value = text
-    try:
-        return json.dumps({name: value}, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        return text
+    return json.dumps({name: value}, ensure_ascii=False)
 
 
 def _unquoted(text: str) -> str:
     if len(text) >= 2 and text[0] == text[-1] == '"':
         try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
+            value = parse_json(text)
+        except ValueError:
             return text
         if isinstance(value, str):
             return value

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import httpx2
 
+from tutelage.bounded import Reply, fetch
 from tutelage.errors import ContextOverflowError, EngineError, RemoteError, UnreachableError
 from tutelage.seeds import SeedTree
 from tutelage.types import (
@@ -227,7 +228,9 @@ class RemoteChatClient:
             headers = {"x-stainless-retry-count": str(attempt)}
             wait: float | None = None
             try:
-                response = await self._client().post(self._url, json=body, headers=headers)
+                response = await fetch(
+                    self._client(), "POST", self._url, json=body, headers=headers
+                )
             except httpx2.HTTPError as error:
                 if last:
                     raise UnreachableError(
@@ -331,7 +334,7 @@ def _constraint_fields(constraint: Constraint, tools: bool) -> JSON:
     return fields
 
 
-def _object(response: httpx2.Response, url: str) -> JSON:
+def _object(response: Reply, url: str) -> JSON:
     try:
         data = response.json()
     except ValueError as error:
@@ -341,7 +344,7 @@ def _object(response: httpx2.Response, url: str) -> JSON:
     return cast("JSON", data)
 
 
-def _refusal(response: httpx2.Response, url: str) -> EngineError:
+def _refusal(response: Reply, url: str) -> EngineError:
     """What the server's error means here."""
     message, code = response.text[:500], None
     try:
@@ -357,11 +360,11 @@ def _refusal(response: httpx2.Response, url: str) -> EngineError:
     return refused
 
 
-def _never(response: httpx2.Response) -> bool:
+def _never(response: Reply) -> bool:
     return response.headers.get("x-should-retry") == "false"
 
 
-def _retry_after(response: httpx2.Response) -> float | None:
+def _retry_after(response: Reply) -> float | None:
     try:
         wait = float(response.headers["retry-after"])
     except (KeyError, ValueError):

@@ -157,7 +157,7 @@ def _call(raw: Any, path: str) -> ToolCall:
     return ToolCall(
         fields.text(data.get("id"), f"{path}.id"),
         fields.text(function.get("name"), f"{path}.function.name"),
-        fields.text(function.get("arguments"), f"{path}.function.arguments"),
+        fields.arguments(function.get("arguments"), f"{path}.function.arguments"),
     )
 
 

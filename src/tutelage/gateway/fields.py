@@ -6,11 +6,13 @@ null counts as absent, as in OpenAI's API. `chat_request.py` and `responses_requ
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import orjson
 
+from tutelage.bounded import parse_json
 from tutelage.gateway.problems import invalid
 from tutelage.types import JSON, Message, ToolSpec
 
@@ -22,8 +24,8 @@ MAX_NAME = 256
 def read_json(body: bytes) -> JSON:
     """The request's JSON object."""
     try:
-        data = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        data = parse_json(body, longest=len(body), loads=orjson.loads)
+    except ValueError as error:
         raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(data, dict):
         raise invalid(f"the body must be a JSON object, not {kind(data)}", code="invalid_json")
@@ -86,6 +88,18 @@ def text(value: Any, path: str, *, empty: bool = True) -> str:
     if not value and not empty:
         raise invalid(f"`{path}` must not be empty", path)
     return value
+
+
+def arguments(value: Any, path: str) -> str:
+    """A tool call's arguments: text, of JSON where the model wrote it so, that can be rendered."""
+    found = text(value, path)
+    try:
+        parse_json(found)
+    except json.JSONDecodeError:
+        return found  # a model may write what is no JSON, and hears of it as it was
+    except ValueError as error:
+        raise invalid(f"`{path}` cannot be read: {error}", path) from None
+    return found
 
 
 def flag(body: JSON, name: str, default: bool = False, path: str | None = None) -> bool:

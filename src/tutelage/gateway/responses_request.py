@@ -217,7 +217,7 @@ def _call(item: JSON, path: str) -> ToolCall:
     return ToolCall(
         fields.text(item.get("call_id"), f"{path}.call_id"),
         fields.text(item.get("name"), f"{path}.name"),
-        fields.text(item.get("arguments"), f"{path}.arguments"),
+        fields.arguments(item.get("arguments"), f"{path}.arguments"),
     )
 
 

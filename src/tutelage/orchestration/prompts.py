@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from tutelage.bounded import parse_json
 from tutelage.orchestration.plan import Plan, references
 
 _REFERENCE = re.compile(r"<node-(\d+)>(?:\.([A-Za-z_]\w*))?")
@@ -36,9 +37,9 @@ def _one(found: re.Match[str], outputs: Mapping[int, str]) -> str:
     if found[2] is None:
         return output
     try:
-        members: Any = json.loads(output)
+        members: Any = parse_json(output)
         member: object = members[found[2]]
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+    except (ValueError, KeyError, TypeError, IndexError):
         return f"{output}.{found[2]}"  # no such member: what looked like one was the next sentence
     return member if isinstance(member, str) else json.dumps(member, ensure_ascii=False)
 

@@ -9,12 +9,12 @@ cost something: `judge.py`) check what real workers say;
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast, runtime_checkable
 
+from tutelage.bounded import parse_json
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.orchestration.workers import Answer, Work
 
@@ -149,8 +149,8 @@ class Schema:
     async def check(self, work: Work, answer: Answer) -> Verdict:
         """See `Verifier`."""
         try:
-            value = json.loads(_unfenced(answer.output))
-        except (ValueError, RecursionError) as error:
+            value = parse_json(_unfenced(answer.output))
+        except ValueError as error:
             return Verdict(False, f"no JSON: {error}")
         error = next(iter(self._validator.iter_errors(value)), None)
         if error is None:

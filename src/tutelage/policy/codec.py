@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from tutelage.bounded import parse_json
 from tutelage.errors import ModelError
 from tutelage.policy.markers import Markers
 from tutelage.types import JSON, Constraint, Message, ToolCall, ToolSpec
@@ -84,6 +85,8 @@ class Codec:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text, special tokens in it recognised, none added."""
+        if not text.isascii():  # half a surrogate pair, which JSON may spell, is no character
+            text = text.encode("utf-8", "replace").decode()
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -287,7 +290,7 @@ def _template_form(message: Message) -> JSON:
         out["content"] = ""
     for call in out.get("tool_calls", ()):
         try:
-            arguments = json.loads(call["function"]["arguments"])
+            arguments = parse_json(call["function"]["arguments"])
         except ValueError:
             continue
         if isinstance(arguments, dict):
@@ -342,12 +345,11 @@ def _parse_llama(text: str, new_id: Callable[[int], str]) -> Parsed:
 def _read_call(text: str, field: str, call_id: str) -> ToolCall | str:
     """A tool call, or what is wrong with its JSON, with the position."""
     try:
-        data = json.loads(text)
-    except RecursionError:
-        return "the call is nested too deeply"
+        data = parse_json(text)
+    except json.JSONDecodeError as error:
+        return f"the call is not valid JSON at position {error.pos}"
     except ValueError as error:
-        where = f" at position {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
-        return f"the call is not valid JSON{where}"
+        return f"the call cannot be read: {error}"
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
         return f'the call needs the form {{"name": ..., "{field}": {{...}}}}'
     fields = cast("dict[str, Any]", data)

@@ -80,7 +80,7 @@ def leading_number(answer: str) -> Fraction | None:
     What follows must leave it as it is (`wording.py`).
     """
     match = _LEADING.match(answer.replace("−", "-"))
-    if match is None or not is_unit(answer[match.end() :]):
+    if match is None or _too_long(match[0]) or not is_unit(answer[match.end() :]):
         return None
     return _value(match)
 

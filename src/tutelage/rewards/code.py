@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from tutelage.errors import ConfigError, GraderError
@@ -112,12 +112,12 @@ class _Grader:
         """Whether it passes, and whether it ran out of time."""
         if isinstance(case, Program):
             self._loaded = False
-            done = await self._tested.run_program(self._code, stdin=case.stdin)
+            done = await _again(lambda: self._tested.run_program(self._code, stdin=case.stdin))
             clean = done.error is None or (done.error == "SystemExit")
             return clean and _same_output(done.output, case.stdout), done.error == "timeout"
         values: list[str] = []
         for expression in case.asked:
-            found = await self._value(expression, case)
+            found = await _again(lambda asked=expression: self._value(asked, case))
             try:
                 # The code may have forged the reply: what is no literal must not reach the test.
                 # A long value takes a while to read, and other rollouts wait for the event loop.
@@ -147,12 +147,24 @@ class _Grader:
             test = await asyncio.to_thread(substituted, case, values)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return False
-        if case.prelude:
-            await self._referee.run_program(case.prelude)
+
+        async def ask() -> Execution:
+            if case.prelude:
+                await self._referee.run_program(case.prelude)
+            return await self._referee.evaluate(f"bool({test})")
+
         try:
-            return plain_value(await self._referee.evaluate(f"bool({test})")) is True
+            found = await _again(ask)
+            return plain_value(found) is True
         except ValueError:
             return False
+
+
+async def _again(work: Callable[[], Awaitable[Execution]]) -> Execution:
+    """What came of it, tried once more where the interpreter ended: the system may have killed it
+    for memory that others took, and a test that it was killed in says nothing of the code."""
+    found = await work()
+    return await work() if found.error == "died" else found
 
 
 def _equals(given: str, wanted: str, from_data: bool) -> bool:

@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tutelage.bounded import fetch, parse_json
 from tutelage.errors import ConfigError, GraderError
 from tutelage.rewards.function import RewardFunction, reward
 from tutelage.rewards.options import RewardOptions
@@ -24,6 +25,8 @@ PAUSE = 0.5
 """Seconds before the second try; doubled each time."""
 SECONDS = 60.0
 """For one request."""
+MOST_REPLY = 4 << 20
+"""Bytes of a judge's reply."""
 LONGEST = 20_000
 """Characters of an answer that are shown to the judge; a longer one earns nothing."""
 
@@ -83,7 +86,9 @@ async def _verdict(url: str, headers: Mapping[str, str], body: Mapping[str, Any]
             if number:
                 await asyncio.sleep(PAUSE * 2 ** (number - 1))
             try:
-                reply = await client.post(url, json=dict(body), headers=dict(headers))
+                reply = await fetch(
+                    client, "POST", url, longest=MOST_REPLY, json=dict(body), headers=dict(headers)
+                )
             except httpx2.HTTPError as error:
                 reason = f"{type(error).__name__}: {error}"
                 continue
@@ -117,8 +122,8 @@ def read_verdict(text: str) -> bool | None:
     if text.startswith("```"):
         text = text.strip("`").removeprefix("json").strip()
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = parse_json(text)
+    except ValueError:
         return None
     verdict = found.get("correct") if isinstance(found, dict) else None
     return verdict if isinstance(verdict, bool) else None

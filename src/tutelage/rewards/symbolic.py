@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 from tutelage.errors import GraderError
@@ -27,6 +28,8 @@ START_SECONDS = 60.0
 MEMORY_BYTES = 1 << 30
 ORPHAN_SECONDS = 30
 _READY = "ready"
+_TRIES = 2
+_VERDICTS: Mapping[str | None, bool | None] = {"true": True, "false": False, "null": None}
 _NOT_STARTED = (
     "the helper process for symbolic maths did not start; "
     "run `python -m tutelage.rewards.symbolic` to see why"
@@ -49,13 +52,14 @@ class SymbolicWorker:
         Raises `GraderError` when the helper cannot be started.
         """
         with self._lock:
-            process = self._started()
-            reply = _exchange(process, json.dumps([first, second]), self._seconds)
-            if reply is None:
+            for _ in range(_TRIES):
+                reply, late = _exchange(self._started(), json.dumps([first, second]), self._seconds)
+                if reply in _VERDICTS:
+                    return _VERDICTS[reply]
                 self._end()
-                return None
-            verdict: bool | None = json.loads(reply)
-            return verdict
+                if late:
+                    break  # else somebody else ended it, for memory say, and it is asked again
+            return None
 
     def close(self) -> None:
         """End the helper; the next question starts another."""
@@ -82,7 +86,7 @@ class SymbolicWorker:
             raise GraderError(f"{_NOT_STARTED}: {error}") from error
         self._process, self._owner = process, os.getpid()
         self._finalizer = weakref.finalize(self, _kill, process, self._owner)
-        if _exchange(process, "", START_SECONDS) != _READY:
+        if _exchange(process, "", START_SECONDS)[0] != _READY:
             self._end()
             raise GraderError(_NOT_STARTED)
         return process
@@ -93,10 +97,11 @@ class SymbolicWorker:
         self._process = self._finalizer = None
 
 
-def _exchange(process: subprocess.Popen[str], line: str, seconds: float) -> str | None:
-    """Send a line and read one; None when the helper died or had to be killed for its time."""
+def _exchange(process: subprocess.Popen[str], line: str, seconds: float) -> tuple[str | None, bool]:
+    """Send a line and read one; None when the helper died or had to be killed for its time, and
+    whether that was so."""
     if process.stdin is None or process.stdout is None:
-        return None
+        return None, False
     late = threading.Event()
 
     def kill() -> None:
@@ -111,12 +116,12 @@ def _exchange(process: subprocess.Popen[str], line: str, seconds: float) -> str 
         process.stdin.flush()
         reply = process.stdout.readline().strip()
     except OSError:
-        return None
+        reply = ""
     finally:
         timer.cancel()
         # Without this the timer could still kill the helper during the next question.
         timer.join()
-    return reply if reply and not late.is_set() else None
+    return (reply if reply and not late.is_set() else None), late.is_set()
 
 
 def _kill(process: subprocess.Popen[str], owner: int) -> None:
@@ -214,7 +219,7 @@ def _verdict(algebra: SympyAlgebra, first: str, second: str) -> bool | None:
         return algebra.equal(first, second)
     except (ExpressionError, ArithmeticError, TypeError, ValueError, AttributeError):
         return False
-    except (MemoryError, RecursionError):
+    except Exception:  # no memory, too deep, or what sympy raises of its own
         return None
 
 

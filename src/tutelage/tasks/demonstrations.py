@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from tutelage.bounded import parse_json
 from tutelage.errors import DataError
 from tutelage.tasks.readers import Row, read_rows
 from tutelage.types import INPUT_FIELDS, Message, ToolCall, ToolSpec
@@ -145,7 +146,7 @@ def _arguments(place: str, field: str, value: Any) -> str:
     if not isinstance(value, str):
         raise DataError(f"{place}: field {field!r} must be JSON text, not {_short(value)}")
     try:
-        read = json.loads(value)
+        read = parse_json(value)
     except ValueError as error:
         raise DataError(f"{place}: field {field!r} is no JSON: {error}, in {value!r}") from error
     if not isinstance(read, dict):

@@ -24,6 +24,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from pydantic_core import PydanticUndefined, SchemaError
 
+from tutelage.bounded import parse_json
 from tutelage.errors import ToolDefinitionError
 from tutelage.types import JSON
 
@@ -218,22 +219,28 @@ def check_json(text: str) -> None:
     """Refuse what is no JSON object, with the position, before the schema is asked."""
 
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in pairs]
-        twice = next((key for key in keys if keys.count(key) > 1), None)
-        if twice is not None:
-            raise ArgumentError(f"argument {twice!r} is given twice")
-        return dict(pairs)
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise ArgumentError(f"argument {key[:60]!r} is given twice")
+            found[key] = value
+        return found
 
     def no_constant(constant: str) -> Any:
         raise ArgumentError(f"invalid JSON: {constant} is not a JSON number")
 
     try:
-        value = json.loads(text, object_pairs_hook=no_duplicates, parse_constant=no_constant)
+        value = parse_json(
+            text,
+            loads=functools.partial(
+                json.loads, object_pairs_hook=no_duplicates, parse_constant=no_constant
+            ),
+        )
     except ArgumentError:
         raise
     except json.JSONDecodeError as error:
         raise ArgumentError(f"invalid JSON at character {error.pos + 1}: {error.msg}") from None
-    except (RecursionError, ValueError) as error:
+    except ValueError as error:
         raise ArgumentError(f"JSON that cannot be read: {error}") from None
     if not isinstance(value, dict):
         kind = {list: "an array", str: "a string", type(None): "null"}.get(type(value), "a number")

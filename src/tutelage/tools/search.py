@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tutelage.bounded import fetch
 from tutelage.errors import ConfigError
 from tutelage.tools import corpus
 from tutelage.tools.options import ToolOptions
@@ -157,8 +158,8 @@ async def ask_service(service: Service, query: str) -> list[corpus.Passage]:
     body: dict[str, Any] = {"json": fields} if service.method == "POST" else {"params": fields}
     try:
         async with httpx2.AsyncClient(timeout=_HTTP_SECONDS) as client:
-            answer = await client.request(
-                service.method, service.url, headers=dict(service.headers), **body
+            answer = await fetch(
+                client, service.method, service.url, headers=dict(service.headers), **body
             )
             data: Any = answer.json() if answer.status_code == 200 else None
     except httpx2.TimeoutException as error:

@@ -7,9 +7,10 @@ of the same conventions, and OpenInference's `llm.*`. `records.py` has the span 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, cast
+
+from tutelage.bounded import parse_json
 
 # Operations: the value of OPERATION, and the first word of a span's name.
 INVOKE_AGENT = "invoke_agent"
@@ -151,7 +152,7 @@ def _invocation(text: Any) -> Mapping[str, Any]:
     if not isinstance(text, str):
         return {}
     try:
-        value: Any = json.loads(text)
-    except (ValueError, RecursionError):
+        value: Any = parse_json(text)
+    except ValueError:
         return {}
     return cast("Mapping[str, Any]", value) if isinstance(value, dict) else {}

@@ -26,6 +26,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from tutelage.bounded import parse_json
 from tutelage.tracing.records import KINDS, STATUSES, SpanEvent, SpanRecord
 
 PROTOBUF = "application/x-protobuf"
@@ -126,7 +127,7 @@ def _parse_protobuf(body: bytes) -> ExportTraceServiceRequest:
 
 def _parse_json(body: bytes) -> ExportTraceServiceRequest:
     try:
-        data: Any = json.loads(body)
+        data: Any = parse_json(body, longest=MAX_BODY)
         if not isinstance(data, dict):
             raise OtlpError(f"the body is a JSON {type(data).__name__}, not an object")
         _count_json(data)

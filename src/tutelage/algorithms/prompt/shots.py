@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from tutelage.bounded import parse_json
 from tutelage.errors import ConfigError
 
 DEMONSTRATIONS = "demonstrations"
@@ -61,7 +62,7 @@ class Demonstrations:
         if not text.strip():
             return Demonstrations()
         try:
-            rows = cast("list[dict[str, Any]]", json.loads(text))
+            rows = cast("list[dict[str, Any]]", parse_json(text))
             made = [Shot(str(r["task"]), str(r["question"]), str(r["trace"])) for r in rows]
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"these are no demonstrations: {error}") from error

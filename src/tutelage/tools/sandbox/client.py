@@ -26,8 +26,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tutelage.bounded import parse_json
 from tutelage.errors import ConfigError
-from tutelage.tools.sandbox.channel import HEADER, LONGEST, packed
+from tutelage.tools.sandbox.channel import HEADER, packed
 from tutelage.tools.sandbox.limits import MAX_VALUE, TIERS, Limits, Tier
 from tutelage.tools.sandbox.view import site_folders
 
@@ -35,6 +36,15 @@ OPEN_SECONDS = 20.0
 """For starting an interpreter, which takes milliseconds unless the machine is choked."""
 _CLOSE_SECONDS = 5.0
 _ENDED = ("timeout", "died")
+_STARTS = 3
+"""How often an interpreter is started where the server of sandboxes is lost at it."""
+_PAUSE = 0.05
+_DEEPEST = 2
+"""Of a reply, which is one object of texts."""
+_ESCAPED = 12
+"""Bytes of JSON for a character, at most."""
+_ROOM = 4096
+"""Characters of a reply beside its output and its value."""
 _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
 """All that a sandbox finds in its environment: hashes, and with them the order of sets, repeat."""
 
@@ -45,6 +55,10 @@ _PYTHON = (sys.executable, "-P", "-s", "-S", "-c")
 
 class SandboxError(RuntimeError):
     """A sandbox that cannot be started in a tier; the message is the kernel's reason."""
+
+
+class _ServerGoneError(SandboxError):
+    """The process that starts sandboxes was lost; another one may start them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +148,16 @@ class Sandbox:
             return _read(reply, self.limits)
 
 
+def _longest_reply(limits: Limits) -> int:
+    """Bytes of the longest reply that an interpreter sends: output and value, as JSON escapes."""
+    return _ESCAPED * (2 * limits.output + MAX_VALUE + _ROOM)
+
+
+def _text(value: object) -> str:
+    """Text, and nothing else: what the code forged may be anything."""
+    return value if isinstance(value, str) else ""
+
+
 def _read(reply: dict[str, Any], limits: Limits) -> Execution:
     """A reply, which the code may have forged: only text of bounded length comes through.
 
@@ -142,9 +166,9 @@ def _read(reply: dict[str, Any], limits: Limits) -> Execution:
     """
     output, error, value = (reply.get(key) for key in ("output", "error", "value"))
     bound = limits.output + 200
-    name = None if error is None else _characters(str(error)[:100]) or "Exception"
+    name = None if error is None else _characters(_text(error)[:100]) or "Exception"
     return Execution(
-        _characters(str(output or "")[:bound]),
+        _characters(_text(output)[:bound]),
         f"{name}Exception" if name in _ENDED else name,
         value if isinstance(value, str) and len(value) <= MAX_VALUE else None,
     )
@@ -173,12 +197,29 @@ class _Session:
     """One running interpreter: its channel, and the line that keeps it alive."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lifeline: socket.socket
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        lifeline: socket.socket,
+        longest: int,
     ) -> None:
         self._reader, self._writer, self._lifeline = reader, writer, lifeline
+        self._longest = longest
 
     @classmethod
     async def open(cls, tier: Tier, limits: Limits) -> _Session:
+        """Start an interpreter; once more where the server that starts them was killed."""
+        for left in reversed(range(_STARTS)):
+            try:
+                return await cls._open(tier, limits)
+            except _ServerGoneError:
+                if not left:
+                    raise
+                await asyncio.sleep(_PAUSE)  # until its end can be seen
+        raise AssertionError("the last try returns or raises")
+
+    @classmethod
+    async def _open(cls, tier: Tier, limits: Limits) -> _Session:
         server = await asyncio.to_thread(_server, os.getpid())
         channel, theirs = socket.socketpair()
         lifeline, its_end = socket.socketpair()
@@ -187,21 +228,29 @@ class _Session:
         except OSError as error:
             for end in (channel, lifeline):
                 end.close()
-            raise SandboxError(f"the server of sandboxes is gone: {error}") from error
+            raise _ServerGoneError(f"the server of sandboxes is gone: {error}") from error
         finally:
             theirs.close()
             its_end.close()
         lifeline.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=channel)
-        session = cls(reader, writer, lifeline)
+        session = cls(reader, writer, lifeline, _longest_reply(limits))
         try:
             first = await asyncio.wait_for(session._receive(), OPEN_SECONDS)
+        except TimeoutError:
+            await session.close()
+            told = f"an interpreter did not start within {OPEN_SECONDS:g} seconds"
+            raise SandboxError(told) from None
         except BaseException:
             await session.close()
             raise
-        if first is None or "ready" not in first:
+        if first is None:
+            # Whoever forked it was killed, or it was itself; the server knows its own end by now.
             await session.close()
-            raise SandboxError(str((first or {}).get("failed", "it ended while it started")))
+            raise _ServerGoneError("it ended while it started")
+        if "ready" not in first:
+            await session.close()
+            raise SandboxError(str(first.get("failed", "it ended while it started")))
         return session
 
     async def ask(self, message: dict[str, Any]) -> dict[str, Any] | None:
@@ -217,10 +266,10 @@ class _Session:
     async def _receive(self) -> dict[str, Any] | None:
         try:
             size = HEADER.unpack(await self._reader.readexactly(HEADER.size))[0]
-            if size > LONGEST:
+            if size > self._longest:
                 return None
-            found = json.loads(await self._reader.readexactly(size))
-        except (asyncio.IncompleteReadError, ConnectionError, ValueError, RecursionError):
+            found = parse_json(await self._reader.readexactly(size), deepest=_DEEPEST)
+        except (asyncio.IncompleteReadError, ConnectionError, ValueError):
             return None
         return found if isinstance(found, dict) else None
 

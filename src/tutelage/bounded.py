@@ -1,0 +1,125 @@
+"""JSON and HTTP replies from outside, read within bounds: models, servers and clients write these.
+
+Text that is nested a hundred thousand deep ends a recursive reader, one that is nested nine hundred
+deep ends whoever prints or copies the value later, and a reply of a gigabyte fills the memory. What
+comes from outside is therefore read by `parse_json`, and fetched by `fetch`; what this program
+wrote itself needs neither.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import httpx2
+
+DEEPEST = 100
+"""Arrays and objects within one another; no honest message comes near it."""
+LONGEST = 16 << 20
+"""Characters, or bytes, of JSON text."""
+LONGEST_REPLY = 64 << 20
+"""Bytes of a server's reply, unpacked: token ids and log-probabilities take room."""
+
+
+def parse_json(
+    text: str | bytes,
+    *,
+    longest: int = LONGEST,
+    deepest: int = DEEPEST,
+    loads: Callable[[str | bytes], Any] = json.loads,
+) -> Any:
+    """The value of JSON text. Raises `ValueError` for what is none, too long or nested too deeply.
+
+    A bad syntax is a `json.JSONDecodeError`, with its position. `loads` may be another reader.
+    """
+    if len(text) > longest:
+        unit = "bytes" if isinstance(text, bytes) else "characters"
+        raise ValueError(f"the JSON has {len(text)} {unit}; at most {longest} are read")
+    try:
+        value = loads(text)
+    except RecursionError:
+        raise too_deep(deepest) from None
+    if opened(text) > deepest:  # else it cannot be
+        check_depth(value, deepest)
+    return value
+
+
+def opened(text: str | bytes) -> int:
+    """How many brackets a text has that open something, those within strings included."""
+    if isinstance(text, bytes):
+        return text.count(b"[") + text.count(b"{")
+    return text.count("[") + text.count("{")
+
+
+def check_depth(value: Any, deepest: int = DEEPEST) -> None:
+    """Raise `ValueError` for a value of JSON that is nested deeper; never recurses."""
+    level: list[Any] = [value]
+    for _ in range(deepest + 1):
+        level = [
+            inner
+            for outer in level
+            for inner in (
+                cast("dict[str, Any]", outer).values()
+                if isinstance(outer, dict)
+                else cast("list[Any]", outer)
+                if isinstance(outer, list)
+                else ()
+            )
+            if isinstance(inner, (dict, list))
+        ] if level else []  # fmt: skip
+        if not level:
+            return
+    raise too_deep(deepest)
+
+
+def too_deep(deepest: int = DEEPEST) -> ValueError:
+    """The error for JSON that is nested too deeply."""
+    return ValueError(f"the JSON is nested more than {deepest} levels deep")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a server answered, whole."""
+
+    status_code: int
+    headers: Mapping[str, str]
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.content.decode("utf-8", "replace")
+
+    def json(self) -> Any:
+        """The body as JSON. Raises `ValueError`."""
+        return parse_json(self.content, longest=LONGEST_REPLY)
+
+
+async def fetch(
+    client: httpx2.AsyncClient,
+    method: str,
+    url: str,
+    *,
+    longest: int = LONGEST_REPLY,
+    **request: Any,
+) -> Reply:
+    """Send a request and read its reply, of at most `longest` bytes when it is unpacked.
+
+    Raises `httpx2.HTTPError`, a longer reply included.
+    """
+    import httpx2
+
+    parts: list[bytes] = []
+    size = 0
+    async with client.stream(method, url, **request) as response:
+        async for part in response.aiter_bytes():
+            size += len(part)
+            if size > longest:
+                raise httpx2.DecodingError(f"the reply is larger than {longest} bytes")
+            parts.append(part)
+        return Reply(response.status_code, response.headers, b"".join(parts))

@@ -1,0 +1,115 @@
+"""Every reader of what models, servers and clients write keeps a bound on its depth and length."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from tutelage.agents.react import as_arguments
+from tutelage.engine.remote import RemoteChatClient
+from tutelage.errors import EngineError
+from tutelage.orchestration.prompts import fill
+from tutelage.policy.codec import Codec
+from tutelage.tools.execute import execute_tool_calls
+from tutelage.tools.tool import tool
+from tutelage.tracing.names import modern
+from tutelage.tracing.otlp import OtlpError, read_otlp
+from tutelage.types import Message, Sampling, ToolCall
+
+DEEP = (
+    "[" * 100_000,
+    "[" * 900 + "]" * 900,
+    '{"a":' * 900 + "1" + "}" * 900,
+    '{"x":' + "[" * 150 + "]" * 150 + "}",
+)
+
+
+@tool
+def total(values: list[Any]) -> str:
+    """Add up.
+
+    Args:
+        values: what to add
+    """
+    return str(len(values))
+
+
+async def test_tool_arguments(tiny: Any) -> None:
+    """The model hears of it, and the conversation that holds them can be rendered."""
+    codec: Codec = tiny("qwen2").codec
+    for deep in (
+        *DEEP,
+        '{"values": ' + "[" * 900 + "]" * 900 + "}",
+        "\ud800",
+        '{"values": ["\ud800"]}',
+    ):
+        call = ToolCall("c", "total", deep)
+        (result,) = await execute_tool_calls([call], {"total": total})
+        assert result.error == "invalid_arguments", deep[:40]
+        history = (Message("user", "hi"), Message("assistant", None, (call,)))
+        codec.render(history)
+
+
+def test_an_action_of_a_react_agent() -> None:
+    for deep in DEEP:
+        written = as_arguments(deep, total)
+        assert written == deep or json.loads(written) == {"values": deep}
+
+
+def test_a_call_in_the_text_of_a_model(tiny: Any) -> None:
+    codec: Codec = tiny("qwen2").codec
+    for deep in DEEP:
+        text = f'<tool_call>{{"name": "f", "arguments": {{"a": {deep}}}}}</tool_call>'
+        parsed = codec.parse(codec.encode(text), lambda i: f"c{i}")
+        assert not parsed.message.tool_calls
+        assert parsed.errors
+
+
+def test_a_reference_into_another_nodes_output() -> None:
+    for deep in DEEP:
+        assert isinstance(fill("{{1.a}} and $1.a", {1: deep}), str)
+
+
+def test_spans_of_a_client() -> None:
+    for deep in DEEP:
+        assert "gen_ai.request.temperature" not in modern({"llm.invocation_parameters": deep})
+        with pytest.raises(OtlpError):
+            read_otlp(deep.encode(), "application/json")
+
+
+class Endless(httpx2.AsyncByteStream):
+    """A body of some hundred million bytes, a megabyte of which is sent at a time."""
+
+    def __init__(self, packed: bool) -> None:
+        self.packed, self.sent = packed, 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        part, machine = b" " * (1 << 20), zlib.compressobj(1, wbits=31)
+        for _ in range(300):
+            self.sent += 1
+            yield machine.compress(part) + machine.flush(zlib.Z_SYNC_FLUSH) if self.packed else part
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_a_servers_reply_of_any_length(packed: bool) -> None:
+    body = Endless(packed)
+    headers = {"content-encoding": "gzip"} if packed else {}
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, headers=headers, stream=body))
+    client = RemoteChatClient("http://up/v1", transport=transport, attempts=1)
+    with pytest.raises(EngineError):
+        await client.chat([Message("user", "hi")], sampling=Sampling())
+    assert body.sent < 100
+
+
+@pytest.mark.parametrize("deep", DEEP)
+@pytest.mark.parametrize("status", [200, 400])
+async def test_a_servers_reply_of_any_depth(deep: str, status: int) -> None:
+    transport = httpx2.MockTransport(lambda _: httpx2.Response(status, content=deep.encode()))
+    client = RemoteChatClient("http://up/v1", transport=transport, attempts=1)
+    with pytest.raises(EngineError):
+        await client.chat([Message("user", "hi")], sampling=Sampling())
