@@ -263,6 +263,11 @@ class Task:
                 return self.fields[name]
         raise KeyError(f"task {self.id!r} has none of the input fields {INPUT_FIELDS}")
 
+    @property
+    def has_input(self) -> bool:
+        """Whether there is an `input`; an agent of one's own may do without."""
+        return any(name in self.fields for name in INPUT_FIELDS)
+
     def messages(self) -> tuple[Message, ...]:
         """The input as chat messages."""
         given = self.input

@@ -67,7 +67,7 @@ def test_a_pipe_gets_plain_lines() -> None:
         "   0:06  cold start, step 2/3   loss 0.5   0:03 left",
         "   0:09  cold start: 3 steps in 0:09, ended   loss 0.3333",
         "   0:09  measure before",
-        "   0:13  held-out before/greedy: 4 of 4",
+        "   0:13  measuring before/greedy: 4 of 4",
         "   0:13  saved a checkpoint",
         "   0:13  measure before: 0:04, ended",
         "   0:13  reinforcement learning: at most 1:00",

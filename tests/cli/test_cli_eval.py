@@ -36,7 +36,7 @@ def seen(fake: Fake) -> dict[str, Any]:
         kept.update(target=target, **given)
         progress.start(target, {"device": "cpu"})
         progress.evaluation("test", 3, 3)
-        return summarise(kept.pop("played", played))
+        return replace(summarise(kept.pop("played", played)), in_training=2, repeated=1)
 
     def ask(target: str, question: str, **given: Any) -> Rollout:
         kept.update(target=target, question=question, **given)
@@ -97,6 +97,8 @@ def test_eval_shows_success_and_what_was_wrong(tutelage: Tutelage, seen: dict[st
     assert "reward 0.4167 (95 % interval -0.8761 to 1.709)" in shown
     assert "rollouts 3 of 3 judged; failed, and counted so: 1 agent error" in shown
     assert "tasks 3" in shown
+    assert "seen 2 of 3 test tasks are also training tasks" in shown
+    assert "repeated 1 of 3 tasks repeat another one" in shown
     assert "sum 2 0.625" in shown
     assert "shopping 1 0" in shown
     assert not any(line.startswith("success") for line in shown), "a graded reward has none"
@@ -117,6 +119,8 @@ def test_eval_as_json_is_nothing_but_json(tutelage: Tutelage, seen: dict[str, An
         "temperature": 0.0,
         "seed": 0,
         "tasks": 3,
+        "test_in_train": 2,
+        "test_repeated": 1,
         "rollouts": 3,
         "judged": 3,
         "lost": {},
@@ -132,7 +136,7 @@ def test_eval_as_json_is_nothing_but_json(tutelage: Tutelage, seen: dict[str, An
         "sum": (2, 0.625),
         "shopping": (1, 0.0),
     }
-    assert "held-out test: 3 of 3" in result.stderr
+    assert "measuring test: 3 of 3" in result.stderr
 
 
 def test_eval_tells_no_rate_where_rollouts_were_lost(

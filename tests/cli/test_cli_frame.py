@@ -48,7 +48,7 @@ def test_a_frame_shows_what_matters() -> None:
         "max |Δlogp| 2.1e-06",
         "tokens/s 12 346",
         "▁█ reward",
-        "held-out rl/greedy: 3 of 9",
+        "measuring rl/greedy: 3 of 9",
     ):
         assert part in shown
     assert "time/step" not in shown

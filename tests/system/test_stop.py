@@ -133,6 +133,6 @@ def test_a_stop_during_an_evaluation_is_an_answer_too(
 ) -> None:
     run = str(references["with_tools"].folder / "run")
     job = tutelage.start("eval", run, "--test", f"{material}/val.jsonl", "--samples", "2000")
-    assert job.until(lambda: job.says("held-out"))
+    assert job.until(lambda: job.says("measuring"))
     job.send(signal.SIGHUP)
     assert job.end().check(129).err.splitlines()[-1] == STOPPED

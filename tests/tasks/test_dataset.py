@@ -164,8 +164,27 @@ def test_equal_ids_are_refused_with_both_places(tmp_path: Path) -> None:
     message = refused(write(tmp_path, "a.jsonl", rows))
     assert "a.jsonl:3" in message
     assert "a.jsonl:1" in message
-    with pytest.raises(DataError, match="identical"):
-        Dataset([GOOD, GOOD])
+
+
+def test_a_row_may_stand_there_again(tmp_path: Path) -> None:
+    once, named = {"question": "a", "answer": 1}, {"id": "x", "question": "b"}
+    found = Dataset([once, named, once, named, {"id": "x-2", "question": "c"}, once])
+    first = found[0].id
+    assert [t.id for t in found] == [first, "x", f"{first}-2", "x-3", "x-2", f"{first}-3"]
+    assert found[2].fields == found[0].fields
+    line = json.dumps(once) + "\n"
+    assert [t.id for t in Dataset.load(write(tmp_path, "b.jsonl", line * 2))] == [
+        first, f"{first}-2"
+    ]  # fmt: skip
+
+
+def test_equal_rows_stay_on_one_side_of_a_split() -> None:
+    rows = [{"id": str(i), "question": f"q{i % 10}"} for i in range(30)]
+    for seed in range(5):
+        first, second = Dataset(rows).split(0.7, seed)
+        assert not {t.input for t in first} & {t.input for t in second}
+        assert len(first) == 21
+        assert len(second) == 9
 
 
 class Row(TypedDict):

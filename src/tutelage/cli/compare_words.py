@@ -38,11 +38,12 @@ class Line:
 
 def title(found: Comparison) -> str:
     """What is compared on what."""
+    held_out = "" if any(row.run.trained_on for row in found.rows) else "held-out "
     if len(found.rows) == 1:
-        return f"1 run on {found.shared_tasks} held-out test tasks"
+        return f"1 run on {found.shared_tasks} {held_out}test tasks"
     runs = f"{len(found.rows)} runs"
     if found.same_tasks and found.shared_tasks:
-        return f"{runs} on the same {found.shared_tasks} held-out test tasks"
+        return f"{runs} on the same {found.shared_tasks} {held_out}test tasks"
     if found.shared_tasks:
         return f"{runs} on different test tasks, of which they share {found.shared_tasks}"
     return f"{runs} that share no test task"

@@ -110,12 +110,12 @@ class LiveDisplay:
             self._line(_summary(self._phase, now, self._utf8))
 
     def evaluation(self, label: str, done: int, total: int) -> None:
-        """Take note of held-out rollouts; the last one ends the line."""
+        """Take note of rollouts that measure; the last one ends the line."""
         ended = done >= total
         with self._lock:
             self._evaluation = None if ended else Evaluation(visible(label), done, total)
         if self._live is None and (ended or self._is_time(self._clock())):
-            self._line(f"held-out {visible(label)}: {done} of {total}")
+            self._line(f"measuring {visible(label)}: {done} of {total}")
 
     def note(self, text: str) -> None:
         """Show a line that stays."""

@@ -112,6 +112,8 @@ def as_record(found: Evaluation, asked: dict[str, Any]) -> dict[str, Any]:
         **asked,
         **found.record(),
         "graded": found.kind.graded,
+        "test_in_train": found.in_training,
+        "test_repeated": found.repeated,
         "by_family": {name: family.record() for name, family in found.by_family.items()},
         "failures": dict(causes(found.rollouts)),
     }
@@ -127,6 +129,7 @@ def show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
     from tutelage.cli.console import facts, plain_table, say
     from tutelage.cli.rates import judged_cell, mean_cell, rate_cell
     from tutelage.evaluate.measured import TOO_MANY_LOST, judged_words, measured
+    from tutelage.tasks.overlap import shared_words
 
     graded = found.kind.graded
     heads = ["reward"] if graded else []
@@ -146,6 +149,10 @@ def show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
     order = heads if graded else [*heads, "reward"]
     pairs = [] if told.withheld else [(name, words[name]) for name in order]
     pairs += [("rollouts", judged_words(told)), ("tasks", f"{found.tasks}{each}")]
+    if found.in_training:
+        pairs.append(("seen", shared_words(found.in_training, found.tasks)))
+    if found.repeated:
+        pairs.append(("repeated", f"{found.repeated} of {found.tasks} tasks repeat another one"))
     facts(console, pairs)
     if told.withheld:
         say(console, (TOO_MANY_LOST, "yellow"))

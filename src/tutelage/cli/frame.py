@@ -61,7 +61,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A set of held-out rollouts that is being run."""
+    """A set of rollouts that measure and that is being run."""
 
     label: str
     done: int
@@ -202,7 +202,7 @@ def frame(
             course = sparkline(rewards, min(width, BAR_WIDTH) - len(" reward"), utf8=utf8)
             lines.append(Text.assemble((course, "cyan"), (" reward", "dim")))
     if evaluation is not None:
-        told = f"held-out {evaluation.label}: {evaluation.done} of {evaluation.total}"
+        told = f"measuring {evaluation.label}: {evaluation.done} of {evaluation.total}"
         lines.append(Text(told[:width], style="dim"))
     return lines
 

@@ -37,6 +37,7 @@ from tutelage.evaluate.measured import (
     judged_words,
     read,
 )
+from tutelage.tasks.overlap import footnote, title
 from tutelage.train.folder import RunFolder
 
 _KINDS = ("sampled", "greedy")
@@ -58,10 +59,10 @@ class _Quantity:
 
 
 _SUCCESS = _Quantity(
-    "held-out success", rate_cell, lambda m: m.success, None, lambda gap: f"{100 * gap:+.1f}"
+    "success", rate_cell, lambda m: m.success, None, lambda gap: f"{100 * gap:+.1f}"
 )
 _REWARD = _Quantity(
-    "held-out mean reward",
+    "mean reward",
     mean_cell,
     lambda m: m.reward,
     lambda m: m.reward_interval,
@@ -88,7 +89,8 @@ def _table(result: Mapping[str, Any], what: _Quantity) -> Table | None:
     if {"before", "after"} <= set(shown):
         shown.insert(2, _CHANGE)
     tasks = result.get("test_tasks")
-    table = plain_table(what.head + (f", {tasks} tasks" if tasks else ""), *shown, right=shown)
+    head = title(result, what.head) + (f", {tasks} tasks" if tasks else "")
+    table = plain_table(head, *shown, right=shown)
     for kind in _KINDS:
         row = {name: _told(result, name, kind, what) for name in _COLUMNS}
         if not any(row.values()):
@@ -131,6 +133,8 @@ def show_next(console: Console, folder: RunFolder) -> None:
 
 
 def _footnotes(result: Mapping[str, Any]) -> Iterator[str]:
+    if shared := footnote(result):
+        yield shared
     yield from _judged(result)
     if any(read(result, f"control_{kind}") for kind in _KINDS):
         yield "control: about the same time of supervised training on its own successful rollouts."

@@ -179,7 +179,7 @@ def _show_plan(setup: Setup) -> None:
         *plan_lines(plan, tests=tests, ended_by=f"it ends when {' or '.join(ends)}"),
     ]
     facts(console, pairs, indent=2)
-    for remark in setup.remarks:
+    for remark in (*setup.remarks, *setup.overlap.notes()):
         prose(console, f"Note: {remark}", "yellow")
 
 

@@ -28,7 +28,7 @@ class RunLine(NamedTuple):
     status: str
     seed: str
     steps: str
-    held_out: str
+    test: str
     age: str
 
 
@@ -66,7 +66,7 @@ def run_line(folder: RunFolder, now: float) -> RunLine:
         status=status_of(folder, result),
         seed=str(config.get("seed", "")),
         steps=str(steps),
-        held_out=_held_out(result),
+        test=_tested(result),
         age=_age(now - folder.config.stat().st_mtime),
     )
 
@@ -111,10 +111,11 @@ def _read(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _held_out(result: dict[str, Any]) -> str:
-    """Sampled held-out success before and after, in whole percent, or the mean of a graded reward;
-    with how many rollouts were judged where that is not all."""
+def _tested(result: dict[str, Any]) -> str:
+    """Sampled success before and after, in whole percent, or the mean of a graded reward; with how
+    many rollouts were judged where that is not all, and how many tasks were trained on."""
     from tutelage.evaluate.measured import is_graded, read
+    from tutelage.tasks.overlap import shared_in
 
     found = [m for when in ("before", "after") if (m := read(result, f"{when}_sampled"))]
     graded = is_graded(result) or all(m.success is None for m in found)
@@ -126,7 +127,9 @@ def _held_out(result: dict[str, Any]) -> str:
     sizes = {m.rollouts for m in found}
     if told and not short and len(sizes) == 1 and None not in sizes:
         told += f" of {sizes.pop()}"
-    return ", ".join(part for part in (told, judged) if part)
+    shared = shared_in(result)
+    seen = f"{shared} tasks trained on" if shared and told else ""
+    return ", ".join(part for part in (told, judged, seen) if part)
 
 
 def _value(value: float, graded: bool) -> str:

@@ -108,6 +108,8 @@ class RunFacts:
     best: str | None = None
     """Where the best prompt or policy lies."""
     remarks: tuple[str, ...] = ()
+    trained_on: int = 0
+    """Test tasks that are also training tasks."""
 
 
 @dataclass(frozen=True, slots=True)

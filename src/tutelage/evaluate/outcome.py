@@ -111,6 +111,10 @@ class Evaluation:
     """The share that succeeded, or where success is not defined that earned at least 1. A cold
     start is steered by it; it is shown to nobody."""
     by_family: Mapping[str, Evaluation] = field(default_factory=dict[str, "Evaluation"])
+    in_training: int | None = None
+    """How many of the tasks the policy was trained on; None where that is not known."""
+    repeated: int = 0
+    """How many of the tasks repeat another one."""
 
     def record(self) -> JSON:
         """As JSON, for result files; `measured.py` reads it."""

@@ -85,6 +85,12 @@ def reward(
     return decorate(name) if callable(name) else decorate
 
 
+def fields_read(function: RewardFunction) -> frozenset[str] | None:
+    """The fields of a task that a reward reads; None where it may read any."""
+    named = {*function.required, *function.optional}
+    return None if function.takes_any or "task" in named else frozenset(named - {*GIVEN})
+
+
 def check(function: RewardFunction, dataset: Sequence[Task]) -> None:
     """Raise `RewardError` when a parameter of the reward cannot be filled for some task.
 

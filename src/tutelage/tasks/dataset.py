@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
 from tutelage.errors import DataError
 from tutelage.seeds import SeedTree
+from tutelage.tasks.overlap import content, distinct
 from tutelage.tasks.readers import Row, read_rows
 from tutelage.types import INPUT_FIELDS, Task
 
@@ -51,7 +55,8 @@ class Dataset(Sequence[Task], Generic[RowT]):
     """Tasks in order, with unique ids. `Dataset(rows)`, `Dataset.load(path)`, slices, `split`.
 
     Rows are mappings or `Task`s. A field `id` (string or integer) is the task's id; without it the
-    id is a hash of the content, so the same row has the same id in every run.
+    id is a hash of the content, so the same row has the same id in every run. A row may stand there
+    again: the second has the id of the first with `-2` behind it, and so on.
     """
 
     def __init__(
@@ -61,7 +66,8 @@ class Dataset(Sequence[Task], Generic[RowT]):
         name: str = "dataset",
         input_required: bool = True,
     ) -> None:
-        """Raises `DataError` for a bad row (named by its index), equal ids, or no rows.
+        """Raises `DataError` for a bad row (named by its index), different rows of the same id, or
+        no rows.
 
         An agent of your own may read any field: then `input_required=False` takes rows without a
         question.
@@ -85,6 +91,13 @@ class Dataset(Sequence[Task], Generic[RowT]):
         return cls._of(_unique(rows), str(path))
 
     @classmethod
+    def recorded(cls, path: str | Path) -> Self:
+        """Read tasks that a run wrote down, which need no question: an agent of one's own may do
+        without. Raises `DataError`."""
+        rows = [(row.place, make_task(row, input_required=False)) for row in read_rows(path)]
+        return cls._of(_unique(rows), str(path))
+
+    @classmethod
     def _of(cls, tasks: tuple[Task, ...], name: str) -> Self:
         made = cls.__new__(cls)
         made._tasks = tasks
@@ -102,17 +115,20 @@ class Dataset(Sequence[Task], Generic[RowT]):
     def split(self, fraction: float, seed: int) -> tuple[Self, Self]:
         """Two disjoint parts, the first with about `fraction` of the tasks, at least one in each.
 
-        Which task goes where depends on `seed` alone; both parts keep the order of the whole.
+        Which task goes where depends on `seed` alone; both parts keep the order of the whole. Equal
+        rows stay together.
         """
         if not 0.0 < fraction < 1.0:
             raise DataError(f"split fraction {fraction!r} must lie between 0 and 1, as 0.8 does")
-        size = len(self._tasks)
+        groups = distinct(self._tasks, content)
+        size = len(groups)
         if size < 2:
-            raise DataError(f"{self.name} has {size} task(s); a split needs at least two")
-        order = list(range(size))
-        SeedTree(seed).child("dataset", "split").python().shuffle(order)
+            raise DataError(f"{self.name} has {size} different task(s); a split needs at least two")
+        SeedTree(seed).child("dataset", "split").python().shuffle(groups)
         count = min(max(round(size * fraction), 1), size - 1)
-        first, second = sorted(order[:count]), sorted(order[count:])
+        first, second = (
+            sorted(itertools.chain.from_iterable(part)) for part in (groups[:count], groups[count:])
+        )
         return self._pick(first), self._pick(second)
 
     def _pick(self, indices: Iterable[int]) -> Self:
@@ -140,15 +156,35 @@ def _checked(place: str, task: Task) -> Task:
 
 
 def _unique(placed: Iterable[tuple[str, Task]]) -> tuple[Task, ...]:
-    seen: dict[str, str] = {}
+    """The tasks, a repeated row with an id of its own.
+
+    Raises `DataError` where different rows have one id.
+    """
+    rows = list(placed)
+    taken = {task.id for _, task in rows}
+    first: dict[str, tuple[str, Task]] = {}
+    times: Counter[str] = Counter()
     tasks: list[Task] = []
-    for place, task in placed:
-        if task.id in seen:
-            hint = "give each row its own" if "id" in task.fields else "the rows are identical"
-            raise DataError(f"{place}: id {task.id!r} is already that of {seen[task.id]}; {hint}")
-        seen[task.id] = place
+    for place, task in rows:
+        known = first.setdefault(task.id, (place, task))
+        times[task.id] += 1
+        if times[task.id] > 1:
+            if dict(known[1].fields) != dict(task.fields):
+                raise DataError(
+                    f"{place}: id {task.id!r} is already that of {known[0]}, and the rows differ; "
+                    "give each row its own"
+                )
+            task = replace(task, id=_free(task.id, times, taken))
         tasks.append(task)
     return tuple(tasks)
+
+
+def _free(name: str, times: Counter[str], taken: set[str]) -> str:
+    """`name-2` for the second row of a name, and so on past what other rows are called."""
+    while (made := f"{name}-{times[name]}") in taken:
+        times[name] += 1
+    taken.add(made)
+    return made
 
 
 def _id_of(place: str, fields: Mapping[str, Any]) -> str:

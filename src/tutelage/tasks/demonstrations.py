@@ -39,6 +39,12 @@ class Demonstration:
     """Where it stands, such as `train.jsonl:17`."""
 
 
+def asked(messages: Sequence[Message]) -> list[Message]:
+    """What a conversation asks: all before the first turn of the assistant but the system's."""
+    first = next((i for i, m in enumerate(messages) if m.role == "assistant"), len(messages))
+    return [m for m in messages[:first] if m.role != "system"]
+
+
 def load_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
     """The demonstrations of some files (JSON, JSONL, CSV, Parquet), in order.
 

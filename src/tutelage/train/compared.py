@@ -24,6 +24,7 @@ from tutelage.evaluate.measured import Measured as Rates
 from tutelage.evaluate.outcome import EXACT, FULL, Success
 from tutelage.store import Grade, Store, Totals, open_store
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD
+from tutelage.tasks.overlap import footnote, shared_in
 from tutelage.tasks.prompted import PROMPTED_REWARD
 from tutelage.train.folder import RunFolder
 from tutelage.types import INPUT_FIELDS, JSON
@@ -88,6 +89,8 @@ def read_facts(run: RunFolder) -> RunFacts:
     looks = cast("Mapping[str, Any]", files.result.get("test") or {}).get("looks", 1)
     if looks != 1:
         remarks.append(f"its test was opened {looks} times, and each look weakens a verdict")
+    if said := footnote(files.result):
+        remarks.append(said.removesuffix("."))
     measured = _measured(files, grades)
     return RunFacts(
         name=run.name,
@@ -105,6 +108,7 @@ def read_facts(run: RunFolder) -> RunFacts:
         updates=_updates(files),
         best=_best(files),
         remarks=tuple(remarks),
+        trained_on=shared_in(files.result),
     )
 
 

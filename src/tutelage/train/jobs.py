@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ from tutelage.train.supervised import run_cold_start, run_control
 from tutelage.train.trust import remember
 from tutelage.types import Mode, Rollout
 
+logger = logging.getLogger(__name__)
 Phase = tuple[str, Callable[[Context], None]]
 
 STOPPING = "stopping after this step; Ctrl-C again stops at once"
@@ -132,6 +134,8 @@ def dry_run(resolved: Resolved) -> Rollout | Preview:
     setting = _prepare(resolved.config)
     if setting.lessons is not None:
         return preview(setting, setting.lessons)
+    for note in setting.overlap.notes(drawn=setting.embedded_tasks):
+        logger.warning(note)
     check_models(setting.policy, setting.config)
     engine = setting.engine(slots=1)
     spec = Spec(setting.tasks.train[0], Mode.VAL, "dry-run", 0, setting.seeds.child("dry-run"))
@@ -238,8 +242,10 @@ def _work(
         )
         _restore(ctx, tensors)
         progress.start(config.recipe, _facts(ctx))
-        for warning in resolved.warnings:
+        for warning in (*resolved.warnings, *setting.overlap.notes(drawn=setting.embedded_tasks)):
             progress.note(warning)
+            if setting.given is not None:  # a Trainer shows no progress unless it is asked to
+                logger.warning(warning)
         try:
             _run_phases(ctx)
         except KeyboardInterrupt:
@@ -376,6 +382,7 @@ def _result(ctx: Context, status: str) -> dict[str, Any]:
         "policy": str(ctx.folder.policy),
         "max_dlogp": state.max_dlogp,
         "test_tasks": len(ctx.setting.tasks.test),
+        "overlap": ctx.setting.overlap.record(),
         "guess_share": config.sft.guess_share,
         "failures": state.results.get("failures", {}),
         "failures_by_phase": state.results.get("failures_by_phase", {}),

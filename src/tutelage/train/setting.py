@@ -19,9 +19,11 @@ from tutelage.errors import ConfigError
 from tutelage.policy.model import Policy, build, load
 from tutelage.resources import LLM, POLICY
 from tutelage.rewards import RewardFunction, RewardOptions, check, resolve_reward
+from tutelage.rewards.function import fields_read
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD, Level, demonstrations, make_tasks
 from tutelage.tasks.dataset import Dataset
+from tutelage.tasks.overlap import Overlap, content, count_overlap, hold_out
 from tutelage.tools.options import ToolOptions
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
@@ -29,7 +31,7 @@ from tutelage.train.given import Given, LiveAgent
 from tutelage.train.lessons import Lessons
 from tutelage.train.machine import Choice, choose, set_threads
 from tutelage.train.places import check_models_are_there
-from tutelage.types import INPUT_FIELDS, Sampling, Task, ToolSpec
+from tutelage.types import Sampling, Task, ToolSpec
 
 EMBEDDED_TOOLS = ("calculator", "sum_1_to_n", "lookup")
 TRAIN_TASKS = 8192
@@ -71,6 +73,14 @@ class Setting:
     """Further policies that are trained at once, by name."""
     lessons: Lessons | None = None
     """What the recipe `sft` trains on; see `train/sft.py`."""
+    overlap: Overlap = field(default_factory=Overlap)
+    """Tasks that stand in more than one split."""
+
+    @property
+    def embedded_tasks(self) -> bool:
+        """Whether the tasks are drawn, not the user's: those repeat one another by chance."""
+        handed = self.given is not None and self.given.own_tasks
+        return not handed and not self.config.data.train_files
 
     def specs(self) -> list[ToolSpec]:
         """What the model is told about the tools."""
@@ -143,7 +153,19 @@ def prepare(
         policy = policy.to(choice.device)
     set_threads(choice, config, policy.count())
     others = {} if given is None else _others(given, policy, config)
-    return Setting(config, seeds, tasks, tools, reward, policy, choice, given, others)
+    overlap = _overlap(tasks, reward, tools, given)
+    return Setting(
+        config, seeds, tasks, tools, reward, policy, choice, given, others, overlap=overlap
+    )
+
+
+def _overlap(
+    tasks: Tasks, reward: RewardFunction, tools: Mapping[str, Tool], given: Given | None
+) -> Overlap:
+    """How the splits overlap: by input and reward fields, by all fields where more is read."""
+    open_ended = given is not None or any(t.environment is not None for t in tools.values())
+    fields = None if open_ended else fields_read(reward)
+    return count_overlap(tasks.train, tasks.val, tasks.test, key=lambda task: content(task, fields))
 
 
 def _others(given: Given, main: Policy, config: RunConfig) -> dict[str, Policy]:
@@ -174,10 +196,7 @@ def _given_tasks(config: RunConfig, given: Given) -> Tasks:
         return load_tasks(config)
     train, val = given.train[: config.data.train_tasks], given.val
     if val is None:
-        if len(train) < 2:
-            raise ConfigError("one training task cannot be split; add tasks or give val_dataset")
-        held = min(limit, max(1, len(train) // 10))
-        train, val = train[held:], train[:held]
+        train, val = _held_out(train, limit, "val_dataset")
     test = val if given.test is None else given.test
     demonstrated = config.recipe == "math" and all("calls" in t.fields for t in train)
     if not demonstrated:
@@ -231,12 +250,31 @@ def load_tasks(config: RunConfig) -> Tasks:
     if data.val_files:
         val = _files(data.val_files)
     else:
-        if len(train) < 2:
-            raise ConfigError("one training task cannot be split; add tasks or give --val")
-        held = min(limit, max(1, len(train) // 10))
-        train, val = train[held:], train[:held]
+        train, val = _held_out(train, limit, "--val")
     test = _files(data.test_files) if data.test_files else val
     return Tasks(train, val[:limit], test[:tested])
+
+
+def _held_out(
+    tasks: Sequence[Task], limit: int, other: str
+) -> tuple[Sequence[Task], Sequence[Task]]:
+    """(kept, held out): a tenth, at most `limit`. Raises `ConfigError` where nothing is kept."""
+    kept, held = hold_out(tasks, min(limit, max(1, len(tasks) // 10)))
+    if not kept:
+        what = "one training task" if len(tasks) == 1 else f"{len(tasks)} equal training tasks"
+        raise ConfigError(f"{what} cannot be split; add tasks or give {other}")
+    return kept, held
+
+
+def training_tasks(config: RunConfig) -> Sequence[Task]:
+    """The tasks that a run with this configuration trains on, as its files are now. Raises
+    `DataError` for files that are gone."""
+    data = config.data
+    if not data.train_files:
+        count = data.train_tasks or TRAIN_TASKS
+        return make_tasks(data.level, "train", count, config.seed)
+    train = _files(data.train_files)[: data.train_tasks]
+    return train if data.val_files else _held_out(train, config.trainer.val_tasks, "--val")[0]
 
 
 def load_test_tasks(config: RunConfig) -> Sequence[Task]:
@@ -300,8 +338,7 @@ def _corpus(tasks: Sequence[Task], tools: Mapping[str, Tool], seeds: SeedTree) -
     names = " ".join(f"{t.name}({', '.join(t.parameters['properties'])})" for t in tools.values())
     for task in tasks[:2000]:
         yield f"system\nTools: {names}\nuser\nassistant\ntool\n"
-        has_input = any(name in task.fields for name in INPUT_FIELDS)
-        yield str(task.input) if has_input else json.dumps(task.fields, ensure_ascii=False)
+        yield str(task.input) if task.has_input else json.dumps(task.fields, ensure_ascii=False)
         if "calls" not in task.fields:
             continue
         for message in demonstrations(task, False, rng):

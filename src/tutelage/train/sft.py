@@ -14,7 +14,7 @@ import itertools
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -26,7 +26,8 @@ from tutelage.policy.packing import TokenRow, plan_micro_batches
 from tutelage.resources import POLICY
 from tutelage.rewards import check
 from tutelage.seeds import SeedTree
-from tutelage.tasks.demonstrations import Demonstration, load_demonstrations
+from tutelage.tasks.demonstrations import Demonstration, asked, load_demonstrations
+from tutelage.tasks.overlap import Overlap, content_of, count_overlap
 from tutelage.train import cold_start
 from tutelage.train.context import Context
 from tutelage.train.given import Given
@@ -43,6 +44,7 @@ from tutelage.train.setting import (
     load_tools,
     reward_for,
 )
+from tutelage.types import Message, Task
 
 EMBEDDED_LENGTH = 1024
 """Positions of a policy that is made for the demonstrations, unless `data.max_length` is more."""
@@ -88,7 +90,16 @@ def prepare_sft(
         policy = policy.to(choice.device)
     set_threads(choice, config, policy.count())
     return Setting(
-        config, seeds, tasks, tools, reward, policy, choice, given=given, lessons=lessons
+        config,
+        seeds,
+        tasks,
+        tools,
+        reward,
+        policy,
+        choice,
+        given=given,
+        lessons=lessons,
+        overlap=overlap_of(train, val, tasks.test),
     )
 
 
@@ -112,6 +123,28 @@ def _lessons(
 ) -> Lessons:
     limit = min(positions, config.data.max_length or positions)
     return Lessons(encode(codec, train, limit), encode(codec, val, limit))
+
+
+def overlap_of(
+    train: Sequence[Demonstration], val: Sequence[Demonstration], test: Sequence[Task]
+) -> Overlap:
+    """How many demonstrations repeat, and how many test tasks ask what one of them answers."""
+    shown = count_overlap(train, val, (), key=lambda one: content_of(_said(one.messages)))
+    known = {content_of(_said(asked(one.messages))) for one in train}
+    asks = [content_of(_said(asked(task.messages()))) for task in test if task.has_input]
+    return replace(
+        shown,
+        test=len(test),
+        test_in_train=sum(one in known for one in asks),
+        test_repeated=len(asks) - len({*asks}),
+    )
+
+
+def _said(messages: Sequence[Message]) -> list[object]:
+    return [
+        [m.role, m.content, [[call.name, call.arguments] for call in m.tool_calls]]
+        for m in messages
+    ]
 
 
 # ---------------------------------------------------------------- the phase

@@ -7,7 +7,9 @@ and reward must be named. `evaluate/run.py` does the work.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,19 +17,23 @@ from tutelage.config import Resolved, RunConfig
 from tutelage.engine.backends import make_backend
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.native import NativeEngine
-from tutelage.errors import ConfigError, RunError
+from tutelage.errors import ConfigError, DataError, MissingExtraError, RunError
 from tutelage.evaluate.outcome import Evaluation, Success
 from tutelage.evaluate.run import Subject, ask_question, evaluate_tasks
 from tutelage.gateway.serving import ServedPolicy
 from tutelage.policy.model import load
-from tutelage.rewards import resolve_reward
+from tutelage.rewards import RewardFunction, resolve_reward
+from tutelage.rewards.function import fields_read
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD
 from tutelage.tasks.dataset import Dataset
+from tutelage.tasks.demonstrations import load_demonstrations
+from tutelage.tasks.overlap import content, count_overlap, distinct
 from tutelage.tools.registry import resolve_tools
 from tutelage.train.folder import RunFolder, find
 from tutelage.train.progress import Progress
-from tutelage.train.setting import load_tools
+from tutelage.train.setting import load_tools, training_tasks
+from tutelage.train.sft import overlap_of
 from tutelage.train.trust import check_trusted
 from tutelage.types import Rollout, Task
 
@@ -76,7 +82,7 @@ def evaluate(
         done += 1
         progress.evaluation("eval", done, total)
 
-    return evaluate_tasks(
+    found = evaluate_tasks(
         subject,
         tasks,
         grader,
@@ -86,6 +92,26 @@ def evaluate(
         success=rule,
         on_done=count,
     )
+    seen = None if run is None else trained_on(*run, tasks, grader)
+    if run is not None and seen is None:
+        progress.note("whether it was trained on these tasks is not known: its files are gone")
+    return replace(found, in_training=seen, repeated=len(tasks) - len(distinct(tasks, content)))
+
+
+def trained_on(
+    folder: RunFolder, config: RunConfig, tasks: Sequence[Task], grader: RewardFunction
+) -> int | None:
+    """How many of the tasks stand in what a run was trained on; None where its files are gone."""
+    try:
+        if config.recipe == "sft":
+            return overlap_of(load_demonstrations(config.data.train_files), (), tasks).test_in_train
+        recorded = folder.tasks("train")
+        own = recorded.is_file()
+        known = Dataset[Any].recorded(recorded) if own else training_tasks(config)
+    except (DataError, MissingExtraError):
+        return None
+    fields = None if own else fields_read(grader)
+    return count_overlap(known, (), tasks, lambda task: content(task, fields)).test_in_train
 
 
 def _rule(text: str | None) -> Success | None:

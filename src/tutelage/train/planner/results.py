@@ -25,6 +25,7 @@ from tutelage.orchestration.planner.model import Planned, PlannerModel
 from tutelage.orchestration.planner.retrieval import neighbours, products, remember
 from tutelage.orchestration.planner.text import features
 from tutelage.seeds import SeedTree
+from tutelage.train.planner.setup import overlap_of
 
 PLANNER, BEFORE = "planner", "before"
 _SAME = 0.9999
@@ -41,13 +42,15 @@ def evaluate(
     """The results of a planner on a test set as plain data, and its plans.
 
     `train` are the workflows that the copying baselines know; without any they are left out.
-    `before` is an older planner, which plans with the same catalog from then on: it is one more
+    `in_training` counts the test instructions that stand in the training set. `before` is an older
+    planner, which plans with the same catalog from then on: it is one more
     row, and `before_learned` counts the test instructions that stood in its own training set.
     """
     planned = model.plan_all([w.instruction for w in test])
     plans = [p.plan for p in planned]
     scores = {PLANNER: score(plans, test, model.catalog, [p.raw_valid for p in planned])}
-    more: dict[str, Any] = {}
+    told = overlap_of(train, test).test_in_train if train else learned_by(model, test)
+    more: dict[str, Any] = {"in_training": told}
     if before is not None:
         before.use_catalog(model.catalog)
         old = before.plan_all([w.instruction for w in test])

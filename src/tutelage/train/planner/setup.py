@@ -26,6 +26,7 @@ from tutelage.orchestration.synthetic import (
     split,
 )
 from tutelage.seeds import SeedTree
+from tutelage.tasks.overlap import Overlap, content_of, count_overlap
 from tutelage.train.folder import RunFolder
 
 RECIPE = "planner"
@@ -144,6 +145,9 @@ def read_sets(request: Request, settings: Phase1) -> Sets:
     if len(given) < 2:
         raise DataError(f"{len(given)} workflows are left to learn from; give at least 2")
     train, held_out = split(given, settings.validation_share, seeds.child("validation"))
+    notes = overlap_of([*given, *augmented], test).notes(drawn=request.train is None)
+    if notes:
+        told["overlap"] = "; ".join(notes)
     told["sets"] = (
         f"{len(train) + len(augmented)} train, {len(held_out)} validation, {len(test)} test"
     )
@@ -184,6 +188,8 @@ def _files(
         told["catalog"] = "made of the tools in the training file; --catalog FILE names all"
     if request.test is None and len(given) >= FEWEST_TO_SPLIT:
         given, test = split(given, TEST_SHARE, seeds.child("test"))
+        held = {instruction_mark(w) for w in test}
+        given = [w for w in given if instruction_mark(w) not in held]
         told["test"] = "a tenth of the training file, held back; --test FILE names another"
     if settings.train_data_size is not None and settings.train_data_size < len(given):
         chosen = sorted(
@@ -204,6 +210,16 @@ def _augmented(catalog: Catalog, settings: Phase1, seeds: SeedTree) -> list[Work
         return []
     graph = graph_of(catalog)
     return generate(graph, settings.synthetic_augmentations, seeds.child("synthetic"))
+
+
+def instruction_mark(workflow: Workflow) -> str:
+    """Equal for workflows that ask for the same."""
+    return content_of(workflow.instruction)
+
+
+def overlap_of(train: Sequence[Workflow], test: Sequence[Workflow]) -> Overlap:
+    """How many test workflows ask for what a training workflow does, word for word."""
+    return count_overlap(train, (), test, key=instruction_mark)
 
 
 def instructions_of(workflows: Sequence[Workflow]) -> list[str]:

@@ -49,8 +49,11 @@ def scores_table(test: Mapping[str, Any]) -> Table:
     ]
     planner = test["scores"]["planner"]
     raw = planner.get("raw_validity")
+    seen = int(test.get("in_training", 0))
     lead = (
-        f"{test['workflows']} held-out workflows. Of the plans {_percent(planner['validity'])} % "
+        f"{test['workflows']} {'test' if seen else 'held-out'} workflows"
+        + (f", of which {seen} are also training workflows" if seen else "")
+        + f". Of the plans {_percent(planner['validity'])} % "
         f"are DAGs as decoded"
         + ("" if raw is None else f" ({_percent(raw)} % before decoding)")
         + f"; {_percent(planner['hallucination'])} % of the tools are made up."

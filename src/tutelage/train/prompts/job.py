@@ -110,6 +110,7 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
     looks: list[JSON] = list(finished.get("confirmations", []))
     used = len(setup.splits.test) + sum(int(look["tasks"]) for look in looks if not look["files"])
     tasks = fresh(setup.config, used, files)
+    replace(setup.splits, test=tasks).check_sealed(setup.fields)
     sealed = asyncio.run(_confirm(setup, folder, progress, finished, tasks, len(looks)))
     told = sealed.to_dict() | {"files": list(files)}
     write_json(folder.result, finished | {"confirmations": [*looks, told]})

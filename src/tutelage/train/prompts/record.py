@@ -183,6 +183,7 @@ def outcome(folder: RunFolder, setup: Setup, result: Result, seconds: float) -> 
         "test_spent": on_test.to_dict(),
         "test": test.to_dict(),
         "test_tasks": tasks,
+        "overlap": setup.overlap.record(),
         "train_tasks": len(setup.splits.train),
         "val_tasks": len(setup.splits.val),
         "reward_before_sampled": test.seed_reward,

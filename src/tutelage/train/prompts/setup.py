@@ -10,7 +10,7 @@ from __future__ import annotations
 import pprint
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tutelage.algorithms.prompt import Algorithm, Limits, Settings, Splits, Worst, choose
@@ -24,7 +24,9 @@ from tutelage.config.prompt import PromptConfig
 from tutelage.errors import ConfigError
 from tutelage.resources import LLM, NamedResources, PromptTemplate
 from tutelage.rewards import check
+from tutelage.rewards.function import fields_read
 from tutelage.rewards.registry import resolve_reward
+from tutelage.tasks.overlap import Overlap, content, count_overlap
 from tutelage.tasks.prompted import PROMPTED_REWARD, PROMPTED_TOOLS, SEED_PROMPT
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
@@ -78,6 +80,10 @@ class Setup:
     facts: Mapping[str, str]
     """What is shown before it begins."""
     remarks: tuple[str, ...] = ()
+    overlap: Overlap = field(default_factory=Overlap)
+    """Tasks that stand in more than one split, or twice in one."""
+    fields: frozenset[str] | None = None
+    """The fields of a task that count beside its input when two are compared; None for all."""
     python: bool = False
     """Whether its agent is a Python object that no file has."""
 
@@ -111,6 +117,10 @@ def setup_from(
     if subject.reward is not None:
         for part in (splits.train, splits.val, splits.test):
             check(subject.reward, part)
+    # An agent of one's own may read any field of a task, the built-in one reads its question.
+    builtin = isinstance(subject.program, ToolAgent)
+    fields = fields_read(subject.reward) if builtin and subject.reward else None
+    splits.check_sealed(fields)
     expensive = _is_expensive(endpoints.get("task"), prices)
     chosen, reason = _choose(config, algorithm, bool(optimiser), expensive)
     # Before a model is built or loaded for it, as all that follows up to `company_of`.
@@ -142,6 +152,8 @@ def setup_from(
         prices=role_prices,
         facts=_facts(config, company, optimiser),
         remarks=tuple(remarks),
+        fields=fields,
+        overlap=count_overlap(splits.train, splits.val, splits.test, lambda t: content(t, fields)),
         python=python,
     )
 

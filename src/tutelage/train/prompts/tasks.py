@@ -6,6 +6,7 @@ draws test tasks that no look has opened yet, for `tutelage prompts confirm`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tutelage.config.prompt import PromptConfig
 from tutelage.errors import ConfigError
 from tutelage.seeds import SeedTree
 from tutelage.tasks.dataset import Dataset
+from tutelage.tasks.overlap import content, distinct
 from tutelage.tasks.prompted import MOST_TASKS, prompted_tasks
 from tutelage.types import Task
 
@@ -46,17 +48,18 @@ def generated(config: PromptConfig) -> Splits:
 
 def cut(tasks: Sequence[Task], seed: int) -> Splits:
     """One dataset as 40 % train, 20 % val and 40 % test, by the seed alone."""
-    if len(tasks) < LEAST:
+    order = distinct(tasks, content)  # equal tasks stay together
+    if len(order) < LEAST:
         raise ConfigError(
-            f"{len(tasks)} tasks cannot be cut into train, val and test; give at least {LEAST}, "
-            "or the three by themselves"
+            f"{len(order)} different tasks cannot be cut into train, val and test; give at least "
+            f"{LEAST}, or the three by themselves"
         )
-    order = list(range(len(tasks)))
     SeedTree(seed).child("prompt", "split").python().shuffle(order)
     first = max(1, round(len(order) * SHARES[0]))
     second = first + max(1, round(len(order) * SHARES[1]))
     parts = (order[:first], order[first:second], order[second:])
-    return Splits(*([tasks[i] for i in sorted(part)] for part in parts))
+    places = (sorted(itertools.chain.from_iterable(part)) for part in parts)
+    return Splits(*([tasks[i] for i in part] for part in places))
 
 
 def sized(splits: Splits, config: PromptConfig) -> Splits:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tutelage.tasks.overlap import named, title
 from tutelage.train.report.source import Points, Source
 from tutelage.train.report.svg import Panel, Series, Style, draw
 from tutelage.train.report.words import cut, exact_percent, listed, percent, short
@@ -96,7 +97,7 @@ def smoothed(points: Points, window: int) -> Points:
 
 
 def reward_chart(source: Source) -> Chart | None:
-    """Mean reward of each RL step, with held-out success where it was measured."""
+    """Mean reward of each RL step, with success where it was measured."""
     reward, what = source.curve("rl", "reward/mean"), held_out(source)
     sampled = source.curve("rl", f"val/{what}_sampled")
     greedy = source.curve("rl", f"val/{what}_greedy")
@@ -106,11 +107,11 @@ def reward_chart(source: Source) -> Chart | None:
     curves = [
         (Series(reward, "train", "faint"), "") if window > 1 else None,
         (Series(smoothed(reward, window), "train"), _reward_label(window)),
-        (Series(greedy, "after", "dashes"), f"held-out {what}, greedy"),
-        (Series(sampled, "after", "marks"), f"held-out {what}, sampled"),
+        (Series(greedy, "after", "dashes"), title(source.result, f"{what}, greedy", "val")),
+        (Series(sampled, "after", "marks"), title(source.result, f"{what}, sampled", "val")),
     ]
     return _chart(
-        f"Reward and held-out {what}",
+        f"Reward and {title(source.result, what, 'val')}",
         "Reward is the mean over the rollouts of a step, on training tasks.",
         [curve for curve in curves if curve is not None],
         x_label="RL step",
@@ -137,7 +138,7 @@ def cold_start_chart(source: Source) -> Chart | None:
     if success:
         series = Series(success, "before", "dashes")
         panels.append(Panel([series], "percent", shaded=shaded, height=1.7))
-        legend.append(Key("before", "dashes", "held-out success, greedy"))
+        legend.append(Key("before", "dashes", title(source.result, "success, greedy", "val")))
     if loss:
         shade = None if shaded is None else (*shaded[:2], "" if success else shaded[2])
         series = Series(loss, "train")
@@ -151,13 +152,14 @@ def cold_start_chart(source: Source) -> Chart | None:
 
 
 def _sft_chart(source: Source) -> Chart | None:
-    """The loss of `train sft` on its batches, and on the demonstrations held out."""
+    """The loss of `train sft` on its batches, and on other demonstrations."""
     loss, held = source.curve("sft", "loss/sft"), source.curve("sft", "val/loss")
     window = max(1, len(loss) // 20)
     label = "loss of a step" if window == 1 else f"loss, mean of {window} steps"
     curves = [(Series(loss, "train", "faint"), "")] if window > 1 else []
     curves += [(Series(smoothed(loss, window), "train"), label)] if loss else []
-    curves += [(Series(held, "after", "marks"), "loss on held-out demonstrations")] if held else []
+    other = f"loss on {named(source.result, 'val')} demonstrations"
+    curves += [(Series(held, "after", "marks"), other)] if held else []
     if not curves:
         return None
     return _chart(
@@ -170,7 +172,7 @@ def _sft_chart(source: Source) -> Chart | None:
 
 
 def control_chart(source: Source) -> Chart | None:
-    """RL and the control side by side, over time where both have it: held-out success where both
+    """RL and the control side by side, over time where both have it: validation success where both
     measured it, else the mean reward of the steps."""
     phases, quantity = ("rl", "control"), held_out(source)
     metric = f"val/{quantity}_sampled"
@@ -186,7 +188,8 @@ def control_chart(source: Source) -> Chart | None:
     if not have_time:
         timed = {p: _over_share(points) for p, points in curves.items()}
     window = 1 if measured else max(1, max(map(len, curves.values())) // 20)
-    what = f"Sampled {quantity} on held-out tasks" if measured else "Mean reward on training tasks"
+    measured_on = f"Sampled {quantity} on {named(source.result, 'val')} tasks"
+    what = measured_on if measured else "Mean reward on training tasks"
     if window > 1:
         what += f", mean of {window} steps"
     styles: tuple[Style, Style] = ("dashes", "marks") if measured else ("line", "line")

@@ -8,6 +8,7 @@ puts the sentences on the page.
 from __future__ import annotations
 
 from tutelage.evaluate.measured import read
+from tutelage.tasks.overlap import named
 from tutelage.train.report.rates import REWARD, SUCCESS, quantities
 from tutelage.train.report.source import Source, number, share
 from tutelage.train.report.words import counted, cut, exact_percent, points, short
@@ -16,6 +17,7 @@ from tutelage.train.report.words import counted, cut, exact_percent, points, sho
 def headline(source: Source) -> str:
     """The result in one line."""
     what, withheld = quantities(source)[0], None
+    tasks = named(source.result)
     for kind in ("sampled", "greedy"):
         before, after = (read(source.result, f"{when}_{kind}") for when in ("before", "after"))
         if after is None:
@@ -28,12 +30,11 @@ def headline(source: Source) -> str:
         ends = what.words(new) if old is None else f"{what.words(old)} to {what.words(new)}"
         if what is REWARD:
             of = f"{'' if old is None else ' from'} {ends}"
-            return f"Mean reward{of} on held-out tasks"
-        return f"{'' if old is None else 'From '}{ends} of held-out tasks solved"
+            return f"Mean reward{of} on {tasks} tasks"
+        return f"{'' if old is None else 'From '}{ends} of {tasks} tasks solved"
     if withheld is not None:
         return (
-            f"No result: only {withheld.judged} of {withheld.rollouts} held-out rollouts were "
-            "judged"
+            f"No result: only {withheld.judged} of {withheld.rollouts} {tasks} rollouts were judged"
         )
     return (
         "A run without an outcome yet" if not source.result else "A run without a before and after"
@@ -126,7 +127,8 @@ def _measuring(source: Source) -> str:
         own = config.data.train_files or config.data.val_files
         apart = "" if own else ", problems that training never shows"
     what = "The mean reward" if source.kind.graded else "Success"
-    sentence = f"{what} is measured before and after on {counted(int(tasks), 'held-out task')}"
+    kind = f"{named(source.result)} task"
+    sentence = f"{what} is measured before and after on {counted(int(tasks), kind)}"
     if _has(source, "judged_control") or _has(source, "success_control"):
         return (
             f"{sentence}{apart}; beside it stands a control that spent about the same "

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from tutelage.tasks.overlap import footnote, named
 from tutelage.train.report import charts, rates, story
 from tutelage.train.report.charts import MAX_DLOGP, Chart
 from tutelage.train.report.episodes import Episode
@@ -133,7 +134,7 @@ def make_view(source: Source) -> View:
         changes=rates.changes(source),
         facts=_facts(source),
         warnings=texts(source.result, "warnings"),
-        remarks=source.remarks,
+        remarks=(*source.remarks, *filter(None, [footnote(source.result)])),
         tables=rates.tables(source),
         judged=list(rates.judged(source)),
         conclusions=story.conclusions(source),
@@ -165,7 +166,11 @@ def _facts(source: Source) -> list[Fact]:
         ("rollouts", "rollouts", count),
         ("tokens", "sampled tokens", count),
         ("wall_seconds", "wall time", duration),
-        ("test_tasks" if "test_tasks" in result else "val_tasks", "held-out tasks", count),
+        (
+            "test_tasks" if "test_tasks" in result else "val_tasks",
+            f"{named(result)} tasks",
+            count,
+        ),
         ("seed", "seed", "{:.0f}".format),
     )
     facts = [

@@ -1,0 +1,157 @@
+"""Tasks that stand in more than one split, or twice in one: counted by content, and said.
+
+Success on tasks that were trained on is not success on held-out tasks. Two tasks are the same when
+their input and the fields that the reward reads are, whatever their ids; where anything may be
+read (an agent of one's own, an environment, a reward that takes the task) when all their fields
+are. Compared is canonical JSON: keys in order, text in Unicode's composed form with single spaces,
+numbers as their text, since a CSV file has no others. Every kind of run counts here (weights,
+supervised, prompts, planner, `eval`), and every title that would say "held-out" asks `title`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import unicodedata
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from tutelage.types import Task
+
+T = TypeVar("T")
+
+
+def content(task: Task, fields: Collection[str] | None = None) -> str:
+    """What a task asks, as a hash: its input and `fields`; None takes all but the id."""
+    if fields is None or not task.has_input:
+        return content_of({name: value for name, value in task.fields.items() if name != "id"})
+    held = {name: task.fields[name] for name in sorted(fields) if name in task.fields}
+    return content_of([task.input, held])
+
+
+def content_of(value: Any) -> str:
+    """A hash of a JSON value that spacing, order of keys and ways to write a text leave alone."""
+    text = json.dumps(_canonical(value), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, str):
+        return " ".join(unicodedata.normalize("NFC", value).split())
+    if isinstance(value, Mapping):
+        return {key: _canonical(item) for key, item in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [_canonical(item) for item in cast("Sequence[Any]", value)]
+    return value if value is None or isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """How many tasks of each split there are, how many are also training tasks, and how many
+    repeat an earlier one of their split."""
+
+    train: int = 0
+    val: int = 0
+    test: int = 0
+    val_in_train: int = 0
+    test_in_train: int = 0
+    train_repeated: int = 0
+    val_repeated: int = 0
+    test_repeated: int = 0
+
+    def record(self) -> dict[str, int]:
+        """What stands in result.json as `overlap`."""
+        names = ("val_in_train", "test_in_train", "train_repeated", "val_repeated")
+        return {name: getattr(self, name) for name in (*names, "test_repeated")}
+
+    def notes(self, *, drawn: bool = False) -> list[str]:
+        """What is said at the start; nothing where there is nothing to say. Tasks that are `drawn`
+        repeat one another by chance, which is no fault of a file."""
+        found: list[str] = []
+        if self.test_in_train:
+            found.append(
+                f"{shared_words(self.test_in_train, self.test)}: success on them is not success on "
+                "held-out tasks; test on others with --test FILE (data.test_files, test_dataset=)"
+            )
+        elif self.val_in_train:
+            found.append(f"{shared_words(self.val_in_train, self.val, 'validation')}")
+        if self.train_repeated and not drawn:
+            found.append(
+                f"{self.train_repeated} of {self.train} training tasks repeat another one and are "
+                "played as often as they stand there"
+            )
+        for name, count, size in (
+            ("validation", 0 if self.val_in_train else self.val_repeated, self.val),
+            ("test", self.test_repeated, self.test),
+        ):
+            if count:
+                found.append(f"{count} of {size} {name} tasks repeat another one and count again")
+        return found
+
+
+def shared_words(shared: int, tasks: int, name: str = "test") -> str:
+    """`40 of 100 test tasks are also training tasks`."""
+    return f"{shared} of {tasks} {name} tasks are also training tasks"
+
+
+def count_overlap(
+    train: Iterable[T], val: Sequence[T], test: Sequence[T], key: Callable[[T], Hashable]
+) -> Overlap:
+    """Count by `key`, such as `content`. A test that is the validation counts as both."""
+    seen = [key(task) for task in train]
+    known = set(seen)
+    vals = [key(task) for task in val]
+    tests = vals if test is val else [key(task) for task in test]
+    return Overlap(
+        train=len(seen),
+        val=len(vals),
+        test=len(tests),
+        val_in_train=sum(one in known for one in vals),
+        test_in_train=sum(one in known for one in tests),
+        train_repeated=len(seen) - len(known),
+        val_repeated=0 if tests == vals else len(vals) - len(set(vals)),
+        test_repeated=len(tests) - len(set(tests)),
+    )
+
+
+def hold_out(tasks: Sequence[Task], count: int) -> tuple[list[Task], list[Task]]:
+    """(kept, held out): the first `count` tasks are held out, and what equals them is not kept."""
+    held = list(tasks[:count])
+    known = {content(task) for task in held}
+    return [task for task in tasks[count:] if content(task) not in known], held
+
+
+def distinct(tasks: Sequence[T], key: Callable[[T], Hashable]) -> list[list[int]]:
+    """The places of equal tasks together, in the order of the first of each."""
+    groups: dict[Hashable, list[int]] = {}
+    for place, task in enumerate(tasks):
+        groups.setdefault(key(task), []).append(place)
+    return list(groups.values())
+
+
+def shared_in(result: Mapping[str, Any], split: str = "test") -> int:
+    """How many tasks of a split were trained on, by a result.json; 0 where it does not say."""
+    found = result.get("overlap")
+    told = cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+    count = told.get(f"{split}_in_train")
+    return count if isinstance(count, int) else 0
+
+
+def title(result: Mapping[str, Any], what: str, split: str = "test") -> str:
+    """`held-out success`, where no task of the split was trained on; else `success` alone."""
+    return what if shared_in(result, split) else f"held-out {what}"
+
+
+def named(result: Mapping[str, Any], split: str = "test") -> str:
+    """What tasks of a split are called: `held-out`, or the name of the split."""
+    called = {"val": "validation"}.get(split, split)
+    return called if shared_in(result, split) else "held-out"
+
+
+def footnote(result: Mapping[str, Any]) -> str | None:
+    """The sentence below a table that is not of held-out tasks."""
+    shared, tasks = shared_in(result), result.get("test_tasks")
+    if not shared:
+        return None
+    return f"{shared_words(shared, tasks if isinstance(tasks, int) else shared)}."
