@@ -82,7 +82,7 @@ async def test_a_prompt_that_is_too_long_is_the_agents_to_handle(
 async def test_a_server_that_never_answers_is_not_the_agents_timeout(
     gateway: Gateway, codec: Codec
 ) -> None:
-    """It takes the request and says nothing until the rollout's time is up."""
+    """It takes the request and says nothing. That is bounded by the time of a request."""
     held: list[asyncio.StreamWriter] = []
 
     async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -95,11 +95,11 @@ async def test_a_server_that_never_answers_is_not_the_agents_timeout(
         return float(bool((await other.chat("hello")).reply.content))
 
     def remote(name: str, seeds: Any) -> RemoteChatClient:
-        return RemoteChatClient(url, seeds=seeds, timeout=60.0)
+        return RemoteChatClient(url, seeds=seeds, timeout=2.0)
 
     resources = {"main": LLM(), "other": LLM("other", endpoint=url)}
     (done,) = await play(
-        gateway, codec, waiting, 1, resources=resources, remote=remote, timeout=0.5, attempts=1
+        gateway, codec, waiting, 1, resources=resources, remote=remote, timeout=1.5, attempts=1
     )
     server.close()
     for writer in held:
@@ -108,4 +108,4 @@ async def test_a_server_that_never_answers_is_not_the_agents_timeout(
     assert done.reward is None
     assert done.last.failure is not None
     assert url in done.last.failure.message
-    assert "0.5 seconds" in done.last.failure.message
+    assert "2 seconds" in done.last.failure.message

@@ -231,6 +231,11 @@ class RemoteChatClient:
                 response = await fetch(
                     self._client(), "POST", self._url, json=body, headers=headers
                 )
+            except httpx2.ReadTimeout as error:
+                # It has the request, and had all the time that it may take.
+                raise UnreachableError(
+                    f"the server {self._url!r} has not answered within {self._timeout:g} seconds"
+                ) from error
             except httpx2.HTTPError as error:
                 if last:
                     raise UnreachableError(
