@@ -192,7 +192,7 @@ def test_bodies_that_are_too_large_are_refused_unread(live: Live) -> None:
 
 
 def test_slow_and_half_open_connections_are_closed(live: Live) -> None:
-    gateway = live(limits=Limits(header_seconds=0.2, body_seconds=0.2))
+    gateway = live(limits=Limits(header_seconds=2.0, body_seconds=2.0))
     door = gateway.open("r", "a", ScriptedClient(["ok"]))
     with connect(gateway) as silent, connect(gateway) as dribbling, connect(gateway) as headless:
         headless.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n")

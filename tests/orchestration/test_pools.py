@@ -360,7 +360,7 @@ async def test_a_plan_over_http_survives_429_500_slow_truncated_and_wrong_answer
         if part == "t1" and number == 1:
             return 500, "oops"
         if part == "t2":
-            time.sleep(1.2)
+            time.sleep(4.0)
         if part == "t3":
             return 200, completion("answer t3", "length")
         if part == "t4":
@@ -373,7 +373,7 @@ async def test_a_plan_over_http_survives_429_500_slow_truncated_and_wrong_answer
             OpenAIPool(workers),
             cascade(["weak", "strong"]),
             verifiers=Verifiers(Regex(r"^answer t\d$")),
-            settings=ExecutorSettings(backoff=0.01, try_timeout=0.6),
+            settings=ExecutorSettings(backoff=0.01, try_timeout=3.0),
         )
         plan = plan_of((), (), (), (), (0, 1, 2, 3))
         budget = Budget(1e6)

@@ -284,7 +284,7 @@ async def test_a_hanging_agent_is_stopped_with_what_it_did_so_far(
     async def agent(task: Any, llm: LLM, rollout: Any) -> float:
         if task["id"] != "t1":
             return 1.0
-        assert 0 < rollout.remaining <= 0.3
+        assert 0 < rollout.remaining <= 2.0
         try:
             await llm.chat(task["question"])
             await asyncio.sleep(3600)
@@ -293,7 +293,7 @@ async def test_a_hanging_agent_is_stopped_with_what_it_did_so_far(
             assert rollout.cancelled
         return 1.0
 
-    limits: dict[str, Any] = {"timeout": 0.3, "failure_reward": -1.0}
+    limits: dict[str, Any] = {"timeout": 2.0, "failure_reward": -1.0}
     played = await play(gateway, codec, agent, 3, **limits)
     assert [cause(r) for r in played] == [None, CAUSES.TIMEOUT, None]
     assert value(played[1]) == -1.0
@@ -301,7 +301,7 @@ async def test_a_hanging_agent_is_stopped_with_what_it_did_so_far(
     assert len(played[1].last.calls) == 1
     failure = played[1].last.failure
     assert failure is not None
-    assert "0.3 seconds" in failure.message
+    assert "2 seconds" in failure.message
 
 
 @pytest.mark.parametrize("how", ["awaited", "in a thread", "over HTTP"])
@@ -344,7 +344,7 @@ async def test_a_timeout_over_the_real_engine_frees_the_slot(gateway: Gateway, t
         return 1.0
 
     engine = EngineDriver(tiny_engine(policy, slots=2, invariant=True), "free")
-    played = await play(gateway, policy.codec, hang, 6, engine=engine, timeout=0.5, concurrency=2)
+    played = await play(gateway, policy.codec, hang, 6, engine=engine, timeout=2.0, concurrency=2)
     assert [cause(r) for r in played] == [CAUSES.TIMEOUT] * 3 + [None] * 3
 
 
@@ -393,11 +393,11 @@ async def test_an_agent_that_will_not_go_is_left_behind_and_can_do_no_harm(
                 late.append(str(error))
         return 5.0
 
-    played = await play(gateway, codec, stubborn, 3, timeout=0.2)
+    played = await play(gateway, codec, stubborn, 3, timeout=1.5)
     assert [cause(r) for r in played] == [CAUSES.TIMEOUT, None, None]
     failure = played[0].last.failure
     assert failure is not None
-    assert "0.2 seconds" in failure.message
+    assert "1.5 seconds" in failure.message
     go.set()
     for _ in range(500):
         if len(late) == 2:
@@ -647,12 +647,12 @@ async def test_a_group_closes_at_its_deadline(gateway: Gateway, codec: Codec) ->
         await asyncio.sleep(3600 if task["id"] == "t1" else 0)
         return 1.0
 
-    played = await play(gateway, codec, agent, 2, group_deadline=0.2)
+    played = await play(gateway, codec, agent, 2, group_deadline=1.5)
     assert [cause(r) for r in played] == [None, CAUSES.CANCELLED]
     assert played[1].reward is None
     failure = played[1].last.failure
     assert failure is not None
-    assert "its group closed without it after 0.2 seconds" in failure.message
+    assert "its group closed without it after 1.5 seconds" in failure.message
 
 
 async def test_a_groups_deadline_is_for_training_alone(gateway: Gateway, codec: Codec) -> None:
@@ -663,7 +663,7 @@ async def test_a_groups_deadline_is_for_training_alone(gateway: Gateway, codec: 
         return 1.0
 
     chosen = specs(2, mode=Mode.VAL)
-    limits: dict[str, Any] = {"group_deadline": 0.2, "timeout": 0.4}
+    limits: dict[str, Any] = {"group_deadline": 0.2, "timeout": 2.0}
     played = await play(gateway, codec, agent, chosen=chosen, **limits)
     assert [cause(r) for r in played] == [None, CAUSES.TIMEOUT]
     assert value(played[1]) == 0.0
