@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -239,3 +243,21 @@ def test_lists_are_split_at_their_own_commas() -> None:
     assert split_list("(1 + 2)") is None
     assert split_list("[1], [2]") == ["[1]", "[2]"]
     assert split_list("log(8, 2)") is None
+
+
+def test_a_helper_that_somebody_else_kills_is_asked_again() -> None:
+    """The system may end it for memory that others took; that says nothing of the answer."""
+    worker = SymbolicWorker(seconds=60.0)
+    try:
+        assert worker.equal("x + x", "2x") is True
+        assert worker._process is not None
+        helper = worker._process.pid
+        os.kill(helper, signal.SIGSTOP)
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(worker.equal, "(x + 1)^2", "x^2 + 2x + 1")
+            time.sleep(0.2)
+            assert not asked.done()
+            os.kill(helper, signal.SIGKILL)
+            assert asked.result() is True
+    finally:
+        worker.close()
