@@ -78,6 +78,7 @@ def test_eval_passes_its_options_on(tutelage: Tutelage, seen: dict[str, Any]) ->
         "reward": "math",
         "success": None,
         "seed": 5,
+        "trust": False,
     }
 
 
@@ -189,6 +190,7 @@ def test_ask_shows_the_turns(tutelage: Tutelage, seen: dict[str, Any]) -> None:
         "tools": [],
         "temperature": 0.0,
         "seed": 4,
+        "trust": False,
     }
     for part in ("calls calculator", "-> calculator gives 396", "answer  396"):
         assert part in result.stdout

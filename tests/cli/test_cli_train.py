@@ -103,12 +103,11 @@ def test_a_name_that_exists_is_not_begun_again_without_a_word(
     named = ("train", "math", "trainer.experiment_name=mine", "--seed", "3")
     assert tutelage(*named).exit_code == 0
     (first,) = Path("runs").iterdir()
-    again = tutelage(*named)
-    assert f"Going on with {first}" in again.stderr
     refused = tutelage(*named, "lr=0.5")
     assert refused.exit_code == 2
     assert "trainer.experiment_name='mine' already, of another configuration" in refused.stderr
     assert f"tutelage resume {first}" in refused.stderr
+    assert f"Going on with {first}" in tutelage(*named).stderr
     (first / "result.json").write_text('{"status": "finished"}')
     done = tutelage(*named)
     assert done.exit_code == 2
