@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.train.prompt_parts import WORDS, refusing_server
@@ -32,6 +33,19 @@ async def solve(task, llm: LLM, prompt: PromptTemplate):
     except Exception as error:
         said = str(error)
     return float(said == task["answer"])
+'''
+
+
+JUDGED = '''
+from tutelage.rewards import reward
+from tutelage.rewards.judge import judge_at
+
+judge = judge_at("{url}", "m")
+
+@reward
+async def judged(answer, task):
+    """Asks about something that was said, whatever the model was able to say."""
+    return await judge.fn("four", answer, task)
 '''
 
 
@@ -94,3 +108,53 @@ def test_a_dry_run_against_a_dead_endpoint_exits_1(alone: Path, refusing: str) -
     done = command(*given, *SMALL, "--dry-run", **player(refusing))
     assert done.exit_code == 1, done.output
     assert WORDS in " ".join(done.output.split())
+
+
+def test_a_judge_that_is_refused_ends_an_evaluation(alone: Path, refusing: str, tiny: Any) -> None:
+    tiny("qwen2").save(alone / "model")
+    (alone / "judged.py").write_text(JUDGED.format(url=refusing))
+    given = ["eval", "model", "--test", "tasks.json", "--limit", "2"]
+    ended(command(*given, "--reward", "judged.py:judged"))
+
+
+def test_workers_that_are_refused_end_a_collection_and_are_not_logged(
+    alone: Path, refusing: str
+) -> None:
+    worker = {"name": "w", "capabilities": ["*"], "price_in": 1, "price_out": 1}
+    served = {**worker, "endpoint": refusing, "latency": {"seconds": 0.1}}
+    (alone / "workers.json").write_text(json.dumps({"workers": [served]}))
+    given = ["orchestrate", "collect", "--num-executions", "2", "--output-dir", "logs"]
+    ended(command(*given, "--pool", "openai", "--workers", "workers.json"))
+    logs = [path.read_text() for path in (alone / "logs").glob("*.jsonl")]
+    assert not any(text.strip() for text in logs)
+
+
+def test_another_agents_model_that_is_refused_ends_a_measurement(
+    alone: Path, refusing: str
+) -> None:
+    """The simulated user of an agent whose weights are trained, in the test before training."""
+    from tutelage import LLM, RL, Trainer, rollout
+    from tutelage.errors import FailureBudgetError
+    from tutelage.testing import tiny_policy
+
+    @rollout
+    async def agent(task: Any, main: LLM, user: LLM) -> float:
+        await main.chat(task["question"], max_tokens=2)
+        try:
+            return float(bool((await user.chat("well?")).reply.content))
+        except Exception:
+            return 0.0
+
+    tasks = json.loads((alone / "tasks.json").read_text())
+    trainer = Trainer(
+        algorithm=RL({"steps": 1, "rollout.max_len": 128, "agent.max_tokens_per_turn": 2}),
+        train_dataset=tasks[:4],
+        test_dataset=tasks[4:6],
+        resources={"main": LLM(trainable=True), "user": LLM("user", endpoint=refusing)},
+        policy=tiny_policy(),
+        output_dir="run",
+    )
+    with pytest.raises(FailureBudgetError, match=WORDS):
+        trainer.fit(agent)
+    assert not (alone / "run" / "checkpoints" / "000002").exists()
+    assert json.loads((alone / "run" / "result.json").read_text())["status"] == "failed"

@@ -95,6 +95,17 @@ def evaluate(
         typer.echo(json.dumps(as_record(found, asked), indent=2, allow_nan=False))
     else:
         show_evaluation(output(), found, samples)
+    _end_unjudged(found.rollouts)
+
+
+def _end_unjudged(rollouts: list[Rollout]) -> None:
+    """Exit 1 with the first reason where infrastructure, such as a judge, lost every rollout."""
+    lost = [f for r in rollouts if (f := r.last.failure) is not None and f.cause.infrastructure]
+    if lost and len(lost) == len(rollouts):
+        from tutelage.cli.failures import tell
+
+        tell(f"Error: no rollout could be judged: {lost[0].message}")
+        raise typer.Exit(1)
 
 
 def _send(collector: str, rollouts: list[Rollout]) -> None:

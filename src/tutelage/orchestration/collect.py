@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, EngineError
 from tutelage.orchestration.execution import Execution
 from tutelage.orchestration.execution_log import ExecutionLogger
 from tutelage.orchestration.executor import Executor, Hint
@@ -26,6 +26,8 @@ from tutelage.orchestration.plan import Plan, levels
 from tutelage.orchestration.system import OrchestrationSystem
 from tutelage.orchestration.workers import legal
 
+_UNSERVED = ("network", "unauthorized", "unavailable", "timeout")
+"""Errors that tell of the server and not of the worker's answer."""
 WRONG_PLAN = "wrong_plan"
 """Why an execution failed all of whose nodes succeeded: it was not what was asked for."""
 CHUNK = 64
@@ -121,7 +123,7 @@ async def collect(
 
     `alternatives` is how many cheaper workers are tried on each node that succeeded; `budget` is in
     USD for one execution. Raises `ConfigError` for no assignments, a negative count, and when not
-    one plan could be begun.
+    one plan could be begun, `EngineError` where no worker is there: that is no failure to learn of.
     """
     if alternatives < 0:
         raise ConfigError(f"alternatives is {alternatives!r}; give a whole number of at least 0")
@@ -131,6 +133,7 @@ async def collect(
         done = await asyncio.gather(
             *(_one(system, number, given, alternatives, budget) for number, given in chunk)
         )
+        _check_served(done)
         for collected in done:
             _log(logger, collected)
             totals.add(collected)
@@ -141,6 +144,18 @@ async def collect(
     if not totals.executions and totals.error is not None:
         raise totals.error
     return totals.collection()
+
+
+def _check_served(done: Sequence[Collected]) -> None:
+    """Raise where every request of these executions found nobody who serves it."""
+    executions = [execution for collected in done for execution in collected.executions]
+    answers = [s.answer for e in executions for s in e.steps if s.answer is not None]
+    errors = [answer.error for answer in answers if answer.error is not None]
+    if errors and len(errors) == len(answers) and all(e.kind in _UNSERVED for e in errors):
+        raise EngineError(
+            f"none of {len(answers)} requests was answered by a worker, the first: "
+            f"{errors[0].message}. Mend that; executions without a worker are not logged"
+        )
 
 
 async def _one(

@@ -303,17 +303,21 @@ class Context:
         return self._engines[key], policy
 
     def _stop_if_all_failed(self, rollouts: Sequence[Rollout]) -> None:
-        """A training step in which nothing but failures came back has nothing to learn from."""
+        """A training step in which nothing but failures came back has nothing to learn from, and a
+        measurement that lost every rollout has measured nothing."""
         wrong = FailureCause.ANSWER_ERROR  # an answer that is wrong is something to learn from
         failures = [f for r in rollouts if (f := r.last.failure) is not None and f.cause != wrong]
-        if rollouts[0].mode is not Mode.TRAIN or len(failures) < len(rollouts):
+        if len(failures) < len(rollouts):
+            return
+        measured = rollouts[0].mode is not Mode.TRAIN
+        if measured and not all(f.cause.infrastructure for f in failures):
             return
         self.writer.flush()
         ends = ", ".join(f"{n} x {c}" for c, n in Counter(f.cause.value for f in failures).items())
         raise FailureBudgetError(
-            f"all {len(rollouts)} rollouts of a step failed ({ends}), so there is nothing to learn "
-            f"from. The first: {failures[0].message}. Look at it with: tutelage show "
-            f"{rollouts[0].id}"
+            f"all {len(rollouts)} rollouts of a {'measurement' if measured else 'step'} failed "
+            f"({ends}), so there is nothing to {'measure' if measured else 'learn from'}. The "
+            f"first: {failures[0].message}. Look at it with: tutelage show {rollouts[0].id}"
         )
 
     def _counted(self, rollouts: list[Rollout]) -> list[Rollout]:
