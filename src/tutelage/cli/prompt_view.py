@@ -36,6 +36,7 @@ from tutelage.cli.console import (
     shown_path,
     visible,
 )
+from tutelage.evaluate.measured import judged_words, measured
 from tutelage.evaluate.statistics import FEW
 from tutelage.train.folder import RunFolder
 from tutelage.train.prompts.plan import Plan
@@ -296,6 +297,8 @@ def show_sealed(console: Console, test: Mapping[str, Any], *, same: bool = False
     table = plain_table(f"sealed test, {test['tasks']} tasks", *names, right=names)
     for name in ("reward", "exact"):
         gap = test[name]
+        if gap is None:
+            continue  # a graded reward that does not say what is right
         table.add_row(
             name,
             f"{test[f'seed_{name}']:.3f}",
@@ -305,6 +308,9 @@ def show_sealed(console: Console, test: Mapping[str, Any], *, same: bool = False
             *(str(gap[key]) for key in ("wins", "losses", "ties")),
         )
     console.print(table)
+    for side in ("seed", "best"):
+        if f"{side}_sums" in test:
+            say(console, (f"{side}: {judged_words(measured(test[f'{side}_sums']))}", "dim"))
     style, words, place = VERDICTS[test["verdict"]]
     if test["tasks"] < FEW:
         words += f" (sign test, p = {test['p_value']:.2g}: on so few tasks it decides)"

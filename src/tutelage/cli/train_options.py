@@ -75,6 +75,12 @@ Reward = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Reward by name or as FILE.py:function."),
 ]
+Success = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RULE", help="What succeeds: a part of the reward, or a bound such as '>=0.5'."
+    ),
+]
 Config = Annotated[Path | None, typer.Option(metavar="FILE", help="Keys from a JSON or TOML file.")]
 Store = Annotated[
     str | None,

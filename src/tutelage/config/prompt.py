@@ -24,6 +24,7 @@ from tutelage.config.fields import (
     Paths,
     Positive,
     Section,
+    SuccessRule,
     plain,
 )
 from tutelage.config.keys import words
@@ -70,6 +71,9 @@ class PromptConfig(Section):
     """Tools of the embedded task's agent; empty takes its own."""
     reward: str | None = None
     """Grader by name or as FILE.py:function; null takes the task's, or what the agent returns."""
+    success: SuccessRule | None = None
+    """What counts as right: a part of the reward (right), a bound (>=0.5), or both (right>=0.5).
+    Null takes the part `exact`, else a reward of 1 where all are 0 or 1."""
     model: str | None = None
     """Folder of a Hugging Face model that plays; null takes the endpoint's, or the embedded one."""
     components: Names = ()

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from tutelage.config.fields import read_success
 from tutelage.errors import RewardError
 from tutelage.evaluate.statistics import mean_interval, rate_interval
-from tutelage.types import JSON, Failure, Reward, Rollout
+from tutelage.types import JSON, Reward, Rollout
 
 LOST = 0.01
 """Share of rollouts without a judgement above which no rate and no mean is told."""
@@ -87,6 +87,40 @@ UNSEEN = Kind()
 
 
 @dataclass(frozen=True, slots=True)
+class Judgement:
+    """What became of one rollout: its reward, None where it was lost, and why it failed."""
+
+    task: str
+    reward: float | None
+    success: bool
+    cause: str | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The numbers of an `Evaluation`, which says what each is."""
+
+    rollouts: int
+    tasks: int
+    judged: int
+    lost: Mapping[str, int]
+    failed: Mapping[str, int]
+    reason: str
+    success: float | None
+    interval: tuple[float, float] | None
+    mean_reward: float | None
+    reward_interval: tuple[float, float] | None
+
+    def record(self) -> JSON:
+        """As JSON."""
+        told: JSON = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        told |= {name: dict(told[name]) for name in ("lost", "failed")}
+        ends = {n: told[n] for n in ("interval", "reward_interval")}
+        return told | {n: None if end is None else list(end) for n, end in ends.items()}
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     """What rollouts add up to; every rate is over those that were judged."""
 
@@ -118,18 +152,9 @@ class Evaluation:
 
     def record(self) -> JSON:
         """As JSON, for result files; `measured.py` reads it."""
-        return {
-            "rollouts": len(self.rollouts),
-            "tasks": self.tasks,
-            "judged": self.judged,
-            "lost": dict(self.lost),
-            "failed": dict(self.failed),
-            "reason": self.reason,
-            "success": self.success,
-            "interval": None if self.interval is None else list(self.interval),
-            "mean_reward": self.mean_reward,
-            "reward_interval": None if self.reward_interval is None else list(self.reward_interval),
-        }
+        names = [entry.name for entry in fields(Sums)]
+        values = {name: getattr(self, name) for name in names if name != "rollouts"}
+        return Sums(rollouts=len(self.rollouts), **values).record()
 
 
 def too_many_lost(judged: int, rollouts: int) -> bool:
@@ -169,33 +194,62 @@ def _add_up(
     kind: Kind,
     by_family: Mapping[str, Evaluation] | None = None,
 ) -> Evaluation:
-    judged = [r for r in rollouts if r.reward is not None]
-    rewards = [r.reward.value for r in judged if r.reward is not None]
-    wins, tasks = [succeeded(r, rule) for r in judged], [r.task.id for r in judged]
-    told = not too_many_lost(len(judged), len(rollouts))
-    defined = told and kind.has_success
-    lost = [r.last.failure for r in rollouts if r.reward is None]
+    wins = [succeeded(r, rule) for r in rollouts]
+    told = add_up([_judgement(r, win) for r, win in zip(rollouts, wins, strict=True)], kind)
+    judged = [win for r, win in zip(rollouts, wins, strict=True) if r.reward is not None]
     return Evaluation(
         rollouts=list(rollouts),
-        tasks=len({r.task.id for r in rollouts}),
-        judged=len(judged),
-        lost=_by_cause(lost),
-        failed=_by_cause(r.last.failure for r in judged if r.last.failure is not None),
-        reason=next((f.message for f in lost if f is not None), ""),
+        tasks=told.tasks,
+        judged=told.judged,
+        lost=told.lost,
+        failed=told.failed,
+        reason=told.reason,
         kind=kind,
-        success=sum(wins) / len(wins) if defined else None,
-        interval=rate_interval(wins, tasks) if defined else None,
-        mean_reward=sum(rewards) / len(rewards) if told else None,
-        reward_interval=mean_interval(rewards, tasks) if told else None,
-        solved=sum(wins) / max(1, len(wins)),
+        success=told.success,
+        interval=told.interval,
+        mean_reward=told.mean_reward,
+        reward_interval=told.reward_interval,
+        solved=sum(judged) / max(1, len(judged)),
         by_family=by_family or {},
     )
 
 
-def _by_cause(failures: Iterable[Failure | None]) -> dict[str, int]:
+def _judgement(rollout: Rollout, success: bool) -> Judgement:
+    failure = rollout.last.failure
+    return Judgement(
+        rollout.task.id,
+        None if rollout.reward is None else rollout.reward.value,
+        success,
+        None if failure is None else failure.cause.value,
+        "" if failure is None else failure.message,
+    )
+
+
+def add_up(some: Sequence[Judgement], kind: Kind) -> Sums:
+    """The sums of judgements, whatever made them."""
+    judged = [j for j in some if j.reward is not None]
+    rewards, tasks = [j.reward or 0.0 for j in judged], [j.task for j in judged]
+    wins = [j.success for j in judged]
+    told = not too_many_lost(len(judged), len(some))
+    defined = told and kind.has_success
+    lost = [j for j in some if j.reward is None]
+    return Sums(
+        rollouts=len(some),
+        tasks=len({j.task for j in some}),
+        judged=len(judged),
+        lost=_by_cause(j.cause or "not ended" for j in lost),
+        failed=_by_cause(j.cause for j in judged if j.cause is not None),
+        reason=next((j.message for j in lost if j.message), ""),
+        success=sum(wins) / len(wins) if defined else None,
+        interval=rate_interval(wins, tasks) if defined else None,
+        mean_reward=sum(rewards) / len(rewards) if told else None,
+        reward_interval=mean_interval(rewards, tasks) if told else None,
+    )
+
+
+def _by_cause(causes: Iterable[str]) -> dict[str, int]:
     """The most frequent cause first."""
-    counts = Counter("not ended" if f is None else f.cause.value for f in failures)
-    return dict(counts.most_common())
+    return dict(Counter(causes).most_common())
 
 
 def _is_whole(value: float) -> bool:

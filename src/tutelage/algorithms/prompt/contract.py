@@ -32,8 +32,9 @@ class Episode:
     """One task, played once. A reward of None counts 0; `failure` says why there is none."""
 
     reward: float | None
-    exact: bool = False
-    """Whether the answer was right, beside any partial credit in `reward`."""
+    exact: bool | None = False
+    """Whether the answer was right, beside any partial credit in `reward`; None where a graded
+    reward does not say."""
     feedback: str = ""
     """What the grader has to say about it, in words."""
     trace: str = ""
@@ -42,6 +43,11 @@ class Episode:
     usage: Usage = field(default_factory=Usage)
     blame: tuple[str, ...] = ()
     """Components in force where it went wrong, the likeliest first; empty: nobody knows."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether infrastructure failed, so that this is no evidence about the prompt."""
+        return self.failure is not None and self.failure.infrastructure
 
     @property
     def value(self) -> float:

@@ -62,19 +62,31 @@ class Score:
         return tuple(e.value for e in self.episodes)
 
     @property
-    def reward(self) -> float:
-        """The mean reward; 0 of nothing."""
-        return sum(self.rewards) / max(1, len(self.episodes))
+    def judged(self) -> tuple[Episode, ...]:
+        """The episodes that infrastructure did not lose."""
+        return tuple(e for e in self.episodes if not e.lost)
 
     @property
-    def exact(self) -> float:
-        """The share of right answers."""
-        return sum(e.exact for e in self.episodes) / max(1, len(self.episodes))
+    def reward(self) -> float:
+        """The mean reward of what was judged; 0 of nothing."""
+        return sum(e.value for e in self.judged) / max(1, len(self.judged))
+
+    @property
+    def has_exact(self) -> bool:
+        """Whether each episode says if it was right."""
+        return all(e.exact is not None for e in self.episodes)
+
+    @property
+    def exact(self) -> float | None:
+        """The share of right answers; None where a graded reward does not say what is right."""
+        if not self.has_exact:
+            return None
+        return sum(bool(e.exact) for e in self.judged) / max(1, len(self.judged))
 
     @property
     def infra_error(self) -> bool:
         """Whether so much failed around the agent that this is no evidence about it."""
-        lost = sum(e.failure is not None and e.failure.infrastructure for e in self.episodes)
+        lost = len(self.episodes) - len(self.judged)
         return lost > INFRASTRUCTURE_SHARE * len(self.episodes)
 
     @property

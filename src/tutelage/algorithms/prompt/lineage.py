@@ -88,12 +88,13 @@ class Lineage:
 
     def score(self, candidate: Candidate, split: str, score: Score) -> None:
         """Note what a candidate earned; a larger score of the same split replaces it."""
-        scores = self[candidate].scores
+        scores, whole = self[candidate].scores, len(score.judged) == len(score.episodes)
         if split not in scores or scores[split]["n"] <= len(score.episodes):
             scores[split] = {
                 "n": len(score.episodes),
                 "reward": score.reward,
                 "exact": score.exact,
+                **({} if whole else {"judged": len(score.judged)}),
             }
 
     def decide(self, candidate: Candidate, decision: str, reason: str) -> None:

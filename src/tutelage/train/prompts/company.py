@@ -18,6 +18,7 @@ from tutelage.agents.program import Isolation, Program
 from tutelage.algorithms.prompt.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.config.prompt import PromptConfig
 from tutelage.errors import ConfigError
+from tutelage.evaluate.outcome import Success
 from tutelage.policy.model import Policy
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
 from tutelage.rewards import RewardFunction
@@ -107,6 +108,7 @@ def company_of(
         endpoints=endpoints,
         prices={name: prices.of(e.model) for name, e in endpoints.items()},
         reward=subject.reward,
+        success=Success.of(config.success),
         isolation=subject.isolation,
     )
 

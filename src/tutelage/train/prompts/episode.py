@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tutelage.algorithms.prompt import Components, Episode, Usage
 from tutelage.algorithms.prompt.edits import ANSWER_FIELDS
+from tutelage.evaluate.outcome import Kind, Success, succeeded
 from tutelage.resources import NamedResources
 from tutelage.tools.tool import Tool
 from tutelage.tracing.records import SpanRecord
@@ -30,13 +31,17 @@ def episode_of(
     spans: Sequence[SpanRecord],
     said: str,
     usage: Usage | None,
+    rule: Success | None = None,
 ) -> Episode:
-    """The episode. `said` is the grader's own feedback, `usage` what a server counted."""
+    """The episode. `said` is the grader's own feedback, `usage` what a server counted, `rule` what
+    the user says is right."""
     last = rollout.last
     reward = None if last.reward is None else last.reward.value
     parts = {} if last.reward is None else last.reward.parts
     failed = last.failure is not None
-    exact = not failed and parts.get("exact", reward or 0.0) >= 1.0 - 1e-9
+    exact: bool | None = not failed and succeeded(rollout, rule)
+    if not failed and not Kind().after([rollout], rule).has_success:
+        exact = None
     wrong = failed or not exact
     return Episode(
         reward=reward,

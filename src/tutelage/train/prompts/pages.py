@@ -15,6 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from tutelage.errors import TutelageError
+from tutelage.evaluate.measured import judged_words, measured
 from tutelage.evaluate.statistics import FEW
 from tutelage.train.folder import RunFolder, write_text
 from tutelage.train.prompts.record import lineage_file, read_lineage
@@ -128,6 +129,7 @@ def report_page(folder: RunFolder, entries: Sequence[JSON], result: Mapping[str,
         chart=_chart(entries),
         pairs=_pairs(folder),
         top=_top(entries),
+        judged=list(_judged_lines(test)),
     )
 
 
@@ -192,9 +194,22 @@ def _node(entry: JSON, children: Sequence[Node], experiments: int) -> Node:
 def score_words(entry: Mapping[str, Any]) -> str:
     """`val 0.95 on 20 (exact 0.90)` for each split it was played on."""
     return "; ".join(
-        f"{split} {s['reward']:.2f} on {s['n']} (exact {s['exact']:.2f})"
+        f"{split} {s['reward']:.2f} on {_judged(s)}"
+        + ("" if s["exact"] is None else f" (exact {s['exact']:.2f})")
         for split, s in sorted(entry["scores"].items(), reverse=True)
     )
+
+
+def _judged(score: Mapping[str, Any]) -> str:
+    judged = score.get("judged", score["n"])
+    return str(judged) if judged == score["n"] else f"{judged} of {score['n']} that were judged"
+
+
+def _judged_lines(test: Mapping[str, Any] | None) -> Iterator[str]:
+    """How many rollouts of each prompt were judged."""
+    for name, side in (("Seed", "seed_sums"), ("Best", "best_sums")):
+        if test is not None and side in test:
+            yield f"{name}: {cut(judged_words(measured(test[side])), 300)}."
 
 
 def cost_words(cost: Mapping[str, Any]) -> str:

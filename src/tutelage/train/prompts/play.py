@@ -24,6 +24,7 @@ from tutelage.engine.backends import make_backend
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.native import NativeEngine
 from tutelage.engine.remote import RemoteServers, Server
+from tutelage.evaluate.outcome import Success
 from tutelage.gateway import Gateway
 from tutelage.policy.model import Policy
 from tutelage.resources import NamedResources, Roles
@@ -64,6 +65,8 @@ class Company:
     """By resource; None is not known."""
     reward: RewardFunction | None = None
     """Grades what returns no reward of its own."""
+    success: Success | None = None
+    """What the user says is right."""
     isolation: Isolation = "none"
 
 
@@ -184,7 +187,9 @@ class Theatre:
         said = "" if seen.context is None else seen.context.feedback
         usage = meter.usage() if self._company.roles.remote else None
         self.unknown += meter.counted.unknown
-        return episode_of(rollout, components, resources, traced, said, usage)
+        return episode_of(
+            rollout, components, resources, traced, said, usage, self._company.success
+        )
 
     @property
     def _main(self) -> str | None:

@@ -21,7 +21,8 @@ from tutelage.algorithms.prompt import Components, Result, Splits
 from tutelage.algorithms.prompt.shots import DEMONSTRATIONS
 from tutelage.config.prompt import from_json, is_prompt_config
 from tutelage.errors import RunError
-from tutelage.evaluate import wilson
+from tutelage.evaluate.measured import written
+from tutelage.evaluate.outcome import Kind
 from tutelage.tasks.prompted import PROMPTED_TOOLS
 from tutelage.tools.registry import resolve_tools
 from tutelage.train.folder import RunFolder, append_json, write_json, write_text
@@ -156,7 +157,7 @@ def write_result(
 def outcome(folder: RunFolder, setup: Setup, result: Result, seconds: float) -> JSON:
     """`result.json`. Names such as `success_after_sampled` mean what they do for every run."""
     test, spent, on_test = result.test, result.spent, result.test_spent
-    tasks = test.tasks
+    tasks, kind = test.tasks, Kind(has_success=test.exact is not None)
     told: JSON = {
         "status": "finished",
         "kind": "prompt",
@@ -186,12 +187,9 @@ def outcome(folder: RunFolder, setup: Setup, result: Result, seconds: float) -> 
         "overlap": setup.overlap.record(),
         "train_tasks": len(setup.splits.train),
         "val_tasks": len(setup.splits.val),
-        "reward_before_sampled": test.seed_reward,
-        "reward_after_sampled": test.best_reward,
-        "success_before_sampled": test.seed_exact,
-        "success_after_sampled": test.best_exact,
-        "success_before_sampled_interval": list(wilson(round(test.seed_exact * tasks), tasks)),
-        "success_after_sampled_interval": list(wilson(round(test.best_exact * tasks), tasks)),
+        "graded": test.exact is None,
+        **written("before_sampled", test.seed_sums.record(), kind),
+        **written("after_sampled", test.best_sums.record(), kind),
         "best_prompt": str(best_file(folder)),
         "failures": dict(result.failures),
         "warnings": low_rewards(setup.config.failure_reward, result.lowest),
