@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,7 @@ from tutelage.rewards import check, resolve_reward
 from tutelage.store import open_store
 from tutelage.tasks.dataset import Dataset
 from tutelage.tools import resolve_tools
+from tutelage.tools.expression import ExpressionError
 from tutelage.tools.registry import close_tools
 
 HERE = Path(__file__).parents[2] / "examples" / "math_mcp"
@@ -50,6 +53,47 @@ def test_the_files_have_the_documents_fields_and_right_results() -> None:
 )  # fmt: skip
 def test_the_grader(said: str, earned: float) -> None:
     assert resolve_reward(f"{HERE}/grader.py:math_result")(said, "391") == earned
+
+
+@pytest.fixture(scope="module")
+def grader() -> Any:
+    spec = importlib.util.spec_from_file_location("math_mcp_grader", HERE / "grader.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("given", "truth", "same"),
+    [("42", "42", True), (42, "42.1", True), (42, 43, False), ("A", "(A)", True), ("a", "B", False),
+     ("3.14159", "pi", True), ("sqrt(2)", "1.4142", True), ("22/7 = around 3.14", "3.142857", True),
+     ("= around 3.14", "22/7", True), (["1", "2"], ["1", "2.001"], True),
+     (["1"], ["1", "2"], False),
+     (["2", "1"], ["1", "2"], False), ("[1, 2]", [1, 2], True), ("the answer is 391", "391", True),
+     ("6 = 5", "5", False), ("not 5", "5", False), ("5!", "5", False), ("", "", False),
+     (None, "5", False), ("__import__('os')", "5", False)],
+)  # fmt: skip
+def test_the_documents_helpers(grader: Any, given: Any, truth: Any, same: bool) -> None:
+    assert grader._evaluate_math_result(given, truth) is same
+
+
+def test_the_parts_of_the_documents_helpers(grader: Any) -> None:
+    assert grader._normalize_option(" ( B ) ") == "B"
+    assert [grader._is_option_result(x) for x in ("B", "(c)", "AB", "5", "")] == [
+        True, True, False, False, False
+    ]  # fmt: skip
+    assert grader._float_eval("22/7 = around 3.14") == pytest.approx(22 / 7)
+    assert grader._float_eval("= around 3.14") == 3.14
+    for text in ("five", "x + 1", "9**9**9**9", "1e400", "nan", "__import__('os')"):
+        with pytest.raises(ExpressionError):
+            grader._float_eval(text)
+    assert grader._scalar_are_results_same("100.9", "100")
+    assert not grader._scalar_are_results_same("100.9", "100", 0.001)
+    problems = grader._load_jsonl(HERE / "val.jsonl")
+    assert len(problems) == 100
+    assert {*problems[0].fields} == {*grader.MathProblem.__annotations__} == FIELDS
 
 
 def test_the_command_of_the_readme_trains_through_the_mcp_server(

@@ -15,6 +15,7 @@ from tutelage.rewards import resolve_reward
 from tutelage.rewards.answers import find_number, read_number, stated_answer
 from tutelage.rewards.builtin import (
     exact_number,
+    exact_text,
     math_reward_string_equal,
     numeric_partial_credit,
 )
@@ -151,7 +152,12 @@ def test_exact_number(prediction: str, answer: object, expected: float) -> None:
 
 @pytest.mark.parametrize(
     "reward",
-    [exact_number, math_reward_string_equal, lambda p, a: numeric_partial_credit(p, a)["reward"]],
+    [
+        exact_number,
+        exact_text,
+        math_reward_string_equal,
+        lambda p, a: numeric_partial_credit(p, a)["reward"],
+    ],
 )
 def test_a_solution_with_its_answer_at_the_end_is_that_answer(reward: Any) -> None:
     gold = "She has 48/2 = <<48/2=24>>24 left, 48+24 = 72.\n#### 1,072"
@@ -207,6 +213,38 @@ def test_partial_credit_lies_in_its_range_and_falls_with_the_error(truth: int, o
     ],
 )
 def test_string_equality(prediction: str, answer: str, expected: float) -> None:
+    assert exact_text(prediction, answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answer", "expected"),
+    [
+        ("She sold 48 + 24 = 72 clips.", "72", 1.0),
+        ("The answer is 72 in April and May.", 72, 1.0),
+        ("72 then 73", "72", 0.0),
+        ("73 then 72", "72", 1.0),
+        (r"It took 2 steps: \boxed{72}, on 3 lines", "72", 1.0),
+        (r"It is 7, so \boxed{5}", "7", 0.0),
+        (r"\boxed{x + 1}", "x+1", 1.0),
+        ("x+1", "x + 1", 1.0),
+        (r"\boxed{1/2}", "1/2", 1.0),
+        (r"not \boxed{5} but 6", "6", 1.0),
+        ("1,072 clips", "1072", 1.0),
+        ("it is -5.", "-5", 1.0),
+        ("-5", "5", 0.0),
+        ("10-5", "5", 1.0),
+        ("72.0", "72", 1.0),
+        ("1.5", "5", 0.0),
+        ("72", "5 + 67 = 72\n#### 72", 1.0),
+        ("none", "5", 0.0),
+        ("", "5", 0.0),
+        ("", "", 0.0),
+        ("9" * 10_000_000, "9", 0.0),
+    ],
+)
+def test_the_last_number_or_box_is_the_answer(
+    prediction: str, answer: object, expected: float
+) -> None:
     assert math_reward_string_equal(prediction, answer) == expected
 
 

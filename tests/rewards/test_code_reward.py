@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tutelage.errors import RewardError
-from tutelage.rewards import RewardOptions, compute_reward, resolve_reward
+from tutelage.rewards import RewardOptions, check, compute_reward, resolve_reward
 from tutelage.rewards.code import find_code
-from tutelage.rewards.code_tests import read_tests
+from tutelage.rewards.code_tests import answer_tests, read_tests
 from tutelage.tools.sandbox import Execution, Sandbox, tier_problems
 from tutelage.types import Attempt, Reward, RolloutStatus, Task
 
@@ -248,3 +248,36 @@ async def test_an_interpreter_that_the_system_killed_once_costs_no_test(
     monkeypatch.setattr(Sandbox, "evaluate", evaluate)
     assert (await grade(ADD, ADD_TESTS)).value == 1.0
     assert len(killed) == 3
+
+
+@needs_sandbox
+@pytest.mark.parametrize(
+    ("code", "answer", "share"),
+    [
+        (ADD, "assert add(1, 2) == 3\nassert add(0, 0) == 1", 0.5),
+        (ADD, ["assert add(1, 2) == 3"], 1.0),
+        ("print(sum(map(int, input().split())))", [["1 2", "3"], ["4 5", "8"]], 0.5),
+        ("print(2 * int(input()))", {"inputs": ["4", "5\n"], "outputs": ["8", "10"]}, 1.0),
+        ("print(int(input()) + int(input()))", {"inputs": [["4", "5"]], "outputs": [["9"]]}, 1.0),
+        (ADD, {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}, 1.0),
+        (ADD, '{"fn_name": "add", "inputs": [[1, 2]], "outputs": [4]}', 0.0),
+        ("print(2 * int(input()))", '[{"input": "4", "output": "8"}]', 1.0),
+        ("print(sum(range(11)))", "55", 1.0),
+        ("print(sum(range(11)))", 54, 0.0),
+        ("print([1, 2])", "[1, 2]", 1.0),
+    ],
+)
+async def test_rows_of_question_and_answer(code: str, answer: Any, share: float) -> None:
+    task = Task("t", {"question": "q", "answer": answer})
+    attempt = Attempt("a", 0, RolloutStatus.SUCCEEDED, answer=code)
+    found = await compute_reward(resolve_reward("code_reward", RewardOptions()), task, attempt)
+    assert found.value == share
+
+
+@needs_sandbox
+def test_a_row_needs_tests_or_an_answer() -> None:
+    with pytest.raises(RewardError, match="needs 'tests' or 'answer'"):
+        check(resolve_reward("code_reward"), [Task("t", {"question": "q", "solution": "x"})])
+    for answer in (None, {"inputs": ["1"], "outputs": []}, {"inputs": "1", "outputs": "2"}):
+        with pytest.raises(RewardError):
+            answer_tests(answer)

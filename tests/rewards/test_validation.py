@@ -42,11 +42,15 @@ async def failed(function: Any, tasks: list[Task]) -> set[str]:
     return {probe.name for probe in probes if not probe.passed}
 
 
-@pytest.mark.parametrize(
-    "name", ["math", "math_grader", "math_reward_string_equal", "numeric_partial_credit"]
-)
+@pytest.mark.parametrize("name", ["math", "math_grader", "exact_text", "numeric_partial_credit"])
 async def test_the_maths_rewards_pass(name: str) -> None:
     assert await failed(resolve_reward(name), NUMBERS) == set()
+
+
+async def test_the_last_number_is_shown_to_be_lenient() -> None:
+    lenient = {"two answers", "negated answer", "changed number", "number stuffing"}
+    holes = await failed(resolve_reward("math_reward_string_equal"), NUMBERS)
+    assert {"two answers", "negated answer"} <= holes <= lenient | {"answer stuffing"}
 
 
 @pytest.mark.parametrize("name", ["qa_f1_reward", "exact_match", "gaia_scorer"])

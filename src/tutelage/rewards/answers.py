@@ -30,6 +30,11 @@ _WHOLE = re.compile(_NUMBER + r"\Z")
 _LEADING = re.compile(
     rf"(?>{_NUMBER})(?=\s*\Z|[,;:)](?:\s|\Z)|\s+(?!(?:{CHANGES_IT})\b)[A-Za-z])", re.IGNORECASE
 )
+_ANYWHERE = re.compile(
+    r"(?:(?<![\w.)\]])-)?(?:(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|"
+    r"(?<![0-9])\.[0-9]+",
+    re.ASCII,
+)
 _STATED = re.compile(
     r"\b(?:answer|result)\s{0,4}(?:is\b|:|=)[\s:*]{0,8}|####\s{0,4}(?=[-+$0-9.])", re.I
 )
@@ -72,6 +77,20 @@ def find_number(text: str) -> Fraction | None:
         return None
     exact = read_number(answer)
     return leading_number(answer) if exact is None else exact
+
+
+def last_number(text: str) -> Fraction | None:
+    """The last number of a text, whatever stands around it; None without one.
+
+    A sign belongs to it where it follows no value: `10-5` ends in 5, `is -5` in -5.
+    """
+    found = _ANYWHERE.findall(text[-SEARCHED_CHARS:].replace("−", "-"))
+    return read_number(found[-1]) if found else None
+
+
+def last_box(text: str) -> str | None:
+    r"""What the last `\boxed{}` of a text holds; None without one that stands."""
+    return _last_box(text[-SEARCHED_CHARS:])
 
 
 def leading_number(answer: str) -> Fraction | None:

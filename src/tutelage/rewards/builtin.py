@@ -12,6 +12,8 @@ from typing import Any
 
 from tutelage.rewards.answers import (
     find_number,
+    last_box,
+    last_number,
     normalise_text,
     read_number,
     relative_error,
@@ -47,6 +49,23 @@ def exact_number(prediction: str, answer: Any) -> float:
 
 @reward(inline=True)
 def math_reward_string_equal(prediction: str, answer: Any) -> float:
+    """1.0 when the last number of the final text, or what its last box holds, is `answer`.
+
+    The number counts as text does: `72.0` is `72`, and within no tolerance. Whatever stands before
+    it is not read, so a text that lists numbers earns 1.0 for its last one. An `answer` that is no
+    number must be what the box holds, or the whole text.
+    """
+    truth = read_number(true_answer(answer))
+    boxed = last_box(prediction)
+    if truth is None:
+        return _same_text(prediction if boxed is None else boxed, answer)
+    whole = None if boxed is None else read_number(boxed)
+    given = whole or last_number(prediction if boxed is None else boxed)
+    return 1.0 if given == truth else 0.0
+
+
+@reward(inline=True)
+def exact_text(prediction: str, answer: Any) -> float:
     """1.0 when the final text equals `answer` after normalising case, spacing and `$`."""
     return _same_text(prediction, answer)
 

@@ -12,10 +12,18 @@ import ast
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 from tutelage.errors import ConfigError, GraderError
-from tutelage.rewards.code_tests import Case, Expression, Program, read_tests, substituted
+from tutelage.rewards.code_tests import (
+    Case,
+    Expression,
+    Program,
+    answer_tests,
+    read_tests,
+    substituted,
+)
 from tutelage.rewards.function import RewardFunction, reward
 from tutelage.rewards.options import RewardOptions
 from tutelage.tools.sandbox import (
@@ -45,22 +53,26 @@ def code_reward(options: RewardOptions) -> RewardFunction:
 
 
 def code_reward_in(tier: Tier) -> RewardFunction:
-    """The fraction of the tests in the task's `tests` that pass.
+    """The fraction of the tests in the task's `tests`, or else in its `answer`, that pass.
 
     Parts: `passed` and `tests` count them, `all` is 1.0 when none failed.
     """
 
     @reward("code_reward")
     async def code_reward(
-        prediction: str, tests: Any, entry_point: str | None = None, setup: str = ""
+        prediction: str,
+        tests: Any = None,
+        answer: Any = None,
+        entry_point: str | None = None,
+        setup: str = "",
     ) -> dict[str, float]:
-        cases = read_tests(tests, entry_point)
+        cases = read_tests(answer_tests(answer) if tests is None else tests, entry_point)
         code = find_code(prediction)
         passed = 0 if code is None else await _passed(code, setup, cases, tier)
         share = passed / len(cases)
         return {"reward": share, "passed": passed, "tests": len(cases), "all": passed == len(cases)}
 
-    return code_reward
+    return replace(code_reward, one_of=("tests", "answer"))
 
 
 def find_code(text: str) -> str | None:

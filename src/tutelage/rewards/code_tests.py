@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 import builtins
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
@@ -69,6 +70,74 @@ def read_tests(tests: Any, entry_point: str | None = None) -> list[Case]:
     if not cases:
         raise RewardError(f"there are no tests in {tests!r:.80}; {_FORMS}")
     return cases
+
+
+def answer_tests(answer: Any) -> Any:
+    """The tests of a row of `question` and `answer`, in the forms above.
+
+    `answer` is a list of them, or of `[input, output]` pairs; a text of assertions;
+    `{"inputs": [...], "outputs": [...]}`, with `fn_name` for calls of it (APPS); any of these as
+    JSON text; and any other text or number is what the program prints. Raises `RewardError`.
+    """
+    if isinstance(answer, str):
+        return _text_tests(answer)
+    if isinstance(answer, Mapping):
+        row = cast("Mapping[str, Any]", answer)
+        return _lists_of_pairs(row) if "inputs" in row or "outputs" in row else [row]
+    if isinstance(answer, (list, tuple)):
+        items = cast("Sequence[Any]", answer)
+        return [
+            {"input": _lines(item[0]), "output": _lines(item[1])}
+            if isinstance(item, (list, tuple)) and len(cast("Sequence[Any]", item)) == 2
+            else item
+            for item in items
+        ]
+    if answer is None or isinstance(answer, bool):
+        raise RewardError(f"the answer {answer!r} is no test; {_FORMS}")
+    return [{"output": str(answer)}]
+
+
+def _text_tests(answer: str) -> Any:
+    if answer.lstrip()[:1] in ("[", "{"):
+        try:
+            found = json.loads(answer)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict):
+            return answer_tests(found)
+        # `[1, 2]` is what a program may print; a list of tests holds objects, pairs or texts.
+        if isinstance(found, list) and found and isinstance(found[0], (dict, list, str)):
+            return answer_tests(found)
+    is_source = any(
+        line.startswith(("assert ", "assert(", "def check(")) for line in answer.split("\n")
+    )
+    return [answer] if is_source else [{"output": answer}]
+
+
+def _lists_of_pairs(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    inputs, outputs = row.get("inputs"), row.get("outputs")
+    if not isinstance(inputs, list) or not isinstance(outputs, list):
+        raise RewardError(f"the answer {dict(row)!r:.120} needs lists 'inputs' and 'outputs'")
+    given, wanted = cast("list[Any]", inputs), cast("list[Any]", outputs)
+    if len(given) != len(wanted):
+        raise RewardError(
+            f"the answer has {len(given)} inputs and {len(wanted)} outputs; give one each"
+        )
+    name = row.get("fn_name")
+    if name is None:
+        return [
+            {"input": _lines(one), "output": _lines(other)}
+            for one, other in zip(given, wanted, strict=True)
+        ]
+    return [
+        {"call": f"{name}({', '.join(map(repr, one))})", "expected": other}
+        for one, other in zip(given, wanted, strict=True)
+    ]
+
+
+def _lines(value: Any) -> str:
+    """What a program reads or prints, where a file has it as a list of lines too."""
+    return "\n".join(map(str, cast("list[Any]", value))) if isinstance(value, list) else str(value)
 
 
 def substituted(case: Expression, values: Sequence[str]) -> str:

@@ -43,6 +43,8 @@ class RewardFunction:
     takes_any: bool = False
     """Whether it has `**kwargs`, which receive all fields that no parameter names."""
     inline: bool = False
+    one_of: tuple[str, ...] = ()
+    """Optional parameters of which the task must fill one."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself; its result is not checked."""
@@ -110,6 +112,11 @@ def _check_task(function: RewardFunction, task: Task) -> None:
                 f"have; its fields are {fields}, and {', '.join(GIVEN)} are always there"
                 + (f"; did you mean {near!r}?" if near else "")
             )
+    if function.one_of and not any(name in task.fields for name in function.one_of):
+        raise RewardError(
+            f"reward {function.name!r} needs {' or '.join(map(repr, function.one_of))}, and task "
+            f"{task.id!r} has neither; its fields are {fields}"
+        )
     for parameter in function.required + function.optional:
         if parameter in task.fields and parameter in GIVEN:
             raise RewardError(

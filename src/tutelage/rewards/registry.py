@@ -20,6 +20,7 @@ BUILTIN_REWARDS = {
     "exact_number": "tutelage.rewards.builtin:exact_number",
     "math_grader": "tutelage.rewards.math_grader:math_grader",
     "math_reward_string_equal": "tutelage.rewards.builtin:math_reward_string_equal",
+    "exact_text": "tutelage.rewards.builtin:exact_text",
     "numeric_partial_credit": "tutelage.rewards.builtin:numeric_partial_credit",
     "qa_f1_reward": "tutelage.rewards.qa:qa_f1_reward",
     "exact_match": "tutelage.rewards.qa:exact_match",
