@@ -20,9 +20,11 @@ WORKERS ?= 2
 override VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-UNIT := $(sort $(filter-out tests/system tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))))
-SYSTEM := $(wildcard tests/system)
-SPREAD := -n $(WORKERS) --dist loadfile
+# Whole runs come last, and files are taken in this order: what breaks most is told first.
+LONG := $(wildcard $(addprefix tests/,orchestration train docs examples system))
+QUICK := $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
+TESTS := $(sort $(QUICK)) $(LONG)
+SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Those that need no peer and no arguments.
 BENCHMARKS := $(foreach name,engine train_step estimators gateway runner,benchmarks.$(name).run)
 
@@ -53,10 +55,10 @@ train: venv ## run the main job (5 minutes); further words in ARGS="--seed 1"
 	@echo "  (before these: source $(BIN)/activate)"
 
 test: venv ## all tests but the long ones, the quick ones first
-	$(BIN)/python -m pytest -q $(SPREAD) $(UNIT) $(SYSTEM) $(ARGS)
+	$(BIN)/python -m pytest -q $(SPREAD) $(TESTS) $(ARGS)
 
 test-full: venv ## all tests, the long ones too, then more rounds of the property tests (ROUNDS=5)
-	TUTELAGE_TEST_FULL=1 $(BIN)/python -m pytest -q $(SPREAD) $(UNIT) $(SYSTEM) $(ARGS)
+	TUTELAGE_TEST_FULL=1 $(BIN)/python -m pytest -q $(SPREAD) $(TESTS) $(ARGS)
 	for round in $$(seq $(ROUNDS)); do \
 		$(BIN)/python -m pytest -q -m hypothesis --hypothesis-seed=$$round $(ARGS) || exit 1; \
 	done

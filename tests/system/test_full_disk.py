@@ -29,10 +29,17 @@ NO_DEVICE = not Path("/dev/full").exists()
         ("with_tools", 20_000, "cannot open the store 'run/store.db'"),
         ("with_tools", 200_000, "cannot write 'run/checkpoints/step_000000'"),
         ("with_tools", 300_000, "cannot (store (rollouts|metrics) in|write) 'run/"),
-        ("with_tools", 400_000, "cannot (store (rollouts|metrics) in|write) 'run/"),
+        pytest.param(
+            "with_tools",
+            400_000,
+            "cannot (store (rollouts|metrics) in|write) 'run/",
+            marks=pytest.mark.full,
+        ),
         ("with_tools", 750_000, "cannot write 'run/checkpoints/step_"),
         ("embedded", 1_000_000, "cannot write the policy to 'run/checkpoints/initial'"),
-        ("embedded", 2_700_000, "cannot write 'run/checkpoints/step_"),
+        pytest.param(
+            "embedded", 2_700_000, "cannot write 'run/checkpoints/step_", marks=pytest.mark.full
+        ),
     ],
 )
 def test_a_limit_to_the_size_of_files(

@@ -27,7 +27,7 @@ def killed_when(job: Running, ready: Callable[[], bool]) -> bool:
     return caught
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.full)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_again_and_again_at_random_moments(
     references: dict[str, Reference], kind: str, seed: int, tutelage: Command
@@ -51,7 +51,10 @@ def test_killed_again_and_again_at_random_moments(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("share", [0.15, 0.5, 0.85])
+@pytest.mark.parametrize(
+    "share",
+    [0.5, *(pytest.param(share, marks=pytest.mark.full) for share in (0.15, 0.85))],
+)
 def test_killed_during_sampling(
     references: dict[str, Reference], kind: str, share: float, tutelage: Command
 ) -> None:

@@ -197,7 +197,9 @@ def test_an_overloaded_server_costs_nothing_but_time(tmp_path: Path) -> None:
     assert told["test"]["best_reward"] == calm["test"]["best_reward"]
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.full)]
+)
 def test_killed_and_resumed_is_the_same_byte_for_byte(
     how: signal.Signals, finished: Path, tmp_path: Path
 ) -> None:
