@@ -199,7 +199,17 @@ def test_files_that_are_named_exist(page: Path) -> None:
     named_files = [w for w in inline_code(page) if re.fullmatch(r"[\w./-]+/[\w.-]*", w)]
     for name in named_files:
         known = ("runs", "checkpoints", "policy", "reward", "RUN", "time", "group", "loss")
-        known += ("kl", "val", "value", "adapter", "wandb", "mlflow", "tensorboard", "refill")
+        known += (
+            "kl",
+            "val",
+            "value",
+            "rollout",
+            "adapter",
+            "wandb",
+            "mlflow",
+            "tensorboard",
+            "refill",
+        )
         if name.split("/")[0] in known:
             continue  # of a run folder, or a metric
         places = (ROOT / name, ROOT / "src" / "tutelage" / name, page.parent / name)
