@@ -11,7 +11,17 @@ from rl_batches import Batch, batches, make_batch, observe, split
 from tutelage.algorithms.rl import ADVANTAGES, estimate_advantages, group_counts, whiten
 from tutelage.errors import ConfigError
 
-GROUP = ["grpo", "rloo", "reinforce_plus_plus_baseline", "opo", "gpg", "grpo_passk", "maxrl"]
+GROUP = [
+    "grpo",
+    "rloo",
+    "reinforce_plus_plus_baseline",
+    "opo",
+    "gpg",
+    "grpo_passk",
+    "maxrl",
+    "best_of_n",
+    "advantage_filtered",
+]
 CLOSE = {"rtol": 1e-7, "atol": 1e-7}
 
 
@@ -95,6 +105,58 @@ def test_known_answers_of_a_group():
     assert outcome("maxrl", [0.0] * 4, groups) == [0.0] * 4
     assert outcome("grpo_passk", [0.2, 1.0, 0.5], ["a"] * 3, norm_by_std=False) == [0, 0.5, 0]
     assert outcome("grpo_passk", [1.0, 1.0, 0.5], ["a"] * 3) == [0, 0, 0]
+
+
+IMITATED = [
+    # A cheap success, a dear one, a near miss, a failure.
+    ("raft", [1.0, 1.0, 0.7, 0.0], [1, 1, 0, 0]),
+    ("best_of_n", [1.0, 0.85, 0.7, 0.0], [1, 0, 0, 0]),
+    ("advantage_filtered", [1.0, 0.85, 0.7, 0.0], [1, 1, 1, 0]),
+    # The best may be shared, and nobody is above the mean of equals.
+    ("best_of_n", [1.0, 1.0, 0.0, 0.0], [1, 1, 0, 0]),
+    ("raft", [1.0, 1.0, 1.0, 1.0], [1, 1, 1, 1]),
+    ("best_of_n", [1.0, 1.0, 1.0, 1.0], [0, 0, 0, 0]),
+    ("advantage_filtered", [1.0, 1.0, 1.0, 1.0], [0, 0, 0, 0]),
+    # Where all fail, the least bad is the best, and no success.
+    ("raft", [-0.1, -0.5, -0.5, -0.9], [0, 0, 0, 0]),
+    ("best_of_n", [-0.1, -0.5, -0.5, -0.9], [1, 0, 0, 0]),
+    ("advantage_filtered", [-0.1, -0.5, -0.5, -0.9], [1, 0, 0, 0]),
+    # At the mean but for rounding is not above it.
+    ("advantage_filtered", [0.1, 0.2, 0.3], [0, 0, 1]),
+]
+
+
+@pytest.mark.parametrize(("name", "scores", "imitated"), IMITATED)
+def test_what_an_imitation_imitates(name, scores, imitated):
+    assert outcome(name, scores, ["g"] * len(scores)) == imitated
+    # Beside another group, whatever its rewards: groups are compared with themselves alone.
+    other = [5.0, 0.0]
+    groups = ["g"] * len(scores) + ["h"] * 2
+    assert outcome(name, scores + other, groups)[: len(scores)] == imitated
+
+
+def test_raft_takes_whatever_is_said_to_be_a_success():
+    scores, won = [0.2, 0.9, 1.0], torch.tensor([True, False, True])
+    assert outcome("raft", scores, ["g"] * 3, successes_B=won) == [1, 0, 1]
+    rewards = rows([0.0], [0.4])
+    split_in_two = estimate_advantages(
+        "raft",
+        rewards,
+        torch.ones_like(rewards),
+        rollouts_B=["r", "r"],
+        successes_B=torch.tensor([1, 1]),
+    )
+    assert [a[:, 0].tolist() for a in split_in_two] == [[1, 1], [1, 1]]
+    with pytest.raises(ValueError, match="successes_B differs between rows of one rollout"):
+        estimate_advantages(
+            "raft", rewards, torch.ones_like(rewards), rollouts_B=["r", "r"],
+            successes_B=torch.tensor([1, 0]),
+        )  # fmt: skip
+
+
+def test_raft_needs_no_groups():
+    rewards = rows([1.0], [0.0])
+    assert estimate_advantages("raft", rewards, torch.ones_like(rewards))[0].tolist() == [[1], [0]]
 
 
 def test_opo_weighs_rewards_by_trained_tokens():

@@ -10,7 +10,8 @@ from tutelage.algorithms import rl
 
 SIGNATURES = {
     "estimate_advantages": "name, rewards_BT, mask_BT, *, groups_B=None, rollouts_B=None, "
-    "values_BT=None, baselines_B=None, gamma=1.0, lam=1.0, norm_by_std=True, single_member='zero'",
+    "values_BT=None, baselines_B=None, successes_B=None, gamma=1.0, lam=1.0, norm_by_std=True, "
+    "single_member='zero'",
     "kl_penalty": "logp_BT, ref_logp_BT, kind",
     "full_kl": "logits_BTV, ref_logits_BTV",
     "policy_loss": "mode, logp_BT, old_logp_BT, advantages_BT, mask_BT, *, clip_ratio=None, "
@@ -39,12 +40,15 @@ def test_update_of_the_controllers():
 
 def test_names_that_the_config_may_use():
     assert sorted(rl.ADVANTAGES) == [
+        "advantage_filtered",
+        "best_of_n",
         "gae",
         "gpg",
         "grpo",
         "grpo_passk",
         "maxrl",
         "opo",
+        "raft",
         "reinforce_plus_plus",
         "reinforce_plus_plus_baseline",
         "remax",

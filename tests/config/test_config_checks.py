@@ -98,12 +98,22 @@ def test_critic_mini_batch_counts_only_with_a_critic() -> None:
 
 @pytest.mark.parametrize(
     "estimator",
-    ["grpo", "rloo", "reinforce_plus_plus_baseline", "opo", "gpg", "grpo_passk", "maxrl"],
+    [
+        "grpo",
+        "rloo",
+        "reinforce_plus_plus_baseline",
+        "opo",
+        "gpg",
+        "grpo_passk",
+        "maxrl",
+        "best_of_n",
+        "advantage_filtered",
+    ],
 )
 def test_groups_of_one(estimator: str) -> None:
     asked = (f"adv_estimator={estimator}", "num_chains=1")
     assert "every advantage would be 0" in refusal(*asked, built=ALL)
-    if estimator not in ("grpo_passk", "maxrl"):
+    if estimator not in ("grpo_passk", "maxrl", "best_of_n"):
         accepted(*asked, "algorithm.single_member=verl")
 
 

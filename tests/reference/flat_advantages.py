@@ -19,6 +19,7 @@ def estimate(
     rollouts,
     values=None,
     baselines=None,
+    successes=None,
     gamma=1.0,
     lam=1.0,
     norm_by_std=True,
@@ -69,6 +70,11 @@ def estimate(
                 running += token_reward[b, t]
                 returned[b, t] = running
                 advantage[b, t] = running - baselines[b]
+    elif name == "raft":
+        for rollout, rows in rows_of.items():
+            won = final[rollout] >= 1 - 1e-9 if successes is None else successes[rows[0]]
+            for place in places[rollout]:
+                advantage[place] = returned[place] = 1.0 if won else 0.0
     else:
         members = {}
         for rollout, rows in rows_of.items():
@@ -128,6 +134,10 @@ def outcome(name, scores, lengths, norm_by_std, final):
         return [lead if i == best else 0.0 for i in range(n)]
     if name == "maxrl":
         return [(r - mean) / mean if mean > 0 else 0.0 for r in scores]
+    if name == "best_of_n":
+        return [float(r == max(scores) and min(scores) < max(scores)) for r in scores]
+    if name == "advantage_filtered":
+        return [float(r - mean > 1e-6 * std and min(scores) < max(scores)) for r in scores]
     raise KeyError(name)
 
 
@@ -137,8 +147,10 @@ def lonely_score(name, reward, norm_by_std, final):
         return reward / (1 + 1e-6)
     if name == "gpg":
         return gpg_scale(final) * reward
-    if name == "maxrl":
+    if name in ("maxrl", "best_of_n"):
         return 0.0
+    if name == "advantage_filtered":
+        return float(reward > 1e-6)
     return reward
 
 

@@ -13,13 +13,18 @@ from tutelage.train.cold_start import FLOOR, WARMUP, rate
 from tutelage.train.context import Clock
 from tutelage.train.metrics import rollout_metrics
 from tutelage.train.optim import learning_rate_share
-from tutelage.train.sampling import tasks_of_step
+from tutelage.train.sampling import epoch_places
 from tutelage.types import FailureCause, Task
 
 from .samples import config, rollout
 from .test_batch import turns
 
 TASKS = [Task(f"t{i}", {"question": "?"}) for i in range(10)]
+
+
+def tasks_of_step(tasks: list[Task], size: int, step: int, seeds: SeedTree) -> list[Task]:
+    """The tasks of a step of epochs."""
+    return [tasks[i] for i in epoch_places(len(tasks), step * size, size, seeds)]
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 10, 25])

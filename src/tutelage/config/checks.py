@@ -25,9 +25,11 @@ GROUP_ESTIMATORS = (
     "gpg",
     "grpo_passk",
     "maxrl",
+    "best_of_n",
+    "advantage_filtered",
 )
 # ... not even with `single_member=verl`, which gives the others a baseline of zero.
-ALWAYS_COMPARE = ("grpo_passk", "maxrl")
+ALWAYS_COMPARE = ("grpo_passk", "maxrl", "best_of_n")
 # Estimators that need no group: one rollout for each task unless the user says otherwise.
 SINGLE_ESTIMATORS = ("gae", "reinforce_plus_plus", "remax")
 
@@ -277,6 +279,7 @@ def _batch(config: RunConfig) -> Iterator[Problem]:
             f"{estimator} compares the rollouts of one task, so every advantage would be 0",
             "Use agent.num_chains=8, or an estimator without groups.",
         )
+    yield from _control(config)
     if config.algorithm.filter_groups.enable and (estimator not in GROUP_ESTIMATORS or chains == 1):
         yield Problem(
             "algorithm.filter_groups.enable",
@@ -308,6 +311,30 @@ def _batch(config: RunConfig) -> Iterator[Problem]:
                 f"{config.data.train_batch_size} times agent.num_chains={chains})",
                 f"Use {key}={near}.",
             )
+
+
+def _control(config: RunConfig) -> Iterator[Problem]:
+    """What trains the control must be comparable: the same rollouts, and another estimator."""
+    control, key = config.trainer.control, "trainer.control"
+    if control in ("gae", "remax"):
+        yield Problem(
+            key,
+            control,
+            "it needs a critic or a greedy rollout of each task, so it would not be the same run "
+            "with another estimator",
+            "Use trainer.control=auto.",
+        )
+    elif control == config.algorithm.adv_estimator:
+        yield Problem(
+            key, control, "it is the estimator that trains the policy already", "Name another one."
+        )
+    elif control in GROUP_ESTIMATORS and config.agent.num_chains == 1:
+        yield Problem(
+            key,
+            control,
+            "it compares the rollouts of one task, and agent.num_chains is 1",
+            "Use trainer.control=raft, or agent.num_chains=8.",
+        )
 
 
 def _sampling(config: RunConfig, built: Built) -> Iterator[Problem]:

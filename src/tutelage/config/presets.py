@@ -30,15 +30,18 @@ MATH: dict[str, Any] = {
     "trainer.total_training_steps": 60,
     "trainer.save_freq": 20,
     "trainer.test_freq": 5,
+    "trainer.control": "auto",
 }
 EMBEDDED_ONLY = (
     "actor.optim.lr",
     "critic.optim.lr",
     "agent.max_tokens_per_turn",
     "rollout.max_len",
+    "trainer.control",
 )
 """Keys whose preset fits the embedded policy alone. A model of the user's own takes the schema's
-defaults: real chat templates are longer, and a pretrained model needs a smaller rate."""
+defaults: real chat templates are longer, a pretrained model needs a smaller rate, and a control
+doubles the time."""
 MATH_LEVELS: dict[str, dict[str, Any]] = {
     "default": {},
     "hard": {"trainer.total_training_steps": 300, "trainer.test_freq": 20},
@@ -72,9 +75,10 @@ RECIPES = ("math", "rl", "sft")
 
 
 def preset(
-    recipe: str, *, level: str, algorithm: str, own_model: bool = False
+    recipe: str, *, level: str, algorithm: str, own_model: bool = False, own_tasks: bool = False
 ) -> tuple[str, Mapping[str, Any]]:
-    """The name of a preset and its values by key; `own_model` when `model.path` is given.
+    """The name of a preset and its values by key; `own_model` when `model.path` is given,
+    `own_tasks` when `data.train_files` is: a user's own run has no control unless it is asked for.
 
     Raises `Problem` when the recipe has no such algorithm.
     """
@@ -82,6 +86,8 @@ def preset(
         values = MATH | MATH_LEVELS[level] | MATH_ALGORITHMS[algorithm]
         if own_model:
             values = {key: value for key, value in values.items() if key not in EMBEDDED_ONLY}
+        if own_tasks:
+            values.pop("trainer.control", None)
         name = f"math/{level}" if algorithm == "rl" else f"math/{level}/{algorithm}"
         return name, MappingProxyType(values)
     if algorithm != recipe:

@@ -166,7 +166,10 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
     algorithm = algorithm if rule is None else rule.value
     try:
         own = "model.path" in users and users["model.path"].value is not None
-        name, values = preset(recipe, level=level, algorithm=algorithm, own_model=own)
+        tasks = "data.train_files" in users and bool(users["data.train_files"].value)
+        name, values = preset(
+            recipe, level=level, algorithm=algorithm, own_model=own, own_tasks=tasks
+        )
     except Problem as problem:
         raise ConfigError(str(problem.located("" if rule is None else rule.origin))) from problem
     origin = f"preset {name}"

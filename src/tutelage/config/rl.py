@@ -34,6 +34,9 @@ Estimator = Literal[
     "gpg",
     "grpo_passk",
     "maxrl",
+    "raft",
+    "best_of_n",
+    "advantage_filtered",
 ]
 LossMode = Literal[
     "vanilla", "gspo", "cispo", "sapo", "gpg", "geo_mean", "clip_cov", "kl_cov"

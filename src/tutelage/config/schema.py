@@ -8,7 +8,9 @@ without one is a defect that a test catches. The reinforcement-learning sections
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
 
 from tutelage.config.fields import (
     Count,
@@ -24,8 +26,23 @@ from tutelage.config.fields import (
     Share,
     SuccessRule,
 )
-from tutelage.config.rl import ActorConfig, AlgorithmConfig, CriticConfig, RefConfig, RolloutConfig
+from tutelage.config.rl import (
+    ActorConfig,
+    AlgorithmConfig,
+    CriticConfig,
+    Estimator,
+    RefConfig,
+    RolloutConfig,
+)
 
+
+def _on_or_off(value: Any) -> Any:
+    if value is None or value is False:
+        return "none"
+    return "auto" if value is True else value
+
+
+Control = Annotated[Literal["none", "auto", Estimator], BeforeValidator(_on_or_off)]
 Template = Literal["qwen2.5", "qwen2.5-vl", "qwen3", "llama-3.2"]
 
 
@@ -220,8 +237,10 @@ class TrainerConfig(Section):
     stop_at_success: PositiveShare | None = None
     """Sampled success on validation tasks at which training ends; null goes on to the end. A graded
     reward has a success where `reward.success` says what it is."""
-    control: bool = True
-    """Afterwards give about the same time to supervised training on the policy's own successes."""
+    control: Control = "none"
+    """Estimator of a second training that follows, from the same start and with as many steps and
+    rollouts, to compare with. `auto` (or true) is `raft` where every reward was 0 or 1, and
+    `best_of_n` where rewards are graded; `none` (or false) leaves it out."""
 
 
 class RunConfig(Section):

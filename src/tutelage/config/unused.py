@@ -130,9 +130,14 @@ SUPERVISED = (
         lambda config: config.recipe == "sft",
     ),
     Rule(
-        ("trainer.stop_at_success", "trainer.control"),
-        "`train sft` ends after its steps or epochs, and is what a control would be",
+        ("trainer.stop_at_success",),
+        "`train sft` ends after its steps or epochs",
         lambda config: config.recipe == "sft",
+    ),
+    Rule(
+        ("trainer.control",),
+        "algorithm.name is sft, and a control is for reinforcement learning",
+        lambda config: config.algorithm.name == "sft",
     ),
     Rule(
         (

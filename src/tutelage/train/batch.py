@@ -23,6 +23,7 @@ from torch import Tensor
 from tutelage.algorithms.rl import estimate_advantages, group_counts, kl_in_reward
 from tutelage.config import RunConfig
 from tutelage.errors import FailureBudgetError
+from tutelage.evaluate.outcome import Success, succeeded
 from tutelage.policy.packing import TokenRow
 from tutelage.resources import POLICY
 from tutelage.rollouts.rows import Row, build_rows
@@ -40,6 +41,7 @@ class Rowless:
     rollout: int
     group: str
     reward: float
+    success: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class Gathered:
     rollouts_B: list[int]
     """Number of the rollout that each row belongs to; rows of one rollout in time order."""
     groups_B: list[str]
+    successes_B: list[bool]
+    """Whether the rollout that each row belongs to succeeded."""
     mask_BT: Tensor
     old_logp_BT: Tensor
     """Log-probabilities as the engine recorded them, 0 where the mask is 0."""
@@ -117,16 +121,20 @@ def gather(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY)
     rows: list[Row] = []
     owners: list[int] = []
     groups: list[str] = []
+    successes: list[bool] = []
     rewards: list[float] = []
     rowless: list[Rowless] = []
+    rule = Success.of(config.reward.success)
     for number, rollout in enumerate(counted):
         made = build_rows(rollout.last.calls, policy)
         value = rollout.reward.value if rollout.reward is not None else 0.0
+        won = succeeded(rollout, rule)
         if not made and _takes_part(rollout, policy):
-            rowless.append(Rowless(number, rollout.group, value))
+            rowless.append(Rowless(number, rollout.group, value, won))
         rows += made
         owners += [number] * len(made)
         groups += [rollout.group] * len(made)
+        successes += [won] * len(made)
         rewards += [0.0] * (len(made) - 1) + [value] if made else []
     if not rows:
         raise FailureBudgetError(
@@ -146,6 +154,7 @@ def gather(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY)
         rows=rows,
         rollouts_B=owners,
         groups_B=groups,
+        successes_B=successes,
         mask_BT=mask_BT,
         old_logp_BT=old_logp_BT,
         rewards_BT=rewards_BT,
@@ -192,6 +201,7 @@ def advise(
         baselines_B=None
         if baselines is None
         else torch.tensor([baselines[group] for group in groups_B]),
+        successes_B=torch.tensor(found.successes_B + [r.success for r in found.rowless]),
         gamma=config.algorithm.gamma,
         lam=config.algorithm.lam,
         norm_by_std=rule.norm_adv_by_std_in_grpo,

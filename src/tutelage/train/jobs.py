@@ -26,6 +26,7 @@ from tutelage.store import Listener, RunStatus, Store, StoreWriter, open_store
 from tutelage.tools.registry import close_tools
 from tutelage.train import checkpoint, machine
 from tutelage.train.context import Clock, Context, StopSignal, recorded_after
+from tutelage.train.control import ESTIMATOR, give_back, run_control
 from tutelage.train.folder import RunFolder, keep_lines, locked, write_json, write_text
 from tutelage.train.given import Given, check_python, record
 from tutelage.train.learner import check_models
@@ -38,13 +39,14 @@ from tutelage.train.report import write_report
 from tutelage.train.rl import run_rl
 from tutelage.train.setting import Setting, prepare
 from tutelage.train.sft import Preview, prepare_sft, preview, run_sft
-from tutelage.train.supervised import run_cold_start, run_control
+from tutelage.train.supervised import run_cold_start
 from tutelage.train.trust import remember
 from tutelage.types import Mode, Rollout
 
 logger = logging.getLogger(__name__)
 Phase = tuple[str, Callable[[Context], None]]
 
+AFTER_CONTROL = "after_control"
 STOPPING = "stopping after this step; Ctrl-C again stops at once"
 
 
@@ -190,9 +192,9 @@ def _phases(setting: Setting) -> list[Phase]:
     out.append((RL, run_rl))
     no_tools = setting.given is None
     out.append(("after", lambda c: measure_before_or_after(c, "after", no_tools=no_tools)))
-    if config.trainer.control:
+    if config.trainer.control != "none":
         out.append((CONTROL, run_control))
-        out.append(("after_control", lambda c: measure_before_or_after(c, "control")))
+        out.append((AFTER_CONTROL, lambda c: measure_before_or_after(c, "control")))
     return out
 
 
@@ -325,6 +327,8 @@ def _end_phase(ctx: Context, name: str) -> None:
         state.results["cold_start_steps"] = state.phase_step
     if name == SFT:
         state.results["sft_steps"] = state.phase_step
+    if name == AFTER_CONTROL:
+        give_back(ctx)
     if name in ("after", SFT):
         policy.save(ctx.folder.policy, replace=True)
         if ctx.setting.config.model.path is not None:
@@ -391,7 +395,7 @@ def _result(ctx: Context, status: str) -> dict[str, Any]:
         "mixed_steps": state.results.get("mixed_steps", 0),
         "phases": {k: round(v, 3) for k, v in state.seconds.items() if k != "total"},
     }
-    told = ("skill_greedy", "sft_steps", "val_loss_before", "val_loss_after")
+    told = (ESTIMATOR, "skill_greedy", "sft_steps", "val_loss_before", "val_loss_after")
     out |= {name: state.results[name] for name in told if name in state.results}
     names = {
         "before/sampled": "before_sampled",

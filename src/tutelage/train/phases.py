@@ -2,8 +2,8 @@
 
 A phase is a loop over steps that can stop after any step and go on later: what it needs to know is
 in `State.phase_step` and `State.phase_data`, and every draw is addressed by the seed tree. The
-phases are `measure.py`, `supervised.py` (cold start and control), `sft.py` and `rl.py`; `jobs.py`
-puts them in order.
+phases are `measure.py`, `supervised.py` (the cold start), `sft.py`, `rl.py` and `control.py`;
+`jobs.py` puts them in order.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
 """The phase of reinforcement learning: sample, reward, learn, until something ends it.
 
 What is sampled is `sampling.py`'s, what is learned `learner.py`'s; this is the loop around them,
-which keeps the clock, the metrics and the checkpoints. `phases.py` has what all phases share.
+which keeps the clock, the metrics and the checkpoints. `control.py` runs it again with another
+estimator; `phases.py` has what all phases share.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
+from tutelage.config import RunConfig
 from tutelage.train.context import Context
 from tutelage.train.learner import Learner, make_learner
 from tutelage.train.measure import glance, glance_values
@@ -19,43 +22,51 @@ from tutelage.train.team import Team
 
 def run_rl(ctx: Context) -> None:
     """The phase, from where the checkpoint left it."""
-    setting, state = ctx.setting, ctx.state
-    learner = _learner(ctx)
-    ctx.optimizer = learner
     limit = step_limit(ctx)
     ctx.progress.phase("reinforcement learning", steps=limit, seconds=seconds_left(ctx))
-    while not ended(ctx, RL, limit):
+    run_steps(ctx, RL, ctx.setting.config, lambda: ended(ctx, RL, limit))
+
+
+def run_steps(ctx: Context, phase: str, config: RunConfig, over: Callable[[], bool]) -> None:
+    """Steps of the loop until it is `over`: of this phase, or of the control, whose `config` has
+    another estimator (`control.py`)."""
+    setting, state = ctx.setting, ctx.state
+    learner = _learner(ctx, config)
+    ctx.optimizer = learner
+    limit = step_limit(ctx)
+    while not over():
         step = state.phase_step
         state.tick += 1
         start = time.perf_counter()
-        sample = sample_step(ctx, RL, step)
+        sample = sample_step(ctx, phase, step, config)
         sampled = time.perf_counter()
         values = learner.step(
             sample.rollouts,
-            seeds=setting.seeds.child(RL, step, "update"),
+            seeds=setting.seeds.child(phase, step, "update"),
             step=step,
             limit=limit,
             baselines=sample.baselines,
         )
         end = time.perf_counter()
         state.phase_step = step + 1
-        state.max_dlogp = max(state.max_dlogp, values["max_dlogp"])
+        if phase == RL:
+            state.max_dlogp = max(state.max_dlogp, values["max_dlogp"])
         values |= rollout_metrics(sample.played) | sample.metrics
         values |= {
             "time/rollout": sampled - start,
             "time/update": end - sampled,
             "tokens_per_second": values["rollout/tokens"] * len(sample.played) / (end - start),
         }
-        _validate(ctx, values)
-        end_step(ctx, RL, values)
+        _validate(ctx, phase, values)
+        end_step(ctx, phase, values)
 
 
-def _learner(ctx: Context) -> Learner | Team:
+def _learner(ctx: Context, config: RunConfig) -> Learner | Team:
     """The learner, in the state of the checkpoint when the phase was under way."""
     setting, state = ctx.setting, ctx.state
-    config, fresh = setting.config, state.phase_step == 0
+    fresh, control = state.phase_step == 0, config.trainer.control != "none"
     own = config.ref.path is None and config.model.path is None
-    if fresh and (config.trainer.control or (config.needs_reference and own)):
+    if fresh and (control or (config.needs_reference and own)):
         ctx.kept["start"] = {n: t.detach().clone() for n, t in setting.policy.named()}
     learner = make_learner(
         setting.policy,
@@ -64,7 +75,8 @@ def _learner(ctx: Context) -> Learner | Team:
         fresh=fresh,
         start=ctx.kept.get("start"),
     )
-    if fresh and setting.others and config.needs_reference and config.ref.path is None:
+    referred = config.needs_reference and config.ref.path is None
+    if fresh and setting.others and (control or referred):
         ctx.kept["starts"] = {
             name: {n: t.detach().clone() for n, t in policy.named()}
             for name, policy in setting.others.items()
@@ -83,7 +95,7 @@ def _learner(ctx: Context) -> Learner | Team:
     return restore(ctx, Team(learner, others) if others else learner)
 
 
-def _validate(ctx: Context, values: dict[str, float]) -> None:
+def _validate(ctx: Context, phase: str, values: dict[str, float]) -> None:
     """Every `test_freq` steps: held-out success, sampled and greedy; the end when it is solved."""
     trainer, state = ctx.setting.config.trainer, ctx.state
     if trainer.test_freq <= 0 or state.phase_step % trainer.test_freq:
@@ -91,8 +103,8 @@ def _validate(ctx: Context, values: dict[str, float]) -> None:
     start, cpu = time.perf_counter(), time.process_time()
     tasks = ctx.setting.tasks.val
     warm = ctx.setting.config.rollout.temperature
-    found = glance(ctx, tasks, f"{RL}/sampled", warm)
-    greedy = glance(ctx, tasks, f"{RL}/greedy", 0.0)
+    found = glance(ctx, tasks, f"{phase}/sampled", warm)
+    greedy = glance(ctx, tasks, f"{phase}/greedy", 0.0)
     values |= glance_values(found, "sampled") | glance_values(greedy, "greedy")
     if found.mean_reward is not None:
         values["val/reward/mean"] = found.mean_reward

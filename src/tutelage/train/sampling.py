@@ -3,8 +3,8 @@
 A step draws tasks (in epochs, or by difficulty: `curriculum.py`), plays `agent.num_chains` rollouts
 of each, replaces groups whose rewards are all equal by fresh ones where that is asked for, and for
 `remax` plays each task once greedily, through the same agent and its tools. All of it is addressed
-by step and place in the seed tree. Rollouts of refills and baselines are stored under labels of
-their own.
+by step and place in the seed tree. Rollouts of refills, of baselines and of the control are stored
+under labels of their own.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tutelage.config import RunConfig
 from tutelage.rollouts.runner import Spec
 from tutelage.seeds import SeedTree
 from tutelage.train import curriculum
 from tutelage.train.context import Context
+from tutelage.train.phases import RL
 from tutelage.types import Mode, Rollout, Task
 
 BASELINE, REFILL = "baseline", "refill"
@@ -35,23 +37,24 @@ class Sample:
     metrics: dict[str, float]
 
 
-def sample_step(ctx: Context, phase: str, step: int) -> Sample:
-    """Play the rollouts of one step of reinforcement learning."""
-    config = ctx.setting.config
+def sample_step(ctx: Context, phase: str, step: int, config: RunConfig) -> Sample:
+    """Play the rollouts of one step of reinforcement learning, as the phase's `config` says."""
     size, rule = config.data.train_batch_size, config.algorithm.filter_groups
-    tasks = _draw(ctx, phase, step, size, 0)
+    tasks = _draw(ctx, step, size, 0)
     placed = list(enumerate(tasks))
-    groups = _play(ctx, phase, step, placed, label="")
+    apart = "" if phase == RL else phase
+    groups = _play(ctx, phase, step, placed, label=apart)
     every = list(groups)
     rounds = 1
     while rule.enable and rounds < rule.max_num_gen_batches:
         missing = size - sum(informative(g) for g in every)
         if missing <= 0:
             break
-        fresh = _draw(ctx, phase, step, missing, rounds)
+        fresh = _draw(ctx, step, missing, rounds)
         here = list(enumerate(fresh, start=len(placed)))
         placed += here
-        every += _play(ctx, phase, step, here, label=f"{REFILL}/{rounds}")
+        label = f"{REFILL}/{rounds}"
+        every += _play(ctx, phase, step, here, label=f"{apart}/{label}" if apart else label)
         rounds += 1
     chosen = _choose(every, size)
     metrics: dict[str, float] = {}
@@ -68,21 +71,6 @@ def sample_step(ctx: Context, phase: str, step: int) -> Sample:
         metrics["rollout/no_baseline"] = 1 - len(baselines) / len(greedy)
         chosen = [group for group in chosen if group[0].group in baselines]
     return Sample([r for g in chosen for r in g], played, baselines, metrics)
-
-
-def sample_plain(ctx: Context, phase: str, step: int) -> list[Rollout]:
-    """The rollouts of a step of another phase: tasks in epochs, nothing replaced."""
-    setting = ctx.setting
-    size = setting.config.data.train_batch_size
-    order = setting.seeds.child(phase, "order")
-    tasks = tasks_of_step(setting.tasks.train, size, step, order)
-    groups = _play(ctx, phase, step, list(enumerate(tasks)), label=phase)
-    return [r for group in groups for r in group]
-
-
-def tasks_of_step(tasks: Sequence[Task], size: int, step: int, seeds: SeedTree) -> list[Task]:
-    """The tasks of a step: epochs over a shuffled order, each epoch with its own shuffle."""
-    return [tasks[i] for i in epoch_places(len(tasks), step * size, size, seeds)]
 
 
 def epoch_places(total: int, start: int, count: int, seeds: SeedTree) -> list[int]:
@@ -113,10 +101,11 @@ def _choose(every: Sequence[list[Rollout]], size: int) -> list[list[Rollout]]:
     return [every[i] for i in sorted(ranked[:size])]
 
 
-def _draw(ctx: Context, phase: str, step: int, count: int, fill: int) -> list[Task]:
-    """Fresh tasks: the first draw of a step (`fill` 0), or one that replaces flat groups."""
+def _draw(ctx: Context, step: int, count: int, fill: int) -> list[Task]:
+    """Fresh tasks: the first draw of a step (`fill` 0), or one that replaces flat groups. The
+    control takes the same ones."""
     setting, data = ctx.setting, ctx.setting.config.data
-    tasks, seeds = setting.tasks.train, setting.seeds.child(phase, "order")
+    tasks, seeds = setting.tasks.train, setting.seeds.child(RL, "order")
     if data.sampling == "difficulty":
         under = seeds.child("difficulty", step, fill)
         known = ctx.state.phase_data.get(curriculum.STATE, {})

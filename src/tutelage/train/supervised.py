@@ -1,36 +1,25 @@
-"""The two phases of supervised training: the cold start before, and the control after.
+"""The phase of supervised training that may come first: the cold start on demonstrations.
 
-Each is a loop over steps that can stop after any step and go on later. The cold start learns from
-demonstrations (`cold_start.py` makes and steps them), the control from the policy's own successes.
-`phases.py` has what all phases share.
+It is a loop over steps that can stop after any step and go on later; `cold_start.py` makes the
+demonstrations and steps them. `phases.py` has what all phases share.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 
 from torch import Tensor
 
 from tutelage.config.schema import SftConfig
-from tutelage.evaluate.outcome import succeeded
-from tutelage.policy.packing import TokenRow
-from tutelage.rollouts.rows import build_rows
 from tutelage.train import cold_start
 from tutelage.train.context import Context
 from tutelage.train.measure import glance, glance_values
-from tutelage.train.metrics import failure_metrics, rollout_metrics
-from tutelage.train.optim import Optimizer, adamw, adamw_of, learning_rate_share, muon
-from tutelage.train.phases import COLD, CONTROL, RL, end_step, restore, step_limit
-from tutelage.train.sampling import sample_plain
+from tutelage.train.optim import Optimizer, adamw, muon
+from tutelage.train.phases import COLD, end_step, restore
 
 MIXED_EVERY = 10
 """Steps of the mixed part between two measurements of sampled success."""
-
-CONTROL_SHARE = 1.25
-"""Steps of the control for each step of reinforcement learning: a step costs about the same, but
-the control does not validate in between. So it gets about the same time, free of any clock."""
 
 
 def run_cold_start(ctx: Context) -> None:
@@ -101,59 +90,3 @@ def _mixed_step_ended(ctx: Context, mixed: int, values: dict[str, float]) -> Non
     if mixed >= sft.mixed_steps:
         state.phase_data["ended"] = state.phase_step
     state.results["mixed_steps"] = mixed
-
-
-def run_control(ctx: Context) -> None:
-    """The honest control: from the same start, supervised training on the policy's own successful
-    rollouts (rejection sampling) instead of reinforcement learning.
-
-    It has about the same minutes: where steps bound the run, `CONTROL_SHARE` times as many.
-    """
-    setting, state = ctx.setting, ctx.state
-    if "weights" not in state.phase_data:
-        setting.policy.load_tensors(ctx.kept["start"])
-        setting.policy.version += 1
-        state.phase_data["weights"] = "start"
-    ctx.optimizer = restore(ctx, adamw_of(setting.policy.named(), setting.config.actor.optim))
-    limit = None
-    if step_limit(ctx) is not None:
-        limit = math.ceil(CONTROL_SHARE * state.results["rl_steps"])
-    budget = state.seconds.get(RL, 0.0)
-    ctx.progress.phase("control: rejection sampling", steps=limit, seconds=budget)
-    begun = ctx.clock.elapsed() - state.seconds.get(CONTROL, 0.0)
-    while not _control_ended(ctx, limit, budget, begun):
-        step = state.phase_step
-        state.tick += 1
-        start = time.perf_counter()
-        rollouts = sample_plain(ctx, CONTROL, step)
-        rows = [
-            TokenRow(row.ids, row.mask, row.narrowed)
-            for r in rollouts
-            if succeeded(r)
-            for row in build_rows(r.last.calls)
-        ]
-        values = {k: v for k, v in rollout_metrics(rollouts).items() if k == "reward/mean"}
-        values |= failure_metrics(rollouts)
-        if rows:
-            rate = learning_rate_share(step, limit, setting.config.actor.optim)
-            values |= cold_start.supervised_step(
-                setting, ctx.optimizer, rows, setting.choice.numerics, rate
-            )
-            values.pop("tokens")
-        state.phase_step = step + 1
-        values["time/step"] = time.perf_counter() - start
-        state.seconds[CONTROL] = ctx.clock.elapsed() - begun
-        end_step(ctx, CONTROL, values)
-
-
-def _control_ended(ctx: Context, limit: int | None, budget: float, begun: float) -> bool:
-    state = ctx.state
-    if limit is not None:
-        return state.phase_step >= limit
-    decided = ctx.decided("phase_end", CONTROL)
-    if decided is not None:
-        return state.phase_step >= decided["step"]
-    if ctx.clock.elapsed() - begun >= budget:
-        ctx.event("phase_end", phase=CONTROL, step=state.phase_step, reason="same time as rl")
-        return True
-    return False

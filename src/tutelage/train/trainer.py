@@ -325,7 +325,7 @@ class Trainer:
         # The control answers a question about algorithms, at the price of a second training.
         algorithm = self._rl()
         if "trainer.control" not in _canonical(algorithm.keys):
-            flags["trainer.control"] = False
+            flags["trainer.control"] = "none"
         return algorithm.resolve("math" if shown else "rl", own_agent=True, **flags)
 
     def _stage(self, plan: _Plan) -> Stage:

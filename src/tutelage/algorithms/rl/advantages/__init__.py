@@ -1,4 +1,4 @@
-"""From rewards to advantages: ten estimators, one in each file, behind one function.
+"""From rewards to advantages: thirteen estimators, one in each file, behind one function.
 
 `estimate_advantages` packs the rows into rollouts (`packed.py`), calls the estimator and puts the
 result back into rows, so that each estimator is little more than its formula. Group statistics are
@@ -14,6 +14,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from tutelage.algorithms.rl.advantages.advantage_filtered import advantage_filtered
+from tutelage.algorithms.rl.advantages.best_of_n import best_of_n
 from tutelage.algorithms.rl.advantages.gae import gae
 from tutelage.algorithms.rl.advantages.gpg import gpg
 from tutelage.algorithms.rl.advantages.grpo import grpo
@@ -28,6 +30,7 @@ from tutelage.algorithms.rl.advantages.packed import (
     per_rollout,
     slots,
 )
+from tutelage.algorithms.rl.advantages.raft import raft
 from tutelage.algorithms.rl.advantages.reinforce_plus_plus import reinforce_plus_plus
 from tutelage.algorithms.rl.advantages.reinforce_plus_plus_baseline import (
     reinforce_plus_plus_baseline,
@@ -51,8 +54,14 @@ ADVANTAGES: dict[str, Estimator] = {
     "gpg": gpg,
     "grpo_passk": grpo_passk,
     "maxrl": maxrl,
+    "raft": raft,
+    "best_of_n": best_of_n,
+    "advantage_filtered": advantage_filtered,
 }
 """The values of `algorithm.adv_estimator`."""
+
+SUCCESS = 1.0 - 1e-9
+"""From which reward on a rollout is a success where `successes_B` does not say."""
 
 SINGLE_MEMBER = ("zero", "verl")
 """What a group of fewer than two members gets: advantage 0, or what verl gives it."""
@@ -68,6 +77,7 @@ def estimate_advantages(
     rollouts_B: Ids | None = None,
     values_BT: Tensor | None = None,
     baselines_B: Tensor | None = None,
+    successes_B: Tensor | None = None,
     gamma: float = 1.0,
     lam: float = 1.0,
     norm_by_std: bool = True,
@@ -79,7 +89,8 @@ def estimate_advantages(
     each token; one that falls on a masked token moves to the last trained token of its rollout.
     The sum of a rollout's rewards is its R. `groups_B` and `rollouts_B` are ids per row; rows of
     one rollout stand in time order (others may stand between them) and share group and baseline.
-    `values_BT` is for gae, `baselines_B` [B] for remax, `gamma` for gae and reinforce_plus_plus,
+    `values_BT` is for gae, `baselines_B` [B] for remax, `successes_B` [B] for raft (whether the
+    rollout succeeded; by default where R is at least 1), `gamma` for gae and reinforce_plus_plus,
     `lam` for gae, `norm_by_std` for grpo and grpo_passk, `single_member` (`zero` or `verl`) for
     the group estimators. Returns are targets of the critic for gae, rewards to go for
     reinforce_plus_plus and remax, and the advantages again for the group estimators. A rollout
@@ -112,6 +123,9 @@ def estimate_advantages(
             baseline_N=None
             if baselines_B is None
             else per_rollout(index, baselines_B, "baselines_B"),
+            success_N=final_N >= SUCCESS
+            if successes_B is None
+            else per_rollout(index, successes_B, "successes_B") != 0,
             gamma=gamma,
             lam=lam,
             norm_by_std=norm_by_std,

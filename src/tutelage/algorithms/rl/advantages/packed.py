@@ -50,6 +50,7 @@ class Packed:
     groups: int
     values_NL: Tensor | None
     baseline_N: Tensor | None
+    success_N: Tensor
     gamma: float
     lam: float
     norm_by_std: bool

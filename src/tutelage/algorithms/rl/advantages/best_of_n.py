@@ -1,0 +1,25 @@
+"""Best of n: imitation of the best rollout of each group; no baseline, and no look at by how much.
+
+    A = 1 where R = max_g R and the group is not flat, 0 else
+
+Rollouts that share the best reward all count: taking one of them would be an arbitrary draw. In a
+flat group nothing is better than the rest, so it teaches nothing, as in every other group
+estimator. A lonely rollout gets 0 in both settings of `single_member`.
+
+Source: best-of-n fine-tuning as in RAFT (Dong et al., arXiv 2304.06767), inside the RL loop.
+Denominator: the rollouts of the group, for the maximum. Shapes: N rollouts, G groups.
+"""
+
+from __future__ import annotations
+
+from tutelage.algorithms.rl.advantages.groups import extreme_G, groups_of, over_tokens
+from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
+
+
+def best_of_n(batch: Packed) -> Estimate:
+    """One for each that nobody of its group beats."""
+    group_N, reward_N = groups_of(batch), batch.final_N
+    best_N = extreme_G(reward_N, group_N, batch.groups, "amax")[group_N]
+    worst_N = extreme_G(reward_N, group_N, batch.groups, "amin")[group_N]
+    chosen_N = (reward_N == best_N) & (best_N > worst_N)
+    return over_tokens(batch, chosen_N.to(reward_N.dtype))
