@@ -1,5 +1,6 @@
 """`train` and `resume`: what reaches the job, and every way a job can end."""
 
+import io
 import json
 import signal
 import subprocess
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from tutelage.cli.outcome import show_outcome
 from tutelage.config import Resolved
 from tutelage.errors import ModelError
 from tutelage.train.folder import RunFolder, fresh_name
@@ -326,3 +329,26 @@ def test_a_signal_stops_the_job_and_says_how_to_go_on(
     else:
         assert err.splitlines()[-1] == "Stopped before there was anything to save."
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("estimator", "head", "said"),
+    [
+        ("best_of_n", "control: best_of_n", "with the estimator best_of_n, as many steps and"),
+        # A run of an older version: its control was another phase.
+        (None, "control", "supervised training on its own successful rollouts."),
+    ],
+)
+def test_the_table_names_the_estimator_of_its_control(
+    estimator: str | None, head: str, said: str, tmp_path: Path
+) -> None:
+    result = RESULT | {"success_control_sampled": 0.9, "success_control_greedy": 0.95}
+    if estimator is not None:
+        result["control_estimator"] = estimator
+    console = Console(file=io.StringIO(), width=120)
+    show_outcome(console, RunFolder(tmp_path), result)
+    stream = console.file
+    assert isinstance(stream, io.StringIO)
+    lines = stream.getvalue().splitlines()
+    assert lines[0].split("change")[1].strip() == head
+    assert any(said in line for line in lines)

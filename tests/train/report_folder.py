@@ -50,6 +50,7 @@ RESULT: dict[str, Any] = {
     "success_after_greedy_interval": [0.957, 0.995],
     "success_no_tools_greedy": 0.02,
     "success_no_tools_greedy_interval": [0.008, 0.05],
+    "control_estimator": "raft",
     "success_control_sampled": 0.79,
     "success_control_sampled_interval": [0.728, 0.841],
     "success_control_greedy": 0.915,

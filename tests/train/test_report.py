@@ -99,6 +99,10 @@ def test_control_and_missing_tools_are_compared(page: str) -> None:
     assert (
         "RL ends 15.5 points above the control, sampled; their intervals do not overlap." in words
     )
+    assert "the same training with raft" in words
+    assert "with as many steps and rollouts and the estimator raft." in words
+    assert "with grpo, and with raft for the control" in words
+    assert "own successes" not in words
     assert "solves 2 %, greedy, against 98.5 % with them" in words
 
 

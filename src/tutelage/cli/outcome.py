@@ -33,6 +33,7 @@ from tutelage.evaluate.measured import (
     TOO_MANY_LOST,
     Measured,
     all_judged,
+    control_estimator,
     is_graded,
     judged_words,
     read,
@@ -89,8 +90,9 @@ def _table(result: Mapping[str, Any], what: _Quantity) -> Table | None:
     if {"before", "after"} <= set(shown):
         shown.insert(2, _CHANGE)
     tasks = result.get("test_tasks")
+    heads = [_head(result, name) for name in shown]
     head = title(result, what.head) + (f", {tasks} tasks" if tasks else "")
-    table = plain_table(head, *shown, right=shown)
+    table = plain_table(head, *heads, right=heads)
     for kind in _KINDS:
         row = {name: _told(result, name, kind, what) for name in _COLUMNS}
         if not any(row.values()):
@@ -105,6 +107,12 @@ def _table(result: Mapping[str, Any], what: _Quantity) -> Table | None:
         told = what.cell(without)
         table.add_row("greedy, no tools", *(told if n == "after" else "" for n in shown))
     return table
+
+
+def _head(result: Mapping[str, Any], name: str) -> str:
+    """A column's title; the control's names its estimator."""
+    estimator = control_estimator(result)
+    return name if name != "control" or estimator is None else f"control: {visible(estimator)}"
 
 
 def show_outcome(console: Console, folder: RunFolder, result: Mapping[str, Any]) -> None:
@@ -137,7 +145,13 @@ def _footnotes(result: Mapping[str, Any]) -> Iterator[str]:
         yield shared
     yield from _judged(result)
     if any(read(result, f"control_{kind}") for kind in _KINDS):
-        yield "control: about the same time of supervised training on its own successful rollouts."
+        estimator = control_estimator(result)
+        yield (
+            "control: supervised training on its own successful rollouts."
+            if estimator is None
+            else f"control: the same training from the same start with the estimator "
+            f"{visible(estimator)}, as many steps and rollouts."
+        )
     if read(result, _NO_TOOLS) is not None:
         yield "no tools: without them the policy must know the answers by heart."
     skill = result.get(_SKILL)

@@ -114,6 +114,13 @@ def defines_success(result: Mapping[str, Any]) -> bool:
     return not is_graded(result) or any(True for _ in rates)
 
 
+def control_estimator(result: Mapping[str, Any]) -> str | None:
+    """What the control trained with; None without one. Older results do not tell: theirs was
+    supervised training on successes."""
+    found = result.get("control_estimator")
+    return found if isinstance(found, str) and found else None
+
+
 def judged_words(found: Measured) -> str:
     """`190 of 200 judged; 10 lost: 10 reward error (...)`; empty where counts are not known."""
     if found.rollouts is None or found.judged is None:

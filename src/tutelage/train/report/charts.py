@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tutelage.evaluate.measured import control_estimator
 from tutelage.tasks.overlap import named, title
 from tutelage.train.report.source import Points, Source
 from tutelage.train.report.svg import Panel, Series, Style, draw
@@ -195,7 +196,7 @@ def control_chart(source: Source) -> Chart | None:
     styles: tuple[Style, Style] = ("dashes", "marks") if measured else ("line", "line")
     return _chart(
         "The same start, two ways to learn",
-        f"{what}: from rewards, and from the policy's own successes.",
+        f"{what}: {_two_ways(source)}.",
         [
             (Series(smoothed(timed["control"], window), "control", styles[0]), "control"),
             (Series(smoothed(timed["rl"], window), "after", styles[1]), "RL"),
@@ -203,6 +204,15 @@ def control_chart(source: Source) -> Chart | None:
         x_label="minutes since the first step" if have_time else "% of the steps",
         percent_axis=all(0 <= y <= 1 for points in curves.values() for _, y in points),
     )
+
+
+def _two_ways(source: Source) -> str:
+    """What RL and the control learned with."""
+    estimator = control_estimator(source.result)
+    config = None if source.config is None else source.config.config
+    if estimator is None or config is None:
+        return "from rewards, and from the policy's own successes"
+    return f"with {config.algorithm.adv_estimator}, and with {cut(estimator, 40)} for the control"
 
 
 def diagnostics(source: Source) -> list[Chart]:

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tutelage.evaluate.measured import TOO_MANY_LOST, Measured, all_judged, judged_words, read
+from tutelage.evaluate.measured import (
+    TOO_MANY_LOST,
+    Measured,
+    all_judged,
+    control_estimator,
+    judged_words,
+    read,
+)
 from tutelage.train.report.source import Source
 from tutelage.train.report.words import count, cut, percent, points, short
 
@@ -161,6 +168,12 @@ def _rows(source: Source, quantity: Quantity) -> list[Row]:
         return Row(role, name, note, cells)
 
     cold = "after the cold start" if source.phase("cold_start") else "as it came"
+    estimator = control_estimator(source.result)
+    control = (
+        "supervised on its own successes"
+        if estimator is None
+        else f"the same training with {cut(estimator, 40)}"
+    )
     trained = "after RL" if source.phase("rl") else "after training"
     return [
         row("before", "Before", cold, "before_sampled", "before_greedy"),
@@ -168,7 +181,7 @@ def _rows(source: Source, quantity: Quantity) -> list[Row]:
         row(
             "control",
             "Control",
-            "about the same time, supervised on its own successes",
+            control,
             "control_sampled",
             "control_greedy",
         ),

@@ -7,7 +7,7 @@ puts the sentences on the page.
 
 from __future__ import annotations
 
-from tutelage.evaluate.measured import read
+from tutelage.evaluate.measured import control_estimator, read
 from tutelage.tasks.overlap import named
 from tutelage.train.report.rates import REWARD, SUCCESS, quantities
 from tutelage.train.report.source import Source, number, share
@@ -130,10 +130,14 @@ def _measuring(source: Source) -> str:
     kind = f"{named(source.result)} task"
     sentence = f"{what} is measured before and after on {counted(int(tasks), kind)}"
     if _has(source, "judged_control") or _has(source, "success_control"):
-        return (
-            f"{sentence}{apart}; beside it stands a control that spent about the same "
-            "time on supervised training with the policy's own successful rollouts."
+        estimator = control_estimator(source.result)
+        how = (
+            "supervised training with the policy's own successful rollouts"
+            if estimator is None
+            else f"the same training from the same start, with as many steps and rollouts and the "
+            f"estimator {cut(estimator, 40)}"
         )
+        return f"{sentence}{apart}; beside it stands a control: {how}."
     return f"{sentence}{apart}."
 
 
