@@ -352,3 +352,16 @@ def test_the_table_names_the_estimator_of_its_control(
     lines = stream.getvalue().splitlines()
     assert lines[0].split("change")[1].strip() == head
     assert any(said in line for line in lines)
+
+
+def test_what_stands_under_the_table_is_of_its_tasks_or_left_out(tmp_path: Path) -> None:
+    """Older results hold a success that was measured on other, easier tasks."""
+    said = "after the clean demonstrations alone"
+    for more, there in (({"skill_greedy": 1.0}, False), ({"success_clean_greedy": 0.645}, True)):
+        console = Console(file=io.StringIO(), width=120)
+        show_outcome(console, RunFolder(tmp_path), RESULT | more)
+        stream = console.file
+        assert isinstance(stream, io.StringIO)
+        lines = [line for line in stream.getvalue().splitlines() if said in line]
+        assert bool(lines) is there
+        assert not there or "on these tasks: 64.5 %, greedy." in lines[0]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tutelage.config import resolve
+from tutelage.store import open_store
 from tutelage.tasks.arithmetic import make_tasks
 from tutelage.train import jobs, supervised
 from tutelage.train.folder import RunFolder, create
@@ -32,8 +33,10 @@ SMALL = [
 class Found:
     """A measurement that says what it is told to."""
 
+    judged, rollouts = 1, (None,)
+
     def __init__(self, success: float) -> None:
-        self.success = success
+        self.success = self.solved = self.mean_reward = success
 
 
 @pytest.fixture
@@ -59,11 +62,20 @@ def test_skill_ends_the_clean_part_and_guessing_the_mixed_one(
 ) -> None:
     measured["greedy"] = [0.5, 0.95, 1.0]  # skilled after 4 steps; the last after the cool-down
     measured["sampled"] = [0.6, 0.2]
-    folder, result = run(tmp_path)
+    folder, result = run(tmp_path, "data.level=hard")
     assert measured == {"greedy": [], "sampled": []}
     assert result["cold_start_steps"] == 4 + 2 + 2 * supervised.MIXED_EVERY
     assert result["mixed_steps"] == 2 * supervised.MIXED_EVERY
-    assert result["skill_greedy"] == 1.0
+    # What stands under the table is of the table's tasks; what decided was of easier ones.
+    with open_store(folder.store, create=False) as store:
+        tasks = [
+            sorted(r.task.id for r in store.rollouts(folder.name, label=label))
+            for label in ("clean/greedy", "before/greedy")
+        ]
+    assert len(tasks[0]) == 4
+    assert tasks[0] == tasks[1]
+    assert "skill_greedy" not in result
+    assert 0 <= result["success_clean_greedy"] <= 1
     losses = [x["loss/sft"] for x in folder.read_metrics() if x["phase"] == "cold_start"]
     assert len(losses) == result["cold_start_steps"]
 

@@ -21,7 +21,6 @@ from tutelage.cli.console import (
     facts,
     number,
     one_line,
-    percent,
     plain_table,
     prose,
     say,
@@ -45,7 +44,7 @@ _KINDS = ("sampled", "greedy")
 _COLUMNS = ("before", "after", "control")
 _CHANGE = "change"
 _NO_TOOLS = "no_tools_greedy"
-_SKILL = "skill_greedy"
+_CLEAN = "clean_greedy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +76,10 @@ def before_after(result: Mapping[str, Any]) -> list[Table]:
     wanted = (_REWARD, _SUCCESS) if is_graded(result) else (_SUCCESS,)
     tables = [_table(result, quantity) for quantity in wanted]
     return [table for table in tables if table is not None]
+
+
+def _headline(result: Mapping[str, Any]) -> _Quantity:
+    return _REWARD if is_graded(result) else _SUCCESS
 
 
 def _table(result: Mapping[str, Any], what: _Quantity) -> Table | None:
@@ -154,9 +157,9 @@ def _footnotes(result: Mapping[str, Any]) -> Iterator[str]:
         )
     if read(result, _NO_TOOLS) is not None:
         yield "no tools: without them the policy must know the answers by heart."
-    skill = result.get(_SKILL)
-    if isinstance(skill, (int, float)):
-        yield f"greedy success after the clean demonstrations alone: {percent(skill)}."
+    clean = read(result, _CLEAN)
+    if clean is not None and _has(clean, what := _headline(result)):
+        yield (f"after the clean demonstrations alone, on these tasks: {what.cell(clean)}, greedy.")
 
 
 def _judged(result: Mapping[str, Any]) -> Iterator[str]:

@@ -395,9 +395,10 @@ def _result(ctx: Context, status: str) -> dict[str, Any]:
         "mixed_steps": state.results.get("mixed_steps", 0),
         "phases": {k: round(v, 3) for k, v in state.seconds.items() if k != "total"},
     }
-    told = (ESTIMATOR, "skill_greedy", "sft_steps", "val_loss_before", "val_loss_after")
+    told = (ESTIMATOR, "sft_steps", "val_loss_before", "val_loss_after")
     out |= {name: state.results[name] for name in told if name in state.results}
     names = {
+        "clean/greedy": "clean_greedy",
         "before/sampled": "before_sampled",
         "before/greedy": "before_greedy",
         "after/sampled": "after_sampled",

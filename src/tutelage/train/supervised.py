@@ -14,9 +14,10 @@ from torch import Tensor
 from tutelage.config.schema import SftConfig
 from tutelage.train import cold_start
 from tutelage.train.context import Context
-from tutelage.train.measure import glance, glance_values
+from tutelage.train.measure import glance, glance_values, measure
 from tutelage.train.optim import Optimizer, adamw, muon
 from tutelage.train.phases import COLD, end_step, restore
+from tutelage.types import Mode
 
 MIXED_EVERY = 10
 """Steps of the mixed part between two measurements of sampled success."""
@@ -69,13 +70,22 @@ def _clean_step_ended(ctx: Context, values: dict[str, float]) -> None:
     if last or ("skilled" not in data and done % sft.eval_every == 0):
         found = glance(ctx, ctx.setting.tasks.skill, COLD, 0.0)
         values |= glance_values(found, "greedy")
-        state.results["skill_greedy"] = found.success
         if found.solved >= sft.skill_target:
             data.setdefault("skilled", done)
     if done >= sft.max_steps:
         data.setdefault("skilled", done)
-    if sft.mixed_steps == 0 and data.get("skilled", done + 1) + sft.cooldown_steps <= done:
-        data["ended"] = done
+    if data.get("skilled", done + 1) + sft.cooldown_steps <= done:
+        if sft.mixed_steps == 0:
+            data["ended"] = done
+        elif ctx.setting.given is None:
+            _measure_clean(ctx)
+
+
+def _measure_clean(ctx: Context) -> None:
+    """What the clean demonstrations alone came to, on the tasks of the table before and after: the
+    tasks that measure the skill may be easier ones."""
+    found = measure(ctx, ctx.setting.tasks.test, "clean/greedy", temperature=0.0, mode=Mode.TEST)
+    ctx.state.results["clean/greedy"] = found.record()
 
 
 def _mixed_step_ended(ctx: Context, mixed: int, values: dict[str, float]) -> None:

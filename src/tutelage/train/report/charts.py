@@ -139,7 +139,8 @@ def cold_start_chart(source: Source) -> Chart | None:
     if success:
         series = Series(success, "before", "dashes")
         panels.append(Panel([series], "percent", shaded=shaded, height=1.7))
-        legend.append(Key("before", "dashes", title(source.result, "success, greedy", "val")))
+        what = f"success{_skill_level(source)}, greedy"
+        legend.append(Key("before", "dashes", title(source.result, what, "val")))
     if loss:
         shade = None if shaded is None else (*shaded[:2], "" if success else shaded[2])
         series = Series(loss, "train")
@@ -150,6 +151,13 @@ def cold_start_chart(source: Source) -> Chart | None:
         note += " Shaded: demonstrations of mixed quality."
     svg = draw(panels, size=WIDE, x_label="cold-start step", salt="cold start")
     return Chart("Cold start", note, svg, tuple(legend))
+
+
+def _skill_level(source: Source) -> str:
+    """Whose success the clean part is measured by: it shows easier tasks than the hard level's."""
+    config = None if source.config is None else source.config.config
+    easier = config is not None and config.data.level == "hard" and not config.data.train_files
+    return " at the default level" if easier else ""
 
 
 def _sft_chart(source: Source) -> Chart | None:
