@@ -13,6 +13,7 @@ through the run.
     ├── RewardError               a reward that is no number, or a task that it cannot grade
     │   ├── AnswerError           a grader that raised on what the model wrote: a wrong answer
     │   └── GraderError           a grader that could not run: no judge, no module (infrastructure)
+    │       └── RewardTimeoutError  one that had not answered in time
     ├── ToolDefinitionError       a tool whose signature or docstring gives no schema
     ├── ModelError                a model folder that cannot be loaded or has no usable template
     ├── StoreError                the store cannot be opened, written or read
@@ -69,6 +70,10 @@ class AnswerError(RewardError):
 class GraderError(RewardError):
     """A grader that could not run: a judge that is down, a missing module, no sandbox. Inside a
     rollout this is an infrastructure failure: it has no reward and stays out of all statistics."""
+
+
+class RewardTimeoutError(GraderError):
+    """A reward that had not answered in time; it says nothing about the answer."""
 
 
 class ToolDefinitionError(TutelageError, TypeError):

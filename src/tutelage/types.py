@@ -60,6 +60,8 @@ class FailureCause(StrEnum):
     """The grader raised on what the model wrote, which counts as wrong."""
     GRADER_ERROR = "grader_error"
     """The grader could not run."""
+    REWARD_TIMEOUT = "reward_timeout"
+    """The reward had not answered in time."""
     ENGINE_ERROR = "engine_error"
     CONTEXT_OVERFLOW = "context_overflow"
     CANCELLED = "cancelled"
@@ -71,6 +73,7 @@ class FailureCause(StrEnum):
             FailureCause.ENGINE_ERROR,
             FailureCause.REWARD_ERROR,
             FailureCause.GRADER_ERROR,
+            FailureCause.REWARD_TIMEOUT,
             FailureCause.CANCELLED,
         )
 

@@ -306,6 +306,20 @@ async def test_what_a_grader_raises_on_an_answer_makes_it_wrong_its_own_trouble_
     assert [r.reward.value if r.reward else None for r in rollouts] == [0.5, earned, 0.5, 0.5]
 
 
+async def test_a_reward_that_hangs_is_no_wrong_answer_and_stalls_nobody(codec: Codec) -> None:
+    async def hangs(task: Task) -> float:
+        await asyncio.sleep(3600 if task.id == "t1" else 0)
+        return 0.5
+
+    work = run(echo(codec), codec, Says(), grade=reward(hangs), reward_timeout=0.5)
+    rollouts = await asyncio.wait_for(work, 60)
+    assert [r.reward.value if r.reward else None for r in rollouts] == [0.5, None, 0.5, 0.5]
+    failure = rollouts[1].last.failure
+    assert failure is not None
+    assert failure.cause.value == "reward_timeout"
+    assert failure.cause.infrastructure
+
+
 # ---------------------------------------------------------------- over the real engine
 
 

@@ -103,6 +103,8 @@ class PromptConfig(Section):
     wait for a model or are sampled. The embedded agent is bounded by its turns and tokens alone."""
     failure_reward: float = 0.0
     """What a rollout counts that failed. Where rewards may be lower, set it to the lowest."""
+    reward_timeout: Positive = 60.0
+    """Seconds that a reward of yours may take for one rollout, which is left out after that."""
     samples: Count = 1
     """Rollouts of each task; more than 1 makes sense where the agent samples."""
     temperature: NonNegative = 0.0

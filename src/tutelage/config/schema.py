@@ -127,6 +127,9 @@ class AgentConfig(Section):
     failure_reward: float = 0.0
     """Reward of a rollout that failed for the agent's own reasons: it raised, ran out of time, or
     filled its context. Where rewards may be lower, set it to the lowest, or crashing pays."""
+    reward_timeout: Positive = 60.0
+    """Seconds that a reward of yours may take for one rollout; one that takes longer is ended, and
+    the rollout is left out. The built-in rewards bound their own time."""
     system_prompt: str | None = None
     """System prompt; null takes the agent type's own, an empty one leaves it out."""
     group_deadline: Positive | None = None

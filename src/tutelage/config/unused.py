@@ -148,6 +148,8 @@ SUPERVISED = (
             "agent.max_turns",
             "agent.max_tokens_per_turn",
             "agent.timeout",
+            "agent.failure_reward",
+            "agent.reward_timeout",
             "agent.system_prompt",
             "agent.backend",
             "tools.",
@@ -357,6 +359,11 @@ BUILT_IN = (
         "the built-in agents are bounded by agent.max_turns and by tokens, and each tool by its "
         "own timeout, so that no clock decides a result",
         _always,
+    ),
+    Rule(
+        ("agent.reward_timeout",),
+        "the built-in rewards bound their own time",
+        lambda config: ".py" not in (config.agent.reward_name or ""),
     ),
 )
 

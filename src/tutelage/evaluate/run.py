@@ -21,6 +21,7 @@ from tutelage.engine.native import NativeEngine
 from tutelage.evaluate.outcome import Evaluation, Success, summarise
 from tutelage.policy.model import Policy
 from tutelage.rewards import RewardFunction, check, reward
+from tutelage.rewards.function import REWARD_SECONDS
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.seeds import SeedTree
 from tutelage.tasks.dataset import Dataset
@@ -41,6 +42,7 @@ class Subject:
     token_budget: int = 1 << 20
     max_length: int = 1024
     failure_reward: float = 0.0
+    reward_timeout: float = REWARD_SECONDS
     agent_type: str = "hf"
     system_prompt: str | None = None
 
@@ -71,7 +73,11 @@ def play(
         token_budget=subject.token_budget,
         system_prompt=subject.system_prompt,
     )
-    settings = RunnerSettings("evaluation", failure_reward=subject.failure_reward)
+    settings = RunnerSettings(
+        "evaluation",
+        failure_reward=subject.failure_reward,
+        reward_timeout=subject.reward_timeout,
+    )
 
     async def run() -> list[Rollout]:
         runner = Runner(EngineDriver(engine), policy.codec, grader, settings)

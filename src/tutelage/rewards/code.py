@@ -58,7 +58,7 @@ def code_reward_in(tier: Tier) -> RewardFunction:
     Parts: `passed` and `tests` count them, `all` is 1.0 when none failed.
     """
 
-    @reward("code_reward")
+    @reward("code_reward", bounded=True)
     async def code_reward(
         prediction: str,
         tests: Any = None,

@@ -9,19 +9,39 @@ or the grader's own. Built-in rewards are found through `registry.py`.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import logging
 import math
 import numbers
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast, overload
+from typing import Any, Literal, cast, overload
 
-from tutelage.errors import AnswerError, RewardError
+from tutelage.errors import AnswerError, RewardError, RewardTimeoutError
 from tutelage.rewards.faults import raised
+from tutelage.rewards.worker import (
+    Place,
+    UnloadableError,
+    grade_apart,
+    in_process,
+    late,
+    raise_again,
+)
 from tutelage.tools.environments import opened_environments
 from tutelage.tools.execute import call_in_thread
 from tutelage.tools.loading import nearest
 from tutelage.types import Attempt, Reward, Task
+
+REWARD_SECONDS = 60.0
+"""How long a reward may take unless `agent.reward_timeout` says otherwise."""
+GRACE_SECONDS = 1.0
+"""How long a cancelled reward may clean up before it is left behind."""
+_UNLOADABLE: set[Place] = set()
+"""Rewards that no worker process could load."""
+
+logger = logging.getLogger(__name__)
 
 GIVEN = ("prediction", "trajectory", "context", "task")
 """The parameters that do not come from the task's fields."""
@@ -45,6 +65,10 @@ class RewardFunction:
     inline: bool = False
     one_of: tuple[str, ...] = ()
     """Optional parameters of which the task must fill one."""
+    bounded: bool = False
+    """Whether it bounds its own time, so that no timeout is put on it."""
+    isolation: Literal["process", "none"] = "process"
+    """Where a synchronous function runs: in a worker process if one can find it, or here."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself; its result is not checked."""
@@ -55,13 +79,24 @@ class RewardFunction:
 def reward(name: Callable[..., Any]) -> RewardFunction: ...
 @overload
 def reward(
-    name: str | None = None, *, inline: bool = False
+    name: str | None = None,
+    *,
+    inline: bool = False,
+    bounded: bool = False,
+    isolation: Literal["process", "none"] = "process",
 ) -> Callable[[Callable[..., Any]], RewardFunction]: ...
 def reward(
-    name: str | Callable[..., Any] | None = None, *, inline: bool = False
+    name: str | Callable[..., Any] | None = None,
+    *,
+    inline: bool = False,
+    bounded: bool = False,
+    isolation: Literal["process", "none"] = "process",
 ) -> RewardFunction | Callable[[Callable[..., Any]], RewardFunction]:
     """Make a sync or async function a `RewardFunction`: `@reward`, `@reward()`, `@reward("name")`.
 
+    A sync function runs in a worker process where another process can find it (it stands at the
+    top of a file or module that was not itself started), and in a thread otherwise; `isolation` is
+    `none` for one that should not leave this process. `bounded` says that it bounds its own time.
     It returns a bool, int or float, or a dict with `reward` and other named numbers. Raises
     `RewardError` for a signature whose parameters cannot be filled by name.
     """
@@ -82,7 +117,9 @@ def reward(
             else:
                 has_default = parameter.default is not parameter.empty
                 (optional if has_default else required).append(parameter.name)
-        return RewardFunction(given, fn, tuple(required), tuple(optional), takes_any, inline)
+        named = (tuple(required), tuple(optional))
+        where: dict[str, Any] = {"inline": inline, "bounded": bounded, "isolation": isolation}
+        return RewardFunction(given, fn, *named, takes_any, **where)
 
     return decorate(name) if callable(name) else decorate
 
@@ -131,13 +168,15 @@ async def compute_reward(
     task: Task,
     attempt: Attempt,
     context: Mapping[str, Any] | None = None,
+    *,
+    timeout: float | None = REWARD_SECONDS,
 ) -> Reward:
     """What `attempt` earned. What the reward sees as `context`: the environments of the rollout by
     name, where they are still open, and what is given here.
 
     Raises `RewardError`, naming the task, when the function fails or returns no finite number:
     `AnswerError` where what the model wrote is to blame, `GraderError` where the grader could not
-    run.
+    run, of which `RewardTimeoutError` is one that took more than `timeout` seconds.
     """
     _check_task(function, task)
     given = {
@@ -152,17 +191,91 @@ async def compute_reward(
     if function.takes_any:
         arguments = {**known, **arguments}
 
+    place = _place(function)
+    packed = None if place is None else _packed(arguments)
+    if place is not None and packed is not None:
+        try:
+            graded = await grade_apart(place, packed, function.name, task.id, timeout)
+        except UnloadableError as error:
+            _UNLOADABLE.add(place)
+            logger.warning(
+                "the reward %r cannot be loaded in a process of its own (%s), so it runs in a "
+                "thread, which nothing can stop",
+                function.name,
+                error,
+            )
+        else:
+            if graded.error is not None:
+                raise_again(graded.error)
+            return Reward(graded.value, graded.parts)
+    return await _graded_here(function, arguments, task, timeout)
+
+
+async def _graded_here(
+    function: RewardFunction, arguments: Mapping[str, Any], task: Task, timeout: float | None
+) -> Reward:
+    """In this process: on the event loop, or in a thread, which is left behind when it is late."""
+    value, error = None, None
+    if function.inline and not inspect.iscoroutinefunction(function.fn):
+        value, error = await _outcome(function, arguments)
+    else:
+        work = asyncio.ensure_future(_outcome(function, arguments))
+        limit = None if function.bounded or function.inline else timeout
+        try:
+            done, _ = await asyncio.wait({work}, timeout=limit)
+        except asyncio.CancelledError:
+            await _cancel(work)
+            raise
+        if not done:
+            await _cancel(work)
+            raise RewardTimeoutError(late(function.name, task.id, timeout))
+        if work.cancelled():
+            error = asyncio.CancelledError("the reward cancelled itself")
+        else:
+            value, error = work.result()
+    if error is not None:
+        raise raised(error, function.name, task.id) from error
+    return to_reward(value, function.name, task.id)
+
+
+async def _outcome(
+    function: RewardFunction, arguments: Mapping[str, Any]
+) -> tuple[Any, BaseException | None]:
+    """What the function returned or raised; SystemExit would end the event loop."""
+
     def call() -> Any:
         return function.fn(**arguments)
 
     try:
         on_loop = function.inline or inspect.iscoroutinefunction(function.fn)
         value = call() if on_loop else await call_in_thread(call)
-        if inspect.isawaitable(value):
-            value = await value
+        return (await value if inspect.isawaitable(value) else value), None
     except (Exception, SystemExit) as error:
-        raise raised(error, function.name, task.id) from error
-    return to_reward(value, function.name, task.id)
+        return None, error
+
+
+async def _cancel(work: asyncio.Future[Any]) -> None:
+    """Cancel, and wait a little for the reward's own clean-up."""
+    work.cancel()
+    await asyncio.wait({work}, timeout=GRACE_SECONDS)
+    work.add_done_callback(lambda t: t.cancelled() or t.exception())
+
+
+def _place(function: RewardFunction) -> Place | None:
+    """Where a worker process finds the reward; None where it is graded in this one."""
+    here = function.inline or function.bounded or function.isolation == "none"
+    if here or inspect.iscoroutinefunction(function.fn):
+        return None
+    place = in_process(function.fn)
+    return None if place in _UNLOADABLE else place
+
+
+def _packed(arguments: Mapping[str, Any]) -> bytes | None:
+    """The arguments for another process; None where they cannot go there, as an environment."""
+    try:
+        return pickle.dumps(arguments)
+    except Exception:
+        return None
 
 
 def to_reward(value: Any, name: str, task_id: str) -> Reward:

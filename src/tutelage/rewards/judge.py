@@ -59,7 +59,7 @@ def judge_at(base_url: str, model: str, api_key: str | None = None) -> RewardFun
     url = base_url.rstrip("/") + "/chat/completions"
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
-    @reward("llm_judge")
+    @reward("llm_judge", bounded=True)
     async def judge(prediction: str, answer: Any, task: Task) -> float:
         if not prediction.strip() or len(prediction) > LONGEST:
             return 0.0

@@ -78,7 +78,7 @@ def _worker() -> SymbolicWorker:
     return SymbolicWorker()
 
 
-@reward
+@reward(bounded=True)
 def math_grader(prediction: str, answer: Any) -> dict[str, float]:
     """1.0 when the final answer equals `answer` as mathematics, else 0.0.
 

@@ -221,7 +221,9 @@ class LiveRunner:
             if self._reward is not None:
                 value = None
         if value is None and "reward" not in named and self._reward is not None:
-            found = await compute_reward(self._reward, spec.task, attempt)
+            found = await compute_reward(
+                self._reward, spec.task, attempt, timeout=self._settings.reward_timeout
+            )
             parts = {**_numbers(named, self._program.name, spec.task.id), **found.parts}
             return replace(attempt, reward=Reward(found.value, parts))
         if isinstance(value, dict):

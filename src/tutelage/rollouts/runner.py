@@ -27,9 +27,11 @@ from tutelage.errors import (
     EngineError,
     GraderError,
     RewardError,
+    RewardTimeoutError,
 )
 from tutelage.policy.codec import Codec
 from tutelage.rewards import RewardFunction, compute_reward
+from tutelage.rewards.function import REWARD_SECONDS
 from tutelage.seeds import SeedTree
 from tutelage.tools.environments import rollout_environments
 from tutelage.tools.tool import ToolError
@@ -83,6 +85,8 @@ class RunnerSettings:
     concurrency: int = 512
     failure_reward: float = 0.0
     """What a rollout earns that failed for the agent's own reasons."""
+    reward_timeout: float | None = REWARD_SECONDS
+    """Seconds that a reward of the user's may take for one rollout."""
     group_deadline: float | None = None
     """Like `timeout`, in training: a rollout that takes longer is left out of its group."""
 
@@ -160,6 +164,8 @@ def not_graded(attempt: Attempt, error: RewardError, failure_reward: float) -> A
     """The attempt as failed: wrong where what the model wrote is to blame, else without reward."""
     if isinstance(error, AnswerError):
         cause, earned = FailureCause.ANSWER_ERROR, Reward(failure_reward)
+    elif isinstance(error, RewardTimeoutError):
+        cause, earned = FailureCause.REWARD_TIMEOUT, None
     else:
         broken = isinstance(error, GraderError)
         cause, earned = FailureCause.GRADER_ERROR if broken else FailureCause.REWARD_ERROR, None
@@ -182,6 +188,8 @@ class Runner:
     ) -> None:
         self._driver, self._codec, self._reward = driver, codec, reward
         self._settings = settings
+        self._grading: dict[str, float] = {}
+        """When the rewards under way were asked for, by attempt."""
 
     async def run(
         self,
@@ -250,7 +258,16 @@ class Runner:
             if attempt.failure.cause.infrastructure:
                 return attempt
             return replace(attempt, reward=Reward(self._settings.failure_reward))
+        self._grading[attempt.id] = perf_counter()
+        limit = self._settings.reward_timeout
         try:
-            return replace(attempt, reward=await compute_reward(self._reward, task, attempt))
+            found = await compute_reward(self._reward, task, attempt, timeout=limit)
+            return replace(attempt, reward=found)
         except RewardError as error:
             return not_graded(attempt, error, self._settings.failure_reward)
+        finally:
+            del self._grading[attempt.id]
+
+    def grading_for(self) -> float:
+        """Seconds that the longest reward under way has taken so far."""
+        return perf_counter() - min(self._grading.values(), default=perf_counter())

@@ -17,6 +17,9 @@ from types import ModuleType
 
 from tutelage.errors import ConfigError, TutelageError
 
+USER_MODULE = "tutelage_user_"
+"""How the names of modules begin that were made from a file."""
+
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known name closest to `word`, or None when nothing is close."""
@@ -52,7 +55,7 @@ def load_attribute(reference: str, what: str) -> object:
 
 def _load(path: Path, what: str) -> ModuleType:
     digest = hashlib.blake2b(str(path).encode() + b"\0" + path.read_bytes(), digest_size=8)
-    module_name = f"tutelage_user_{path.stem}_{digest.hexdigest()}"
+    module_name = f"{USER_MODULE}{path.stem}_{digest.hexdigest()}"
     if module_name in sys.modules:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)

@@ -42,9 +42,14 @@ from tutelage.train.setting import Setting
 from tutelage.types import FailureCause, Mode, Rollout, Sampling
 
 EVALUATION_SLOTS = 64
+LOOK_SECONDS = 0.5
+"""Between two looks at whether a stop was asked for."""
+STOP_SECONDS = 5.0
+"""How long a reward may go on when it was; then the step is given up, and repeated by a resume."""
 _GRADING = {
     FailureCause.ANSWER_ERROR: "the reward raised on an answer, which counts as wrong",
     FailureCause.GRADER_ERROR: "the grader could not run, so a rollout is left out",
+    FailureCause.REWARD_TIMEOUT: "the reward was too slow, so a rollout is left out",
 }
 """What is said, once a run, when a cause first occurs."""
 
@@ -231,7 +236,10 @@ class Context:
             rollouts = self._play_live(specs, agent, invariant, on_done)
         else:
             engine = self._engine(invariant)
-            rollouts = asyncio.run(self._run(engine, specs, agent, on_done))
+            found = asyncio.run(self._run(engine, specs, agent, on_done))
+            if found is None:
+                raise self.stop.stopped()
+            rollouts = found
             self.writer.submit(rollouts)
         self._counted(rollouts)
         if live:
@@ -278,6 +286,7 @@ class Context:
                 timeout=config.agent.timeout,
                 group_deadline=config.agent.group_deadline,
                 failure_reward=config.agent.failure_reward,
+                reward_timeout=config.agent.reward_timeout,
                 concurrency=given.stage.n_runners,
             ),
             reward=given.reward if given.own_tasks else setting.reward,
@@ -368,15 +377,34 @@ class Context:
         specs: Sequence[Spec],
         agent: BuiltinAgent,
         on_done: Callable[[Rollout], None] | None,
-    ) -> list[Rollout]:
+    ) -> list[Rollout] | None:
         config, setting = self.setting.config, self.setting
         runner = Runner(
             EngineDriver(engine, config.rollout.schedule),
             setting.policy.codec,
             setting.reward,
-            RunnerSettings(self.folder.name, failure_reward=config.agent.failure_reward),
+            RunnerSettings(
+                self.folder.name,
+                failure_reward=config.agent.failure_reward,
+                reward_timeout=config.agent.reward_timeout,
+            ),
         )
-        return await runner.run(specs, agent, on_done)
+        return await self._unless_stuck(
+            asyncio.ensure_future(runner.run(specs, agent, on_done)), runner
+        )
+
+    async def _unless_stuck(
+        self, work: asyncio.Future[list[Rollout]], runner: Runner
+    ) -> list[Rollout] | None:
+        """The rollouts; None where a stop was asked for and a reward keeps the step going."""
+        while True:
+            done, _ = await asyncio.wait({work}, timeout=LOOK_SECONDS)
+            if done:
+                return work.result()
+            if self.stop.asked and runner.grading_for() > STOP_SECONDS:
+                work.cancel()
+                await asyncio.wait({work})
+                return None
 
     def _engine(self, invariant: bool, name: str = POLICY) -> NativeEngine:
         """A policy's training engine, or the one whose samples do not depend on neighbours."""

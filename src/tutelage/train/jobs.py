@@ -141,7 +141,11 @@ def dry_run(resolved: Resolved) -> Rollout | Preview:
     check_models(setting.policy, setting.config)
     engine = setting.engine(slots=1)
     spec = Spec(setting.tasks.train[0], Mode.VAL, "dry-run", 0, setting.seeds.child("dry-run"))
-    settings = RunnerSettings("dry-run", failure_reward=resolved.config.agent.failure_reward)
+    settings = RunnerSettings(
+        "dry-run",
+        failure_reward=resolved.config.agent.failure_reward,
+        reward_timeout=resolved.config.agent.reward_timeout,
+    )
 
     async def play() -> list[Rollout]:
         runner = Runner(EngineDriver(engine), setting.policy.codec, setting.reward, settings)

@@ -197,6 +197,7 @@ def _subject(
         token_budget=config.response_tokens,
         max_length=config.rollout.max_len,
         failure_reward=config.agent.failure_reward,
+        reward_timeout=config.agent.reward_timeout,
         agent_type=config.agent.agent_type,
         system_prompt=config.agent.system_prompt,
     )

@@ -394,6 +394,7 @@ def _try(setting: Setting, given: Given, n: int) -> list[Rollout]:
             config.agent.timeout,
             concurrency=given.stage.n_runners,
             failure_reward=config.agent.failure_reward,
+            reward_timeout=config.agent.reward_timeout,
         ),
         reward=given.reward,
         on_done=None,

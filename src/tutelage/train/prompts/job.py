@@ -152,6 +152,7 @@ def _limits(setup: Setup) -> RunnerSettings:
         attempts=1,
         concurrency=1,
         failure_reward=config.failure_reward,
+        reward_timeout=config.reward_timeout,
     )
 
 

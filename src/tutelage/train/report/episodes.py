@@ -28,6 +28,7 @@ CAUSES: Mapping[FailureCause, str] = {
     FailureCause.REWARD_ERROR: "the reward could not be computed",
     FailureCause.ANSWER_ERROR: "the grader raised on the answer, which counts as wrong",
     FailureCause.GRADER_ERROR: "the grader could not run",
+    FailureCause.REWARD_TIMEOUT: "the reward had not answered in time",
     FailureCause.ENGINE_ERROR: "the engine failed",
     FailureCause.CONTEXT_OVERFLOW: "the context overflowed",
     FailureCause.CANCELLED: "cancelled",
