@@ -200,23 +200,6 @@ async def test_an_agent_that_ends_itself_oddly_takes_nobody_with_it(
     assert all(r.last.failure is None for r in rollouts[1:])
 
 
-async def test_no_clock_decides_what_a_built_in_agent_earns(codec: Codec) -> None:
-    """Sampling, waiting for a slot and a tool take longer than any deadline, and nobody fails."""
-
-    async def slow(request: Request) -> str:
-        await asyncio.sleep(0.2)
-        text = codec.decode(request.prompt_ids)
-        return "a" + text[text.rindex("q") + 1 :].split("<")[0]
-
-    async def think(task: Task, client: ChatClient, outcome: Outcome) -> None:
-        await asyncio.sleep(0.2)
-
-    limits: dict[str, Any] = {"timeout": 0.05, "group_deadline": 0.05, "concurrency": 2}
-    rollouts = await run(ScriptedEngine(codec, slow), codec, Says(think), **limits)
-    assert [r.last.failure for r in rollouts] == [None] * 4
-    assert [r.reward.value if r.reward else None for r in rollouts] == [1.0] * 4
-
-
 async def test_a_tools_own_failure_has_its_cause(codec: Codec) -> None:
     async def closed(task: Task, client: ChatClient, outcome: Outcome) -> None:
         raise ToolError("the shop is closed")

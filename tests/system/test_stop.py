@@ -154,10 +154,7 @@ def test_a_signal_is_heard_while_a_reward_hangs(
 ) -> None:
     """One is enough: the step that cannot end is given up, and a resume repeats it."""
     (tutelage.cwd / "hanging.py").write_text(HANGING_REWARD)
-    keys: dict[str, object] = {
-        "trainer.val_before_train": "false",
-        "agent.reward_timeout": 3600,
-    }
+    keys: dict[str, object] = {"trainer.val_before_train": "false"}
     job = tutelage.start(*with_tools(keys, reward="hanging.py:hangs"))
     assert job.until(lambda: job.says("reinforcement learning"))
     time.sleep(2.0)
