@@ -5,7 +5,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -274,21 +273,22 @@ def test_resume_of_a_damaged_config_is_no_bug(
 CHILD = """
 import signal, sys, time, types
 from tutelage.config import Machine
+from tutelage.config.facts import Built
 from tutelage.cli import main
 
 def train(resolved, folder, progress):
     if {saves}:
         folder.config.write_text(resolved.to_json())
     progress.start("math", {{}})
-    progress.phase("rewarded", steps=9)
     try:
+        progress.phase("rewarded", steps=9)
         time.sleep(60)
     except KeyboardInterrupt:
         progress.note("saving")
         raise
 
 for name, members in {{
-    "machine": {{"facts": lambda: Machine(cuda_devices=0, cores=2)}},
+    "machine": {{"facts": lambda: Machine(cuda_devices=0, cores=2), "built": Built}},
     "jobs": {{"train": train}},
 }}.items():
     module = types.ModuleType("tutelage.train." + name)
@@ -315,7 +315,6 @@ def test_a_signal_stops_the_job_and_says_how_to_go_on(
     for line in child.stderr:
         if "rewarded" in line:
             break
-    time.sleep(0.2)  # into the sleep of the job
     child.send_signal(number)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 128 + number
