@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -353,19 +354,28 @@ def test_collect_writes_a_log_that_audit_reads(here: Path) -> None:
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert told["instructions"] == told["executions"] == 30
-    assert 0 < told["succeeded"] <= 30
+    assert 0 < told["succeeded"] <= told["judged"] == 30
+    low, high = told["interval"]
+    assert low < told["success_rate"] == told["succeeded"] / 30 < high
+    assert not told["lost"]
     lines = (here / "logs" / "executions.jsonl").read_text().splitlines()
     assert len(lines) == 30
     audit = call("audit", "--logs", "logs", "--preset", "seed", "--json")
     assert audit.exit_code == 1
     (found,) = json.loads(audit.stdout)["presets"]
     assert "failing at once earns more" in found["warning"]
+    low, high = found["interval"]
+    assert found["executions"] == 30
+    assert low < found["mean"] < high
 
 
 def test_collect_takes_the_documents_flags_and_can_be_read(here: Path) -> None:
     done = call("collect", "--num_executions", "5", "--output_dir", "execution_logs/")
     assert done.exit_code == 0, done.output
     assert "SIMULATED" in done.stderr
+    assert re.search(r"succeeded +\d of 5: \d+\.\d % \(95 % interval", done.stdout)
+    shown = call("audit", "--logs", "execution_logs")
+    assert "mean of the 5 judged executions of the log" in shown.stdout
     assert "tutelage orchestrate prepare --logs execution_logs" in done.stdout
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,12 @@ def test_a_run_of_phase_2_names_only_what_it_left(
     )  # fmt: skip
     assert "phase1_best.pth" not in told
     assert "orchestrate eval" not in told
+    assert "20 test workflows, run once by each router, all judged" in " ".join(told.split())
+    page = (tmp_path / "routing" / "report.html").read_text()
+    assert "20 test workflows, run once by each router, all judged" in page
+    assert re.search(r"a workflow \(95 % interval -?\d.* to -?\d.*, 20 judged\)", page)
+    result = json.loads((tmp_path / "routing" / "result.json").read_text())
+    assert {row["workflows"] for row in result["phase2"]["evaluation"]["rows"]} == {20}
     for name in ("phase2/checkpoint_best.pth", "phase2/phase2.md", "report.html"):
         assert name in told
         assert (tmp_path / "routing" / name).is_file()

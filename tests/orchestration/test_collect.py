@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executing import DIAMOND, ScriptedPool, plan_of, right, run_plan, wrong
+from executing import DIAMOND, ScriptedPool, failed, plan_of, right, run_plan, wrong
 
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration import Node, Plan
+from tutelage.orchestration.audit import judged_of, results_of
 from tutelage.orchestration.collect import (
     WRONG_PLAN,
     Assignment,
@@ -106,7 +107,7 @@ def test_a_collection_of_synthetic_instructions_reads_back_as_workflows(tmp_path
         logger = ExecutionLogger(folder, workers=pool.workers, clock=lambda: 0.0)
         told = run_virtual(collect(system, assignments_of(workflows), logger))
         assert told.instructions == 80
-        assert told.success_rate > 0.5
+        assert (told.success_rate or 0.0) > 0.5
         assert told.alternatives_passed > 0
         assert told.mean_latency > 0
         return logger.path.read_bytes()
@@ -138,12 +139,51 @@ def test_alternatives_get_the_answer_that_they_would_have_given() -> None:
                 assert pool.knows(worker, work)
 
 
+def served(kind: str, every: int, tmp_path: Path) -> tuple[Any, list[dict[str, Any]]]:
+    """One instruction in `every` gets this error wherever it asks; the others are done."""
+
+    def behave(worker: Worker, work: Any) -> Any:
+        asked = int(work.prompt.split("number ")[1].split()[0].rstrip("."))
+        return failed(kind) if asked % every == 0 else right()(worker, work)
+
+    pool = ScriptedPool((Worker("a", latency=Latency(1.0)),), behave)
+    system = OrchestrationSystem(pool=pool, router=cascade(["a"]))
+    plans = [Plan(f"Do number {i} .", (Node("t0"),)) for i in range(200)]
+    logger = ExecutionLogger(tmp_path, workers=pool.workers)
+    told = run_virtual(collect(system, [Assignment((plan,)) for plan in plans], logger))
+    return told, [json.loads(line) for line in logger.path.read_text().splitlines()]
+
+
+def test_what_a_server_lost_is_no_failure_and_too_much_of_it_leaves_no_rate(
+    tmp_path: Path,
+) -> None:
+    few, rows = served("network", 100, tmp_path / "few")
+    assert few.success_rate == 1.0
+    assert (few.judged, few.lost, few.reason) == (198, {"network": 2}, "scripted")
+    assert [row["reason"] for row in rows if not row["success"]] == ["unserved"] * 2
+    assert len(results_of(judged_of(rows))) == 198
+    many, rows = served("unavailable", 20, tmp_path / "many")
+    assert many.success_rate is None
+    assert many.interval is None
+    assert (many.succeeded, many.judged, many.lost) == (190, 190, {"unavailable": 10})
+    with pytest.raises(DataError, match="only 190 of 200 executions were judged"):
+        judged_of(rows)
+
+
+def test_timeouts_count_as_failures_and_are_named(tmp_path: Path) -> None:
+    told, _ = served("timeout", 20, tmp_path)
+    assert (told.success_rate, told.judged, told.lost) == (0.95, 200, {})
+    assert told.failed == {"timeout": 10}
+
+
 def test_a_plan_that_cannot_be_begun_is_counted_and_the_rest_is_collected() -> None:
     pool = ScriptedPool((Worker("a", ("t0",), latency=Latency(1.0)),), right())
     system = OrchestrationSystem(pool=pool, router=cascade(["a"]))
     good, bad = Assignment((plan_of(()),)), Assignment((plan_of((), (0,)),))
     told = run_virtual(collect(system, [bad, good, bad]))
     assert (told.instructions, told.executions, told.succeeded, told.refused) == (3, 1, 1, 2)
+    assert (told.judged, told.failed, told.lost) == (3, {"refused": 2}, {})
+    assert told.success_rate == pytest.approx(1 / 3)
     with pytest.raises(ConfigError, match="node 1 needs a worker for 't1'"):
         run_virtual(collect(system, [bad, bad]))
 

@@ -53,6 +53,12 @@ def test_metrics_have_the_published_names(
     assert set(KEYS) <= {key for line in lines for key in line}
     assert all(set(KEYS) - {"val_loss"} <= set(line) for line in lines[1:])
     assert lines[1]["workflow_validity"] == 1.0
+    assert {line["train_workflows"] for line in lines[1:]} <= {
+        SMALL.workflows_of(number) for number in range(SMALL.updates)
+    }
+    assert {line.get("val_workflows") for line in lines if "val_success" in line} == {
+        SMALL.val_workflows
+    }
     assert lines == list(result.history)
 
 
@@ -86,7 +92,14 @@ def test_the_report_has_every_router_and_its_plots(
     assert by_name["oracle"]["reward"] == max(row["reward"] for row in found["rows"])
     assert set(found["differences"]) == set(names) - {POLICY}
     assert 0 < found["query_aiq"]["kNN-40"] < found["query_aiq"]["oracle"] <= 1
-    assert "| oracle |" in (folder / "phase2.md").read_text()
+    text = (folder / "phase2.md").read_text()
+    assert "| oracle |" in text
+    assert f"{SMALL.test_workflows} test workflows, run once by each router, all judged" in text
+    assert f"of {found['queries']} queries" in text
+    for row in found["rows"]:
+        assert row["workflows"] == SMALL.test_workflows
+        assert row["reward_low"] <= row["reward"] <= row["reward_high"]
+        assert row["success_low"] <= row["success"] <= row["success_high"]
     for plot in ("pareto.png", "aiq.png", "training.png"):
         assert (folder / plot).read_bytes().startswith(b"\x89PNG")
 

@@ -20,9 +20,10 @@ def iteration(number: int, prompt: str | None, tasks: int, rewards: Sequence[flo
         lines.append(f'Prompt: "{told}"')
     lines.append(f"Tasks: {tasks} math problems")
     if rewards:
-        shown = ", ".join(str(round(float(value), 2)) for value in rewards)
-        lines.append(f"Rewards: [{shown}]")
-        lines.append(f"Average: {sum(rewards) / len(rewards):.2f}")
+        shown = ", ".join(str(round(float(value), 2)) for value in rewards[:SHOWN])
+        lines.append(f"Rewards: [{shown}{', ...' if len(rewards) > SHOWN else ''}]")
+        judged = "" if len(rewards) == tasks else f" ({len(rewards)} of {tasks} judged)"
+        lines.append(f"Average: {sum(rewards) / len(rewards):.2f}{judged}")
     return "\n".join(lines) + "\n"
 
 
@@ -63,7 +64,7 @@ class Printout(Callback):
     def on_round_end(self, found: Round) -> None:
         """A round of a prompt search: the prompt that it began with."""
         prompt = "\n".join(found.components.values())
-        self._say(iteration(found.number, prompt, len(found.rewards), found.rewards))
+        self._say(iteration(found.number, prompt, found.rollouts, found.rewards))
 
     def on_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
         """A step of training weights; each task's reward is the mean of its rollouts."""
@@ -74,6 +75,6 @@ class Printout(Callback):
         self._played.clear()
         if by_task:
             means = [sum(some) / len(some) for some in by_task.values()]
-            self._say(iteration(step, None, len(means), means[:SHOWN]))
+            self._say(iteration(step, None, len(means), means))
         elif "loss/sft" in metrics:
             self._say(f"step {step}: loss {metrics['loss/sft']:.4f}")

@@ -67,9 +67,11 @@ def audit(
     weights = _weights(own)
     chosen: Sequence[Any] = PRESETS if preset is None else (preset,)
     if logs is not None:
-        results = _logged(logs)
+        results, logged = _logged(logs)
         audits = [audit_results(results, name, weights=weights) for name in chosen]
         source = f"{len(results)} executions of {logs}"
+        if logged > len(results):
+            source += f"; {logged - len(results)} more were lost to their workers' servers"
     else:
         made = there.make()
         ran = _policies(made, num_workflows, seed)
@@ -94,12 +96,14 @@ def _weights(given: WeightOptions) -> RewardWeights:
     return replace(RewardWeights(), **told)
 
 
-def _logged(path: Path) -> list[ExecutionResult]:
-    from tutelage.orchestration.audit import results_of
+def _logged(path: Path) -> tuple[list[ExecutionResult], int]:
+    """The executions that were judged, and how many the log has."""
+    from tutelage.orchestration.audit import judged_of, results_of
     from tutelage.orchestration.execution_log import FILE
     from tutelage.orchestration.rows import read_rows
 
-    return results_of(read_rows(path / FILE if path.is_dir() else path))
+    rows = list(read_rows(path / FILE if path.is_dir() else path))
+    return results_of(judged_of(rows)), len(rows)
 
 
 def _policies(pool: Pool, count: int, seed: int) -> dict[str, list[Execution]]:
@@ -124,23 +128,34 @@ def _show(audits: Sequence[RewardAudit], example: dict[str, float], source: str)
     say(console)
     terms = ("success", "cost", "latency", "shaped")
     table = plain_table(
-        "preset", "mean", "fail at once", *terms, right=("mean", "fail at once", *terms)
+        "preset",
+        "mean (95 %)",
+        "fail at once",
+        *terms,
+        right=("mean (95 %)", "fail at once", *terms),
     )
     for found in audits:
         table.add_row(
             found.preset,
-            f"{found.mean:.4f}",
+            _mean(found),
             f"{found.fail_at_once:.4f}",
             *(percent(found.variance[term]) for term in terms),
         )
     console.print(table)
-    say(console, ("the terms' shares of the variance; mean of the random policy or the log", "dim"))
+    whose = "the random policy" if audits[0].ranking else "the log"
+    told = f"mean of the {audits[0].executions} judged executions of {whose}"
+    say(console, (f"{told}; the terms' shares of their variance", "dim"))
     for found in audits:
         if found.ranking:
             order = " > ".join(f"{name} {mean:.3f}" for name, mean in found.ranking)
             say(console, f"\n{found.preset}: ", (order, "bold"))
         if found.warning is not None:
             say(console, ("Warning: ", "yellow"), found.warning)
+
+
+def _mean(found: RewardAudit) -> str:
+    ends = "" if found.interval is None else " ({:.4f} to {:.4f})".format(*found.interval)
+    return f"{found.mean:.4f}{ends}"
 
 
 def _json(audits: Sequence[RewardAudit], example: dict[str, float], source: str) -> dict[str, Any]:
@@ -150,7 +165,9 @@ def _json(audits: Sequence[RewardAudit], example: dict[str, float], source: str)
         "presets": [
             {
                 "preset": found.preset,
+                "executions": found.executions,
                 "mean": found.mean,
+                "interval": None if found.interval is None else list(found.interval),
                 "fail_at_once": found.fail_at_once,
                 "losing": found.losing,
                 "variance": dict(found.variance),

@@ -102,7 +102,7 @@ def collect(
         stopped.add_note(f"{kept} adds to it; another --output-dir keeps them apart.")
         raise
     if as_json:
-        row = asdict(told) | {"success_rate": told.success_rate, "log": str(logger.path)}
+        row = asdict(told) | {"log": str(logger.path)}
         typer.echo(json.dumps(row, indent=2))
         return
     _show(told, logger.path)
@@ -180,14 +180,28 @@ def _refused(count: int) -> str:
 
 
 def _show(told: Collection, log: Path) -> None:
-    from tutelage.cli.console import facts, number, output, percent, say, shown_path
+    from tutelage.cli.console import facts, number, output, say, shown_path
+    from tutelage.cli.rates import rate_cell
+    from tutelage.evaluate.measured import Measured, judged_words
 
     console = output()
-    done = f"{number(told.succeeded)} of {number(told.instructions)} ({percent(told.success_rate)})"
+    found = Measured(
+        success=told.success_rate,
+        success_interval=told.interval,
+        rollouts=told.instructions,
+        judged=told.judged,
+        lost=told.lost,
+        failed=told.failed,
+        reason=told.reason,
+    )
+    done = f"{number(told.succeeded)} of {number(told.judged)}"
+    if not found.withheld:
+        done += f": {rate_cell(found, ends=True)}"
     facts(
         console,
         [
             ("succeeded", done),
+            *([("judged", judged_words(found))] if found.eventful else []),
             ("executions", number(told.executions)),
             ("cost", f"{told.cost:.6f} USD, {told.alternatives_cost:.6f} USD for alternatives"),
             ("cheaper", f"{number(told.alternatives_passed)} alternatives could do it as well"),

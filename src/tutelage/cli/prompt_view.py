@@ -214,6 +214,15 @@ def _worst(plan: Plan) -> str:
     return f"{told}, ${total.dollars:.2f}" if total.dollars else f"{told}, no money"
 
 
+def _average(found: Round) -> str:
+    """The mean reward; how many were judged where not all were, without a mean for too few."""
+    told = [] if found.average is None else [f"{found.average:.2f}"]
+    if found.lost:
+        judged = f"{len(found.rewards)} of {found.rollouts} judged"
+        told.append(f"{judged}, the others lost to infrastructure")
+    return "; ".join(told)
+
+
 def round_lines(found: Round, width: int) -> Iterator[str]:
     """A round, in the form of the document that the flow comes from, then its candidates."""
     yield f"\nIteration {found.number}"
@@ -221,11 +230,11 @@ def round_lines(found: Round, width: int) -> Iterator[str]:
     for name, text in sorted(found.components.items()):
         label = f"Prompt {name}" if many else "Prompt"
         yield f'  {label}: "{one_line(text, max(40, min(width, 100) - 14))}"'
-    if found.rewards:
+    if found.rollouts:
         kind = "training" if found.split == "train" else "validation"
-        yield f"  Tasks: {len(found.rewards)} {kind} tasks"
+        yield f"  Tasks: {found.rollouts} {kind} tasks"
         yield f"  Rewards: [{_rewards(found.rewards)}]"
-        yield f"  Average: {sum(found.rewards) / len(found.rewards):.2f}"
+        yield f"  Average: {_average(found)}"
     if not found.standings:
         yield "  Nothing new was tried: every task of the round was solved, or edits were repeats"
     trials = [s for s in found.standings if s.decision == EXPERIMENT]

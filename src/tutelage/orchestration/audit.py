@@ -16,9 +16,12 @@ from statistics import fmean, pvariance
 from typing import Any, get_args
 
 from tutelage.errors import ConfigError, DataError
+from tutelage.evaluate.outcome import too_many_lost
+from tutelage.evaluate.statistics import mean_interval
 from tutelage.orchestration.catalog import Catalog
 from tutelage.orchestration.execution import Execution
 from tutelage.orchestration.executor import Executor
+from tutelage.orchestration.judged import UNSERVED
 from tutelage.orchestration.plan import Plan
 from tutelage.orchestration.rewards import (
     ExecutionResult,
@@ -53,7 +56,11 @@ class RewardAudit:
     """What one preset makes of the same executions."""
 
     preset: Preset
+    executions: int
+    """How many `mean` and `variance` are of; all are judged."""
     mean: float
+    interval: tuple[float, float] | None
+    """95 % interval of the mean; None for a single execution."""
     fail_at_once: float
     """Reward of giving up before anything is asked."""
     losing: float
@@ -143,7 +150,9 @@ def audit_results(
     ordered = sorted((ranking or {}).items(), key=lambda pair: -pair[1])
     return RewardAudit(
         preset=preset,
+        executions=len(totals),
         mean=fmean(totals),
+        interval=mean_interval(totals, [str(place) for place in range(len(totals))]),
         fail_at_once=nothing,
         losing=sum(total < nothing for total in good) / len(good) if good else 0.0,
         succeeded=len(good),
@@ -214,6 +223,20 @@ def results_of(rows: Iterable[Mapping[str, Any]]) -> list[ExecutionResult]:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"line {number} is no execution: bad or missing {error}") from error
     return found
+
+
+def judged_of(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The lines of a log whose executions a worker's server did not lose.
+
+    Raises `DataError` where too many were lost for the others to tell what a reward wants.
+    """
+    kept = [row for row in rows if row.get("reason") != UNSERVED]
+    if rows and too_many_lost(len(kept), len(rows)):
+        raise DataError(
+            f"only {len(kept)} of {len(rows)} executions were judged: the workers' servers did not "
+            "answer the others. What is left may be a biased part; collect them again"
+        )
+    return kept
 
 
 class Oracle:

@@ -18,16 +18,20 @@ from itertools import islice
 from typing import Any
 
 from tutelage.errors import ConfigError, EngineError
+from tutelage.evaluate.outcome import Judgement, Kind, add_up
 from tutelage.orchestration.execution import Execution
 from tutelage.orchestration.execution_log import ExecutionLogger
 from tutelage.orchestration.executor import Executor, Hint
 from tutelage.orchestration.formats import Workflow
+from tutelage.orchestration.judged import DEADLINE, UNSERVED
 from tutelage.orchestration.plan import Plan, levels
 from tutelage.orchestration.system import OrchestrationSystem
-from tutelage.orchestration.workers import legal
+from tutelage.orchestration.workers import WorkError, legal
 
 _UNSERVED = ("network", "unauthorized", "unavailable", "timeout")
 """Errors that tell of the server and not of the worker's answer."""
+_LOST = ("network", "unauthorized", "unavailable", "rate_limited")
+"""Errors after which nobody knows what the worker's answer would have been."""
 WRONG_PLAN = "wrong_plan"
 """Why an execution failed all of whose nodes succeeded: it was not what was asked for."""
 CHUNK = 64
@@ -77,13 +81,20 @@ class Collection:
     alternatives_cost: float
     alternatives_passed: int
     mean_latency: float
+    judged: int
+    """Instructions of which it is known whether they were done."""
+    lost: Mapping[str, int]
+    """The others, by what their workers' servers answered."""
+    failed: Mapping[str, int]
+    """Those that failed by other causes than their answers."""
+    reason: str
+    """What the first that was lost was told."""
+    success_rate: float | None
+    """Share of the judged instructions that were done; None where too many were lost."""
+    interval: tuple[float, float] | None
+    """95 % interval of that share."""
     refused: int = 0
     """Instructions of which a plan could not be begun."""
-
-    @property
-    def success_rate(self) -> float:
-        """Share of instructions that were done."""
-        return self.succeeded / self.instructions if self.instructions else 0.0
 
 
 def same_plan(gold: Plan) -> Callable[[Plan], bool]:
@@ -158,6 +169,41 @@ def _check_served(done: Sequence[Collected]) -> None:
         )
 
 
+def unserved(execution: Execution) -> WorkError | None:
+    """The error of a subtask that failed because no server gave an answer; None where none did."""
+    failed = [n.node for n in execution.nodes if n.status == "failed" and n.reason != "budget"]
+    for node in failed:
+        answers = [s.answer for s in execution.steps if s.node == node and s.answer is not None]
+        errors = [answer.error for answer in answers if answer.error is not None]
+        if errors and len(errors) == len(answers) and all(e.kind in _LOST for e in errors):
+            return errors[-1]
+    return None
+
+
+def _judgement(place: int, collected: Collected) -> Judgement:
+    """What became of an instruction. Each is a task of its own."""
+    failed = [execution for execution in collected.executions if not execution.success]
+    gone = next((e for execution in failed if (e := unserved(execution)) is not None), None)
+    if collected.success:
+        return Judgement(str(place), 1.0, True)
+    if gone is not None:
+        return Judgement(str(place), None, False, gone.kind, gone.message)
+    if not failed:
+        return Judgement(str(place), 0.0, False, "refused")
+    return Judgement(str(place), 0.0, False, _cause(failed[-1]))
+
+
+def _cause(execution: Execution) -> str | None:
+    """Why an execution failed, where it was not its answers."""
+    if execution.reason in (DEADLINE, "budget", WRONG_PLAN):
+        return execution.reason
+    failed = {node.node for node in execution.nodes if node.status == "failed"}
+    last = {step.node: step.answer for step in execution.steps if step.answer is not None}
+    errors = [last[node].error for node in sorted(failed & set(last))]
+    late = any(error is not None and error.kind == "timeout" for error in errors)
+    return "timeout" if late or any(n.reason == "timeout" for n in execution.nodes) else None
+
+
 async def _one(
     system: OrchestrationSystem,
     number: int,
@@ -178,6 +224,8 @@ async def _one(
             continue
         if found.success and given.goal is not None and not given.goal(plan):
             found = replace(found, success=False, reason=WRONG_PLAN)
+        elif not found.success and unserved(found) is not None:
+            found = replace(found, reason=UNSERVED)
         executions.append(found)
         if found.success:
             tried = await cheaper(system.executor, found, alternatives, given.hints)
@@ -253,8 +301,10 @@ class _Totals:
         self.costs: list[float] = []
         self.extra: list[float] = []
         self.latency = 0.0
+        self.judgements: list[Judgement] = []
 
     def add(self, collected: Collected) -> None:
+        self.judgements.append(_judgement(self.instructions, collected))
         self.instructions += 1
         self.executions += len(collected.executions)
         self.succeeded += collected.success
@@ -266,6 +316,7 @@ class _Totals:
         self.passed += sum(bool(found["passed"]) for found in collected.alternatives)
 
     def collection(self) -> Collection:
+        told = add_up(self.judgements, Kind())
         return Collection(
             instructions=self.instructions,
             executions=self.executions,
@@ -274,6 +325,12 @@ class _Totals:
             alternatives_cost=math.fsum(self.extra),
             alternatives_passed=self.passed,
             mean_latency=self.latency / max(1, self.executions),
+            judged=told.judged,
+            lost=told.lost,
+            failed=told.failed,
+            reason=told.reason,
+            success_rate=told.success,
+            interval=told.interval,
             refused=self.refused,
         )
 

@@ -210,6 +210,7 @@ class _Run:
             "tick": number + 1,
             **ppo_update(self.model, self.optimizer, batch, settings, seeds),
             "train_reward": float(outcome.reward_B.mean()),
+            "train_workflows": len(flows),
             "success_rate": float(outcome.success_B.mean()),
             "avg_cost": float(outcome.cost_B.mean()),
             "avg_latency": 1000.0 * float(outcome.latency_B.mean()),
@@ -232,6 +233,7 @@ class _Run:
         reward = float(outcome.reward_B.mean())
         line["val_reward"], line["val_loss"] = reward, -reward
         line["val_success"] = float(outcome.success_B.mean())
+        line["val_workflows"] = len(self.val_flows)
         if reward > self.progress.best_reward:
             self.progress.best_reward = reward
             self.progress.best_update = self.progress.update

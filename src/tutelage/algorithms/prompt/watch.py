@@ -12,6 +12,7 @@ from typing import Protocol
 
 from tutelage.algorithms.prompt.budget import Spend
 from tutelage.algorithms.prompt.contract import Components
+from tutelage.evaluate.outcome import too_many_lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,34 @@ class Round:
     components: Components
     split: str
     rewards: tuple[float, ...]
+    """Of the rollouts that were judged."""
     standings: Sequence[Standing]
     leader: str
     """The best candidate at its end."""
     best: Components
     """Its components."""
     spent: Spend
+    lost: int = 0
+    """Rollouts of the prompt that it began with which infrastructure lost: no evidence."""
+
+    @property
+    def rollouts(self) -> int:
+        """How many the prompt that it began with was played on."""
+        return len(self.rewards) + self.lost
+
+    @property
+    def average(self) -> float | None:
+        """The mean reward; None where there is none to tell."""
+        if too_many_lost(len(self.rewards), self.rollouts):
+            return None
+        return sum(self.rewards) / len(self.rewards)
+
+    def metrics(self) -> dict[str, float]:
+        """The mean reward, and of how many of how many rollouts; empty where none was played."""
+        if not self.rollouts:
+            return {}
+        told = {} if self.average is None else {"reward/mean": self.average}
+        return told | {"rollout/number": self.rollouts, "rollout/judged": len(self.rewards)}
 
 
 class Observer(Protocol):

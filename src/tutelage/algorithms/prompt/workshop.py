@@ -8,7 +8,7 @@ test is not here, so no algorithm can look at it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 
@@ -64,7 +64,9 @@ class Workshop:
     _values: dict[str, dict[tuple[str, int], float]] = field(
         default_factory=dict[str, dict[tuple[str, int], float]]
     )
-    """Validation rewards by candidate, task and sample."""
+    """Validation rewards of what was judged, by candidate, task and sample."""
+    _lost: dict[str, set[tuple[str, int]]] = field(default_factory=dict[str, set[tuple[str, int]]])
+    """Validation rollouts that infrastructure lost, in the same way."""
     _trained: dict[str, Score] = field(default_factory=dict[str, Score])
     """The latest scores on training tasks."""
     _solved: dict[str, Shot] = field(default_factory=dict[str, Shot])
@@ -187,17 +189,28 @@ class Workshop:
 
     def _keep(self, candidate: Candidate, split: Mode, score: Score, fresh: bool) -> None:
         if not score.infra_error:
-            for item, value in zip(score.items, score.rewards, strict=True):
-                self.pool.note(candidate.components, f"{item.split}/{item.task.id}", value)
+            self._note(candidate.components, score)
         if score.infra_error:
             self._values.pop(candidate.id, None)
+            self._lost.pop(candidate.id, None)
         elif split is Mode.TRAIN:
             self._trained[candidate.id] = score
             self._remember(score)
         elif not fresh:
             known = self._values.setdefault(candidate.id, {})
-            for item, value in zip(score.items, score.rewards, strict=True):
-                known[item.task.id, item.sample] = value
+            lost = self._lost.setdefault(candidate.id, set())
+            for item, episode in zip(score.items, score.episodes, strict=True):
+                at = (item.task.id, item.sample)
+                if episode.lost:
+                    lost.add(at)
+                else:
+                    known[at] = episode.value
+
+    def _note(self, components: Components, score: Score) -> None:
+        """Tell the pool what was judged."""
+        for item, episode in zip(score.items, score.episodes, strict=True):
+            if not episode.lost:
+                self.pool.note(components, f"{item.split}/{item.task.id}", episode.value)
 
     def _remember(self, score: Score) -> None:
         solved = [
@@ -224,7 +237,11 @@ class Workshop:
         base = self._base or self.seed
         leader = next(iter(self.leaders()), self.seed)
         told = self._trained.get(base.id)
-        rewards = tuple(self._values.get(base.id, {}).values()) if told is None else told.rewards
+        rewards = tuple(self._values.get(base.id, {}).values())
+        lost = len(self._lost.get(base.id, ()))
+        if told is not None:
+            rewards = tuple(e.value for e in told.judged)
+            lost = len(told.episodes) - len(rewards)
         self.observer.round(
             Round(
                 number=self._rounds,
@@ -235,6 +252,7 @@ class Workshop:
                 leader=leader.id,
                 best=self.regions.join(leader.components),
                 spent=self.budget.spent,
+                lost=lost,
             )
         )
         self._base = leader
@@ -301,8 +319,7 @@ class Workshop:
         for components, score in zip(made, scores, strict=True):
             self._remember(score)
             if not score.infra_error:
-                for item, value in zip(score.items, score.rewards, strict=True):
-                    self.pool.note(components, f"{item.split}/{item.task.id}", value)
+                self._note(components, score)
 
     async def challenge(self, child: Candidate) -> bool:
         """Play a child on a few validation tasks, and on all where it keeps up with the leader.
@@ -316,8 +333,7 @@ class Workshop:
         (score,) = await self.score([child], Mode.VAL, few)
         if score.infra_error:
             return False
-        theirs = sum(known[item.task.id, item.sample] for item in score.items) / len(score.items)
-        gap = score.reward - theirs
+        gap = _gap(score, known)
         if gap < -BEHIND:
             self.lineage.decide(child, "rejected", f"{gap:+.3g} on {len(few)} validation tasks")
             return False
@@ -422,3 +438,14 @@ class Workshop:
         except BudgetSpent:
             return leaders[0]
         return max(zip(scores, finalists, strict=True), key=lambda pair: pair[0].reward)[1]
+
+
+def _gap(score: Score, known: Mapping[tuple[str, int], float]) -> float:
+    """By how much a score is above known rewards of the same items, lost ones left out."""
+    pairs = [
+        (episode.value, known[at])
+        for item, episode in zip(score.items, score.episodes, strict=True)
+        if not episode.lost and (at := (item.task.id, item.sample)) in known
+    ]
+    count = max(1, len(pairs))
+    return sum(ours for ours, _ in pairs) / count - sum(theirs for _, theirs in pairs) / count

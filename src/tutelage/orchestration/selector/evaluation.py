@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tutelage.evaluate.statistics import Difference, paired_bootstrap, wilson
+from tutelage.evaluate.statistics import Difference, paired_bootstrap
+from tutelage.orchestration.judged import DEADLINE, workflow_sums
 from tutelage.orchestration.neighbours import hashed
 from tutelage.orchestration.outcomes import Floats, OutcomeTable
 from tutelage.orchestration.predictor import NEAREST, OutcomePredictor
@@ -48,6 +49,10 @@ class Row:
     """One router. Costs in USD, latencies in seconds, means over workflows."""
 
     name: str
+    workflows: int
+    """All are judged: outcomes are recorded, so none is lost."""
+    late: int
+    """Of those, how many their deadline ended; they count as they then stood."""
     success: float
     success_low: float
     success_high: float
@@ -57,6 +62,8 @@ class Row:
     latency: float
     latency_p95: float
     reward: float
+    reward_low: float
+    reward_high: float
     tries: float
     stopped: float
     gap_to_oracle: float
@@ -80,6 +87,8 @@ class Evaluation:
     """AIQ of one try a query, without workflows: what router data sets are compared by."""
     query_points: Mapping[str, Point]
     """The most accurate point of each of these curves."""
+    queries: int
+    """How many these are means over."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, the single rewards left out."""
@@ -92,6 +101,7 @@ class Evaluation:
             "curves": {name: [list(p) for p in points] for name, points in self.curves.items()},
             "query_aiq": dict(self.query_aiq),
             "query_points": {name: list(p) for name, p in self.query_points.items()},
+            "queries": self.queries,
         }
 
 
@@ -144,6 +154,7 @@ def evaluate_routers(
         rewards=rewards,
         query_aiq=query_aiq,
         query_points=query_points,
+        queries=len(board.table),
     )
 
 
@@ -158,13 +169,17 @@ def differences(rewards: Mapping[str, Floats], seeds: SeedTree) -> dict[str, Dif
 
 
 def _row(name: str, outcome: Outcome, oracle: float, pareto: bool, area: float | None) -> Row:
-    wins, count = int(outcome.success_B.sum()), len(outcome.success_B)
-    low, high = wilson(wins, count)
+    told = workflow_sums(outcome.reward_B, outcome.success_B, outcome.late_B)
+    wins = int(outcome.success_B.sum())
+    low, high = told.interval or (0.0, 1.0)
     cost = float(outcome.cost_B.mean())
     reward = float(outcome.reward_B.mean())
+    reward_low, reward_high = told.reward_interval or (reward, reward)
     return Row(
         name=name,
-        success=wins / count,
+        workflows=told.judged,
+        late=told.failed.get(DEADLINE, 0),
+        success=told.success or 0.0,
         success_low=low,
         success_high=high,
         cost=cost,
@@ -172,6 +187,8 @@ def _row(name: str, outcome: Outcome, oracle: float, pareto: bool, area: float |
         latency=float(outcome.latency_B.mean()),
         latency_p95=float(np.quantile(outcome.latency_B, 0.95)),
         reward=reward,
+        reward_low=reward_low,
+        reward_high=reward_high,
         tries=float(outcome.steps_B.mean()),
         stopped=float(outcome.stopped_B.mean()),
         gap_to_oracle=oracle - reward,

@@ -42,6 +42,7 @@ class NewcomerRow:
     name: str
     observed: int | None
     """Outcomes that it was adopted with; None for the two ends."""
+    workflows: int
     reward: float
     success: float
     cost: float
@@ -121,6 +122,7 @@ def _play(
     return outcome.reward_B, {
         "name": label,
         "observed": count,
+        "workflows": len(flows),
         "reward": float(outcome.reward_B.mean()),
         "success": float(outcome.success_B.mean()),
         "cost": float(outcome.cost_B.mean()),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tutelage.errors import MissingExtraError
+from tutelage.orchestration.judged import workflow_words
 from tutelage.orchestration.selector.evaluation import POLICY, Evaluation, Row
 from tutelage.orchestration.selector.metrics import hull
 
@@ -35,7 +36,8 @@ def markdown(found: Evaluation, *, best_update: int) -> str:
     lines = [
         "## Routing",
         "",
-        f"Test workflows, run once; validation picked the weights of update {best_update}.",
+        f"{workflow_words(found.to_json()['rows'])} Validation picked the weights of update "
+        f"{best_update}. Rewards and success with 95 % intervals.",
         "",
         *table_lines(found.rows),
         "",
@@ -50,7 +52,8 @@ def markdown(found: Evaluation, *, best_update: int) -> str:
         lines.append(
             f"| {name} | {gap.mean:+.3f} | {gap.low:+.3f} to {gap.high:+.3f} | {verdict} |"
         )
-    lines += ["", "One try a query, without workflows:", "", "| router | AIQ | best score | USD |",
+    lines += ["", f"One try a query, without workflows, of {found.queries} queries:", "",
+              "| router | AIQ | best score | USD |",
               "|---|---|---|---|"]  # fmt: skip
     for name, area in found.query_aiq.items():
         cost, score = found.query_points[name]
@@ -65,15 +68,19 @@ def table_lines(rows: Sequence[Row]) -> list[str]:
     """The rows as a Markdown table."""
     lines = [
         "| router | reward | success | cost, USD | per success | latency, s | p95 | decisions "
-        "| gap to oracle | AIQ | Pareto |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| late | gap to oracle | AIQ | Pareto |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         area = "" if row.aiq is None else f"{row.aiq:.3f}"
+        reward = f"{row.reward:.3f} ({row.reward_low:.3f} to {row.reward_high:.3f})"
+        low, high = 100 * row.success_low, 100 * row.success_high
+        success = f"{100 * row.success:.1f} % ({low:.1f} to {high:.1f})"
         lines.append(
-            f"| {row.name} | {row.reward:.3f} | {100 * row.success:.1f} % | {row.cost:.6f} "
+            f"| {row.name} | {reward} | {success} | {row.cost:.6f} "
             f"| {row.cost_per_success:.6f} | {row.latency:.2f} | {row.latency_p95:.2f} "
-            f"| {row.tries:.2f} | {row.gap_to_oracle:.3f} | {area} | {'x' if row.pareto else ''} |"
+            f"| {row.tries:.2f} | {row.late} | {row.gap_to_oracle:.3f} | {area} "
+            f"| {'x' if row.pareto else ''} |"
         )
     return lines
 

@@ -74,12 +74,15 @@ def _routed(phase2: Mapping[str, Any]) -> str:
     found = phase2.get("evaluation")
     if not found:
         return ""
-    rewards = {row["name"]: row["reward"] for row in found["rows"]}
+    rows = {row["name"]: row for row in found["rows"]}
+    mine, reward = rows["PPO"], f"{rows['PPO']['reward']:.2f}"
+    if "workflows" in mine:  # results of older versions do not tell
+        ends = f"{mine['reward_low']:.2f} to {mine['reward_high']:.2f}"
+        reward += f" a workflow (95 % interval {ends}, {mine['workflows']} judged)"
     gap = found["differences"]["greedy utility"]
     told = "better than" if gap["low"] > 0 else "worse than" if gap["high"] < 0 else "a tie with"
     return (
-        f"Routing earns {rewards['PPO']:.2f} a workflow: {told} the greedy router's "
-        f"{rewards['greedy utility']:.2f}"
+        f"Routing earns {reward}: {told} the greedy router's {rows['greedy utility']['reward']:.2f}"
     )
 
 

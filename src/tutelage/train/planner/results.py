@@ -78,7 +78,7 @@ def evaluate(
             for name, found in scores.items()
             if name != PLANNER
         },
-        "worker_accuracy": worker_accuracy(planned, test),
+        **worker_accuracy(planned, test),
         **more,
     }, planned
 
@@ -95,9 +95,9 @@ def _shapes(scores: PlanScores) -> dict[str, int]:
     return {shape: scores.shapes.count(shape) for shape in sorted(set(scores.shapes))}
 
 
-def worker_accuracy(planned: Sequence[Planned], gold: Sequence[Workflow]) -> float | None:
-    """Share of nodes with the expert's worker, over the plans with the expert's tools in order;
-    None where no worker is known.
+def worker_accuracy(planned: Sequence[Planned], gold: Sequence[Workflow]) -> dict[str, Any]:
+    """Share of nodes with the expert's worker, over the plans with the expert's tools in order,
+    and how many these are; None where no worker is known.
     """
     right = count = 0
     for plan, wanted in zip(planned, gold, strict=True):
@@ -108,7 +108,7 @@ def worker_accuracy(planned: Sequence[Planned], gold: Sequence[Workflow]) -> flo
         named = [w if isinstance(w, str) else f"worker {w}" for w in wanted.workers]
         right += sum(a == b for a, b in zip(plan.workers, named, strict=True))
         count += len(named)
-    return right / count if count else None
+    return {"worker_accuracy": right / count if count else None, "worker_accuracy_nodes": count}
 
 
 def prediction_rows(

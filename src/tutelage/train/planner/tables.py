@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tutelage.orchestration.judged import workflow_words
+
 SCORES: Mapping[str, str] = {
     "node_f1": "node F1",
     "node_f1_micro": "micro",
@@ -97,6 +99,7 @@ ROUTING: Mapping[str, str] = {
     "latency": "seconds",
     "reward": "reward",
     "tries": "tries",
+    "late": "late",
     "pareto": "Pareto",
 }
 
@@ -107,7 +110,7 @@ def routing_table(phase2: Mapping[str, Any]) -> Table | None:
     if not rows:
         return None
     keys = [key for key in ROUTING if key in rows[0]]
-    lead = "Test workflows, run once; phase2.md has every column, intervals and plots."
+    lead = f"{workflow_words(rows)} phase2.md has every column, intervals and plots."
     shown = tuple(tuple(_cell(row.get(key)) for key in keys) for row in rows)
     return Table("Routing", lead, tuple(ROUTING[key] for key in keys), shown)
 

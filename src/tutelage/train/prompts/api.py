@@ -174,8 +174,7 @@ class Reported:
     def round(self, found: Round) -> None:
         """One step; its reward is that of the prompt that the round began with."""
         values = {"rollouts": float(found.spent.rollouts), "dollars": found.spent.dollars}
-        if found.rewards:
-            values["reward/mean"] = sum(found.rewards) / len(found.rewards)
+        values |= found.metrics()
         self._progress.step(found.number, values)
         for callback in self._callbacks:
             callback.on_round_end(found)

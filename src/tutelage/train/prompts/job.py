@@ -308,16 +308,14 @@ class _Recorder:
 
     def round(self, found: Round) -> None:
         """One line of metrics, and the best prompt so far."""
-        rewards = found.rewards
         line: dict[str, Any] = {
             "phase": "search",
             "step": found.number,
             "candidates": len(found.standings),
             "leader": found.leader,
             **found.spent.to_dict(),
+            **found.metrics(),
         }
-        if rewards:
-            line["reward/mean"] = sum(rewards) / len(rewards)
         record.add_round(self._folder, line)
         record.write_best(self._folder, found.best)
         self._inner.round(found)
