@@ -52,7 +52,7 @@ def build(files: Sequence[str | Path], out: str | Path) -> int:
         except ConfigError as error:
             raise ConfigError(
                 f"{str(out)!r} is there already and is no search index, so it is not replaced; "
-                "give another --output"
+                "give another --out"
             ) from error
     aside = out.with_name(f".{out.name}.{os.getpid()}")
     try:
