@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutelage.rewards import resolve_reward
+from tutelage.rewards import builtin, resolve_reward
 from tutelage.rewards.answers import find_number, read_number, stated_answer
 from tutelage.rewards.builtin import (
     exact_number,
-    exact_text,
     math_reward_string_equal,
     numeric_partial_credit,
 )
@@ -154,7 +153,7 @@ def test_exact_number(prediction: str, answer: object, expected: float) -> None:
     "reward",
     [
         exact_number,
-        exact_text,
+        lambda p, a: builtin.exact_text(p, a),
         math_reward_string_equal,
         lambda p, a: numeric_partial_credit(p, a)["reward"],
     ],
@@ -213,7 +212,7 @@ def test_partial_credit_lies_in_its_range_and_falls_with_the_error(truth: int, o
     ],
 )
 def test_string_equality(prediction: str, answer: str, expected: float) -> None:
-    assert exact_text(prediction, answer) == expected
+    assert builtin.exact_text(prediction, answer) == expected
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tutelage.errors import RewardError
-from tutelage.rewards import RewardOptions, check, compute_reward, resolve_reward
+from tutelage.rewards import RewardOptions, check, code_tests, compute_reward, resolve_reward
 from tutelage.rewards.code import find_code
-from tutelage.rewards.code_tests import answer_tests, read_tests
+from tutelage.rewards.code_tests import read_tests
 from tutelage.tools.sandbox import Execution, Sandbox, tier_problems
 from tutelage.types import Attempt, Reward, RolloutStatus, Task
 
@@ -280,4 +280,4 @@ def test_a_row_needs_tests_or_an_answer() -> None:
         check(resolve_reward("code_reward"), [Task("t", {"question": "q", "solution": "x"})])
     for answer in (None, {"inputs": ["1"], "outputs": []}, {"inputs": "1", "outputs": "2"}):
         with pytest.raises(RewardError):
-            answer_tests(answer)
+            code_tests.answer_tests(answer)

@@ -87,6 +87,32 @@ def test_what_is_reported_of_a_step() -> None:
     assert told["rollout/tokens"] == tokens / 4
 
 
+def test_a_part_says_of_how_many_rollouts_it_is() -> None:
+    """A rollout that failed counts in the mean reward and has no parts."""
+    from dataclasses import replace
+
+    from tutelage.types import Reward
+
+    rng = random.Random(0)
+    made = [
+        rollout(name, "g", turns(rng, 1), 0.0, **more)
+        for name, more in (
+            ("a", {}),
+            ("b", {}),
+            ("c", {"cause": FailureCause.TIMEOUT}),
+            ("d", {"cause": FailureCause.TIMEOUT}),
+        )
+    ]
+    right = Reward(1.0, {"right": 1.0, "mean": 0.25})
+    judged = [replace(one, attempts=(replace(one.last, reward=right),)) for one in made[:2]]
+    whole = rollout_metrics(judged)
+    assert (whole["reward/right"], whole["rollout/judged"]) == (1.0, 2)
+    assert "rollout/with_right" not in whole
+    some = rollout_metrics([*judged, *made[2:]])
+    assert (some["reward/mean"], some["rollout/judged"]) == (0.5, 4)
+    assert (some["reward/right"], some["rollout/with_right"]) == (1.0, 2)
+
+
 def test_tool_use_is_reported_by_name() -> None:
     from dataclasses import replace
 

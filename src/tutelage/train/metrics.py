@@ -24,12 +24,24 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "rollout/truncated": sum(r.last.stop in ("token_budget", "context") for r in rollouts)
         / total,
     }  # fmt: skip
+    # A part that has the name of a sum, such as `mean`, does not stand in its place.
+    return out | {**_part_metrics(rollouts), **out} | _tool_metrics(rollouts)
+
+
+def _part_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """The mean of each named part, over the rollouts that have it; `rollout/with_<part>` says how
+    many these are where that is not every rollout that was judged: a failed one has no parts."""
+    judged = [rollout.reward for rollout in rollouts if rollout.reward is not None]
     parts: dict[str, list[float]] = {}
-    for rollout in rollouts:
-        for name, value in (rollout.reward.parts if rollout.reward is not None else {}).items():
+    for reward in judged:
+        for name, value in reward.parts.items():
             parts.setdefault(name, []).append(value)
-    out |= {f"reward/{n}": sum(v) / len(v) for n, v in sorted(parts.items())}
-    return out | _tool_metrics(rollouts)
+    out: dict[str, float] = {}
+    for name, values in sorted(parts.items()):
+        out[f"reward/{name}"] = sum(values) / len(values)
+        if len(values) < len(judged):
+            out[f"rollout/with_{name}"] = len(values)
+    return out
 
 
 def _reward_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:

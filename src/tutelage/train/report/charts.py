@@ -313,11 +313,13 @@ def _tool_errors_chart(source: Source) -> Chart | None:
 
 def _part_charts(source: Source) -> list[Chart]:
     charts: list[Chart] = []
-    totals = {f"reward/{name}" for name in ("mean", "std", "min", "max")}
+    totals = {f"reward/{name}" for name in ("mean", "std", "min", "max", "baseline")}
     for name in source.metric_names("rl"):
         if name.startswith("reward/") and name not in totals:
             title = f"Reward part {cut(name.removeprefix('reward/'), 40)}"
-            note = "One named part of the reward, mean over the step."
+            note = "One named part of the reward, mean over the step"
+            few = f"rollout/with_{name.removeprefix('reward/')}" in source.metric_names("rl")
+            note += "'s rollouts that have it; those that failed have none." if few else "."
             chart = _diagnostic_chart(source, _Diagnostic(title, note, name))
             charts += [] if chart is None else [chart]
     return charts
