@@ -618,9 +618,11 @@ async def test_retries_wait_longer_each_time_and_not_all_alike(
     gateway: Gateway, codec: Codec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    sleep = asyncio.sleep
+    sleep, here = asyncio.sleep, asyncio.get_running_loop()
 
     async def note(seconds: float, result: Any = None) -> Any:
+        if asyncio.get_running_loop() is not here:  # the gateway's own, which ticks as it likes
+            return await sleep(seconds, result)
         if seconds > 0:
             waits.append(seconds)
         return await sleep(0, result)
