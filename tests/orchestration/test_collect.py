@@ -10,8 +10,7 @@ import pytest
 from executing import DIAMOND, ScriptedPool, failed, plan_of, right, run_plan, wrong
 
 from tutelage.errors import ConfigError, DataError
-from tutelage.orchestration import Node, Plan
-from tutelage.orchestration.audit import judged_of, results_of
+from tutelage.orchestration import Node, Plan, audit
 from tutelage.orchestration.collect import (
     WRONG_PLAN,
     Assignment,
@@ -161,13 +160,13 @@ def test_what_a_server_lost_is_no_failure_and_too_much_of_it_leaves_no_rate(
     assert few.success_rate == 1.0
     assert (few.judged, few.lost, few.reason) == (198, {"network": 2}, "scripted")
     assert [row["reason"] for row in rows if not row["success"]] == ["unserved"] * 2
-    assert len(results_of(judged_of(rows))) == 198
+    assert len(audit.results_of(audit.judged_of(rows))) == 198
     many, rows = served("unavailable", 20, tmp_path / "many")
     assert many.success_rate is None
     assert many.interval is None
     assert (many.succeeded, many.judged, many.lost) == (190, 190, {"unavailable": 10})
     with pytest.raises(DataError, match="only 190 of 200 executions were judged"):
-        judged_of(rows)
+        audit.judged_of(rows)
 
 
 def test_timeouts_count_as_failures_and_are_named(tmp_path: Path) -> None:

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tutelage.algorithms.prompt import Limits, Screen, Settings, Splits, optimise
-from tutelage.algorithms.prompt.budget import Budget, Worst
+from tutelage.algorithms.prompt.budget import Budget, Limits, Worst
 from tutelage.algorithms.prompt.contract import Components, Episode
 from tutelage.algorithms.prompt.evaluator import Evaluator, Item, Score
 from tutelage.algorithms.prompt.gate import judge, sealed_test
 from tutelage.algorithms.prompt.journal import Journal
-from tutelage.algorithms.prompt.watch import Nobody, Round
-from tutelage.cli.prompt_view import round_lines
 from tutelage.errors import EngineError
 from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Mode, Task
@@ -64,31 +61,3 @@ def test_a_test_of_which_too_much_was_lost_is_played_again(tmp_path: Path) -> No
         asyncio.run(opened())
     down = False
     assert asyncio.run(opened()) == 60
-
-
-class _Rounds(Nobody):
-    def __init__(self) -> None:
-        self.found: list[Round] = []
-
-    def round(self, found: Round) -> None:
-        self.found.append(found)
-
-
-def test_a_rounds_average_leaves_out_what_was_lost() -> None:
-    """One validation rollout of eight is lost; the other seven earn full marks."""
-
-    async def play(components: Components, task: Task, sample: int) -> Episode:
-        return LOST if task.id == "t3" else Episode(1.0, exact=True)
-
-    seen = _Rounds()
-    splits = Splits(train=TASKS[8:20], val=TASKS[:8], test=TASKS[20:])
-    settings = Settings("f", Limits(rollouts=200))
-    bank = ("Be brief.", "Be kind.", "Be slow.", "Be quick.")
-    asyncio.run(optimise(Screen(bank=bank), {"prompt": "a"}, splits, play, settings, observer=seen))
-    told = next(found for found in seen.found if found.split == "val")
-    assert set(told.rewards) == {1.0}
-    assert (len(told.rewards), told.lost, told.average) == (7, 1, None)
-    assert told.metrics() == {"rollout/number": 8, "rollout/judged": 7}
-    lines = "\n".join(round_lines(told, 120))
-    assert "Tasks: 8 validation tasks" in lines
-    assert "Average: 7 of 8 judged, the others lost to infrastructure" in lines

@@ -30,6 +30,8 @@ from tutelage.algorithms.prompt import (
     optimise,
     save,
 )
+from tutelage.algorithms.prompt.watch import Nobody, Round
+from tutelage.cli.prompt_view import round_lines
 from tutelage.errors import ConfigError, EngineError, RemoteError, RunError
 from tutelage.types import Message, Task
 
@@ -274,3 +276,31 @@ async def test_two_components_are_both_edited_and_merged() -> None:
     merges = [e for e in result.lineage if e.operation == "merge"]
     assert merges
     assert all(len(e.parents) == 2 for e in merges)
+
+
+class _Rounds(Nobody):
+    def __init__(self) -> None:
+        self.found: list[Round] = []
+
+    def round(self, found: Round) -> None:
+        self.found.append(found)
+
+
+async def test_a_rounds_average_leaves_out_what_was_lost() -> None:
+    """One of twelve validation rollouts is lost; the others earn full marks."""
+    gone = DATA.val[3].id
+
+    async def play(components: Components, task: Task, sample: int) -> Episode:
+        if task.id == gone:
+            raise EngineError("the server is away")
+        return Episode(1.0, exact=True)
+
+    seen = _Rounds()
+    await optimise(Screen(bank=BANK), SEED, DATA, play, SETTINGS, observer=seen)
+    told = next(found for found in seen.found if found.split == "val")
+    assert set(told.rewards) == {1.0}
+    lines = "\n".join(round_lines(told, 120))
+    assert "Tasks: 12 validation tasks" in lines
+    assert "Average: 11 of 12 judged, the others lost to infrastructure" in lines
+    assert told.average is None
+    assert told.metrics() == {"rollout/number": 12, "rollout/judged": 11}
