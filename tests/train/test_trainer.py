@@ -444,7 +444,7 @@ def test_one_rollouts_failures_do_not_stop_the_run(tmp_path: Path, one_thread: N
 
     result = trainer(tmp_path, 3).fit(odd)
     assert result.status == "finished"
-    assert set(result.failures) <= {"agent_error", "reward_error"}
+    assert set(result.failures) <= {"agent_error", "answer_error"}
 
 
 def test_greedy_evaluation_is_greedy_whatever_the_agent_asks_for(
