@@ -112,6 +112,8 @@ class RemoteError(EngineError):
         self.status = status
         self.retry_after: float | None = None
         """Seconds that the server asks to wait, where it said so."""
+        self.final = False
+        """Whether asking again was tried, or the server said that it is pointless."""
 
 
 class UnreachableError(EngineError):

@@ -39,7 +39,10 @@ def refused(command: Command, arguments: list[str], *told: str) -> str:
         ([GOOD[0], '{"questoin": "x"}'], "did you mean 'question'?"),
         ([GOOD[0], '{"question": ""}'], "tasks.jsonl:2: field 'question' is empty"),
         ([GOOD[0], '{"question": "x", "answer": NaN}'], "tasks.jsonl:2: field 'answer' is nan"),
-        ([GOOD[0], GOOD[0]], "tasks.jsonl:2: id 'q0' is already that of tasks.jsonl:1"),
+        (
+            [GOOD[0], GOOD[1].replace("q1", "q0")],
+            "tasks.jsonl:2: id 'q0' is already that of tasks.jsonl:1",
+        ),
         ([], "'tasks.jsonl' has no rows"),
     ],
 )

@@ -34,7 +34,7 @@ def test_the_run_moves_the_weights_and_measures_all(first: dict[str, Any]) -> No
     assert len(steps) == 4
     assert all(line["grad_norm"] > 0 for line in steps)
     assert all(line["max_dlogp"] < 1e-4 for line in steps)
-    assert any("val/success_sampled" in line for line in steps)
+    assert any("val/reward_sampled" in line for line in steps)
     assert any(line["grad_norm"] > 0 for line in first["metrics"] if line["phase"] == "control")
     labels = {r["label"] for r in first["rollouts"].values()}
     assert {"before/sampled", "after/greedy", "after/no_tools", "control/sampled"} <= labels

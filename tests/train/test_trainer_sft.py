@@ -28,7 +28,8 @@ SHOWN = [{"question": f"Say {letter}", "answer": "yes"} for letter in "abcdefgh"
 async def says(task: dict[str, Any], llm: LLM) -> dict[str, float]:
     """One call; the reward is whether it says yes."""
     said = (await llm.chat(task["question"], max_tokens=4)).reply.content
-    return {"reward": float((said or "").strip() == task["answer"]), "exact": 0.0}
+    right = float((said or "").strip() == task["answer"])
+    return {"reward": right, "exact": right}
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ async def test_the_agent_plays_the_test_before_and_after(
     with open_store(result.folder / "store.db", create=False) as store:
         played = list(store.rollouts("run", mode=Mode.TEST, label="after/greedy"))
         assert store.count("run") == store.count("run", mode=Mode.TEST) == 4 * len(TESTS)
-    assert [r.reward.parts["exact"] for r in played if r.reward is not None] == [0.0] * 3
+    assert [r.reward.parts["exact"] for r in played if r.reward is not None] == [1.0] * 3
 
 
 def test_a_finished_run_is_not_trained_again_and_another_is_refused(

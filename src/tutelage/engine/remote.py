@@ -245,7 +245,10 @@ class RemoteChatClient:
                 if response.status_code < 400:
                     return _object(response, self._url)
                 if last or response.status_code not in _AGAIN or _never(response):
-                    raise _refusal(response, self._url)
+                    refused = _refusal(response, self._url)
+                    if isinstance(refused, RemoteError):
+                        refused.final = attempt > 0 or _never(response)
+                    raise refused
                 wait = _retry_after(response)
             if wait is None:
                 jitter = 0.5 + seeds.child("retry", attempt).python().random()

@@ -76,7 +76,8 @@ def described(error: BaseException) -> ApiError:
         return ApiError(400, str(error), param="messages", code="context_length_exceeded")
     # Its server was asked again already: a client that did so too would multiply the waiting.
     if isinstance(error, RemoteError):
-        return ApiError(error.status, str(error), code="upstream_error", headers=NO_RETRY)
+        headers = NO_RETRY if error.final else {}
+        return ApiError(error.status, str(error), code="upstream_error", headers=headers)
     if isinstance(error, UnreachableError):
         return ApiError(502, str(error), code="upstream_error", headers=NO_RETRY)
     if isinstance(error, EngineError):
