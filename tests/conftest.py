@@ -7,9 +7,11 @@ unless `TUTELAGE_TEST_FULL` is set, as `make test-full` does.
 from __future__ import annotations
 
 import functools
+import gc
 import os
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +20,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Torch keeps the last thousand kernels that it compiled: 300 MB in a process that trains much.
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+# Each thread that frees memory otherwise keeps it for itself; xdist's workers read this.
+os.environ.setdefault("MALLOC_ARENA_MAX", "2")
 # Which runs were begun here is noted outside of their folders.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="tutelage-test-state-")
 # pytest-xdist sets the width of its terminal; what is tested is what a pipe gets.
@@ -31,6 +35,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("full"):
             item.add_marker(pytest.mark.skip(reason="long: set TUTELAGE_TEST_FULL=1"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def give_memory_back() -> Iterator[None]:
+    """After each file what it freed goes back: a worker lives through a hundred files."""
+    yield
+    if "torch" in sys.modules:
+        from tutelage.train.machine import trim_memory
+
+        gc.collect()
+        trim_memory()
 
 
 @pytest.fixture(scope="session")

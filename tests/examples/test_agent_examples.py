@@ -56,9 +56,8 @@ def run(words: list[str], folder: Path) -> None:
     assert done.returncode == 0, (words, done.stderr)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.full) if n != "code" else n for n in REWARDS]
-)
+@pytest.mark.full  # test_own_tasks.py has the shortest README
+@pytest.mark.parametrize("name", REWARDS)
 def test_the_commands_of_the_readme_work_one_after_another(name: str, tmp_path: Path) -> None:
     for words in map(shortened, commands(name)):
         run(words, tmp_path)

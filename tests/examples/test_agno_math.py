@@ -331,6 +331,7 @@ def test_the_documents_command_finds_a_better_prompt(
     assert {"exact"} <= {*tested[0]["parts"]}
 
 
+@pytest.mark.full
 def test_a_collector_that_is_down_is_one_warning(place: Path, simulator: SimpleNamespace) -> None:
     write_env(place, **simulator.env)
     flags = ["--iterations", "1", "--train-size", "2", "--val-size", "2", "--test-size", "4"]
@@ -509,23 +510,27 @@ def test_sft_and_rl_train_the_same_policy_and_compare_sets_them_side_by_side(
     assert [run["run"]["algorithm"] for run in told["runs"]] == ["sft", "grpo"]
 
 
-def test_sft_and_rl_train_the_users_own_model(
-    base: Path, here: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+@pytest.mark.full
+@pytest.mark.parametrize("algorithm", ["sft", "rl"])
+def test_the_users_own_model_is_trained(
+    base: Path, here: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any, algorithm: str
 ) -> None:
     """A Hugging Face folder that this example did not make, and leaves as it is."""
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    own = base.with_name("own-model")
+    own = base.with_name(f"own-model-{algorithm}")
     shutil.copytree(base, own, ignore=shutil.ignore_patterns("cold_start.json"))
     before = {path.name: path.read_bytes() for path in own.iterdir()}
-    for algorithm in ("sft", "rl"):
-        flags = ["--algorithm", algorithm, "--iterations", "2", *TINY, "--model", str(own)]
-        assert here([*flags, "--output", f"runs/own-{algorithm}"]) == 0
-        assert "Iterations: 2 of 2\n" in capsys.readouterr().out
-        run = Path(f"runs/own-{algorithm}")
-        assert json.loads((run / "config.json").read_text())["config"]["model"]["path"] == str(own)
-        trained = (run / "policy" / "model.safetensors").read_bytes()
-        # A policy that knows nothing earns nothing, so rl alone has nothing to move it by.
-        assert algorithm == "rl" or trained != before["model.safetensors"]
+    flags = ["--algorithm", algorithm, "--iterations", "1", *TINY, "--model", str(own)]
+    assert here([*flags, "--output", f"runs/own-{algorithm}"]) == 0
+    assert "Iterations: 1 of 1\n" in capsys.readouterr().out
+    run = Path(f"runs/own-{algorithm}")
+    assert json.loads((run / "config.json").read_text())["config"]["model"]["path"] == str(own)
+    trained = (run / "policy" / "model.safetensors").read_bytes()
+    # A policy that knows nothing earns nothing, so rl alone has nothing to move it by.
+    assert algorithm == "rl" or trained != before["model.safetensors"]
     assert {path.name: path.read_bytes() for path in own.iterdir()} == before
+
+
+def test_a_model_and_a_base_are_not_both_given(here: Any) -> None:
     with pytest.raises(SystemExit):
-        here(["--model", str(own), "--base", "runs/base"])
+        here(["--model", "runs/own-model", "--base", "runs/base"])

@@ -219,6 +219,7 @@ def test_the_command_says_how_to_get_the_data(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 def test_the_command_of_the_readme_trains_on_a_folder_of_the_format(
     one_thread: None, tmp_path: Path
 ) -> None:

@@ -96,6 +96,7 @@ def test_the_parts_of_the_documents_helpers(grader: Any) -> None:
     assert {*problems[0].fields} == {*grader.MathProblem.__annotations__} == FIELDS
 
 
+@pytest.mark.full
 def test_the_command_of_the_readme_trains_through_the_mcp_server(
     one_thread: None, tmp_path: Path
 ) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 HERE = Path(__file__).parents[2] / "examples" / "orchestration"
@@ -22,6 +23,7 @@ def script(*args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.full
 def test_phase_2_as_written_and_carrying_phase_1_along(tmp_path: Path) -> None:
     first = {"epoch": 1, "model_state_dict": {}, "optimizer_state_dict": {}, "val_loss": 1.0}
     torch.save(first, tmp_path / "phase1_best.pth")

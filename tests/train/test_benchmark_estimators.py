@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_script_trains_and_writes_its_table(
-    one_thread: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def script(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.delitem(sys.modules, "benchmarks", raising=False)
-    from benchmarks.estimators import run as script
+    from benchmarks.estimators import run
 
+    return run
+
+
+def test_no_method_sets_a_key_for_nothing(script: Any) -> None:
     from tutelage.config import resolve
 
     from .samples import LAPTOP
@@ -25,6 +29,12 @@ def test_the_script_trains_and_writes_its_table(
         overrides = [f"{k}={v}" for k, v in (script.SHARED | keys).items()]
         resolved = resolve("math", ["model.path=m", "steps=20", *overrides], machine=LAPTOP)
         assert set(resolved.unused) <= {"critic.optim.lr"}, f"{name} sets keys for nothing"
+
+
+@pytest.mark.full
+def test_the_script_trains_and_writes_its_table(
+    script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(script.SHARED, "data.train_batch_size", 2)
     monkeypatch.setitem(script.SHARED, "actor.ppo_mini_batch_size", 8)
     small = {

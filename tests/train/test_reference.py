@@ -61,7 +61,11 @@ def gradient(policy: Any, learner: Learner, seed: int) -> tuple[list[Tensor], Ma
 
 @pytest.mark.parametrize(
     ("layout", "kind"),
-    [*(("qwen2", k + plus) for k in KINDS for plus in ("", "+")), ("gpt2", "k3"), ("gpt2", "full")],
+    [
+        *(("qwen2", k + plus) for k in KINDS for plus in ("", "+")),
+        ("gpt2", "k3"),
+        pytest.param("gpt2", "full", marks=pytest.mark.full),
+    ],
 )
 def test_the_loss_gets_the_formulas_gradient(fresh: Fresh, layout: str, kind: str) -> None:
     """The difference that the term makes to the gradient, against the formula token by token."""

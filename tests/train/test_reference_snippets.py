@@ -131,6 +131,7 @@ def write_math(folder: Path) -> None:
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
 
 
+@pytest.mark.full
 async def test_the_math_example(small: list[Any]) -> None:
     """Section 2: the decorator, a dataset from JSONL, three epochs."""
     write_math(Path("data/math"))
