@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -26,6 +27,13 @@ os.environ.setdefault("MALLOC_ARENA_MAX", "2")
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="tutelage-test-state-")
 # pytest-xdist sets the width of its terminal; what is tested is what a pipe gets.
 os.environ.pop("COLUMNS", None)
+
+
+def pytest_configure() -> None:
+    """Programs that a test starts hear SIGHUP, also where these tests run under nohup: what is
+    ignored is inherited, what has a handler is not."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
