@@ -45,6 +45,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="long: set TUTELAGE_TEST_FULL=1"))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Whole files to a worker; all of tests/system to one, which alone makes what they share."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Spread(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            system = nodeid.startswith("tests/system/")
+            return "tests/system" if system else super()._split_scope(nodeid)
+
+    return Spread(config, log)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def give_memory_back() -> Iterator[None]:
     """After each file what it freed goes back: a worker lives through a hundred files."""

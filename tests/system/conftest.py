@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.system)
             item.add_marker(pytest.mark.timeout(900))
+
+
+@pytest.fixture(scope="package", autouse=True)
+def forks() -> Iterator[None]:
+    """The server that processes are forked from ends with the last of these tests: it is large."""
+    yield
+    forkserver._forkserver._stop()  # pyright: ignore
 
 
 @pytest.fixture
