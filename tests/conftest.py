@@ -64,6 +64,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def give_memory_back() -> Iterator[None]:
     """After each file what it freed goes back: a worker lives through a hundred files."""
     yield
+    if "tutelage.rewards.worker" in sys.modules:
+        # What judges answers waits for more of them, with all that a reward's file imports.
+        sys.modules["tutelage.rewards.worker"]._POOL.close()
     if "torch" in sys.modules:
         from tutelage.train.machine import trim_memory
 
