@@ -17,14 +17,17 @@ import itertools
 import os
 import signal
 
+from tutelage import reward
+
 calls = itertools.count(1)
 
 
+@reward(isolation="none")
 def vary(prediction, trajectory):
     """Differs within a group whatever the policy says, so that even an untrained one is updated.
 
-    With `KILL_AT` in the environment the call of that number kills the process: a kill at an
-    exactly known moment.
+    With `KILL_AT` in the environment the call of that number kills the process, which is the
+    run's own: a kill at an exactly known moment.
     """
     if next(calls) == int(os.environ.get("KILL_AT", "0")):
         os.kill(os.getpid(), signal.SIGKILL)
