@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -29,9 +30,18 @@ os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="tutelage-test-state-")
 os.environ.pop("COLUMNS", None)
 
 
-def pytest_configure() -> None:
-    """Programs that a test starts hear SIGHUP, also where these tests run under nohup: what is
-    ignored is inherited, what has a handler is not."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Property tests draw the same examples each time, and no clock judges them, unless other
+    examples are asked for. Programs that a test starts hear SIGHUP, also where these tests run
+    under nohup: what is ignored is inherited, what has a handler is not."""
+    others = os.environ.get("TUTELAGE_TEST_FULL") or config.getoption("--hypothesis-seed", None)
+    hypothesis.settings.register_profile(
+        "repeatable",
+        deadline=None,
+        derandomize=not others,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+    hypothesis.settings.load_profile("repeatable")
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
 
