@@ -5,8 +5,9 @@
 
 All runs begin with the same policy (a cold start that mostly guesses), play the same embedded tasks
 with their tools, and differ in the estimator, in the loss and in the seed alone, but for what
-belongs to a method: its own clip range, and a critic with its learning rate. Success is that of
-sampled episodes on test tasks that no training saw, before and after.
+belongs to a method: a loss's own clip range and average, which it takes by itself, and a critic
+with its learning rate. Success is that of sampled episodes on test tasks that no training saw,
+before and after.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from typing import Any
 from benchmarks.measure import results, table
 
 from tutelage.config import resolve
+from tutelage.evaluate.measured import Measured, read
 from tutelage.evaluate.statistics import wilson
 from tutelage.train import jobs
 from tutelage.train.folder import RunFolder, create
-from tutelage.train.machine import facts
+from tutelage.train.machine import built, facts
 from tutelage.train.progress import Silent
 
 METHODS: dict[str, dict[str, object]] = {
@@ -42,13 +44,14 @@ METHODS: dict[str, dict[str, object]] = {
     "REINFORCE++": {"algorithm.adv_estimator": "reinforce_plus_plus"},
     "REINFORCE++-baseline": {"algorithm.adv_estimator": "reinforce_plus_plus_baseline"},
     "ReMax": {"algorithm.adv_estimator": "remax"},
-    "GRPO, GSPO loss": {
-        "actor.policy_loss.loss_mode": "gspo",
-        "actor.loss_agg_mode": "seq-mean-token-mean",
-    },
+    "RAFT": {"algorithm.adv_estimator": "raft"},
+    "Best-of-N": {"algorithm.adv_estimator": "best_of_n"},
+    "GRPO, GSPO loss": {"actor.policy_loss.loss_mode": "gspo"},
     "GRPO, CISPO loss": {"actor.policy_loss.loss_mode": "cispo"},
     "GRPO, SAPO loss": {"actor.policy_loss.loss_mode": "sapo"},
 }
+
+WHEN = ("before", "after")
 
 SHARED: dict[str, object] = {
     "data.train_batch_size": 16,
@@ -80,7 +83,8 @@ def train(out: Path, keys: Mapping[str, object]) -> tuple[RunFolder, dict[str, A
     """One run of the embedded job."""
     overrides = [f"{key}={value}" for key, value in keys.items()]
     folder = create(out)
-    return folder, jobs.train(resolve("math", overrides, machine=facts()), folder, Silent())
+    resolved = resolve("math", overrides, machine=facts(), built=built())
+    return folder, jobs.train(resolved, folder, Silent())
 
 
 def cold_start(root: Path, settings: Settings) -> Path:
@@ -109,30 +113,46 @@ def measure(
                 "trainer.val_tasks": settings.test_tasks,
                 "seed": 100 + seed,
             }  # fmt: skip
-            begun = time.perf_counter()
+            begun = time.process_time()
             folder, result = train(root / f"{number}-{seed}", keys)
             rewards = [x["reward/mean"] for x in folder.read_metrics() if x["phase"] == "rl"]
             found[name].append(
                 {
-                    "before": result["success_before_sampled"],
-                    "after": result["success_after_sampled"],
+                    **sampled(result, "before"),
+                    **sampled(result, "after"),
                     "greedy": result["success_after_greedy"],
                     "reward": statistics.mean(rewards[-3:]),
-                    "seconds": time.perf_counter() - begun,
+                    "seconds": time.process_time() - begun,
                 }
             )
             print(name, seed, json.dumps(found[name][-1]), flush=True)
     return found
 
 
+def sampled(result: Mapping[str, Any], when: str) -> dict[str, Any]:
+    """Success when sampled, of how many judged rollouts, and of how many in all."""
+    told = read(result, f"{when}_sampled") or Measured()
+    if told.success is None or not told.judged:
+        raise ValueError(f"{when}: no success was measured; see the failures in {result!r}")
+    return {
+        when: told.success,
+        f"judged_{when}": told.judged,
+        f"rollouts_{when}": told.rollouts,
+    }
+
+
 def page(found: Mapping[str, list[dict[str, Any]]], settings: Settings) -> str:
     """The results as a table."""
 
     def pooled(runs: Sequence[Mapping[str, Any]], key: str) -> str:
-        total = settings.test_tasks * len(runs)
-        low, high = wilson(round(sum(r[key] for r in runs) * settings.test_tasks), total)
-        mean = sum(r[key] for r in runs) / len(runs)
-        return f"{100 * mean:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+        total = sum(r[f"judged_{key}"] for r in runs)
+        solved = round(sum(r[key] * r[f"judged_{key}"] for r in runs))
+        low, high = wilson(solved, total)
+        return f"{100 * solved / total:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
+
+    def judged(runs: Sequence[Mapping[str, Any]]) -> str:
+        both = [sum(r[f"{n}_{w}"] for r in runs for w in WHEN) for n in ("judged", "rollouts")]
+        return f"{both[0]} of {both[1]}"
 
     rows = [
         [
@@ -141,21 +161,23 @@ def page(found: Mapping[str, list[dict[str, Any]]], settings: Settings) -> str:
             pooled(runs, "after"),
             ", ".join(f"{100 * r['after']:.1f}" for r in runs),
             f"{100 * min(r['after'] - r['before'] for r in runs):+.1f}",
+            judged(runs),
             f"{statistics.mean(r['seconds'] for r in runs):.0f}",
         ]
         for name, runs in found.items()
     ]
-    head = ["method", "before", "after", "each seed", "least lift", "seconds a run"]
+    head = ["method", "before", "after", "each seed", "least lift", "judged", "CPU s a run"]
     return (
         f"{settings.steps} steps of 16 tasks with 8 rollouts each, {settings.seeds} seeds, "
         f"{settings.test_tasks} test tasks a seed, sampled at temperature 1. Rates are pooled over "
         "the seeds with Wilson's 95 % interval; the least lift is that of the worst seed, in "
-        "percentage points. All runs begin with the same cold-started policy. Seconds include the "
-        "measurements before and after, on a machine that others used at the same time.\n\n"
+        "percentage points. All runs begin with the same cold-started policy. Judged are the "
+        "rollouts of both measurements; CPU seconds, of the training process, include them.\n\n"
         f"{table(head, rows)}\n"
         "GAE trains its critic alone in the first two steps. ReMax plays one more, greedy rollout "
         "of each task. Learning rates were not tuned per method: 2e-4 for the policy, 1e-3 for the "
-        "critic.\n"
+        "critic.\n\n"
+        "Command: `python -m benchmarks.estimators.run`.\n"
     )
 
 
@@ -183,8 +205,7 @@ def main() -> None:
     text = page(found, settings)
     print(text)
     if given.results is not None:
-        title = "Ten estimators and losses on the embedded job"
-        results(given.results, title, text)
+        results(given.results, "Estimators and losses on the embedded job", text)
 
 
 if __name__ == "__main__":
