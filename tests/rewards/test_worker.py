@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tutelage.errors import AnswerError, GraderError, RewardError
+from tutelage import errors
 from tutelage.rewards import RewardFunction, compute_reward, resolve_reward, reward
 from tutelage.types import Attempt, Reward, RolloutStatus, Task
 
@@ -65,18 +66,18 @@ async def test_a_plain_reward_runs_in_another_process(score: RewardFunction) -> 
 async def test_one_that_hangs_is_ended_and_the_next_one_is_graded(
     how: str, score: RewardFunction
 ) -> None:
-    with pytest.raises(GraderError, match=r"on task 't1' had not answered after 1 seconds"):
+    with pytest.raises(errors.GraderError, match=r"on task 't1' had not answered after 1 seconds"):
         await asyncio.wait_for(graded(score, how, timeout=1.0), 60)
     assert (await graded(score, "x")).value == 0.5
 
 
 async def test_what_a_worker_raises_is_what_the_reward_raised(score: RewardFunction) -> None:
-    with pytest.raises(AnswerError, match="ValueError: invalid literal") as caught:
+    with pytest.raises(errors.AnswerError, match="ValueError: invalid literal") as caught:
         await graded(score, "raises")
     assert "return int(prediction)" in str(caught.value.__cause__)
-    with pytest.raises(RewardError, match="returned 'no number'"):
+    with pytest.raises(errors.RewardError, match="returned 'no number'"):
         await graded(score, "odd")
-    with pytest.raises(GraderError, match="ended twice, the last time with exit code 9"):
+    with pytest.raises(errors.GraderError, match="ended twice, the last time with exit code 9"):
         await graded(score, "dies")
 
 
@@ -90,12 +91,45 @@ async def test_one_that_cannot_leave_this_process_is_left_behind(tmp_path: Path)
         return 1.0
 
     for function in (closure, waits):
-        with pytest.raises(GraderError, match=r"had not answered after 0\.2 seconds"):
+        with pytest.raises(errors.GraderError, match=r"had not answered after 0\.2 seconds"):
             await asyncio.wait_for(graded(reward(function), timeout=0.2), 60)
     (tmp_path / "mine.py").write_text(SOURCE)
     kept = resolve_reward(f"{tmp_path / 'mine.py'}:with_context")
     assert (await graded(kept, context={"shop": lambda: None})).value == os.getpid()
     assert (await graded(kept)).value != os.getpid()
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_nobody_waits_for_ever_for_one_that_hangs(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the event loop's clock, which a test may turn: hours pass, and the rollout is given up."""
+    loop, begun, end = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    clock, later = loop.time, [0.0]
+    monkeypatch.setattr(loop, "time", lambda: clock() + later[0])
+
+    async def waits(prediction: str) -> float:
+        begun.set()
+        await asyncio.Event().wait()
+        return 1.0
+
+    def hangs(prediction: str) -> float:
+        loop.call_soon_threadsafe(begun.set)
+        end.wait()
+        return 1.0
+
+    work = asyncio.ensure_future(graded(reward(waits if kind == "async" else hangs)))
+    try:
+        await begun.wait()
+        for _ in range(24):
+            later[0] += 3600
+            await asyncio.sleep(0)
+        assert work.done(), "it is waited for after a day"
+        with pytest.raises(errors.RewardError, match="had not answered after 60 seconds"):
+            await work
+    finally:
+        end.set()
+        work.cancel()
 
 
 async def test_cancelling_ends_the_worker_at_once(score: RewardFunction) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from tutelage.cli.outcome import show_outcome
 from tutelage.config import resolve
 from tutelage.store import open_store
 from tutelage.tasks.arithmetic import make_tasks
@@ -57,6 +61,15 @@ def run(tmp_path: Path, *keys: str) -> tuple[RunFolder, dict[str, Any]]:
     return folder, result
 
 
+def under_the_table(folder: RunFolder, result: dict[str, Any]) -> list[str]:
+    """The shares that the command prints of the clean demonstrations."""
+    stream = io.StringIO()
+    show_outcome(Console(file=stream, width=120), folder, result)
+    said = "after the clean demonstrations alone"
+    told = [line for line in stream.getvalue().splitlines() if said in line]
+    return [share for line in told for share in re.findall(r"[\d.]+ %", line)]
+
+
 def test_skill_ends_the_clean_part_and_guessing_the_mixed_one(
     one_thread: None, tmp_path: Path, measured: dict[str, list[float]]
 ) -> None:
@@ -67,6 +80,7 @@ def test_skill_ends_the_clean_part_and_guessing_the_mixed_one(
     assert result["cold_start_steps"] == 4 + 2 + 2 * supervised.MIXED_EVERY
     assert result["mixed_steps"] == 2 * supervised.MIXED_EVERY
     # What stands under the table is of the table's tasks; what decided was of easier ones.
+    assert under_the_table(folder, result) == ["0.0 %"]
     with open_store(folder.store, create=False) as store:
         tasks = [
             sorted(r.task.id for r in store.rollouts(folder.name, label=label))

@@ -27,6 +27,12 @@ def coin(prediction, trajectory):
     """0 or 1, and different within a group whatever the policy says."""
     ids = [i for call in trajectory.calls for i in call.sampled.token_ids]
     return float(sum(ids) % 2)
+
+
+def thirds(prediction, trajectory):
+    """Graded, and nobody earns 1."""
+    ids = [i for call in trajectory.calls for i in call.sampled.token_ids]
+    return (sum(ids) % 3) / 3
 '''
 KEYS: dict[str, object] = {
     "trainer__control": "true",
@@ -113,6 +119,21 @@ def test_which_estimator_it_has(
     folder = run(source, tmp_path / "run", **keys)
     assert result(folder)["control_estimator"] == trained
     assert len(lines(folder, "control")) == 1
+
+
+def test_it_learns_where_the_best_rewards_are_below_one(source: Path, tmp_path: Path) -> None:
+    keys = {**KEYS, "trainer__test_freq": -1, "trainer__total_training_steps": 2}
+    keys["agent__reward_name"] = f"{source / 'rewards.py'}:thirds"
+    steps = lines(run(source, tmp_path / "run", **keys), "control")
+    assert any(line.get("grad_norm", 0) > 0 for line in steps), "it was never updated"
+
+
+def test_a_run_of_ones_own_is_not_doubled_by_one_unless_asked(source: Path, tmp_path: Path) -> None:
+    keys = {"trainer__control": None, "trainer__total_training_steps": 1}
+    folder = run(source, tmp_path / "run", **keys)
+    assert lines(folder, "control") == []
+    assert result(folder).get("success_control_sampled") is None
+    assert len(sampled(folder, "")) == 2 * 3
 
 
 class KillIn(Silent):
