@@ -473,6 +473,7 @@ def test_a_base_folder_of_the_users_is_left_alone(example: Any, place: Path) -> 
     assert found == dict.fromkeys(("model.safetensors", "config.json", "notes.md"), b"mine")
 
 
+@pytest.mark.full
 def test_sft_and_rl_train_the_same_policy_and_compare_sets_them_side_by_side(
     example: Any, base: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tutelage import errors
-from tutelage.rewards import RewardFunction, compute_reward, resolve_reward, reward
+from tutelage.rewards import RewardFunction, compute_reward, resolve_reward, reward, worker
 from tutelage.types import Attempt, Reward, RolloutStatus, Task
 
 SOURCE = """
@@ -139,3 +139,11 @@ async def test_cancelling_ends_the_worker_at_once(score: RewardFunction) -> None
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(work, 60)
     assert (await graded(score, "x")).value == 0.5
+
+
+async def test_while_one_worker_loads_the_reward_no_other_is_started(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(1.5)\n" + SOURCE)
+    slow = resolve_reward(f"{tmp_path / 'slow.py'}:score")
+    worker._POOL.close()
+    found = await asyncio.gather(*(graded(slow, str(i)) for i in range(8)))
+    assert len({one.parts["process"] for one in found}) == 1

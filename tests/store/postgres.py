@@ -48,7 +48,7 @@ class Server:
     def start(self) -> None:
         """Start the server and wait until it answers."""
         command = [str(self._programs / "postgres"), "-D", str(self._data), "-k", str(self.folder)]
-        command += ["-c", "listen_addresses=", "-c", "max_connections=50"]
+        command += ["-c", "listen_addresses=", "-c", "max_connections=50", "-c", "autovacuum=off"]
         self._process = subprocess.Popen(
             self._as_user(command),
             cwd=self.folder,

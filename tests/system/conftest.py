@@ -1,16 +1,21 @@
-"""The command, and the small material that runs are made of."""
+"""The command, and the small material that runs are made of.
+
+Its fixtures import what needs torch: the process that only deals out tests reads this file too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from train.parrot import make_parrot, rows, write_rows
 
 from .command import Command
-from .reference import Reference
+
+if TYPE_CHECKING:
+    from .reference import Reference
 
 REWARDS = '''
 import itertools
@@ -60,6 +65,8 @@ def tutelage(tmp_path: Path) -> Command:
 @pytest.fixture(scope="session")
 def material(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
     """A folder with a model that calls its tool about every third time, tasks and a reward."""
+    from train.parrot import make_parrot, rows, write_rows
+
     folder = tmp_path_factory.mktemp("material")
     make_parrot(folder / "parrot")
     write_rows(folder / "train.jsonl", rows(0, 16))
@@ -142,5 +149,7 @@ def references(
     embedded: Arguments, with_tools: Arguments, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Reference]:
     """One run of each of `reference.KINDS`."""
+    from .reference import Reference
+
     makers = {"embedded": embedded, "with_tools": with_tools}
     return {kind: Reference(make(), tmp_path_factory.mktemp(kind)) for kind, make in makers.items()}

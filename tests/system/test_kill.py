@@ -18,6 +18,7 @@ from .outcome import assert_equal, outcome, stored
 from .reference import KINDS, Reference
 
 Arguments = Callable[..., list[str]]
+LONGEST = pytest.param("embedded", marks=pytest.mark.full)
 
 
 def killed_when(job: Running, ready: Callable[[], bool]) -> bool:
@@ -50,7 +51,7 @@ def test_killed_again_and_again_at_random_moments(
     reference.check(tutelage)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [LONGEST, "with_tools"])
 @pytest.mark.parametrize(
     "share",
     [0.5, *(pytest.param(share, marks=pytest.mark.full) for share in (0.15, 0.85))],
@@ -67,7 +68,7 @@ def test_killed_during_sampling(
     reference.check(tutelage)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [LONGEST, "with_tools"])
 def test_killed_right_after_the_start(
     references: dict[str, Reference], kind: str, tutelage: Command
 ) -> None:
@@ -78,6 +79,7 @@ def test_killed_right_after_the_start(
     references[kind].check(tutelage)
 
 
+@pytest.mark.full
 def test_killed_while_checkpoints_are_written(
     references: dict[str, Reference], tutelage: Command
 ) -> None:
@@ -99,7 +101,10 @@ def test_killed_while_checkpoints_are_written(
     assert not any(run.glob("checkpoints/.*.tmp")), "what a kill left behind is cleared away"
 
 
-@pytest.mark.parametrize("text", ["control: best_of_n\n", "reinforcement learning"])
+@pytest.mark.parametrize(
+    "text",
+    ["control: best_of_n\n", pytest.param("reinforcement learning", marks=pytest.mark.full)],
+)
 def test_killed_as_a_phase_begins(
     references: dict[str, Reference], text: str, tutelage: Command
 ) -> None:
@@ -194,6 +199,7 @@ def test_the_clocks_decision_is_recorded_and_honoured(
     assert len(events.read_text().splitlines()) == 1
 
 
+@pytest.mark.full
 def test_a_run_by_the_clock_goes_on_with_the_time_that_is_left(
     with_tools: Arguments, tutelage: Command
 ) -> None:

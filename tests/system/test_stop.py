@@ -33,7 +33,7 @@ def status(command: Command) -> tuple[str, RunStatus]:
     [
         ("embedded", "cold start", signal.SIGINT),
         ("embedded", "measure before", signal.SIGTERM),
-        ("embedded", "control", signal.SIGINT),
+        pytest.param("embedded", "control", signal.SIGINT, marks=pytest.mark.full),
         ("with_tools", "reinforcement learning", signal.SIGINT),
         ("with_tools", "reinforcement learning", signal.SIGHUP),
     ],
@@ -67,7 +67,7 @@ def test_the_installed_script_stops_too(
     assert job.until(lambda: job.says("reinforcement learning"))
     job.send(signal.SIGINT)
     assert job.end().check(130).err.splitlines()[-1] == WAY_ON
-    references["with_tools"].check(script)
+    references["with_tools"].check(tutelage)
 
 
 SLOW_TOOL = '''
@@ -148,7 +148,9 @@ def hangs(prediction):
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)]
+)
 def test_a_signal_is_heard_while_a_reward_hangs(
     number: signal.Signals, with_tools: Arguments, tutelage: Command
 ) -> None:

@@ -60,6 +60,7 @@ def train(
     return result, [line for line in run.read_metrics() if line["phase"] == "rl"]
 
 
+@pytest.mark.full
 def test_some_steps_teach_it_to_answer(guesser: Path, tmp_path: Path) -> None:
     # At twice the rate the greedy answer breaks on some processors: their last bits are others.
     result, steps = train(guesser, tmp_path, "actor.optim.lr=2e-3", steps=18)

@@ -84,6 +84,7 @@ def test_every_other_estimator(source: Path, tmp_path: Path, name: str) -> None:
     check(source, tmp_path, {"algorithm__adv_estimator": name})
 
 
+@pytest.mark.full
 def test_the_kept_start_is_the_reference_of_a_resumed_embedded_run(
     source: Path, tmp_path: Path
 ) -> None:

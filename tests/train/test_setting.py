@@ -24,7 +24,9 @@ def question(task: Task) -> str:
 
 
 @pytest.mark.parametrize("level", ["default", "hard"])
-@pytest.mark.parametrize("seed", [0, 1, 7])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in (1, 7))]
+)
 def test_held_out_questions_are_in_no_training_set(level: str, seed: int) -> None:
     """All tasks of a run, as the run makes them; and no held-out question occurs in any other
     seed's training tasks either, so a policy can be tested on another run's file."""

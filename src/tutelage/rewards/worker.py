@@ -39,7 +39,8 @@ from tutelage.tools.loading import USER_MODULE, load_attribute
 MOST = 8
 """Workers at once."""
 PATIENCE = 0.25
-"""Seconds that an attempt waits for a worker before another one is started."""
+"""Seconds that an attempt waits for a worker before another one is started; while one loads, none
+is: a reward that imports much takes seconds and 200 MB in each."""
 START_SECONDS = 300.0
 """For a worker to start, and to load a reward: neither is part of the reward's own time."""
 _ORPHAN_SECONDS = 2.0
@@ -170,15 +171,19 @@ class _Worker:
             theirs.close()
         self._told: tuple[Any, ...] = ()
 
-    def ask(self, job: _Job, timeout: float | None) -> Graded:
-        """Grade. Raises `TimeoutError` for the reward, OSError or EOFError where the worker ended,
-        and `UnloadableError`."""
+    def load(self, job: _Job) -> None:
+        """Hand over what to grade, and wait until the reward is loaded. Raises `UnloadableError`,
+        and OSError or EOFError where the worker ended."""
         now = (os.getcwd(), dict(os.environ), list(sys.path))
         self._pipe.send((job.said, None if now == self._told else now))
         self._told = now
         refused = self._receive(START_SECONDS)
         if refused is not None:
             raise UnloadableError(refused)
+
+    def grade(self, timeout: float | None) -> Graded:
+        """Grade what was loaded. Raises `TimeoutError`, and OSError or EOFError where the worker
+        ended."""
         return self._receive(timeout)
 
     def _receive(self, seconds: float | None) -> Any:
@@ -207,6 +212,7 @@ class _Pool:
         self._changed = threading.Condition()
         self._idle: list[_Worker] = []
         self._count = 0
+        self._loading = 0
 
     def run(self, job: _Job, timeout: float | None) -> Graded:
         """Grade, with another worker where one died of something else."""
@@ -216,7 +222,11 @@ class _Pool:
             job.begin(worker)
             keep = False
             try:
-                graded = worker.ask(job, timeout)
+                try:
+                    worker.load(job)
+                finally:
+                    self._loaded()
+                graded = worker.grade(timeout)
                 keep = True
                 return graded
             except UnloadableError:
@@ -238,17 +248,24 @@ class _Pool:
         with self._changed:
             waited = False
             while not self._idle:
-                if self._count == 0 or (waited and self._count < MOST):
+                more = waited and not self._loading and self._count < MOST
+                if self._count == 0 or more:
                     self._count += 1
                     break
                 waited = not self._changed.wait(PATIENCE)
-            else:
+            self._loading += 1
+            if self._idle:
                 return self._idle.pop()
         try:
             return _Worker()
         except BaseException:
+            self._loaded()
             self._give(None, False)
             raise
+
+    def _loaded(self) -> None:
+        with self._changed:
+            self._loading -= 1
 
     def _give(self, worker: _Worker | None, keep: bool) -> None:
         if worker is not None and not keep:
