@@ -30,7 +30,8 @@ from benchmarks.prompt.worlds import world
 from tutelage.algorithms.prompt import APO
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.seeds import SeedTree
-from tutelage.train.prompts.endpoint import Endpoint, OptimiserClient
+from tutelage.train.prompts.endpoint import Endpoint
+from tutelage.train.prompts.optimiser_client import OptimiserClient
 from tutelage.types import Message, Sampling
 
 ROOT = Path(__file__).parents[2]

@@ -16,10 +16,10 @@ from rich.console import Console
 from tests.train.prompt_parts import KEY, files_with, served
 from typer.testing import CliRunner
 
-from tutelage.algorithms.prompt.budget import Spend
 from tutelage.algorithms.prompt.watch import Round, Standing
 from tutelage.cli import build_app
 from tutelage.cli.prompt_view import round_lines, show_sealed
+from tutelage.engine.usage import Spend
 
 HINT = "'hints=\"Be kind.\"'"
 SMALL = "--train-size 5 --val-size 8 --test-size 50"

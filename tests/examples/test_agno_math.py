@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 from tests.train.prompt_parts import WORDS, refusing_server, served, without_endpoint
 
-from tutelage.algorithms.prompt.budget import Spend
 from tutelage.algorithms.prompt.watch import Round
+from tutelage.engine.usage import Spend
 from tutelage.errors import TutelageError
 from tutelage.store import open_store
 from tutelage.testing.collector import Collector

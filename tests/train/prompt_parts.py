@@ -12,9 +12,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tutelage.algorithms.prompt.budget import Spend
 from tutelage.algorithms.prompt.watch import Round
 from tutelage.config.prompt import PromptConfig, resolve_prompt
+from tutelage.engine.usage import Spend
 from tutelage.train.folder import RunFolder, create
 from tutelage.train.progress import Silent
 from tutelage.train.prompts import job

@@ -13,14 +13,9 @@ from tests.train.prompt_parts import KEY, set_up
 
 from tutelage.errors import ConfigError, ContextOverflowError, RemoteError
 from tutelage.seeds import SeedTree
-from tutelage.train.prompts.endpoint import (
-    Endpoint,
-    OptimiserClient,
-    environment,
-    read_endpoints,
-    worst_call,
-)
+from tutelage.train.prompts.endpoint import Endpoint, environment, read_endpoints
 from tutelage.train.prompts.meter import Caps, Meter, MeteredClient
+from tutelage.train.prompts.optimiser_client import OptimiserClient, worst_call
 from tutelage.train.prompts.prices import Price, load_prices
 from tutelage.types import Call, Message, Sampled, Sampling, StopReason
 

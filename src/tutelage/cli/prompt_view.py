@@ -22,7 +22,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from tutelage.algorithms.prompt.budget import Spend
 from tutelage.algorithms.prompt.watch import Round, Standing
 from tutelage.cli.console import (
     duration,
@@ -36,6 +35,7 @@ from tutelage.cli.console import (
     shown_path,
     visible,
 )
+from tutelage.engine.usage import Spend
 from tutelage.evaluate.measured import judged_words, measured
 from tutelage.evaluate.statistics import FEW
 from tutelage.train.folder import RunFolder

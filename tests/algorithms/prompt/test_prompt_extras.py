@@ -26,11 +26,11 @@ from tutelage.algorithms.prompt import (
     optimise,
 )
 from tutelage.algorithms.prompt.blame import evidence, suspect
-from tutelage.algorithms.prompt.budget import Spend
 from tutelage.algorithms.prompt.contract import SLOT, Slot
 from tutelage.algorithms.prompt.evaluator import Item, Score
 from tutelage.algorithms.prompt.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.algorithms.prompt.watch import Round
+from tutelage.engine.usage import Spend
 from tutelage.types import Message, Mode, Task
 
 SEED = {"prompt": clerk.SEED_PROMPT}

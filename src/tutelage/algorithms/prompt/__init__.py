@@ -6,15 +6,16 @@ knows HTTP, an engine or the training code.
 """
 
 from tutelage.algorithms.prompt.apo import APO
-from tutelage.algorithms.prompt.budget import Budget, BudgetSpent, Limits, Spend, Worst
+from tutelage.algorithms.prompt.budget import Budget, BudgetSpent, Limits, Worst
 from tutelage.algorithms.prompt.choice import Algorithm, choose
-from tutelage.algorithms.prompt.contract import Ask, Components, Episode, Play, Reply, Usage
+from tutelage.algorithms.prompt.contract import Ask, Components, Episode, Play, Reply
 from tutelage.algorithms.prompt.gate import Sealed, Verdict
 from tutelage.algorithms.prompt.gepa import GEPA
 from tutelage.algorithms.prompt.grips import GRIPS
 from tutelage.algorithms.prompt.journal import Journal
 from tutelage.algorithms.prompt.run import Result, Settings, Splits, optimise, save
 from tutelage.algorithms.prompt.screen import Screen
+from tutelage.engine.usage import Spend, Usage
 
 __all__ = [
     "APO",

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from tutelage.algorithms.prompt.contract import Usage
+from tutelage.engine.usage import COUNTED, Spend, Usage
 from tutelage.errors import ConfigError, TutelageError
 
 IDLE = "idle rounds"
@@ -32,49 +32,6 @@ class BudgetSpent(TutelageError):
         if self.what == IDLE:
             return "nothing new was left to play: the rounds had become idle rounds"
         return f"the budget of {self.what} is spent; raise it to search on"
-
-
-@dataclass(frozen=True, slots=True)
-class Spend:
-    """An amount of everything that is counted."""
-
-    rollouts: int = 0
-    task_calls: int = 0
-    optimiser_calls: int = 0
-    tokens: int = 0
-    dollars: float = 0.0
-
-    def __add__(self, other: Spend) -> Spend:
-        return Spend(
-            self.rollouts + other.rollouts,
-            self.task_calls + other.task_calls,
-            self.optimiser_calls + other.optimiser_calls,
-            self.tokens + other.tokens,
-            self.dollars + other.dollars,
-        )
-
-    def __sub__(self, other: Spend) -> Spend:
-        return self + other * -1
-
-    def __mul__(self, times: int) -> Spend:
-        return Spend(
-            self.rollouts * times,
-            self.task_calls * times,
-            self.optimiser_calls * times,
-            self.tokens * times,
-            self.dollars * times,
-        )
-
-    def amounts(self) -> tuple[int, int, int, int, float]:
-        """The numbers in the order of the fields."""
-        return self.rollouts, self.task_calls, self.optimiser_calls, self.tokens, self.dollars
-
-    def to_dict(self) -> dict[str, int | float]:
-        """As JSON."""
-        return dict(zip(COUNTED, self.amounts(), strict=True))
-
-
-COUNTED = tuple(f.name for f in fields(Spend))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,19 +12,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tutelage.engine.usage import Usage, usage_to_dict
 from tutelage.types import JSON, FailureCause, Message, Mode, Task
 
 Components = Mapping[str, str]
 """The texts of an agent that a search may rewrite, by name: prompts, tool descriptions."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What one rollout or one optimiser call cost: model calls, tokens, US dollars."""
-
-    calls: int = 1
-    tokens: int = 0
-    dollars: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +109,3 @@ class Ask(Protocol):
     """Asks the optimiser LLM. `role` is `gradient` or `edit`; `step_key` names the request."""
 
     async def __call__(self, role: str, messages: Sequence[Message], step_key: str) -> Reply: ...
-
-
-def usage_to_dict(usage: Usage) -> JSON:
-    """As JSON."""
-    return {"calls": usage.calls, "tokens": usage.tokens, "dollars": usage.dollars}

@@ -18,10 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from tutelage.algorithms.prompt.budget import Budget, BudgetSpent, Spend, spend_of_rollout
-from tutelage.algorithms.prompt.contract import SLOT, Components, Episode, Play, Slot, Usage
+from tutelage.algorithms.prompt.budget import Budget, BudgetSpent, spend_of_rollout
+from tutelage.algorithms.prompt.contract import SLOT, Components, Episode, Play, Slot
 from tutelage.algorithms.prompt.journal import Journal
 from tutelage.algorithms.prompt.watch import Nobody, Observer
+from tutelage.engine.usage import Spend, Usage
 from tutelage.errors import EngineError, RewardError, StoreError
 from tutelage.types import FailureCause, Mode, Task
 

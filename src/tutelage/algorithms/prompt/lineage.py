@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from tutelage.algorithms.prompt.budget import Spend
 from tutelage.algorithms.prompt.contract import Components
 from tutelage.algorithms.prompt.evaluator import Score
+from tutelage.engine.usage import Spend
 from tutelage.seeds import SeedTree
 from tutelage.types import JSON
 

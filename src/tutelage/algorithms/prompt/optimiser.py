@@ -14,11 +14,12 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tutelage.algorithms.prompt.budget import Budget, BudgetSpent, Spend, spend_of_call
-from tutelage.algorithms.prompt.contract import Ask, Usage, usage_to_dict
+from tutelage.algorithms.prompt.budget import Budget, BudgetSpent, spend_of_call
+from tutelage.algorithms.prompt.contract import Ask
 from tutelage.algorithms.prompt.edits import Rejected
 from tutelage.algorithms.prompt.journal import Journal
 from tutelage.algorithms.prompt.requests import repair
+from tutelage.engine.usage import Spend, Usage, usage_to_dict
 from tutelage.errors import EngineError, RemoteError, RunError
 from tutelage.types import JSON, Message
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from tutelage.algorithms.prompt.budget import Budget, BudgetSpent, Limits, Spend, Worst
+from tutelage.algorithms.prompt.budget import Budget, BudgetSpent, Limits, Worst
 from tutelage.algorithms.prompt.choice import Algorithm
 from tutelage.algorithms.prompt.contract import Ask, Components, Play
 from tutelage.algorithms.prompt.edits import LeakGuard, Regions, Rules
@@ -25,6 +25,7 @@ from tutelage.algorithms.prompt.lineage import Candidate, Lineage
 from tutelage.algorithms.prompt.optimiser import Optimiser
 from tutelage.algorithms.prompt.watch import Nobody, Observer
 from tutelage.algorithms.prompt.workshop import Workshop
+from tutelage.engine.usage import Spend
 from tutelage.errors import ConfigError, EngineError
 from tutelage.seeds import SeedTree
 from tutelage.tasks.overlap import content

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tutelage.algorithms.prompt.budget import Spend
 from tutelage.algorithms.prompt.contract import Components
+from tutelage.engine.usage import Spend
 from tutelage.evaluate.outcome import too_many_lost
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 
-from tutelage.algorithms.prompt.budget import Budget, BudgetSpent, Spend
+from tutelage.algorithms.prompt.budget import Budget, BudgetSpent
 from tutelage.algorithms.prompt.contract import Components
 from tutelage.algorithms.prompt.edits import Regions, Rejected, Rules, question
 from tutelage.algorithms.prompt.evaluator import Evaluator, Item, Job, Score
@@ -21,6 +21,7 @@ from tutelage.algorithms.prompt.optimiser import Optimiser
 from tutelage.algorithms.prompt.pool import Pool
 from tutelage.algorithms.prompt.shots import DEMONSTRATIONS, Demonstrations, Shot, shots_of
 from tutelage.algorithms.prompt.watch import Nobody, Observer, Round, Standing
+from tutelage.engine.usage import Spend
 from tutelage.errors import ConfigError
 from tutelage.seeds import SeedTree
 from tutelage.types import Mode, Task

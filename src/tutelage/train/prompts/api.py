@@ -14,9 +14,9 @@ from typing import Any
 
 from tutelage.agents.program import Isolation, as_program
 from tutelage.algorithms.prompt import APO, GEPA, GRIPS, Algorithm, Screen, Splits, Verdict
-from tutelage.algorithms.prompt.budget import Spend
 from tutelage.algorithms.prompt.watch import Round
 from tutelage.config.prompt import PromptConfig, resolve_prompt
+from tutelage.engine.usage import Spend
 from tutelage.errors import ConfigError
 from tutelage.evaluate.measured import Measured, read
 from tutelage.policy.model import Policy

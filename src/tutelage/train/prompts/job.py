@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tutelage.algorithms.prompt import Journal, Result, optimise
-from tutelage.algorithms.prompt.budget import Budget, Spend
+from tutelage.algorithms.prompt.budget import Budget
 from tutelage.algorithms.prompt.evaluator import Evaluator
 from tutelage.algorithms.prompt.gate import Sealed, sealed_test
 from tutelage.algorithms.prompt.watch import Observer, Round
 from tutelage.config.prompt import PromptConfig, from_json, to_json
+from tutelage.engine.usage import Spend
 from tutelage.errors import RunError
 from tutelage.rollouts.runner import RunnerSettings
 from tutelage.seeds import SeedTree
@@ -30,7 +31,8 @@ from tutelage.train.folder import RunFolder, locked, write_json, write_text
 from tutelage.train.progress import Progress
 from tutelage.train.prompts import record
 from tutelage.train.prompts.agent import ToolAgent
-from tutelage.train.prompts.endpoint import OptimiserClient, environment
+from tutelage.train.prompts.endpoint import environment
+from tutelage.train.prompts.optimiser_client import OptimiserClient
 from tutelage.train.prompts.pages import write_pages
 from tutelage.train.prompts.plan import make_plan
 from tutelage.train.prompts.play import Records, Theatre

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from tutelage.algorithms.prompt import Usage
+from tutelage.engine.usage import Usage
 from tutelage.errors import ContextOverflowError
 from tutelage.seeds import SeedTree
 from tutelage.train.prompts.endpoint import Counted, token_bound

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tutelage.algorithms.prompt.apo import APO
-from tutelage.algorithms.prompt.budget import Spend
 from tutelage.algorithms.prompt.gepa import GEPA
 from tutelage.algorithms.prompt.grips import GRIPS
 from tutelage.algorithms.prompt.run import plan
+from tutelage.engine.usage import Spend
 from tutelage.train.prompts.setup import Setup
 
 

@@ -45,8 +45,9 @@ from tutelage.train.prompts.company import (
     resources_of,
     weights_mark,
 )
-from tutelage.train.prompts.endpoint import Endpoint, no_endpoint, read_endpoints, worst_call
+from tutelage.train.prompts.endpoint import Endpoint, read_endpoints
 from tutelage.train.prompts.meter import Caps
+from tutelage.train.prompts.optimiser_client import no_endpoint, worst_call
 from tutelage.train.prompts.own import load_agent, source_mark
 from tutelage.train.prompts.play import SLOTS, Company
 from tutelage.train.prompts.prices import Price, Prices, load_prices
