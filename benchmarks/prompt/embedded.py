@@ -49,8 +49,9 @@ from tutelage.policy.model import Policy
 from tutelage.rewards import resolve_reward
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.seeds import SeedTree
+from tutelage.tasks.arithmetic import PROMPTED_REWARD
 from tutelage.tasks.phrases import HELD_OUT, HELD_OUT_USELESS, RULES, Rule
-from tutelage.tasks.prompted import PROMPTED_REWARD, PROMPTED_TOOLS, SEED_PROMPT, prompted_tasks
+from tutelage.tasks.prompted import PROMPTED_TOOLS, SEED_PROMPT, prompted_tasks
 from tutelage.tools.registry import resolve_tools
 from tutelage.train.progress import Silent
 from tutelage.train.prompt_policy import CONTEXT, built_policy, fingerprint

@@ -15,6 +15,8 @@ from typing import Any, Protocol, cast
 JSON = dict[str, Any]
 INPUT_FIELDS = ("question", "prompt", "instruction", "problem", "messages")
 """The field of a task that becomes the agent's input: the first of these that it has."""
+EXPECTED_FIELDS = ("expected", "expected_answer", "answer", "answers", "solution", "target")
+"""The fields in which a task may say what is expected."""
 
 
 class Mode(StrEnum):

@@ -11,6 +11,7 @@ import pytest
 from tutelage.algorithms.prompt.bank import bank_of
 from tutelage.errors import ConfigError
 from tutelage.rewards import resolve_reward
+from tutelage.tasks.arithmetic import PROMPTED_REWARD
 from tutelage.tasks.phrases import (
     BOTH_TOOLS,
     HELD_OUT,
@@ -22,7 +23,6 @@ from tutelage.tasks.phrases import (
 )
 from tutelage.tasks.prompted import (
     MOST_TASKS,
-    PROMPTED_REWARD,
     PROMPTED_TOOLS,
     SEED_PROMPT,
     draw_prompt,

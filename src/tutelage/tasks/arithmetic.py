@@ -27,6 +27,8 @@ Family = Literal["arithmetic", "sum", "shopping"]
 
 EMBEDDED_REWARD = "math"
 """The reward that grades these tasks, by name."""
+PROMPTED_REWARD = "numeric_partial_credit"
+"""The reward that grades those of them that an agent plays by its prompt, by name."""
 
 FAMILY_WEIGHTS: Mapping[Family, float] = {"arithmetic": 0.5, "sum": 0.25, "shopping": 0.25}
 """The share of each family in what `make_tasks` draws."""

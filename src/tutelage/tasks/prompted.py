@@ -32,9 +32,6 @@ from tutelage.types import Message, Task, ToolCall
 PROMPTED_TOOLS = ("calculator", "sum_1_to_n")
 """The tools of the agent, by their names in the registry."""
 
-PROMPTED_REWARD = "numeric_partial_credit"
-"""The grader, by its name in the registry."""
-
 SEED_PROMPT = "You are a helpful assistant who answers math questions."
 """The prompt that a search begins with; it states no rule."""
 

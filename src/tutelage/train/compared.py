@@ -17,17 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from tutelage.algorithms.prompt.edits import ANSWER_FIELDS
 from tutelage.errors import TutelageError
 from tutelage.evaluate.compare import MEASURES, Means, Measure, Measured, RunFacts, Score, Spent
 from tutelage.evaluate.measured import Measured as Rates
 from tutelage.evaluate.outcome import EXACT, FULL, Success
 from tutelage.store import Grade, Store, Totals, open_store
-from tutelage.tasks.arithmetic import EMBEDDED_REWARD
+from tutelage.tasks.arithmetic import EMBEDDED_REWARD, PROMPTED_REWARD
 from tutelage.tasks.overlap import footnote, shared_in
-from tutelage.tasks.prompted import PROMPTED_REWARD
 from tutelage.train.folder import RunFolder
-from tutelage.types import INPUT_FIELDS, JSON
+from tutelage.types import EXPECTED_FIELDS, INPUT_FIELDS, JSON
 
 _SAMPLE = 1 << 20
 """Bytes at both ends of a weights file by which it is known again."""
@@ -231,7 +229,7 @@ def task_key(fields: Mapping[str, Any]) -> str:
 
     A task without such fields is known by all that it has.
     """
-    said = {name: fields[name] for name in (*INPUT_FIELDS, *ANSWER_FIELDS) if name in fields}
+    said = {name: fields[name] for name in (*INPUT_FIELDS, *EXPECTED_FIELDS) if name in fields}
     text = json.dumps(said or dict(fields), sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

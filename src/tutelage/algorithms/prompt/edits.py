@@ -17,7 +17,7 @@ from tutelage.algorithms.prompt.contract import Components
 from tutelage.algorithms.prompt.shots import DEMONSTRATIONS
 from tutelage.errors import ConfigError
 from tutelage.resources import PromptTemplate
-from tutelage.types import Task
+from tutelage.types import EXPECTED_FIELDS, Task
 
 LENGTH_CAP = 800
 """Tokens that a component may always have; a longer seed may double."""
@@ -25,7 +25,6 @@ OVERLAP = 8
 """So many tokens in a row, shared with a question, are a leak."""
 SHORTEST_ANSWER = 3
 """Answers of fewer characters (7, no) stand in any text and are not looked for."""
-ANSWER_FIELDS = ("expected", "expected_answer", "answer", "answers", "solution", "target")
 OPEN, CLOSE = "[[optimize]]", "[[/optimize]]"
 
 _TOKEN = re.compile(r"\w+|[^\w\s]")
@@ -125,7 +124,7 @@ def question(task: Task) -> str:
 
 
 def _answers(task: Task) -> Iterable[str]:
-    for name in ANSWER_FIELDS:
+    for name in EXPECTED_FIELDS:
         value = task.fields.get(name)
         for answer in value if isinstance(value, list | tuple) else [value]:
             text = str(answer).strip().lower()

@@ -6,11 +6,10 @@ display or a report listens; `Nobody` drops everything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tutelage.algorithms.prompt.contract import Components
 from tutelage.engine.usage import Spend
 from tutelage.evaluate.outcome import too_many_lost
 
@@ -38,14 +37,14 @@ class Round:
 
     number: int
     """From 1."""
-    components: Components
+    components: Mapping[str, str]
     split: str
     rewards: tuple[float, ...]
     """Of the rollouts that were judged."""
     standings: Sequence[Standing]
     leader: str
     """The best candidate at its end."""
-    best: Components
+    best: Mapping[str, str]
     """Its components."""
     spent: Spend
     lost: int = 0

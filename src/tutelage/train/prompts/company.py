@@ -25,6 +25,7 @@ from tutelage.rewards import RewardFunction
 from tutelage.tools.tool import Tool
 from tutelage.train.progress import Progress
 from tutelage.train.prompts.agent import ToolAgent, asks_for_a_model
+from tutelage.train.prompts.embedded import embedded
 from tutelage.train.prompts.endpoint import Endpoint
 from tutelage.train.prompts.meter import Caps
 from tutelage.train.prompts.play import Company
@@ -140,17 +141,11 @@ def _with_demonstrations(
 
 def local_policy(folder: str | None, progress: Progress) -> Policy:
     """The model in a folder, or the embedded prompt-following one, built on first use and kept."""
-    import torch
+    if folder is None:
+        return embedded().policy(progress)
+    from tutelage.policy.model import load
 
-    if folder is not None:
-        from tutelage.policy.model import load
-
-        return load(folder)
-    from tutelage.train.prompt_policy import prompt_policy
-
-    policy = prompt_policy(progress=progress)
-    torch.set_num_threads(1)  # it is so small that threads cost more than they give
-    return policy
+    return load(folder)
 
 
 def weights_mark(policy: Policy) -> str:

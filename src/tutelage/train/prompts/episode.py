@@ -11,13 +11,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from tutelage.algorithms.prompt import Components, Episode, Usage
-from tutelage.algorithms.prompt.edits import ANSWER_FIELDS
 from tutelage.evaluate.outcome import Kind, Success, succeeded
 from tutelage.resources import NamedResources
 from tutelage.tools.tool import Tool
 from tutelage.tracing.records import SpanRecord
 from tutelage.train.report.episodes import read_episode
-from tutelage.types import Attempt, Call, Rollout
+from tutelage.types import EXPECTED_FIELDS, Attempt, Call, Rollout
 
 _SLOT = re.compile(r"\{+[A-Za-z_]\w*\}+")
 _SHORTEST = 12
@@ -83,7 +82,7 @@ def _feedback(rollout: Rollout, parts: Mapping[str, float], said: str) -> str:
     elif last.stop not in (None, "answer"):
         lines.append(f"the agent gave no answer: it ended at {last.stop}")
     if not said and last.reward is not None and last.reward.value < 1:
-        expected = next((rollout.task.fields.get(n) for n in ANSWER_FIELDS), None)
+        expected = next((rollout.task.fields.get(n) for n in EXPECTED_FIELDS), None)
         if expected is not None:
             lines.append(f"the expected answer is {expected!r}, the agent's is {last.answer!r}")
     told = [f"{name}={value:.3g}" for name, value in parts.items() if name != "exact"]

@@ -23,10 +23,10 @@ from tutelage.config.prompt import from_json, is_prompt_config
 from tutelage.errors import RunError
 from tutelage.evaluate.measured import written
 from tutelage.evaluate.outcome import Kind
-from tutelage.tasks.prompted import PROMPTED_TOOLS
 from tutelage.tools.registry import resolve_tools
 from tutelage.train.folder import RunFolder, append_json, write_json, write_text
 from tutelage.train.metrics import low_reward_words
+from tutelage.train.prompts.embedded import embedded
 from tutelage.train.prompts.setup import Setup
 from tutelage.types import JSON, Task, ToolSpec
 
@@ -46,7 +46,7 @@ def told_tools(folder: RunFolder) -> tuple[ToolSpec, ...]:
     config = from_json(folder.config.read_text(encoding="utf-8"))
     if config.recipe != "math":
         return ()
-    tools = resolve_tools(config.tools or PROMPTED_TOOLS)
+    tools = resolve_tools(config.tools or embedded().tools)
     return tuple(tool.spec for tool in tools.values())
 
 

@@ -27,7 +27,6 @@ from tutelage.rewards import check
 from tutelage.rewards.function import fields_read
 from tutelage.rewards.registry import resolve_reward
 from tutelage.tasks.overlap import Overlap, content, count_overlap
-from tutelage.tasks.prompted import PROMPTED_REWARD, PROMPTED_TOOLS, SEED_PROMPT
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
 from tutelage.tracing.export import endpoint as collector
@@ -45,6 +44,7 @@ from tutelage.train.prompts.company import (
     resources_of,
     weights_mark,
 )
+from tutelage.train.prompts.embedded import embedded
 from tutelage.train.prompts.endpoint import Endpoint, read_endpoints
 from tutelage.train.prompts.meter import Caps
 from tutelage.train.prompts.optimiser_client import no_endpoint, worst_call
@@ -213,10 +213,10 @@ def _subject(config: PromptConfig) -> Subject:
     if config.agent is not None:
         program, resources = load_agent(config.agent)
         return Subject(program, resources, reward)
-    tools = resolve_tools(config.tools or PROMPTED_TOOLS)
+    tools = resolve_tools(config.tools or embedded().tools)
     caps = caps_of(config, True)
     sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
-    prompt = PromptTemplate(config.prompt or SEED_PROMPT)
+    prompt = PromptTemplate(config.prompt or embedded().prompt)
     if prompt.placeholders:
         raise ConfigError(
             f"the embedded agent fills no placeholders, and the prompt has {prompt.placeholders!r};"
@@ -227,7 +227,7 @@ def _subject(config: PromptConfig) -> Subject:
     return Subject(
         ToolAgent(sampling, caps.calls),
         NamedResources(given),
-        reward or resolve_reward(PROMPTED_REWARD),
+        reward or resolve_reward(embedded().reward),
     )
 
 

@@ -17,7 +17,7 @@ from tutelage.errors import ConfigError
 from tutelage.seeds import SeedTree
 from tutelage.tasks.dataset import Dataset
 from tutelage.tasks.overlap import content, distinct
-from tutelage.tasks.prompted import MOST_TASKS, prompted_tasks
+from tutelage.train.prompts.embedded import embedded
 from tutelage.types import Task
 
 TRAIN, VAL, TEST = 20, 20, 200
@@ -42,7 +42,8 @@ def generated(config: PromptConfig) -> Splits:
     """Math tasks for the tools `calculator` and `sum_1_to_n`."""
     counts = (config.train_size or TRAIN, config.val_size or VAL, config.test_size or TEST)
     names = ("train", "val", "test")
-    made = [prompted_tasks(n, k, config.seed) for n, k in zip(names, counts, strict=True)]
+    tasks = embedded().tasks
+    made = [tasks(n, k, config.seed) for n, k in zip(names, counts, strict=True)]
     return Splits(*made)
 
 
@@ -80,12 +81,12 @@ def fresh(config: PromptConfig, looked: int, files: Sequence[str] = ()) -> list[
             "this run's tasks came from you, so fresh ones must too: give --test FILE with tasks "
             "that no look has opened yet"
         )
-    count = config.test_size or TEST
-    if looked + count > MOST_TASKS:
+    count, most = config.test_size or TEST, embedded().most_tasks
+    if looked + count > most:
         raise ConfigError(
-            f"{looked} of {MOST_TASKS} test tasks are used up; give --test FILE, or start a new run"
+            f"{looked} of {most} test tasks are used up; give --test FILE, or start a new run"
         )
-    return prompted_tasks("test", looked + count, config.seed)[looked:]
+    return list(embedded().tasks("test", looked + count, config.seed)[looked:])
 
 
 def _files(paths: Sequence[str]) -> Sequence[Task]:
