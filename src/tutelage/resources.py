@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, cast
 
 from tutelage.errors import ConfigError
@@ -286,3 +287,10 @@ def roles(resources: Mapping[str, Any], endpoints: Mapping[str, str] | None = No
     if frozen and not policies:
         raise ConfigError(f"LLM {frozen[0]!r} is frozen, but there is no policy to take it from")
     return Roles(policies, frozen, remote)
+
+
+def model_folder(resource: object) -> str | None:
+    """The Hugging Face folder that an LLM's name is, None where it is only a label."""
+    if isinstance(resource, LLM) and Path(resource.name, "config.json").is_file():
+        return resource.name
+    return None

@@ -17,8 +17,8 @@ from tutelage.store import open_store
 from tutelage.tasks.arithmetic import make_tasks
 from tutelage.train import jobs, supervised
 from tutelage.train.folder import RunFolder, create
+from tutelage.train.inputs import load_tasks
 from tutelage.train.progress import Silent
-from tutelage.train.setting import load_tasks
 from tutelage.types import Task
 
 from .samples import LAPTOP

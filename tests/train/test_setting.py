@@ -11,7 +11,8 @@ from tutelage.config import resolve
 from tutelage.errors import ConfigError, RewardError
 from tutelage.tasks.arithmetic import demonstrations
 from tutelage.train.cold_start import demonstration_rows
-from tutelage.train.setting import Setting, load_tasks, load_tools, prepare
+from tutelage.train.inputs import load_tasks, load_tools
+from tutelage.train.setting import Setting, prepare
 from tutelage.types import Task
 
 from .parrot import rows, write_rows

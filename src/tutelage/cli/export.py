@@ -82,8 +82,8 @@ def _tools(folder: RunFolder, fmt: str) -> tuple[ToolSpec, ...] | None:
     if code_of(folder):
         return None
     from tutelage.config import Resolved
+    from tutelage.train.inputs import load_tools
     from tutelage.train.prompts.record import is_prompt_run, told_tools
-    from tutelage.train.setting import load_tools
 
     if is_prompt_run(folder):
         return told_tools(folder)

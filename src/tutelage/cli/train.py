@@ -103,7 +103,8 @@ def _resolved(
     from tutelage.config import resolve
 
     with waiting("loading torch ..."):
-        from tutelage.train.machine import built, facts
+        from tutelage.train.built import built
+        from tutelage.train.machine import facts
 
     return resolve(recipe, overrides, machine=facts(), flags=flags, file=file, built=built())
 

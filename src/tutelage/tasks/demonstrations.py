@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from tutelage.bounded import parse_json
 from tutelage.errors import DataError
+from tutelage.tasks.overlap import Overlap, content_of, count_overlap
 from tutelage.tasks.readers import Row, read_rows
-from tutelage.types import INPUT_FIELDS, Message, ToolCall, ToolSpec
+from tutelage.types import INPUT_FIELDS, Message, Task, ToolCall, ToolSpec
 
 ANSWER_FIELDS = ("answer", "response")
 """The field of a pair that the assistant says: the first of these that the row has."""
@@ -235,3 +236,25 @@ def _misplaced(message: Message, before: str, open_calls: Sequence[str]) -> str 
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def overlap_of(
+    train: Sequence[Demonstration], val: Sequence[Demonstration], test: Sequence[Task]
+) -> Overlap:
+    """How many demonstrations repeat, and how many test tasks ask what one of them answers."""
+    shown = count_overlap(train, val, (), key=lambda one: content_of(_said(one.messages)))
+    known = {content_of(_said(asked(one.messages))) for one in train}
+    asks = [content_of(_said(asked(task.messages()))) for task in test if task.has_input]
+    return replace(
+        shown,
+        test=len(test),
+        test_in_train=sum(one in known for one in asks),
+        test_repeated=len(asks) - len({*asks}),
+    )
+
+
+def _said(messages: Sequence[Message]) -> list[object]:
+    return [
+        [m.role, m.content, [[call.name, call.arguments] for call in m.tool_calls]]
+        for m in messages
+    ]

@@ -33,7 +33,8 @@ class RL:
 
         `own_agent` says that a Python agent plays, and not a built-in one.
         """
-        from tutelage.train.machine import built, facts
+        from tutelage.train.built import built
+        from tutelage.train.machine import facts
 
         keys = dict(self.keys)
         if not {"algorithm.adv_estimator", *spellings("algorithm.adv_estimator")} & {*keys}:
@@ -93,7 +94,8 @@ class SFT(RL):
 
     def resolve(self, recipe: str = "sft", *, own_agent: bool = False, **flags: Any) -> Resolved:
         """The full configuration of a run; `flags` are the command line's, such as `test`."""
-        from tutelage.train.machine import built, facts
+        from tutelage.train.built import built
+        from tutelage.train.machine import facts
 
         overrides = [f"{key}={_literal(value)}" for key, value in self.keys.items()]
         given = {"data.train_files": self.demonstrations} | flags

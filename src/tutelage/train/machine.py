@@ -13,14 +13,13 @@ import platform
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tutelage.algorithms.rl import LOSS_DEFAULTS
-from tutelage.config import BUILT, Built, Machine, RunConfig
+from tutelage.config import Machine, RunConfig
 from tutelage.policy.kernels import cpu_vendor, matmul_kernel
 from tutelage.tools.sandbox import tier_problems
 from tutelage.train.numerics import Numerics
@@ -50,11 +49,6 @@ def facts() -> Machine:
         cores=cores(),
         vllm=importlib.util.find_spec("vllm") is not None,
     )
-
-
-def built() -> Built:
-    """What is built, with what the losses declare: what configuration is resolved with."""
-    return replace(BUILT, losses=LOSS_DEFAULTS)
 
 
 def cores() -> int:

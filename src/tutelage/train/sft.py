@@ -14,7 +14,7 @@ import itertools
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -26,25 +26,17 @@ from tutelage.policy.packing import TokenRow, plan_micro_batches
 from tutelage.resources import POLICY
 from tutelage.rewards import check
 from tutelage.seeds import SeedTree
-from tutelage.tasks.demonstrations import Demonstration, asked, load_demonstrations
-from tutelage.tasks.overlap import Overlap, content_of, count_overlap
+from tutelage.tasks.demonstrations import Demonstration, load_demonstrations, overlap_of
 from tutelage.train import cold_start
 from tutelage.train.context import Context
 from tutelage.train.given import Given
+from tutelage.train.inputs import Tasks, load_test_tasks, load_tools
 from tutelage.train.lessons import Lessons, encode, texts
 from tutelage.train.machine import choose, set_threads
 from tutelage.train.optim import Optimizer, adamw_of, learning_rate_share, muon_of
 from tutelage.train.phases import SFT, end_step, ended, restore, seconds_left
 from tutelage.train.sampling import epoch_places
-from tutelage.train.setting import (
-    Setting,
-    Tasks,
-    adapted,
-    load_test_tasks,
-    load_tools,
-    reward_for,
-)
-from tutelage.types import Message, Task
+from tutelage.train.setting import Setting, adapted, reward_for
 
 EMBEDDED_LENGTH = 1024
 """Positions of a policy that is made for the demonstrations, unless `data.max_length` is more."""
@@ -123,28 +115,6 @@ def _lessons(
 ) -> Lessons:
     limit = min(positions, config.data.max_length or positions)
     return Lessons(encode(codec, train, limit), encode(codec, val, limit))
-
-
-def overlap_of(
-    train: Sequence[Demonstration], val: Sequence[Demonstration], test: Sequence[Task]
-) -> Overlap:
-    """How many demonstrations repeat, and how many test tasks ask what one of them answers."""
-    shown = count_overlap(train, val, (), key=lambda one: content_of(_said(one.messages)))
-    known = {content_of(_said(asked(one.messages))) for one in train}
-    asks = [content_of(_said(asked(task.messages()))) for task in test if task.has_input]
-    return replace(
-        shown,
-        test=len(test),
-        test_in_train=sum(one in known for one in asks),
-        test_repeated=len(asks) - len({*asks}),
-    )
-
-
-def _said(messages: Sequence[Message]) -> list[object]:
-    return [
-        [m.role, m.content, [[call.name, call.arguments] for call in m.tool_calls]]
-        for m in messages
-    ]
 
 
 # ---------------------------------------------------------------- the phase

@@ -27,13 +27,12 @@ from tutelage.rewards.function import fields_read
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD
 from tutelage.tasks.dataset import Dataset
-from tutelage.tasks.demonstrations import load_demonstrations
+from tutelage.tasks.demonstrations import load_demonstrations, overlap_of
 from tutelage.tasks.overlap import content, count_overlap, distinct
 from tutelage.tools.registry import resolve_tools
 from tutelage.train.folder import RunFolder, find
+from tutelage.train.inputs import load_tools, training_tasks
 from tutelage.train.progress import Progress
-from tutelage.train.setting import load_tools, training_tasks
-from tutelage.train.sft import overlap_of
 from tutelage.train.trust import check_trusted
 from tutelage.types import Rollout, Task
 

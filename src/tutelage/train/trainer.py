@@ -18,14 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from tutelage.agents.program import Isolation, Program, as_program
+from tutelage.agents.accepted import as_program
+from tutelage.agents.program import Isolation, Program
 from tutelage.algorithms.prompt import Algorithm
 from tutelage.config import Resolved, RunConfig
 from tutelage.config.aliases import canonical
 from tutelage.config.problems import Problem
 from tutelage.errors import ConfigError
 from tutelage.policy.model import Policy
-from tutelage.resources import LLM, POLICY, NamedResources, Roles, roles
+from tutelage.resources import LLM, POLICY, NamedResources, Roles, model_folder, roles
 from tutelage.rewards import RewardFunction, reward
 from tutelage.rewards.registry import resolve_reward
 from tutelage.rollouts.runner import RunnerSettings, Spec
@@ -40,7 +41,7 @@ from tutelage.train.places import check_name_is_new
 from tutelage.train.progress import Progress, Silent
 from tutelage.train.prompts.api import PROMPT_ALGORITHMS, Call, search_agent, try_agent
 from tutelage.train.result import DevReport, TrainingResult, read_result
-from tutelage.train.setting import Setting, model_folder, prepare
+from tutelage.train.setting import Setting, prepare
 from tutelage.train.stage import Stage
 from tutelage.types import Mode, Rollout, Sampling, Task
 

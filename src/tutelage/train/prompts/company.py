@@ -20,7 +20,7 @@ from tutelage.config.prompt import PromptConfig
 from tutelage.errors import ConfigError
 from tutelage.evaluate.outcome import Success
 from tutelage.policy.model import Policy
-from tutelage.resources import LLM, POLICY, NamedResources, Roles
+from tutelage.resources import LLM, POLICY, NamedResources, Roles, model_folder
 from tutelage.rewards import RewardFunction
 from tutelage.tools.tool import Tool
 from tutelage.train.progress import Progress
@@ -30,7 +30,6 @@ from tutelage.train.prompts.endpoint import Endpoint
 from tutelage.train.prompts.meter import Caps
 from tutelage.train.prompts.play import Company
 from tutelage.train.prompts.prices import Prices
-from tutelage.train.setting import model_folder
 from tutelage.types import Sampling
 
 SAMPLED = 4096
