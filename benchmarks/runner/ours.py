@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tutelage.agents.accepted import as_program
 from tutelage.agents.function import rollout
-from tutelage.agents.program import as_program
 from tutelage.resources import NamedResources
 from tutelage.rollouts.live import LiveRunner
 from tutelage.rollouts.models import NoModels

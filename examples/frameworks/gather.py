@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from calculator import Server
 
-from tutelage.agents.program import as_program
+from tutelage.agents.accepted import as_program
 from tutelage.engine.protocol import Request
 from tutelage.gateway import Gateway
 from tutelage.policy.codec import Codec

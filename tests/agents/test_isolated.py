@@ -18,8 +18,8 @@ from isolated_agents import Counts, bad, blocking, speaks
 from live_parts import play, specs
 
 from tutelage import rollout
+from tutelage.agents.accepted import as_program
 from tutelage.agents.isolated import IsolatedAgent
-from tutelage.agents.program import as_program
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway
 from tutelage.types import FailureCause, Task

@@ -19,8 +19,9 @@ from tutelage.orchestration.execution import Execution
 from tutelage.orchestration.executor import Executor
 from tutelage.orchestration.journal import open_journal
 from tutelage.orchestration.judge import Judge
+from tutelage.orchestration.named_verifiers import make_verifier
 from tutelage.orchestration.routing import cascade
-from tutelage.orchestration.verifiers import Verdict, Verifiers, make_verifier
+from tutelage.orchestration.verifiers import Verdict, Verifiers
 from tutelage.orchestration.virtual_time import run_virtual
 from tutelage.orchestration.workers import Answer, Work, WorkError
 from tutelage.seeds import SeedTree

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tutelage.errors import ConfigError, RewardError
+from tutelage.orchestration.named_verifiers import default_verifiers, make_verifier
 from tutelage.orchestration.verifiers import (
     Exact,
     Known,
@@ -17,8 +18,6 @@ from tutelage.orchestration.verifiers import (
     Tests,
     Verdict,
     Verifiers,
-    default_verifiers,
-    make_verifier,
 )
 from tutelage.orchestration.workers import Answer, Work, WorkError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tutelage.agents.program import as_program
+from tutelage.agents.accepted import as_program
 from tutelage.gateway import Gateway
 from tutelage.policy.codec import Codec
 from tutelage.resources import LLM, NamedResources, roles

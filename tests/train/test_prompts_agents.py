@@ -23,7 +23,7 @@ from tutelage import (
     rollout,
     tool,
 )
-from tutelage.agents.program import as_program
+from tutelage.agents.accepted import as_program
 from tutelage.algorithms.prompt import APO, Limits, Settings, Splits, optimise
 from tutelage.algorithms.prompt.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.errors import ConfigError
@@ -360,7 +360,7 @@ def test_a_named_reward_blames_the_component_of_its_name(
 
 
 def _setup_of(agent: Any, resources: dict[str, Any], env: dict[str, str]) -> Any:
-    from tutelage.agents.program import as_program
+    from tutelage.agents.accepted import as_program
     from tutelage.train.prompts.company import Subject
 
     tasks = {n: prompted_tasks(n, k, 0) for n, k in (("train", 6), ("val", 6), ("test", 20))}

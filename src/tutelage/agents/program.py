@@ -1,8 +1,8 @@
 """What the runner needs of any agent: its name, its resources, and a way to play one rollout.
 
-`function.py`, `lit_agent.py` and `external.py` are the three kinds. `as_program` accepts whatever a
-user hands to `Trainer.train`. How a program is played, timed and graded is `rollouts/live.py`; the
-built-in agents (`tool_calling.py`) do not come this way.
+`function.py`, `lit_agent.py` and `external.py` are the three kinds; `accepted.py` makes a program
+of whatever a user hands to `Trainer.train`. How a program is played, timed and graded is
+`rollouts/live.py`; the built-in agents (`tool_calling.py`) do not come this way.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from tutelage.agents.context import RolloutContext
-from tutelage.errors import ConfigError
 from tutelage.tools.execute import call_in_thread
 
 Isolation = Literal["none", "process"]
@@ -54,18 +53,3 @@ async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     value = await call_in_thread(lambda: fn(*args, **kwargs))
     # A function may hand back a coroutine without being declared async.
     return await cast("Any", value) if inspect.isawaitable(value) else value
-
-
-def as_program(agent: Any) -> Program:
-    """The program for what a user hands over. Raises `ConfigError` for what is none."""
-    if isinstance(agent, type):
-        raise ConfigError(f"{agent.__name__} is a class; hand over an instance: {agent.__name__}()")
-    if isinstance(agent, Program):
-        return agent
-    if callable(agent):
-        from tutelage.agents.function import AgentFunction
-
-        return AgentFunction(agent)
-    raise ConfigError(
-        f"{agent!r} is no agent: use a function with @rollout, a LitAgent, or an ExternalAgent"
-    )

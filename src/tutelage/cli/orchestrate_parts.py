@@ -208,8 +208,9 @@ def make_verifiers(path: Path | None, pool: Pool) -> Verifiers | None:
     if path is None:
         return None
     from tutelage.errors import DataError
+    from tutelage.orchestration.named_verifiers import default_verifiers, make_verifier
     from tutelage.orchestration.rows import read_json
-    from tutelage.orchestration.verifiers import Verifiers, default_verifiers, make_verifier
+    from tutelage.orchestration.verifiers import Verifiers
 
     data = read_json(path)
     if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):

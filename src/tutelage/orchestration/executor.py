@@ -26,13 +26,14 @@ from tutelage.orchestration.execution import (
     conclude,
     node_json,
 )
+from tutelage.orchestration.named_verifiers import default_verifiers
 from tutelage.orchestration.node_run import run_node
 from tutelage.orchestration.plan import Plan
 from tutelage.orchestration.prompts import node_prompt
 from tutelage.orchestration.references import plan_references
 from tutelage.orchestration.rewards import References
 from tutelage.orchestration.routing import Router
-from tutelage.orchestration.verifiers import Verifiers, default_verifiers
+from tutelage.orchestration.verifiers import Verifiers
 from tutelage.orchestration.worker_files import kind_of, kind_of_tool
 from tutelage.orchestration.workers import Pool, Work, Worker, legal
 from tutelage.seeds import SeedTree

@@ -3,8 +3,8 @@
 Parameters are filled by name: from the task's fields, and `prediction` (the final text),
 `trajectory` (the `Attempt`), `context` (a dict of the rollout), `task`. `check` refuses, before
 anything runs, a parameter that cannot be filled; `compute_reward` refuses, with the task's id,
-anything that is not a finite number. `faults.py` says whose fault an exception is: the answer's,
-or the grader's own. Built-in rewards are found through `registry.py`.
+anything that is not a finite number (`values.py`). `faults.py` says whose fault an exception is:
+the answer's, or the grader's own. Built-in rewards are found through `registry.py`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import math
-import numbers
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, overload
+from typing import Any, Literal, overload
 
-from tutelage.errors import AnswerError, RewardError, RewardTimeoutError
+from tutelage.errors import RewardError, RewardTimeoutError
 from tutelage.rewards.faults import raised
+from tutelage.rewards.values import to_reward
 from tutelage.rewards.worker import (
     Place,
     UnloadableError,
@@ -276,43 +275,3 @@ def _packed(arguments: Mapping[str, Any]) -> bytes | None:
         return pickle.dumps(arguments)
     except Exception:
         return None
-
-
-def to_reward(value: Any, name: str, task_id: str) -> Reward:
-    """A returned value as a `Reward`. Raises `RewardError` unless all numbers are finite."""
-    where = f"reward {name!r} on task {task_id!r}"
-    if isinstance(value, Reward):
-        value = {**value.parts, "reward": value.value}
-    if not isinstance(value, Mapping):
-        return Reward(_finite(value, where, "returned"))
-    numbers_by_name: dict[str, float] = {}
-    for key, part in cast("Mapping[Any, Any]", value).items():
-        if not isinstance(key, str):
-            raise RewardError(f"{where} returned a dict with the key {key!r}; name parts by text")
-        numbers_by_name[key] = _finite(part, where, f"returned for {key!r}")
-    if "reward" not in numbers_by_name:
-        keys = ", ".join(map(repr, numbers_by_name)) or "nothing"
-        raise RewardError(f"{where} returned a dict with {keys} but no 'reward'; add that key")
-    return Reward(numbers_by_name.pop("reward"), numbers_by_name)
-
-
-def _finite(value: Any, where: str, what: str) -> float:
-    if not isinstance(value, numbers.Real) and callable(getattr(value, "item", None)):
-        # A scalar of NumPy or torch; an array of several numbers refuses.
-        try:
-            value = value.item()
-        except (ValueError, RuntimeError, TypeError) as error:
-            raise RewardError(f"{where} {what} an array; return one number") from error
-    if not isinstance(value, numbers.Real):
-        raise RewardError(
-            f"{where} {what} {value!r:.80}; return a bool, an int, a float, "
-            "or a dict with 'reward' and named numbers"
-        )
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        # As `float(prediction)` is of `nan` and `1e400`: nothing but text made it.
-        raise AnswerError(f"{where} {what} {number!r}, which is not a finite number")
-    return number

@@ -33,6 +33,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tutelage.errors import AnswerError, GraderError, RewardError, RewardTimeoutError
+from tutelage.rewards.faults import raised
+from tutelage.rewards.values import to_reward
 from tutelage.tools.execute import call_in_thread
 from tutelage.tools.loading import USER_MODULE, load_attribute
 
@@ -342,9 +344,6 @@ def _load(place: Place) -> Any:
 
 
 def _grade(fn: Any, arguments: Mapping[str, Any], name: str, task_id: str) -> Graded:
-    from tutelage.rewards.faults import raised
-    from tutelage.rewards.function import to_reward
-
     try:
         try:
             value = fn(**arguments)

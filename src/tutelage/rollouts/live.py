@@ -26,7 +26,7 @@ from tutelage.agents.program import Program
 from tutelage.errors import ContextOverflowError, EngineError, RewardError
 from tutelage.resources import NamedResources
 from tutelage.rewards import RewardFunction, compute_reward
-from tutelage.rewards.function import to_reward
+from tutelage.rewards.values import to_reward
 from tutelage.rollouts.marks import trained
 from tutelage.rollouts.models import Models, Seat
 from tutelage.rollouts.runner import (

@@ -1,8 +1,8 @@
-"""What the store asks of a database, and the door to the two there are.
+"""What the store asks of a database.
 
 A `Backend` is a pair of engines and two functions: how a writer waits its turn, and what a failure
 means to a person. Everything else is SQL that both understand. `sqlite.py` and `postgres.py` each
-make one.
+make one, `opened.py` chooses between them.
 """
 
 from __future__ import annotations
@@ -10,12 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 
-from sqlalchemy import Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError
-
-from tutelage.errors import StoreError
+from sqlalchemy import Connection, Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +33,3 @@ class Backend:
         """Close all connections."""
         self.reader.dispose()
         self.writer.dispose()
-
-
-def is_postgres(where: str | Path) -> bool:
-    """Whether a store's address names a PostgreSQL database. Raises `StoreError` for no address."""
-    text = str(where)
-    if "://" not in text:
-        return False
-    try:
-        url = make_url(text)
-    except ArgumentError:
-        raise StoreError(
-            f"{text.partition('://')[0] + '://...'!r} is no database URL: give a path, "
-            "sqlite:///FILE or postgresql://HOST/DATABASE"
-        ) from None
-    return url.get_backend_name() in ("postgresql", "postgres")
-
-
-def open_backend(where: str | Path, *, create: bool = True) -> Backend:
-    """Open a database by path or URL; see `open_store`."""
-    if is_postgres(where):
-        from tutelage.store import postgres
-
-        return postgres.open_backend(str(where), create=create)
-    from tutelage.store import sqlite
-
-    return sqlite.open_backend(sqlite.database_path(where), create=create)

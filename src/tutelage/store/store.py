@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Table, and_, delete, insert, or_, select, upd
 
 from tutelage.errors import StoreError
 from tutelage.store import schema
-from tutelage.store.backend import Backend, open_backend
+from tutelage.store.backend import Backend
 from tutelage.store.fetch import (
     PAGE,
     Filter,
@@ -31,6 +31,7 @@ from tutelage.store.fetch import (
     resolve,
 )
 from tutelage.store.ingest import PutResult, check_runs, chunks, put_encoded
+from tutelage.store.opened import open_backend
 from tutelage.store.records import (
     CheckpointRow,
     Discarded,

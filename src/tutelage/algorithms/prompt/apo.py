@@ -17,10 +17,10 @@ from typing import Literal
 
 from tutelage.algorithms.prompt import requests
 from tutelage.algorithms.prompt.blame import evidence, suspect
+from tutelage.algorithms.prompt.compose import compose
 from tutelage.algorithms.prompt.edits import Rejected, parse
 from tutelage.algorithms.prompt.lineage import Candidate
 from tutelage.algorithms.prompt.optimiser import Request
-from tutelage.algorithms.prompt.pool import compose
 from tutelage.algorithms.prompt.workshop import PREFIXES, Workshop
 from tutelage.types import Mode
 

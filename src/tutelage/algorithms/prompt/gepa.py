@@ -16,10 +16,10 @@ from itertools import combinations, count
 
 from tutelage.algorithms.prompt import requests
 from tutelage.algorithms.prompt.blame import evidence, suspect
+from tutelage.algorithms.prompt.compose import compose
 from tutelage.algorithms.prompt.edits import parse
 from tutelage.algorithms.prompt.lineage import Candidate, Lineage
 from tutelage.algorithms.prompt.optimiser import Request
-from tutelage.algorithms.prompt.pool import compose
 from tutelage.algorithms.prompt.workshop import Workshop
 from tutelage.types import Mode, Task
 

@@ -4,9 +4,9 @@ Candidates share sentences, so a rollout of one tells something of all that shar
 ridge regression of the rewards on sentences and tasks pools all that was played, rejected
 candidates too. Trials then play sets of sentences on single training tasks, drawn by Thompson
 sampling (Thompson 1933): what looks good or is little known is tried most. The sentences that help
-are composed into one prompt, which must win its place on the validation tasks like any edit. It is
-to an LLM's sentences what `screen.py` is to a bank of phrases. `apo.py` and `gepa.py` use it;
-`workshop.py` keeps the pool.
+are composed into one prompt (`compose.py`), which must win its place on the validation tasks like
+any edit. It is to an LLM's sentences what `screen.py` is to a bank of phrases. `workshop.py` keeps
+the pool.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tutelage.algorithms.prompt.contract import Components
-from tutelage.algorithms.prompt.lineage import Candidate
 
 if TYPE_CHECKING:
-    from tutelage.algorithms.prompt.workshop import Workshop
+    pass
 
 Vector = npt.NDArray[np.float64]
 Feature = tuple[str, str]
@@ -161,38 +160,3 @@ class Pool:
         if text not in self._cut:
             self._cut[text] = tuple(dict.fromkeys(sentences(text)))
         return self._cut[text]
-
-
-async def compose(
-    shop: Workshop, parent: Candidate, component: str, trials: int, number: int
-) -> Candidate | None:
-    """Try sets of sentences, then put the best together; None where that text was validated before.
-
-    `number` addresses the draws. Trials end early where a full validation would not fit any more.
-    """
-    pool = shop.pool
-    rng = shop.seeds.child("pool", number).numpy()
-    for start in range(0, trials, BATCH):
-        size = min(BATCH, trials - start)
-        if not shop.budget.fits(size * shop.samples + len(shop.val)):
-            break
-        names, mean, covariance = pool.fit(component)
-        if not names:
-            return None
-        draws = rounded(rng.multivariate_normal(mean, covariance, size=size, method="cholesky"))
-        tasks = [shop.train[int(i)] for i in rng.integers(0, len(shop.train), size=size)]
-        texts = [pool.text(component, names, draw) for draw in draws]
-        await shop.try_out(parent, component, texts, tasks)
-    names, mean, _ = pool.fit(component)
-    text = pool.text(component, names, mean - WORTH)
-    known = shop.unvalidated(parent, component, text)
-    if known is not None:
-        return known
-    added = {*pool.learn({component: text})}
-    told = [
-        f"{worth:+.3f} {sentence}"
-        for worth, sentence in sorted(zip(mean, names, strict=True), reverse=True)
-        if (component, sentence) in added
-    ]
-    reason = "What its sentences are expected to add to the reward:\n" + "\n".join(told)
-    return shop.propose([parent], {component: text}, "compose", reason)

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tutelage.agents.program import Isolation, as_program
+from tutelage.agents.accepted import as_program
+from tutelage.agents.program import Isolation
 from tutelage.algorithms.prompt import APO, GEPA, GRIPS, Algorithm, Screen, Splits, Verdict
 from tutelage.algorithms.prompt.watch import Round
 from tutelage.config.prompt import PromptConfig, resolve_prompt

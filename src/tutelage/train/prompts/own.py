@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from tutelage.agents.accepted import as_program
 from tutelage.agents.external import ExternalAgent
 from tutelage.agents.function import AgentFunction
 from tutelage.agents.lit_agent import LitAgent
-from tutelage.agents.program import Program, as_program
+from tutelage.agents.program import Program
 from tutelage.errors import ConfigError
 from tutelage.resources import NamedResources, PromptTemplate
 from tutelage.rewards import RewardFunction
