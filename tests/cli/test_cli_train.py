@@ -288,10 +288,11 @@ def train(resolved, folder, progress):
         raise
 
 for name, members in {{
-    "machine": {{"facts": lambda: Machine(cuda_devices=0, cores=2), "built": Built}},
-    "jobs": {{"train": train}},
+    "tutelage.train.machine": {{"facts": lambda: Machine(cuda_devices=0, cores=2)}},
+    "tutelage.train.built": {{"built": Built}},
+    "tutelage.train.jobs": {{"train": train}},
 }}.items():
-    module = types.ModuleType("tutelage.train." + name)
+    module = types.ModuleType(name)
     vars(module).update(members)
     sys.modules[module.__name__] = module
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it

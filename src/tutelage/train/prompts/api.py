@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tutelage.agents.accepted import as_program
 from tutelage.agents.program import Isolation
@@ -20,7 +20,6 @@ from tutelage.config.prompt import PromptConfig, resolve_prompt
 from tutelage.engine.usage import Spend
 from tutelage.errors import ConfigError
 from tutelage.evaluate.measured import Measured, read
-from tutelage.policy.model import Policy
 from tutelage.resources import LLM, NamedResources
 from tutelage.rewards import RewardFunction
 from tutelage.train.callbacks import Callback, Watch
@@ -35,6 +34,9 @@ from tutelage.train.prompts.setup import Setup, setup_from
 from tutelage.train.prompts.tasks import cut, sized
 from tutelage.train.result import TrainingResult
 from tutelage.types import JSON, Rollout, Task
+
+if TYPE_CHECKING:
+    from tutelage.policy.model import Policy
 
 PROMPT_ALGORITHMS = (APO, GEPA, Screen, GRIPS)
 """What `Trainer(algorithm=...)` takes for a prompt search."""

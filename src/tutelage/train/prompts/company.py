@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tutelage.agents.function import AgentFunction
 from tutelage.agents.program import Isolation, Program
@@ -19,7 +19,6 @@ from tutelage.algorithms.prompt.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.config.prompt import PromptConfig
 from tutelage.errors import ConfigError
 from tutelage.evaluate.outcome import Success
-from tutelage.policy.model import Policy
 from tutelage.resources import LLM, POLICY, NamedResources, Roles, model_folder
 from tutelage.rewards import RewardFunction
 from tutelage.tools.tool import Tool
@@ -31,6 +30,9 @@ from tutelage.train.prompts.meter import Caps
 from tutelage.train.prompts.play import Company
 from tutelage.train.prompts.prices import Prices
 from tutelage.types import Sampling
+
+if TYPE_CHECKING:
+    from tutelage.policy.model import Policy
 
 SAMPLED = 4096
 """Numbers of each tensor that the mark of a policy is made of, about."""

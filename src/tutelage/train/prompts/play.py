@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tutelage.agents.context import RolloutContext
 from tutelage.agents.isolated import IsolatedAgent
@@ -20,13 +20,9 @@ from tutelage.agents.program import Isolation, Program
 from tutelage.algorithms.prompt import Components, Episode
 from tutelage.algorithms.prompt.contract import SLOT
 from tutelage.algorithms.prompt.shots import Demonstrations
-from tutelage.engine.backends import make_backend
-from tutelage.engine.driver import EngineDriver
-from tutelage.engine.native import NativeEngine
 from tutelage.engine.remote import RemoteServers, Server
 from tutelage.evaluate.outcome import Success
 from tutelage.gateway import Gateway
-from tutelage.policy.model import Policy
 from tutelage.resources import NamedResources, Roles
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.live import LiveRunner
@@ -41,6 +37,10 @@ from tutelage.train.prompts.episode import episode_of
 from tutelage.train.prompts.meter import Caps, Meter, MeteredClient
 from tutelage.train.prompts.prices import Price
 from tutelage.types import ChatClient, Mode, Rollout, Sampling, Task
+
+if TYPE_CHECKING:
+    from tutelage.engine.driver import EngineDriver
+    from tutelage.policy.model import Policy
 
 SLOTS = 64
 """Rollouts that the embedded policy samples at once, at most."""
@@ -220,7 +220,7 @@ class Theatre:
         if policy is None:
             return {}
         if self._driver is None:
-            self._driver = EngineDriver(_engine(policy, min(SLOTS, self._runners)), "free")
+            self._driver = _driver(policy, min(SLOTS, self._runners))
         return {
             name: Source(self._driver, policy.codec, company.sampling, None)
             for name in company.roles.policies
@@ -233,11 +233,15 @@ def _for_task(resources: NamedResources, task: Task) -> NamedResources:
     return resources.replaced({n: v.without(task.id) for n, v in shown.items()})
 
 
-def _engine(policy: Policy, slots: int) -> NativeEngine:
+def _driver(policy: Policy, slots: int) -> EngineDriver:
     """In the invariant mode: what a rollout says does not depend on what plays beside it."""
-    import torch
+    import torch  # loaded where a policy of this process is asked for, and nowhere else
 
-    return NativeEngine(
+    from tutelage.engine.backends import make_backend
+    from tutelage.engine.driver import EngineDriver
+    from tutelage.engine.native import NativeEngine
+
+    engine = NativeEngine(
         lambda count, width: make_backend(policy, count, width, torch.float32),
         slots=max(1, slots),
         max_length=policy.max_positions,
@@ -245,3 +249,4 @@ def _engine(policy: Policy, slots: int) -> NativeEngine:
         decode=policy.codec.decode,
         invariant=True,
     )
+    return EngineDriver(engine, "free")
