@@ -28,8 +28,9 @@ from tutelage.config import resolve
 from tutelage.evaluate.measured import Measured, read
 from tutelage.evaluate.statistics import wilson
 from tutelage.train import jobs
+from tutelage.train.built import built
 from tutelage.train.folder import RunFolder, create
-from tutelage.train.machine import built, facts
+from tutelage.train.machine import facts
 from tutelage.train.progress import Silent
 
 METHODS: dict[str, dict[str, object]] = {
