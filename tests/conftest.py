@@ -66,27 +66,33 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    session: Any = config.pluginmanager.get_plugin("dsession")
-
     class Spread(LoadFileScheduling):
-        def __init__(self) -> None:
-            super().__init__(config, log)
-            self._old: list[Any] | None = None
+        renewed: Any = ()
 
         def _split_scope(self, nodeid: str) -> str:
             system = nodeid.startswith("tests/system/")
             return "tests/system" if system else super()._split_scope(nodeid)
 
         def _reschedule(self, node: Any) -> None:
-            if self._old is None and next(iter(self.workqueue), "") == "tests/system":
-                self._old = list(self.nodes)
-            if self._old is None or node not in self._old or node.shutting_down:
+            if node not in self.registered_collections:
+                return  # it is still collecting
+            if not self.renewed and next(iter(self.workqueue), "") == "tests/system":
+                self.renewed = tuple(self.nodes)
+            if node not in self.renewed:
                 super()._reschedule(node)
-            elif self._pending_of(self.assigned_work[node]) <= 2:
-                session._clone_node(node)
-                node.shutdown()
+            elif not node.shutting_down:
+                node.shutdown()  # when it has played what it was given
 
-    return Spread()
+    return Spread(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A worker whose time was up has played its last test: it ends, and another one begins."""
+    session = node.config.pluginmanager.get_plugin("dsession")
+    if error is None and node in getattr(session.sched, "renewed", ()):
+        node.ensure_teardown()
+        session._clone_node(node)
 
 
 @pytest.fixture(scope="module", autouse=True)
