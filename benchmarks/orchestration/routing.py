@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from benchmarks.measure import machine
 from benchmarks.measure import table as markdown
+from benchmarks.orchestration.newcomer import draw_newcomer, newcomer_rows
 
 from tutelage.evaluate.statistics import Difference, paired_bootstrap
 from tutelage.orchestration.outcomes import OutcomeTable, read_outcomes, split
@@ -34,7 +35,6 @@ from tutelage.orchestration.phase2 import SIMULATED, Phase2Result, train_phase2
 from tutelage.orchestration.phase2_settings import Phase2Settings
 from tutelage.orchestration.selector.baselines import greedy, node_utility, of_policy
 from tutelage.orchestration.selector.evaluation import GREEDY, LOOKAHEAD, POLICY
-from tutelage.orchestration.selector.newcomer import draw_newcomer, newcomer_rows
 from tutelage.orchestration.selector.rollout import play
 from tutelage.orchestration.selector.workflows import (
     SEPARABLE,

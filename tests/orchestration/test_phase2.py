@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.orchestration.newcomer import newcomer_rows
 from routing_world import SMALL, table
 
 from tutelage.errors import ConfigError, DataError, RunError
@@ -24,7 +25,6 @@ from tutelage.orchestration.rewards import RewardWeights
 from tutelage.orchestration.router import load_router
 from tutelage.orchestration.selector.baselines import node_utility, of_policy
 from tutelage.orchestration.selector.evaluation import GREEDY, LOOKAHEAD, POLICY
-from tutelage.orchestration.selector.newcomer import newcomer_rows
 from tutelage.orchestration.selector.policy import ModelSelector
 from tutelage.orchestration.selector.rollout import play
 from tutelage.orchestration.selector.workflows import Scenario, draw_workflows, make_board

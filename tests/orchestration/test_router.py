@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from recorded import RecordedVerifier, as_plan, as_settings
 from routing_world import world
 
 from tutelage.errors import ConfigError
@@ -21,7 +22,6 @@ from tutelage.orchestration.router import LearnedRouter
 from tutelage.orchestration.routing import Choice, RouteState
 from tutelage.orchestration.selector.environment import Environment
 from tutelage.orchestration.selector.policy import ModelSelector, see
-from tutelage.orchestration.selector.recorded import RecordedVerifier, as_plan, as_settings
 from tutelage.orchestration.selector.workflows import Scenario, Workflows, draw_workflows
 from tutelage.orchestration.verifiers import Verifiers
 from tutelage.orchestration.virtual_time import run_virtual

@@ -26,8 +26,9 @@ from tutelage.orchestration.catalog import Catalog
 from tutelage.orchestration.formats import Workflow
 from tutelage.orchestration.metrics import score
 from tutelage.orchestration.planner.decode import SearchSettings
-from tutelage.orchestration.planner.model import PlannerModel, Prepared, Searched
+from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.network import Shape
+from tutelage.orchestration.planner.planned import Prepared, Searched
 from tutelage.orchestration.planner.targets import Targets, targets_of
 from tutelage.orchestration.settings import Phase1
 from tutelage.seeds import SeedTree

@@ -3,14 +3,15 @@
 A call encodes the instructions and gives the document's four fields, decoded greedily the first
 time one is looked at. `compute_supervised_loss` scores expert plans from the same encoding with the
 expert's earlier tools given (teacher forcing), so the document's training loop works as written.
-`plan` and `plan_all` search with beams. `fit.py` trains it, `saving.py` stores it.
+`plan` and `plan_all` search with beams. `planned.py` has what goes in and comes out, `fit.py`
+trains it, `saving.py` stores it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,7 @@ from tutelage.orchestration.catalog import Catalog
 from tutelage.orchestration.formats import Workflow
 from tutelage.orchestration.plan import Node, Plan
 from tutelage.orchestration.planner import loss as losses
-from tutelage.orchestration.planner.decode import Beams, SearchSettings, choose, search
+from tutelage.orchestration.planner.decode import SearchSettings, choose, search
 from tutelage.orchestration.planner.network import (
     Encoded,
     Mentions,
@@ -30,6 +31,13 @@ from tutelage.orchestration.planner.network import (
     Tools,
     mentions,
     one_before,
+)
+from tutelage.orchestration.planner.planned import (
+    Planned,
+    PlannerOutputs,
+    Prepared,
+    Searched,
+    is_acyclic,
 )
 from tutelage.orchestration.planner.retrieval import (
     Memory,
@@ -40,7 +48,7 @@ from tutelage.orchestration.planner.retrieval import (
     sparse_rows,
 )
 from tutelage.orchestration.planner.targets import Targets, given_targets, targets_of
-from tutelage.orchestration.planner.text import Features, features, inverse_frequency, met, pack
+from tutelage.orchestration.planner.text import features, inverse_frequency, met, pack
 from tutelage.orchestration.planner.vocabulary import (
     Vocabulary,
     compatibility,
@@ -54,79 +62,6 @@ _ABSENT = -30.0
 _BATCH = 256
 _LONG = 4096
 """Pairs of nodes that are scored at once per plan before a batch is made smaller."""
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A plan with what the planner thought of it."""
-
-    plan: Plan
-    workers: tuple[str, ...] | None
-    """The worker that phase 1 would choose for each node; None when it saw no workers."""
-    score: float
-    """Log-probability with prior and length bonus."""
-    raw_valid: bool
-    """Whether the scored graph was a DAG before decoding kept forward edges only."""
-    edge_chances: tuple[tuple[float, ...], ...] = ()
-    """(N, N): the chance of each ordered pair."""
-
-
-class Prepared(NamedTuple):
-    """Instructions that were read once, for those who ask about them again and again."""
-
-    instructions: Sequence[str]
-    items: Sequence[Features]
-    shared_BT: Tensor
-    """How much text each instruction and tool share."""
-
-    def rows(self, chosen: Sequence[int]) -> Prepared:
-        """Some of them."""
-        return Prepared(
-            [self.instructions[i] for i in chosen],
-            [self.items[i] for i in chosen],
-            self.shared_BT[chosen],
-        )
-
-
-class Searched(NamedTuple):
-    """The beams of a batch, with what they were searched in."""
-
-    instructions: Sequence[str]
-    text: Encoded
-    tools: Tools
-    beams: Beams
-
-
-class PlannerOutputs(Mapping[str, Any]):
-    """What a call gives: `subtask_embeddings` (B, N, D), `task_types` (B, N, T+1) and
-    `model_selections` (B, N, W) scores, and `workflow_graph`, edge probabilities (B, N, N).
-
-    They come from a greedy decoding that is done when one is first read. By item or by attribute.
-    """
-
-    KEYS = ("subtask_embeddings", "task_types", "model_selections", "workflow_graph")
-
-    def __init__(self, model: PlannerModel, text: Encoded, tools: Tools) -> None:
-        self.model, self.text, self.tools = model, text, tools
-        self._made: dict[str, Any] | None = None
-
-    def __getitem__(self, key: str) -> Any:
-        if key not in self.KEYS:
-            raise KeyError(key)
-        if self._made is None:
-            self._made = self.model.greedy(self)
-        return self._made[key]
-
-    def __getattr__(self, key: str) -> Any:
-        if key in PlannerOutputs.KEYS:
-            return self[key]
-        raise AttributeError(key)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.KEYS)
-
-    def __len__(self) -> int:
-        return len(self.KEYS)
 
 
 class PlannerModel(nn.Module):
@@ -198,7 +133,7 @@ class PlannerModel(nn.Module):
     def forward(self, instructions: Sequence[str] | Prepared) -> PlannerOutputs:
         """Encode instructions; see `PlannerOutputs`. Raises `DataError` for an empty batch."""
         given = instructions if isinstance(instructions, Prepared) else self.prepare(instructions)
-        return PlannerOutputs(self, *self._read(given))
+        return PlannerOutputs(self.greedy, *self._read(given))
 
     def compute_supervised_loss(
         self,
@@ -362,7 +297,7 @@ class PlannerModel(nn.Module):
             Plan(instruction, nodes),
             None if workers is None else tuple(self.vocabulary.workers[w] for w in workers),
             score,
-            _is_acyclic(there),
+            is_acyclic(there),
             tuple(tuple(row) for row in edges.tolist()),
         )
 
@@ -421,14 +356,3 @@ class PlannerModel(nn.Module):
         return self.network.edge_logits(
             text, state, tools.out_TD[placed], mentioned, compatible, lengths
         )
-
-
-def _is_acyclic(there: Tensor) -> bool:
-    """Whether a square matrix of edges, self-loops among them, has no cycle."""
-    matrix = there.float()
-    reach = torch.eye(len(matrix)) + matrix
-    power = matrix
-    for _ in range(max(1, len(matrix)).bit_length()):
-        power = ((power @ reach) > 0).float()
-        reach = ((reach @ reach) > 0).float()
-    return not bool(power.diagonal().any())

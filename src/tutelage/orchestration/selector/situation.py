@@ -188,15 +188,23 @@ def features(
     alpha = max(abs(terms.weights.alpha), 1e-9)
     utility_DA = np.where(at.mask_DA, ahead.utility_DA, np.nan)
     best_D1 = np.nanmax(utility_DA, axis=1, keepdims=True)
+    worker_DWF = _worker_features(at, ahead, utility_DA, best_D1, alpha)
+    context_DF = _context_features(at, utility_DA, best_D1, alpha)
+    return worker_DWF.astype(np.float32), context_DF.astype(np.float32)
+
+
+def _worker_features(
+    at: Situation, ahead: Lookahead, utility_DA: Floats, best_D1: Floats, alpha: float
+) -> Floats:
+    """What tells one worker from another, [D, W, F]."""
     workers = at.chance_DW.shape[1]
     mine_DW = np.nan_to_num(utility_DA[:, :workers], nan=-alpha)
     able_DW = at.mask_DA[:, :workers]
     cost_ref_D1, latency_ref_D1 = at.cost_ref_D[:, None], at.latency_ref_D[:, None]
     left_D = at.budget_D - at.spent_D
     bounded_D = np.isfinite(left_D)
-    timed_D = np.isfinite(at.deadline_D)
     safe_left_D = np.where(bounded_D, np.maximum(left_D, 1e-12), 1.0)
-    worker_DWF = np.stack(
+    return np.stack(
         [
             2 * at.chance_DW - 1,
             ahead.pass_DW,
@@ -214,10 +222,19 @@ def features(
         ],
         axis=2,
     )
+
+
+def _context_features(at: Situation, utility_DA: Floats, best_D1: Floats, alpha: float) -> Floats:
+    """What is the same for all workers, [D, F]."""
+    workers = at.chance_DW.shape[1]
+    able_DW = at.mask_DA[:, :workers]
+    left_D = at.budget_D - at.spent_D
+    bounded_D = np.isfinite(left_D)
+    timed_D = np.isfinite(at.deadline_D)
     masked_DW = np.where(able_DW, at.chance_DW, 0.0)
     ranked_DW = -np.sort(-np.column_stack([masked_DW, np.zeros((len(masked_DW), 2))]), axis=1)
     time_left_D = np.where(timed_D, at.deadline_D - at.now_D, 0.0)
-    context_DF = np.stack(
+    return np.stack(
         [
             at.nodes_D / 5,
             at.open_D / 5,
@@ -244,4 +261,3 @@ def features(
         ],
         axis=1,
     )
-    return worker_DWF.astype(np.float32), context_DF.astype(np.float32)

@@ -21,7 +21,8 @@ from tutelage.orchestration.metrics import (
     score,
     without_edges,
 )
-from tutelage.orchestration.planner.model import Planned, PlannerModel
+from tutelage.orchestration.planner.model import PlannerModel
+from tutelage.orchestration.planner.planned import Planned
 from tutelage.orchestration.planner.retrieval import neighbours, products, remember
 from tutelage.orchestration.planner.text import features
 from tutelage.seeds import SeedTree

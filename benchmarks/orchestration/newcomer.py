@@ -2,8 +2,8 @@
 
 The policy was trained without the worker. Then the predictor adopts it from a few observed
 outcomes, and the same policy routes the same test workflows with it in the pool. Beside it stand
-the pool without the newcomer, and a predictor that was fitted on all its outcomes. `predictor.py`
-has `adopt`.
+the pool without the newcomer, and a predictor that was fitted on all its outcomes. `routing.py`
+beside it runs this.
 """
 
 from __future__ import annotations

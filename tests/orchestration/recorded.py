@@ -2,7 +2,7 @@
 
 The environment is a fast copy of what the executor does on recorded outcomes. Here a workflow is
 turned back into a `Plan` whose nodes name their rows, so both can run it and be compared decision
-by decision; the same plans are how a trained router is watched at work. `pools/replay.py` answers.
+by decision. `pools/replay.py` answers.
 """
 
 from __future__ import annotations
