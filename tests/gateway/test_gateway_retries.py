@@ -10,6 +10,7 @@ import pytest
 
 from tutelage.gateway import CallSpan
 from tutelage.gateway.answers import KEPT_ANSWERS
+from tutelage.gateway.dialects import ChatCompletions
 from tutelage.gateway.record import Recorder
 from tutelage.gateway.scripted import ScriptedReply
 from tutelage.tracing import Identity
@@ -26,6 +27,7 @@ async def until(condition: Any) -> None:
     raise AssertionError("it never came about")
 
 
+CHAT_COMPLETIONS = ChatCompletions()
 AGAIN = {"x_stainless_retry_count": "1"}
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 RESPONSE: dict[str, Any] = {"model": "m", "input": "hi"}
@@ -73,9 +75,9 @@ async def test_a_repeat_joins_what_still_runs(door: Open, path: str, body: dict[
 async def test_who_leaves_does_not_cancel_who_joined(door: Open) -> None:
     puppet = Puppet()
     case = door(puppet)
-    answer = case.door.answer("chatcmpl-", b"k", False, _ask(), "main")
+    answer = case.door.answer(CHAT_COMPLETIONS, b"k", False, _ask(), "main")
     answer.join()
-    same = case.door.answer("chatcmpl-", b"k", True, _ask(), "main")
+    same = case.door.answer(CHAT_COMPLETIONS, b"k", True, _ask(), "main")
     assert same is answer
     same.join()
     answer.leave()
@@ -90,28 +92,28 @@ async def test_who_leaves_does_not_cancel_who_joined(door: Open) -> None:
 async def test_the_last_to_leave_cancels(door: Open) -> None:
     puppet = Puppet()
     case = door(puppet)
-    answer = case.door.answer("chatcmpl-", b"k", False, _ask(), "main")
+    answer = case.door.answer(CHAT_COMPLETIONS, b"k", False, _ask(), "main")
     answer.join()
     await until(lambda: puppet.started)
     answer.leave()
     await until(lambda: puppet.cancelled)
     # What came to nothing is no result: a repeat samples.
-    again = case.door.answer("chatcmpl-", b"k", True, _ask(), "main")
+    again = case.door.answer(CHAT_COMPLETIONS, b"k", True, _ask(), "main")
     assert again is not answer
     # Nor is what is being cancelled, though it has not ended yet.
     again.join()
     await until(lambda: puppet.started == 2)
     again.leave()
-    third = case.door.answer("chatcmpl-", b"k", True, _ask(), "main")
+    third = case.door.answer(CHAT_COMPLETIONS, b"k", True, _ask(), "main")
     assert third is not again
     third.task.cancel()
 
 
 def _ask() -> Any:
-    from tutelage.gateway.asked import Ask
+    from tutelage.gateway.request import ChatRequest
     from tutelage.types import Message, Sampling
 
-    return Ask("m", (Message("user", "hi"),), Sampling())
+    return ChatRequest("m", (Message("user", "hi"),), Sampling())
 
 
 async def test_a_failure_is_no_result(door: Open) -> None:
@@ -124,7 +126,7 @@ async def test_a_failure_is_no_result(door: Open) -> None:
 async def test_equal_requests_are_told_apart_by_what_arrived(door: Open) -> None:
     """Two equal requests, the first of which never reached its client."""
     case = door("one", "two")
-    answers = [case.door.answer("chatcmpl-", b"k", False, _ask(), "main") for _ in range(2)]
+    answers = [case.door.answer(CHAT_COMPLETIONS, b"k", False, _ask(), "main") for _ in range(2)]
     await asyncio.gather(*(a.task for a in answers))
     answers[1].delivered = True
     assert case.door.ledger.find(b"k") is answers[0]
@@ -151,7 +153,7 @@ async def test_the_agent_is_part_of_what_was_asked(door: Open) -> None:
 async def test_what_a_door_keeps_is_bounded(door: Open) -> None:
     case = door("ok")
     for i in range(KEPT_ANSWERS + 20):
-        answer = case.door.answer("chatcmpl-", b"%d" % (i % 300), False, _ask(), "main")
+        answer = case.door.answer(CHAT_COMPLETIONS, b"%d" % (i % 300), False, _ask(), "main")
         await answer.task
     assert len(case.door.ledger) == KEPT_ANSWERS
     assert case.door.ledger.find(b"0") is None

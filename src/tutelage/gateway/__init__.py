@@ -1,9 +1,10 @@
 """The gateway: an OpenAI-compatible door to the policy for agents that we did not write.
 
 `server.py` runs it and opens a `Door` for each attempt; `app.py` has the routes, `keys.py` decides
-who may enter, `answers.py` has requests sampled once; `chat_*` and `responses_*` read and write the
-two APIs. The record of tokens is the client's (`engine/chat.py`, `engine/remote.py`); `scripted.py`
-is a client that needs no model.
+who may enter, `answers.py` has requests sampled once. Every API is a dialect (`dialects/`): read
+into one internal request (`request.py`), written from one internal reply (`reply.py`). The record
+of tokens is the client's (`engine/chat.py`, `engine/remote.py`); `engine/scripted.py` has a client
+that needs no model.
 """
 
 from tutelage.gateway.door import Door

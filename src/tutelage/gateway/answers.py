@@ -13,32 +13,49 @@ import inspect
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
-from tutelage.gateway.asked import Ask
+from tutelage.gateway.request import ChatRequest
+from tutelage.gateway.text import Decoder
 from tutelage.types import Call, ChatClient
 
 KEPT_ANSWERS = 256
 """Answers an attempt keeps for repeats, the latest first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A client and what the gateway knows about it."""
+
+    name: str
+    client: ChatClient
+    streams: bool
+    """Whether the client hands out tokens as they are sampled."""
+    decoder: Decoder | None
+
+    @staticmethod
+    def of(name: str, client: ChatClient) -> Model:
+        """Look at a client once, so that requests need not."""
+        found = getattr(client, "codec", None)
+        decoder = cast("Decoder", found) if hasattr(found, "decode") else None
+        return Model(name, client, _hands_out_tokens(client), decoder)
+
+
 class Answer:
     """One request while it is sampled, and its calls afterwards, one for each choice."""
 
     def __init__(
-        self, id: str, ask: Ask, client: ChatClient, agent: str, streams: bool, on_end: OnEnd
+        self, id: str, request: ChatRequest, model: Model, agent: str, on_end: OnEnd
     ) -> None:
-        """`streams` says that the client hands out tokens as they are sampled. `on_end` is called
-        once, before anybody who waits hears of the end."""
-        self.id, self.ask, self.client, self.agent = id, ask, client, agent
+        """`on_end` is called once, before anybody who waits hears of the end."""
+        self.id, self.request, self.model, self.agent = id, request, model, agent
         self.created = int(time.time())
         self.began_ns = time.time_ns()
-        self.tokens: list[list[int]] = [[] for _ in range(ask.n)]
-        """What each choice has sampled so far; stays empty without `streams`."""
+        self.tokens: list[list[int]] = [[] for _ in range(request.n)]
+        """What each choice has sampled so far; stays empty where the client hands out nothing."""
         self.delivered = False
-        self._streams = streams
         self._on_end: OnEnd | None = on_end
         self._waiting = 0
         self._wakers: set[Callable[[], None]] = set()
@@ -95,9 +112,9 @@ class Answer:
         self._end((), error)
 
     async def _choices(self) -> tuple[Call, ...]:
-        if self.ask.n == 1:
+        if self.request.n == 1:
             return (await self._choice(0),)
-        tasks = [asyncio.ensure_future(self._choice(i)) for i in range(self.ask.n)]
+        tasks = [asyncio.ensure_future(self._choice(i)) for i in range(self.request.n)]
         try:
             return tuple(await asyncio.gather(*tasks))
         finally:  # one choice that fails ends the others: no answer is half an answer
@@ -106,16 +123,20 @@ class Answer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _choice(self, index: int) -> Call:
-        ask = self.ask
+        request = self.request
         extra: dict[str, Any] = {}
-        if ask.constraint is not None:
-            extra["constraint"] = ask.constraint
-        if ask.seed is not None:
-            extra["seed"] = ask.seed + index
-        if self._streams and ask.stream:
+        if request.constraint is not None:
+            extra["constraint"] = request.constraint
+        if request.seed is not None:
+            extra["seed"] = request.seed + index
+        if self.model.streams and request.stream:
             extra["on_token"] = partial(self._token, index)
-        return await self.client.chat(
-            ask.messages, tools=ask.tools, sampling=ask.sampling, agent=self.agent, **extra
+        return await self.model.client.chat(
+            request.messages,
+            tools=request.tools,
+            sampling=request.sampling,
+            agent=self.agent,
+            **extra,
         )
 
     def _token(self, index: int, ids: Sequence[int]) -> None:
@@ -124,7 +145,7 @@ class Answer:
             wake()
 
 
-def hands_out_tokens(client: ChatClient) -> bool:
+def _hands_out_tokens(client: ChatClient) -> bool:
     """Whether `client.chat` takes `on_token`."""
     try:
         return "on_token" in inspect.signature(client.chat).parameters
@@ -132,11 +153,11 @@ def hands_out_tokens(client: ChatClient) -> bool:
         return False
 
 
-def with_limit(ask: Ask, left: int | None) -> Ask:
+def with_limit(request: ChatRequest, left: int | None) -> ChatRequest:
     """The request with no more tokens than the attempt has left."""
-    if left is None or ask.sampling.max_tokens <= left:
-        return ask
-    return replace(ask, sampling=replace(ask.sampling, max_tokens=left))
+    if left is None or request.sampling.max_tokens <= left:
+        return request
+    return replace(request, sampling=replace(request.sampling, max_tokens=left))
 
 
 OnEnd = Callable[[Answer, tuple[Call, ...], BaseException | None], None]

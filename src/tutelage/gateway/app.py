@@ -1,7 +1,7 @@
 """The gateway as an ASGI app: routes, admission, and the endpoints.
 
 Starlette routes; the endpoints are plain ASGI (`http.py`). A request is admitted by its key before
-its body is read, its body becomes an `Ask`, the door has it sampled, and the answer is written or
+its body is read, its dialect reads the body, the door has it sampled, and the answer is written or
 streamed while somebody watches whether the client is still there. Whatever goes wrong leaves as an
 OpenAI error object. `server.py` runs the app.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from hashlib import blake2b
 from typing import Protocol
 
@@ -18,16 +19,15 @@ from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from tutelage.errors import TutelageError
-from tutelage.gateway import fields, http
+from tutelage.gateway import http
 from tutelage.gateway.answers import Answer
-from tutelage.gateway.chat_reply import ChatStream, completion
-from tutelage.gateway.chat_request import read_chat
+from tutelage.gateway.dialects import DIALECTS, Dialect
 from tutelage.gateway.door import Door, gone
+from tutelage.gateway.fields import Fields, read_json
 from tutelage.gateway.keys import Pass, Registry
 from tutelage.gateway.limits import Limits
 from tutelage.gateway.problems import NO_RETRY, ApiError, described
-from tutelage.gateway.responses_reply import ResponseStream, response_object
-from tutelage.gateway.responses_request import read_response
+from tutelage.gateway.reply import ChatReply, ReplyStream, begun, ended
 from tutelage.tracing import Identity
 from tutelage.types import JSON
 
@@ -51,22 +51,6 @@ class OnTraces(Protocol):
 
         A ValueError is answered with its `status`, 400 where it has none.
         """
-        ...
-
-
-class Stream(Protocol):
-    """The events of an answer, as `ChatStream` and `ResponseStream` write them."""
-
-    def feed(self) -> bytes:
-        """What can be sent by now."""
-        ...
-
-    def finish(self) -> bytes:
-        """The rest."""
-        ...
-
-    def failed(self, error: JSON) -> bytes:
-        """The end of a stream that breaks."""
         ...
 
 
@@ -109,8 +93,7 @@ class App:
         self.in_flight = 0
         self._registry, self._limits = registry, limits
         endpoints = {
-            "/v1/chat/completions": Endpoint(self, POST=self._chat),
-            "/v1/responses": Endpoint(self, POST=self._responses),
+            **{each.path: Endpoint(self, POST=partial(self._ask, each)) for each in DIALECTS},
             "/v1/responses/{response}": Endpoint(self, GET=self._response),
             "/v1/models": Endpoint(self, GET=self._models),
             "/v1/models/{model:path}": Endpoint(self, GET=self._model),
@@ -160,40 +143,22 @@ class App:
 
     # ------------------------------------------------------------ endpoints
 
-    async def _chat(self, scope: Scope, receive: Receive, send: Send, entry: Pass) -> None:
-        body = await self._body(scope, receive)
-        ask = read_chat(fields.read_json(body), entry.door.sampling)
-        key, repeat = _identity(scope, b"chat", entry, body)
-        answer = entry.door.answer("chatcmpl-", key, repeat, ask, entry.agent)
-        model = entry.door.model(ask.model)
-        if ask.stream:
-            await self._stream(answer, entry.door, ChatStream(answer, model), receive, send)
-            return
-        await self._finished(answer, entry.door, receive)
-        await http.send_json(send, 200, completion(answer, model))
-        answer.delivered = True
-
-    async def _responses(self, scope: Scope, receive: Receive, send: Send, entry: Pass) -> None:
-        body = await self._body(scope, receive)
-        door = entry.door
-        asked = read_response(fields.read_json(body), door.sampling, door.responses)
-        key, repeat = _identity(scope, b"responses", entry, body)
-        answer = door.answer("resp_", key, repeat, asked.ask, entry.agent)
-        model = door.model(asked.ask.model)
-
-        def keep() -> None:
-            # Before the client hears of it: its next request may name this response.
-            if asked.store:
-                turn = (*asked.conversation, answer.calls[0].reply)
-                door.responses.add(response_object(answer, asked, model), turn)
-
-        if asked.ask.stream:
-            stream = ResponseStream(answer, asked, model)
-            await self._stream(answer, door, stream, receive, send, keep)
+    async def _ask(
+        self, dialect: Dialect, scope: Scope, receive: Receive, send: Send, entry: Pass
+    ) -> None:
+        """A request in one of the dialects."""
+        body, door = await self._body(scope, receive), entry.door
+        request = dialect.read(Fields(read_json(body)), door.sampling, door.responses)
+        key, repeat = _identity(scope, dialect.name, entry, body)
+        answer = door.answer(dialect, key, repeat, request, entry.agent)
+        if request.stream:
+            stream = ReplyStream(answer, dialect.writer(begun(answer)))
+            await self._stream(answer, door, dialect, stream, receive, send)
             return
         await self._finished(answer, door, receive)
-        keep()
-        await http.send_json(send, 200, response_object(answer, asked, model))
+        reply = ended(answer)
+        _keep(reply, dialect.written, door)
+        await http.send_json(send, 200, dialect.written(reply))
         answer.delivered = True
 
     async def _response(self, scope: Scope, receive: Receive, send: Send, entry: Pass) -> None:
@@ -263,10 +228,10 @@ class App:
         self,
         answer: Answer,
         door: Door,
-        stream: Stream,
+        dialect: Dialect,
+        stream: ReplyStream,
         receive: Receive,
         send: Send,
-        before_end: Callable[[], None] | None = None,
     ) -> None:
         """Send events as tokens come. What fails before the first is an error response."""
         out = http.EventStream(send, self._limits.write_seconds)
@@ -277,16 +242,16 @@ class App:
         try:
             while True:
                 news.clear()
-                ended = answer.task.done()
-                if not ended and leaving.done():
+                done = answer.task.done()
+                if not done and leaving.done():
                     raise http.ClientGone
                 data = stream.feed()
                 if data:
                     await out.write(data)
-                if ended:
+                if done:
                     break
                 await news.wait()
-            await self._end(answer, door, stream, out, before_end)
+            await self._end(answer, door, dialect, stream, out)
         finally:
             answer.leave(news.set)
             leaving.cancel()
@@ -295,15 +260,15 @@ class App:
         self,
         answer: Answer,
         door: Door,
-        stream: Stream,
+        dialect: Dialect,
+        stream: ReplyStream,
         out: http.EventStream,
-        before_end: Callable[[], None] | None,
     ) -> None:
         try:
             _check(answer, door)
-            if before_end is not None:
-                before_end()
-            data = stream.finish()
+            reply = ended(answer)
+            _keep(reply, dialect.written, door)
+            data = stream.finish(reply)
         except Exception as error:
             if not out.begun:
                 raise
@@ -311,6 +276,13 @@ class App:
             return
         await out.write(data, last=True)
         answer.delivered = True
+
+
+def _keep(reply: ChatReply, written: Callable[[ChatReply], JSON], door: Door) -> None:
+    """Keep a reply for later requests, before the client hears of it: its next may name it."""
+    conversation = reply.request.conversation
+    if conversation is not None:
+        door.responses.add(written(reply), (*conversation, reply.choices[0].call.reply))
 
 
 def _check(answer: Answer, door: Door) -> None:
@@ -322,11 +294,11 @@ def _check(answer: Answer, door: Door) -> None:
         raise error
 
 
-def _identity(scope: Scope, api: bytes, entry: Pass, body: bytes) -> tuple[bytes, bool]:
+def _identity(scope: Scope, api: str, entry: Pass, body: bytes) -> tuple[bytes, bool]:
     """What a request asks for as a hash, and whether it says that it is a repeat."""
     named = http.header(scope, b"idempotency-key")
     said = blake2b(digest_size=16)
-    said.update(b"%b\0%b\0" % (api, entry.agent.encode()))
+    said.update(b"%b\0%b\0" % (api.encode(), entry.agent.encode()))
     said.update(body)
     if named is not None:
         said.update(b"\0" + named)

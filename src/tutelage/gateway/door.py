@@ -11,51 +11,22 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-from tutelage.gateway.answers import Answer, Ledger, hands_out_tokens, with_limit
-from tutelage.gateway.asked import Ask
+from tutelage.gateway.answers import Answer, Ledger, Model, with_limit
+from tutelage.gateway.dialects import Dialect
 from tutelage.gateway.problems import NO_RETRY, ApiError, invalid
 from tutelage.gateway.record import CallSpan, OnSpan, Recorder
-from tutelage.gateway.text import Decoder
-from tutelage.types import JSON, Call, ChatClient, Message, Sampling
+from tutelage.gateway.reply import finish_reason, usage
+from tutelage.gateway.request import ChatRequest
+from tutelage.types import JSON, Call, Message, Sampling
 
 KEPT_RESPONSES = 1024
 KEPT_ERRORS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A client and what the gateway knows about it."""
-
-    name: str
-    client: ChatClient
-    streams: bool
-    decoder: Decoder | None
-
-    @staticmethod
-    def of(name: str, client: ChatClient) -> Model:
-        """Look at a client once, so that requests need not."""
-        found = getattr(client, "codec", None)
-        decoder = cast("Decoder", found) if hasattr(found, "decode") else None
-        return Model(name, client, hands_out_tokens(client), decoder)
-
-
-def usage(client: ChatClient, calls: Sequence[Call]) -> tuple[int, int]:
-    """Prompt and completion tokens. A client without token ids may know them from its server."""
-    counted = getattr(client, "usage", None)
-    pairs = [counted(c) if counted else None for c in calls]
-    known = [
-        pair or (len(call.prompt_ids), len(call.sampled.token_ids))
-        for pair, call in zip(pairs, calls, strict=True)
-    ]
-    # All choices answer one prompt, which counts once.
-    return max((p for p, _ in known), default=0), sum(n for _, n in known)
-
-
-class Responses:
+class StoredResponses:
     """Responses of an attempt for `previous_response_id`, `GET` and item references."""
 
     def __init__(self, size: int = KEPT_RESPONSES) -> None:
@@ -118,7 +89,7 @@ class Door:
         """Tokens that the main client sampled so far."""
         self.errors: list[BaseException] = []
         """What went wrong in the engines behind, the latest last, at most a hundred."""
-        self.ledger, self.responses = Ledger(), Responses()
+        self.ledger, self.responses = Ledger(), StoredResponses()
         self._main, self._others, self._names = main, dict(others), names
         self._budget, self._on_span, self._recorder = token_budget, on_span, recorder
         self._key_for, self._on_close = key_for, on_close
@@ -217,18 +188,20 @@ class Door:
         if self.closed:
             raise gone()
 
-    def answer(self, prefix: str, key: bytes, repeat: bool, ask: Ask, agent: str) -> Answer:
+    def answer(
+        self, dialect: Dialect, key: bytes, repeat: bool, request: ChatRequest, agent: str
+    ) -> Answer:
         """The answer to a request: a new one, or for a repeat the one that there is.
 
-        `key` stands for what was asked. The answer's id begins with `prefix`.
+        `key` stands for what was asked. The answer's id says which API it is of.
         """
         self.check_open()
         if repeat:
             found = self.ledger.find(key)
             if found is not None:
                 return found
-        model = self.model(ask.model)
-        if ask.logprobs and model.decoder is None:
+        model = self.model(request.model)
+        if request.logprobs and model.decoder is None:
             raise invalid(f"the model {model.name!r} gives no log-probabilities", "logprobs")
         if model is self._main:
             left = self.budget_left
@@ -239,45 +212,35 @@ class Door:
                     code="token_budget_exhausted",
                     headers=NO_RETRY,
                 )
-            ask = with_limit(ask, left)
+            request = with_limit(request, left)
         self._count += 1
         self._loop = asyncio.get_running_loop()
         answer = Answer(
-            f"{prefix}{self.attempt_id}-{self._count}",
-            ask,
-            model.client,
+            f"{dialect.prefix}{self.attempt_id}-{self._count}",
+            request,
+            model,
             agent,
-            model.streams,
-            partial(self._ended, model, prefix),
+            partial(self._ended, dialect.name),
         )
         self._running.add(answer)
         self.ledger.add(key, answer)
         return answer
 
-    def decoder(self, answer: Answer) -> Decoder | None:
-        """How to read the tokens of an answer."""
-        return self.model(answer.ask.model).decoder
-
     def _ended(
-        self,
-        model: Model,
-        prefix: str,
-        answer: Answer,
-        calls: tuple[Call, ...],
-        error: BaseException | None,
+        self, api: str, answer: Answer, calls: tuple[Call, ...], error: BaseException | None
     ) -> None:
         """Count and record an answer when its sampling has ended, delivered or not."""
         self._running.discard(answer)
         if error is None:
-            if model is self._main:
-                self.spent += usage(model.client, calls)[1]
+            if answer.model is self._main:
+                self.spent += usage(answer.model.client, calls)[1]
             self._remember(answer.id, calls)
         else:
             self.ledger.drop(answer)
             if isinstance(error, Exception):  # a cancelled request is nobody's failure
                 self.errors = [*self.errors[1 - KEPT_ERRORS :], error]
         if self._on_span is not None:
-            self._recorder.put(self._on_span, self._span(answer, model, prefix, calls, error))
+            self._recorder.put(self._on_span, self._span(api, answer, calls, error))
 
     def _remember(self, response_id: str, calls: Sequence[Call]) -> None:
         self._calls[response_id] = tuple(c.id for c in calls)
@@ -288,37 +251,25 @@ class Door:
                 self._response_of.pop(call_id, None)
 
     def _span(
-        self,
-        answer: Answer,
-        model: Model,
-        prefix: str,
-        calls: tuple[Call, ...],
-        error: BaseException | None,
+        self, api: str, answer: Answer, calls: tuple[Call, ...], error: BaseException | None
     ) -> CallSpan:
-        tokens = usage(model.client, calls)
+        tokens = usage(answer.model.client, calls)
         return CallSpan(
             rollout_id=self.rollout_id,
             attempt_id=self.attempt_id,
             agent=answer.agent,
-            model=answer.ask.model,
+            model=answer.request.model,
             response_id=answer.id,
-            api="responses" if prefix == "resp_" else "chat.completions",
+            api=api,
             calls=calls,
             began_ns=answer.began_ns,
             ended_ns=time.time_ns(),
             finish_reasons=tuple(finish_reason(c) for c in calls),
             input_tokens=tokens[0],
             output_tokens=tokens[1],
-            stream=answer.ask.stream,
+            stream=answer.request.stream,
             error=None if error is None else f"{type(error).__name__}: {error}",
         )
-
-
-def finish_reason(call: Call) -> str:
-    """Why a choice ended, in OpenAI's words."""
-    if call.reply.tool_calls:
-        return "tool_calls"
-    return "length" if call.sampled.stop_reason.value == "length" else "stop"
 
 
 def gone() -> ApiError:

@@ -104,6 +104,10 @@ async def send_bytes(send: Send, status: int, body: bytes, content_type: str) ->
     await send({"type": "http.response.body", "body": body})
 
 
+DONE = b"data: [DONE]\n\n"
+"""What ends a stream of OpenAI's APIs."""
+
+
 def event(data: Any, name: str | None = None) -> bytes:
     """One server-sent event."""
     line = b"data: " + orjson.dumps(data) + b"\n\n"

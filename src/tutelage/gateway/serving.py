@@ -10,14 +10,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from tutelage.engine.chat import ChatSession
 from tutelage.engine.protocol import AsyncEngine
 from tutelage.errors import StoreError
-from tutelage.gateway.answers import hands_out_tokens
 from tutelage.gateway.record import CallSpan
 from tutelage.policy.codec import Codec
 from tutelage.seeds import SeedTree
@@ -49,14 +47,11 @@ class ServedPolicy:
             self._engine, self.codec, seeds=self._seeds.child(number), name=f"serve/{number}",
             order=number,
         )  # fmt: skip
-        extra: dict[str, Any] = {"constraint": constraint, "seed": seed}
-        if hands_out_tokens(session):
-            extra["on_token"] = on_token
-        given = {name: value for name, value in extra.items() if value is not None}
         try:
             return await session.chat(
-                messages, tools=tools, sampling=sampling, agent=agent, **given
-            )
+                messages, tools=tools, sampling=sampling, agent=agent, constraint=constraint,
+                seed=seed, on_token=on_token,
+            )  # fmt: skip
         finally:
             session.close()
 

@@ -1,18 +1,18 @@
 """What a request asks for, whichever API it came through.
 
-`chat_request.py` and `responses_request.py` make one; `answers.py` has it sampled; `chat_reply.py`
-and `responses_reply.py` write the answer.
+A dialect (`dialects/`) makes one of what the client sent; `answers.py` has it sampled, and
+`reply.py` is the other direction.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from tutelage.types import Constraint, Message, Sampling, ToolSpec
+from tutelage.types import JSON, Constraint, Message, Sampling, ToolSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ChatRequest:
     """One request. `seed` is given to the first choice, `seed + i` to the i-th."""
 
     model: str
@@ -24,13 +24,18 @@ class Ask:
     n: int = 1
     stream: bool = False
     include_usage: bool = False
+    """Whether a stream ends with the tokens that were used, where its dialect leaves the choice."""
     logprobs: bool = False
     token_ids: bool = False
     """Whether the answer carries token ids, as vLLM's `return_token_ids` does."""
+    conversation: tuple[Message, ...] | None = None
+    """What a later request may go on with, together with the reply; None: nothing is kept."""
+    echo: JSON = field(default_factory=dict[str, object])
+    """Fields that the answer repeats, in the dialect's words."""
 
 
 def constraint_of(
-    tool_choice: str, parallel: bool, schema: dict[str, object] | None, tools: tuple[ToolSpec, ...]
+    tool_choice: str, parallel: bool, schema: JSON | None, tools: tuple[ToolSpec, ...]
 ) -> Constraint | None:
     """The constraint, None when there is nothing to enforce."""
     if tool_choice == "auto" and schema is None and (parallel or not tools):

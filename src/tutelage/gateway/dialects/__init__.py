@@ -1,0 +1,11 @@
+"""The APIs that the gateway speaks, each a file: `dialect.py` says what one is, `reading.py` has
+what their requests share.
+"""
+
+from tutelage.gateway.dialects.chat_completions import ChatCompletions
+from tutelage.gateway.dialects.dialect import Dialect
+from tutelage.gateway.dialects.responses import Responses
+
+DIALECTS: tuple[Dialect, ...] = (ChatCompletions(), Responses())
+
+__all__ = ["DIALECTS", "ChatCompletions", "Dialect", "Responses"]

@@ -1,0 +1,375 @@
+"""Responses: `POST /v1/responses`, its object and the events of its stream.
+
+A conversation is kept by the response that ended it, so `previous_response_id` brings the messages
+back exactly as they were recorded. Items that come back instead are put together again: a message
+and the function calls after it are one assistant turn. The events are the subset that every SDK
+needs. `chat_completions.py` is the other API of OpenAI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from tutelage.gateway.dialects.dialect import Stored
+from tutelage.gateway.dialects.reading import (
+    SEEDS,
+    check_conversation,
+    read_format,
+    read_sampling,
+    read_tool_choice,
+    read_tools,
+)
+from tutelage.gateway.fields import Fields, shown, unsupported
+from tutelage.gateway.http import DONE, event
+from tutelage.gateway.problems import ApiError, invalid
+from tutelage.gateway.reply import ChatReply, Choice
+from tutelage.gateway.request import ChatRequest, constraint_of
+from tutelage.types import JSON, Message, Sampling, ToolCall
+
+_KNOWN = frozenset(
+    {
+        "model", "input", "instructions", "previous_response_id", "tools", "tool_choice",
+        "parallel_tool_calls", "text", "temperature", "top_p", "top_k", "max_output_tokens",
+        "stream", "stream_options", "store", "include", "top_logprobs", "seed", "stop",
+    }
+)  # fmt: skip
+_HARMLESS = frozenset(
+    {
+        "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
+        "prompt_cache_retention", "max_tool_calls",
+    }
+)  # fmt: skip
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "background": (False,),
+    "truncation": ("disabled",),
+    "conversation": (),
+    "prompt": (),
+    "reasoning": ({}, {"effort": "none"}, {"effort": None}, {"effort": None, "summary": None}),
+    "context_management": ([],),
+}
+_LOGPROBS = "message.output_text.logprobs"
+_HARMLESS_INCLUDES = frozenset(
+    {
+        _LOGPROBS,
+        "reasoning.encrypted_content",
+        "web_search_call.action.sources",
+        "code_interpreter_call.outputs",
+        "computer_call_output.output.image_url",
+        "file_search_call.results",
+        "message.input_image.image_url",
+    }
+)
+"""What may be asked for where there can be none: then none is sent."""
+_CODES = {"rate_limit_error": "rate_limit_exceeded", "invalid_request_error": "invalid_prompt"}
+"""What a response that failed says of an error, by the type that errors have elsewhere."""
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+
+
+class Responses:
+    """The dialect; see `Dialect`."""
+
+    name = "responses"
+    path = "/v1/responses"
+    prefix = "resp_"
+
+    def read(self, body: Fields, defaults: Sampling, stored: Stored) -> ChatRequest:
+        """The request. Raises `ApiError`."""
+        body.check_known(_KNOWN, _HARMLESS, _NEUTRAL)
+        tools = read_tools(body, None)
+        schema = _text_format(body.optional("text"))
+        choice = read_tool_choice(body, None, tools)
+        parallel = body.flag("parallel_tool_calls", True)
+        if body.integer("top_logprobs", 0, 20):
+            raise invalid("`top_logprobs` above 0 cannot be honoured", "top_logprobs")
+        options = body.optional("stream_options")
+        if options is not None:
+            options.only("include_obfuscation")
+        conversation = _conversation(body, stored)
+        instructions = body.optional_text("instructions")
+        limit = body.integer("max_output_tokens", 1)
+        body.require("model")
+        store = body.flag("store", True)
+        return ChatRequest(
+            model=body.text("model"),
+            # Instructions hold for one request only.
+            messages=conversation
+            if instructions is None
+            else (Message("system", instructions), *conversation),
+            sampling=read_sampling(body, defaults, "max_output_tokens"),
+            tools=tools,
+            constraint=constraint_of(choice, parallel, schema, tools),
+            seed=body.integer("seed", *SEEDS),
+            stream=body.flag("stream"),
+            logprobs=_LOGPROBS in _includes(body),
+            conversation=conversation if store else None,
+            echo={
+                "instructions": instructions,
+                "max_output_tokens": limit,
+                "metadata": body.get("metadata") or {},
+                "parallel_tool_calls": parallel,
+                "previous_response_id": body.get("previous_response_id"),
+                "store": store,
+                "text": body.get("text") or {"format": {"type": "text"}},
+                "tool_choice": body.get("tool_choice") or "auto",
+                "tools": body.get("tools") or [],
+                "truncation": "disabled",
+                "user": body.get("user"),
+            },
+        )
+
+    def written(self, reply: ChatReply) -> JSON:
+        """The `response` object."""
+        (choice,) = reply.choices
+        cut = choice.was_cut and not choice.tool_calls
+        return {
+            **_object(reply, "incomplete" if cut else "completed"),
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "output": _items(reply, choice),
+            "usage": {
+                "input_tokens": reply.prompt_tokens,
+                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                "output_tokens": reply.completion_tokens,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": reply.total_tokens,
+            },
+        }
+
+    def writer(self, reply: ChatReply) -> Events:
+        """The stream of a reply."""
+        return Events(reply, self.written)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _includes(body: Fields) -> list[Any]:
+    listed = body.array("include")
+    for i, word in enumerate(listed):
+        if not isinstance(word, str) or word not in _HARMLESS_INCLUDES:
+            raise invalid(f"`include[{i}]` = {shown(word)} is not supported", "include")
+    return listed
+
+
+def _text_format(text: Fields | None) -> JSON | None:
+    if text is None:
+        return None
+    text.only("format", "verbosity")
+    if text.get("verbosity") not in (None, "medium"):
+        raise invalid("`text.verbosity` cannot be honoured by this server", "text.verbosity")
+    return read_format(text.optional("format"), None)
+
+
+def _conversation(body: Fields, stored: Stored) -> tuple[Message, ...]:
+    before: tuple[Message, ...] = ()
+    previous = body.optional_text("previous_response_id")
+    if previous is not None:
+        found = stored.conversation(previous)
+        if found is None:
+            raise ApiError(
+                404,
+                f"no response {previous!r} of this attempt is stored; it may have been made with "
+                "`store`: false, by another attempt, or long ago",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        before = found
+    value = body.get("input")
+    if isinstance(value, str):
+        return (*before, Message("user", value))
+    whole = before + _messages(body.objects("input"), stored)
+    check_conversation(whole, "input")
+    return whole
+
+
+def _messages(items: Iterable[Fields], stored: Stored) -> tuple[Message, ...]:
+    """Input items as messages; a message and the calls that follow it make one assistant turn."""
+    messages: list[Message] = []
+    open_turn = False
+    for item in items:
+        if item.get("type") == "item_reference":
+            item = _referenced(item, stored)
+        of = item.data.get("type", "message")
+        if of == "reasoning":
+            continue  # another model's thoughts, which this one's template has no place for
+        if of == "function_call":
+            last = messages.pop() if open_turn else Message("assistant")
+            calls = (*last.tool_calls, _call(item))
+            messages.append(Message("assistant", last.content or None, calls))
+            open_turn = True
+            continue
+        message = _message(item) if of == "message" else _output(item, of)
+        messages.append(message)
+        open_turn = message.role == "assistant"
+    return tuple(messages)
+
+
+def _referenced(item: Fields, stored: Stored) -> Fields:
+    wanted = item.text("id")
+    found = stored.item(wanted)
+    if found is None:
+        raise ApiError(404, f"no item {wanted!r} of this attempt is stored", param=item.at("id"))
+    return Fields(found, item.path)
+
+
+def _message(item: Fields) -> Message:
+    item.only("type", "id", "role", "content", "status", "phase")
+    return Message(item.choice("role", _ROLES), item.content("content") or "")
+
+
+def _call(item: Fields) -> ToolCall:
+    return ToolCall(item.text("call_id"), item.text("name"), item.arguments("arguments"))
+
+
+def _output(item: Fields, of: Any) -> Message:
+    if of != "function_call_output":
+        where = item.at("type")
+        raise unsupported(where, f"`{where}` = {shown(of)} is not supported by this server")
+    said = item.content("output")
+    return Message("tool", said or "", tool_call_id=item.text("call_id"))
+
+
+# ---------------------------------------------------------------- writing
+
+
+def _object(reply: ChatReply, status: str) -> JSON:
+    """The object without what comes at the end."""
+    sampling = reply.request.sampling
+    return {
+        "id": reply.id,
+        "object": "response",
+        "created_at": reply.created,
+        "status": status,
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "model": reply.request.model,
+        "output": [],
+        "reasoning": {"effort": None, "summary": None},
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "usage": None,
+        **reply.request.echo,
+    }
+
+
+def _items(reply: ChatReply, choice: Choice) -> list[JSON]:
+    """The turn as items: a message when it says something, then its function calls."""
+    items: list[JSON] = []
+    if choice.content is not None:
+        status = "incomplete" if choice.was_cut else "completed"
+        part = _part(choice.content, _logprobs(reply, choice))
+        items.append({**_begun_message(reply), "status": status, "content": [part]})
+    own = reply.id.replace(Responses.prefix, "fc_", 1)
+    return items + [
+        {
+            "id": f"{own}-{i}",
+            "type": "function_call",
+            "status": "completed",
+            "call_id": call.id,
+            "name": call.name,
+            "arguments": call.arguments,
+        }
+        for i, call in enumerate(choice.tool_calls)
+    ]
+
+
+def _begun_message(reply: ChatReply) -> JSON:
+    return {
+        "id": reply.id.replace(Responses.prefix, "msg_", 1),
+        "type": "message",
+        "status": "in_progress",
+        "role": "assistant",
+        "content": [],
+    }
+
+
+def _part(text: str, logprobs: Sequence[JSON] = ()) -> JSON:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+
+def _logprobs(reply: ChatReply, choice: Choice) -> list[JSON]:
+    """Bytes that are not known are an empty list here."""
+    return [{**entry, "bytes": entry["bytes"] or []} for entry in reply.logprobs(choice) or ()]
+
+
+class Events:
+    """The events of a stream, each with its `sequence_number`; see `Writer`."""
+
+    def __init__(self, reply: ChatReply, written: Callable[[ChatReply], JSON]) -> None:
+        self._reply, self._written = reply, written
+        self._number = 0
+        self._begun = self._talking = False
+        self._message = _begun_message(reply)
+        self._where: JSON = {"item_id": self._message["id"], "output_index": 0, "content_index": 0}
+
+    def text(self, index: int, new: str) -> bytes:
+        """More text of the message."""
+        delta = ("response.output_text.delta", {**self._where, "delta": new, "logprobs": []})
+        return self._begin() + self._talk() + self._events(delta)
+
+    def finish(self, reply: ChatReply, rests: Sequence[str]) -> bytes:
+        """What is left of the message, the function calls, and the whole response."""
+        final = self._written(reply)
+        out = self._begin()
+        for index, item in enumerate(final["output"]):
+            if item["type"] == "message":
+                out += self.text(0, rests[0]) if rests[0] else self._talk()
+                out += self._said(item)
+            else:
+                out += self._called(item, index)
+        kind = "response.incomplete" if final["status"] == "incomplete" else "response.completed"
+        return out + self._events((kind, {"response": final})) + DONE
+
+    def failed(self, error: JSON) -> bytes:
+        """What a stream that breaks ends with."""
+        told = {k: error["error"][k] for k in ("code", "message", "param")}
+        final = _object(self._reply, "failed")
+        code = _CODES.get(error["error"]["type"], "server_error")
+        final["error"] = {"code": code, "message": told["message"]}
+        return self._events(("error", told), ("response.failed", {"response": final}))
+
+    def _begin(self) -> bytes:
+        if self._begun:
+            return b""
+        self._begun = True
+        running = {"response": _object(self._reply, "in_progress")}
+        return self._events(("response.created", running), ("response.in_progress", running))
+
+    def _talk(self) -> bytes:
+        """Open the message; it is always the first item."""
+        if self._talking:
+            return b""
+        self._talking = True
+        return self._events(
+            ("response.output_item.added", {"output_index": 0, "item": self._message}),
+            ("response.content_part.added", {**self._where, "part": _part("")}),
+        )
+
+    def _said(self, item: JSON) -> bytes:
+        (part,) = item["content"]
+        whole = {"text": part["text"], "logprobs": part["logprobs"]}
+        return self._events(
+            ("response.output_text.done", {**self._where, **whole}),
+            ("response.content_part.done", {**self._where, "part": part}),
+            ("response.output_item.done", {"output_index": 0, "item": item}),
+        )
+
+    def _called(self, item: JSON, index: int) -> bytes:
+        where: JSON = {"item_id": item["id"], "output_index": index}
+        begun = {**item, "arguments": "", "status": "in_progress"}
+        said = item["arguments"]
+        named = {"name": item["name"], "arguments": said}
+        return self._events(
+            ("response.output_item.added", {"output_index": index, "item": begun}),
+            ("response.function_call_arguments.delta", {**where, "delta": said}),
+            ("response.function_call_arguments.done", {**where, **named}),
+            ("response.output_item.done", {"output_index": index, "item": item}),
+        )
+
+    def _events(self, *events: tuple[str, JSON]) -> bytes:
+        out = b""
+        for kind, data in events:
+            out += event({"type": kind, "sequence_number": self._number, **data}, kind)
+            self._number += 1
+        return out

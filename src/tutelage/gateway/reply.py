@@ -1,0 +1,176 @@
+"""What a reply says, whichever API it goes out through.
+
+A `ChatReply` is there from the start, with its id and its request; its choices come when sampling
+has ended. `ReplyStream` finds out what of it may be sent before that, and has a dialect's `Writer`
+say so (`dialects/`). `request.py` is the other direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tutelage.gateway.answers import Answer
+from tutelage.gateway.request import ChatRequest
+from tutelage.gateway.text import Decoder, TextStream, can_stream, cut
+from tutelage.types import JSON, Call, ChatClient, StopReason, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the replies to a request."""
+
+    call: Call
+    content: str | None
+    """The text as the client sees it; None only beside tool calls."""
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The tools that the model calls."""
+        return self.call.reply.tool_calls
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether the limit of tokens ended it."""
+        return self.call.sampled.stop_reason is StopReason.LENGTH
+
+    @property
+    def finish_reason(self) -> str:
+        """Why it ended, in OpenAI's words."""
+        return finish_reason(self.call)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """The answer to a request. While it is sampled, `choices` is empty and nothing is counted."""
+
+    id: str
+    created: int
+    request: ChatRequest
+    decoder: Decoder | None
+    choices: tuple[Choice, ...] = ()
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Of prompt and completion."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def logprobs(self, choice: Choice, *, ends: bool = False) -> list[JSON] | None:
+        """Log-probabilities of the sampled tokens at temperature 1, None where none were asked for.
+
+        One entry for each token; the end-of-turn token, which is no text, only if `ends`.
+        """
+        if self.decoder is None or not self.request.logprobs:
+            return None
+        found: list[JSON] = []
+        sampled = choice.call.sampled
+        for token, value in zip(sampled.token_ids, sampled.raw_logprobs, strict=True):
+            if token in self.decoder.eos_ids and not ends:
+                continue
+            text = self.decoder.decode([token])
+            # A token may be part of a character: its bytes are not known then.
+            exact = None if "\ufffd" in text else list(text.encode())
+            found.append({"token": text, "logprob": value, "bytes": exact, "top_logprobs": []})
+        return found
+
+
+def begun(answer: Answer) -> ChatReply:
+    """The reply of an answer that is being sampled."""
+    return ChatReply(answer.id, answer.created, answer.request, answer.model.decoder)
+
+
+def ended(answer: Answer) -> ChatReply:
+    """The whole reply. Raises what sampling raised."""
+    calls = answer.calls
+    prompt, sampled = usage(answer.model.client, calls)
+    return ChatReply(
+        answer.id,
+        answer.created,
+        answer.request,
+        answer.model.decoder,
+        tuple(Choice(call, _shown_content(call)) for call in calls),
+        prompt,
+        sampled,
+    )
+
+
+def usage(client: ChatClient, calls: Sequence[Call]) -> tuple[int, int]:
+    """Prompt and completion tokens. A client without token ids may know them from its server."""
+    counted = getattr(client, "usage", None)
+    pairs = [counted(c) if counted else None for c in calls]
+    known = [
+        pair or (len(call.prompt_ids), len(call.sampled.token_ids))
+        for pair, call in zip(pairs, calls, strict=True)
+    ]
+    # All choices answer one prompt, which counts once.
+    return max((p for p, _ in known), default=0), sum(n for _, n in known)
+
+
+def finish_reason(call: Call) -> str:
+    """Why a choice ended, in OpenAI's words."""
+    if call.reply.tool_calls:
+        return "tool_calls"
+    return "length" if call.sampled.stop_reason is StopReason.LENGTH else "stop"
+
+
+def _shown_content(call: Call) -> str | None:
+    content = cut(call.reply.content, call.sampling.stop)
+    if not content:
+        return None if call.reply.tool_calls else ""
+    return content
+
+
+class Writer(Protocol):
+    """The events of one streamed answer, as bytes to send, in one dialect."""
+
+    def text(self, index: int, new: str) -> bytes:
+        """More text of a choice."""
+        ...
+
+    def finish(self, reply: ChatReply, rests: Sequence[str]) -> bytes:
+        """What is left to say of the whole reply; `rests` is the text of each choice that has not
+        gone out."""
+        ...
+
+    def failed(self, error: JSON) -> bytes:
+        """The end of a stream that breaks."""
+        ...
+
+
+class ReplyStream:
+    """Hands what can be sent of an answer to its writer."""
+
+    def __init__(self, answer: Answer, writer: Writer) -> None:
+        self._answer, self._writer = answer, writer
+        request, decoder = answer.request, answer.model.decoder
+        self._read = [0] * request.n
+        self._texts: list[TextStream] = []
+        """Of each choice; empty without a decoder: nothing goes out before the end."""
+        if decoder is not None and can_stream(decoder):
+            stops = request.sampling.stop
+            self._texts = [TextStream(decoder, stops) for _ in range(request.n)]
+
+    def feed(self) -> bytes:
+        """What the tokens that came since the last call allow to be sent."""
+        out = b""
+        for i, text in enumerate(self._texts):
+            ids, read = self._answer.tokens[i], self._read[i]
+            if len(ids) > read:
+                self._read[i] = len(ids)
+                new = text.feed(ids[read:])
+                out += self._writer.text(i, new) if new else b""
+        return out
+
+    def finish(self, reply: ChatReply) -> bytes:
+        """The rest, once sampling has ended."""
+        rests = [choice.content or "" for choice in reply.choices]
+        if self._texts:
+            rests = [text.finish(rest) for text, rest in zip(self._texts, rests, strict=True)]
+        return self._writer.finish(reply, rests)
+
+    def failed(self, error: JSON) -> bytes:
+        """What a stream that breaks ends with."""
+        return self._writer.failed(error)
