@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import struct
 import threading
 from collections.abc import Callable, Iterator
 
@@ -18,15 +19,30 @@ from tutelage.errors import StoreError
 from tutelage.store import (
     CheckpointRow,
     Discarded,
+    FailureCount,
     MetricsRow,
     PutResult,
     ResourceRow,
     RunStatus,
     Store,
+    Summary,
     Totals,
+    TrainingRow,
 )
 from tutelage.tracing.records import SpanRecord
-from tutelage.types import Constraint, Message, Mode, Reward, Rollout, RolloutStatus, Task, ToolSpec
+from tutelage.types import (
+    Attempt,
+    Constraint,
+    Failure,
+    FailureCause,
+    Message,
+    Mode,
+    Reward,
+    Rollout,
+    RolloutStatus,
+    Task,
+    ToolSpec,
+)
 
 from . import samples
 from .samples import attempt, rollout, rollouts, span
@@ -47,6 +63,22 @@ SUPPRESSED = [
 def unsigned(text: str) -> str:
     """The text without the sign of zeros."""
     return re.sub(r"-0\.0\b", "0.0", text)
+
+
+def training_row(position: int, *, policy: str = "main", rollout_id: str = "r0") -> TrainingRow:
+    """One row of step 2 with two trained tokens."""
+    return TrainingRow(
+        step=2,
+        policy=policy,
+        position=position,
+        rollout_id=rollout_id,
+        tokens=2,
+        advantage=0.1 + 0.2,
+        advantages=struct.pack("<2f", 0.5, 0.25),
+        logprobs=struct.pack("<2f", -0.25, -2.0),
+        entropies=struct.pack("<2e", 0.5, 1.5),
+        importance_weights=struct.pack("<2e", 1.0, 2.0),
+    )
 
 
 class StoreConformance:
@@ -142,8 +174,8 @@ class StoreConformance:
     @pytest.mark.parametrize(
         ("bad", "message"),
         [
-            (Task("t", {"x": [1.0, float("nan")]}), r"fields\['x'\]\[1\] is nan"),
-            (Task("t", {"x": float("inf")}), r"fields\['x'\] is inf"),
+            (Task("t", {"x": [1.0, float("nan")]}), r"fields of task 't' .*\['x'\]\[1\] is nan"),
+            (Task("t", {"x": float("inf")}), r"fields of task 't' .*\['x'\] is inf"),
             (Task("t", {"x": {1: 2}}), r"has the key 1"),
             (Task("t", {"x": {1, 2}}), r"type set"),
             (Task("t", {"x": b"raw"}), r"type bytes"),
@@ -540,6 +572,108 @@ class StoreConformance:
         assert found[0].fields == task.fields
         assert store.grades("run_a", "after", part="b")[0].part == 1.0
         assert store.grades("run_a", "nothing") == []
+
+    # Summaries
+
+    def test_summaries_tell_what_the_whole_records_do(self, store: Store) -> None:
+        trained = dataclasses.replace(samples.call(2, tokens=5), policy="main")
+        judged = dataclasses.replace(samples.call(0, tokens=3), policy=None)
+        calls = (trained, dataclasses.replace(samples.call(1, tokens=4)), judged)
+        given = [
+            rollout("a", attempt(0, FAILED), attempt(1, calls=1, reward=0.5)),
+            rollout("b", dataclasses.replace(attempt(reward=0.25), calls=calls), index=1),
+            rollout("c", attempt(0, FAILED, calls=0), mode=Mode.TEST, label="after"),
+            rollout("d", attempt(0, PENDING, calls=0, reward=None), step=2),
+        ]
+        store.put_rollouts(given)
+        found = store.summaries("run_a")
+        assert [(row.id, row.summary) for row in found] == [
+            (r.id, Summary.of(r)) for r in store.rollouts("run_a")
+        ]
+        assert [Summary.of(r) for r in given] == [
+            Summary(SUCCEEDED, 0.5, 1, 8, None, 0),
+            Summary(SUCCEEDED, 0.25, 3, 12, None, 1),
+            Summary(FAILED, None, 0, 0, FailureCause.TIMEOUT, None),
+            Summary(PENDING, None, 0, 0, None, None),
+        ]
+        last = found[2]
+        assert (last.task, last.mode, last.step, last.label) == ("t0", Mode.TEST, 0, "after")
+        assert (last.group, last.index) == ("g0", 0)
+
+    def test_summaries_are_sorted_and_filtered(self, store: Store) -> None:
+        rewards = {"a": 0.5, "b": None, "c": 1.0, "d": 0.0}
+        store.put_rollouts(
+            [rollout(name, reward=value, step=i) for i, (name, value) in enumerate(rewards.items())]
+        )
+
+        def ids(**chosen: object) -> str:
+            return "".join(r.id for r in store.summaries("run_a", **chosen))  # pyright: ignore
+
+        assert ids(order="reward") == "dacb"
+        assert ids(order="reward", descending=True) == "cadb"
+        assert ids(order="turns") == "abcd"
+        assert ids(order="reward", descending=True, limit=1) == "c"
+        assert ids(min_reward=0.5) == "ac"
+        assert ids(after=1) == "cd"
+        assert ids(cause=FailureCause.TIMEOUT) == ""
+
+    def test_a_summary_follows_the_rollout(self, store: Store) -> None:
+        for status, reward in ((RUNNING, None), (SUCCEEDED, 0.75)):
+            store.put_rollouts([rollout("r", attempt(0, status, reward=reward))])
+            assert store.summaries("run_a")[0].summary == Summary.of(store.rollout("r"))
+        store.put_rollouts([rollout("r", answer="late", reward=0.0)])
+        assert store.summaries("run_a")[0].summary.reward == 0.75
+
+    def test_failures_are_counted_by_cause(self, store: Store) -> None:
+        def failed(cause: FailureCause, said: str) -> Attempt:
+            return dataclasses.replace(attempt(0, FAILED), failure=Failure(cause, said))
+
+        cancelled = dataclasses.replace(attempt(0, reward=None), status=RolloutStatus.CANCELLED)
+        overflow = FailureCause.CONTEXT_OVERFLOW
+        store.put_rollouts(
+            [
+                rollout("z", failed(FailureCause.TIMEOUT, "first"), step=1),
+                rollout("a", failed(FailureCause.TIMEOUT, "second"), step=2),
+                rollout("b", failed(overflow, "full"), step=1),
+                rollout("c", failed(overflow, "once"), dataclasses.replace(attempt(1)), step=1),
+                rollout("d", cancelled, step=3),
+                rollout("e", failed(overflow, "other"), mode=Mode.TEST),
+            ]
+        )
+        assert store.failures("run_a", mode=Mode.TRAIN) == [
+            FailureCount(FailureCause.TIMEOUT, 2, "first"),
+            FailureCount(None, 1, ""),
+            FailureCount(overflow, 1, "full"),
+        ]
+        assert [f.number for f in store.failures("run_a", status=FAILED)] == [2, 2]
+
+    # What training made of rollouts
+
+    def test_training_rows_come_back_equal(self, store: Store) -> None:
+        given = [training_row(0), training_row(1, rollout_id="r1"), training_row(0, policy="b")]
+        bare = TrainingRow(3, "main", 0, "r0", tokens=2, advantage=-0.5)
+        store.put_rollouts([], None, {"run_a": [*given, bare]})
+        assert store.training_rows("run_a") == [given[2], *given[:2], bare]
+        assert store.training_rows("run_a", rollout_id="r1") == [given[1]]
+        assert store.training_rows("run_a", step=3) == [bare]
+        assert store.trained_tokens("run_a") == 8
+        assert given[0].numbers("logprobs") == (-0.25, -2.0)
+        assert given[0].numbers("entropies") == (0.5, 1.5)
+        assert bare.numbers("logprobs") is None
+
+    def test_training_rows_go_with_the_steps_that_are_done_again(self, store: Store) -> None:
+        rows = [dataclasses.replace(training_row(0), step=step) for step in range(5)]
+        store.put_rollouts([rollout("r0", step=4)], None, {"run_a": rows})
+        store.discard_training("run_a", 3)
+        assert [row.step for row in store.training_rows("run_a")] == [0, 1, 2, 3]
+        assert store.count("run_a") == 1
+        assert store.discard_after("run_a", 1).training_rows == 2
+        store.discard_rollout("run_a", "r0")
+        assert store.training_rows("run_a") == []
+
+    def test_training_rows_of_an_unknown_run(self, store: Store) -> None:
+        with pytest.raises(StoreError, match="run 'run_b' is not in the store"):
+            store.put_rollouts([], None, {"run_b": [training_row(0)]})
 
     # Threads
 

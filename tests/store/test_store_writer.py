@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tutelage.errors import StoreError
-from tutelage.store import PutResult, Store, StoreWriter, open_store
+from tutelage.store import PutResult, Store, StoreWriter, TrainingRow, open_store
 from tutelage.types import Rollout, RolloutStatus
 
 from . import samples
@@ -34,7 +34,7 @@ class Gate:
         self.go = threading.Semaphore(0)
         self.error: Exception | None = None
 
-    def put_rollouts(self, rollouts: Sequence[Rollout]) -> PutResult:
+    def put_rollouts(self, rollouts: Sequence[Rollout], *more: object) -> PutResult:
         self.entered.release()
         self.go.acquire()
         if self.error is not None:
@@ -75,6 +75,16 @@ def test_the_order_of_records_is_kept(store: Store) -> None:
         writer.submit([rollout("r", attempt(0, answer="late"))])
     assert store.rollout("r") == rollout("r", attempt(0))
     assert [a.answer for a in store.late_results("run_a", "r")] == ["late"]
+
+
+def test_training_rows_are_stored_after_their_rollouts(store: Store) -> None:
+    row = TrainingRow(0, "main", 0, "roll_000000", tokens=1, advantage=0.5)
+    with StoreWriter(store) as writer:
+        writer.submit(rollouts(1))
+        writer.submit_training("run_a", [row])
+        writer.submit_training("run_a", [])
+        writer.flush()
+        assert store.training_rows("run_a") == [row]
 
 
 def test_what_waits_goes_in_one_batch() -> None:

@@ -7,7 +7,6 @@ itself is shown by `rollout_view.py`, the before/after table by `outcome.py`.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -251,9 +250,8 @@ def _show_causes(console: Console, store: Store, run_id: str) -> None:
     from tutelage.cli.console import facts, number
     from tutelage.types import RolloutStatus
 
-    failed = store.rollouts(run_id, status=RolloutStatus.FAILED)
-    counted = Counter(r.last.failure.cause.value for r in failed if r.last.failure is not None)
-    told = ", ".join(f"{number(n)} {cause}" for cause, n in counted.most_common()) or "none"
+    failed = store.failures(run_id, status=RolloutStatus.FAILED)
+    told = ", ".join(f"{number(f.number)} {f.cause}" for f in failed) or "none"
     facts(console, [("stored", f"{number(store.count(run_id))} rollouts"), ("failed", told)])
 
 

@@ -1,8 +1,9 @@
-"""What the store asks of a database.
+"""What the store asks of a database, and the format of its tables.
 
 A `Backend` is a pair of engines and two functions: how a writer waits its turn, and what a failure
 means to a person. Everything else is SQL that both understand. `sqlite.py` and `postgres.py` each
-make one, `opened.py` chooses between them.
+make one, `opened.py` chooses between them. Tables of another format than `schema.FORMAT` are
+refused and left as they are: what they hold is read by the Tutelage that wrote it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, func, insert, inspect, select
+
+from tutelage.errors import StoreError
+from tutelage.store.schema import FORMAT, metadata, schema_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +37,38 @@ class Backend:
         """Close all connections."""
         self.reader.dispose()
         self.writer.dispose()
+
+
+def has_tables(conn: Connection, where: str) -> bool:
+    """Whether the store's tables are there; False for an empty database.
+
+    Raises `StoreError` for tables of another format, and for those of another program.
+    """
+    tables = inspect(conn).get_table_names()
+    if schema_version.name not in tables:
+        if tables:
+            raise StoreError(
+                f"{where} is a database of something else (tables {sorted(tables)[:5]!r}): "
+                "name another file"
+            )
+        return False
+    version = conn.execute(select(func.max(schema_version.c.version))).scalar()
+    if version == FORMAT:
+        return True
+    newer = version is not None and version > FORMAT
+    mend = (
+        "install a newer one (`pip install -U tutelage`)"
+        if newer
+        else "read it with the Tutelage that wrote it, or start a new run"
+    )
+    raise StoreError(
+        f"{where} has store format {version!r}, and this Tutelage reads format {FORMAT!r} only: "
+        f"{mend}"
+    )
+
+
+def prepare(conn: Connection, where: str) -> None:
+    """Make the tables where there are none, inside the write transaction that `conn` is in."""
+    if not has_tables(conn, where):
+        metadata.create_all(conn)
+        conn.execute(insert(schema_version).values(version=FORMAT))

@@ -11,9 +11,10 @@ them from a file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from tutelage.errors import StoreError
+from tutelage.store.fetch import Chosen
 from tutelage.store.store import Store
 from tutelage.tracing.tree import whole_trace
 from tutelage.types import (
@@ -53,9 +54,8 @@ def export_rows(
         raise StoreError(f"{fmt!r} is no export format: use one of {', '.join(FORMATS)}")
     if fmt == "sft":
         return sft_rows(store, run_id, tools=tools)
-    chosen = store.rollouts(run_id)
-    if successful:
-        chosen = filter(_successful, chosen)
+    won: Chosen = {"status": RolloutStatus.SUCCEEDED, "min_reward": SUCCESS} if successful else {}
+    chosen = store.rollouts(run_id, **won)
     if fmt == "jsonl":
         return map(rollout_record, chosen)
     return otlp_rows(store, run_id, chosen, content=content)
@@ -73,62 +73,30 @@ def otlp_rows(
         yield encode_json(spans if content else [without_content(span) for span in spans])
 
 
-def _successful(rollout: Rollout) -> bool:
-    reward = rollout.reward
-    succeeded = rollout.last.status is RolloutStatus.SUCCEEDED
-    return succeeded and reward is not None and reward.value >= SUCCESS
-
-
 def rollout_record(rollout: Rollout) -> JSON:
     """A whole rollout as JSON: messages in the OpenAI form, tokens and logprobs as lists."""
     return {
-        "id": rollout.id,
-        "run_id": rollout.run_id,
-        "task": {"id": rollout.task.id, "fields": dict(rollout.task.fields)},
-        "mode": rollout.mode.value,
-        "step": rollout.step,
-        "label": rollout.label,
-        "group": rollout.group,
-        "index": rollout.index,
-        "status": rollout.last.status.value,
+        **asdict(replace(rollout, attempts=())),
+        "status": rollout.last.status,
         "reward": None if rollout.reward is None else rollout.reward.value,
         "attempts": [_attempt_record(attempt) for attempt in rollout.attempts],
     }
 
 
 def _attempt_record(attempt: Attempt) -> JSON:
-    reward, failure = attempt.reward, attempt.failure
-    return {
-        "id": attempt.id,
-        "index": attempt.index,
-        "status": attempt.status.value,
-        "answer": attempt.answer,
-        "reward": reward and {"value": reward.value, "parts": dict(reward.parts)},
-        "failure": failure and asdict(failure),
-        "stop": attempt.stop,
-        "started": attempt.started,
-        "seconds": attempt.seconds,
-        "calls": [_call_record(call) for call in attempt.calls],
-        "tool_results": [asdict(result) for result in attempt.tool_results],
-    }
+    calls = [_call_record(call) for call in attempt.calls]
+    return {**asdict(replace(attempt, calls=())), "calls": calls}
 
 
 def _call_record(call: Call) -> JSON:
+    record = asdict(call)
+    sampled = record.pop("sampled")
     return {
-        "id": call.id,
-        "agent": call.agent,
-        "index": call.index,
+        **record,
+        **sampled,
         "messages": [m.to_dict() for m in call.messages],
         "reply": call.reply.to_dict(),
-        "parse_errors": list(call.parse_errors),
-        "sampling": asdict(call.sampling),
         "tools": [tool.to_dict() for tool in call.tools],
-        "constraint": call.constraint and asdict(call.constraint),
-        "policy": call.policy,
-        "started": call.started,
-        "seconds": call.seconds,
-        "prompt_ids": list(call.prompt_ids),
-        **asdict(call.sampled),
     }
 
 
@@ -146,7 +114,9 @@ def sft_rows(
     Evaluations are left out unless `mode` names them: tuning on test tasks spoils the test.
     """
     given = None if tools is None else [tool.to_dict() for tool in tools]
-    chosen = store.rollouts(run_id, mode=mode, status=RolloutStatus.SUCCEEDED)
+    chosen = store.rollouts(
+        run_id, mode=mode, status=RolloutStatus.SUCCEEDED, min_reward=min_reward
+    )
     return (
         {
             "messages": [m.to_dict() for m in messages],
@@ -157,7 +127,7 @@ def sft_rows(
             "reward": rollout.reward.value,
         }
         for rollout in chosen
-        if rollout.reward is not None and rollout.reward.value >= min_reward
+        if rollout.reward is not None
         for agent, messages in conversations(rollout.last.calls)
     )
 

@@ -8,16 +8,16 @@ the write-ahead log from being folded into the file. `rows.py` turns the rows in
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, func, select
+from sqlalchemy import Column, ColumnElement, Connection, Select, Table, func, select
 
 from tutelage.errors import StoreError
 from tutelage.store import schema
-from tutelage.store.rows import RowLike, decode_attempt, decode_rollout, decode_toolset
-from tutelage.types import Attempt, Mode, Rollout, RolloutStatus, ToolSpec
+from tutelage.store.columns import RowLike
+from tutelage.store.rows import decode_attempt, decode_rollout, decode_toolset
+from tutelage.types import Attempt, FailureCause, Mode, Rollout, RolloutStatus, ToolSpec
 
 PAGE = 64
 """Rollouts held in memory at once while iterating."""
@@ -25,45 +25,53 @@ SHOWN = 5
 """Candidates that an error message lists."""
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which rollouts of a run; None is any, and the label '' means training."""
+class Chosen(TypedDict, total=False):
+    """Which rollouts of a run; what is left out or None is any."""
 
-    mode: Mode | None = None
-    step: int | None = None
-    label: str | None = None
-    status: RolloutStatus | None = None
-
-    def clauses(self, run_id: str) -> list[ColumnElement[bool]]:
-        """The conditions in SQL."""
-        c = schema.rollouts.c
-        out: list[ColumnElement[bool]] = [c.run_id == run_id]
-        if self.mode is not None:
-            out.append(c.mode == Mode(self.mode).value)
-        if self.step is not None:
-            out.append(c.step == self.step)
-        if self.label is not None:
-            out.append(c.label == self.label)
-        if self.status is not None:
-            out.append(c.status == RolloutStatus(self.status).value)
-        return out
+    mode: Mode | None
+    step: int | None
+    after: int | None
+    """Only steps later than this."""
+    label: str | None
+    """'' is training."""
+    status: RolloutStatus | None
+    cause: FailureCause | None
+    min_reward: float | None
 
 
-def matching_ids(conn: Connection, run_id: str, chosen: Filter, limit: int | None) -> list[str]:
-    """Identifiers in the order of step, label, mode, group, position in the group."""
+def clauses(run_id: str, chosen: Chosen) -> list[ColumnElement[bool]]:
+    """The conditions in SQL."""
     c = schema.rollouts.c
-    query = (
-        select(c.id)
-        .where(*chosen.clauses(run_id))
-        .order_by(c.step, c.label, c.mode, c.group_id, c.group_index, c.id)
-        .limit(limit)
-    )
-    return list(conn.scalars(query))
+    tests: dict[str, Callable[[Any], ColumnElement[bool]]] = {
+        "mode": lambda mode: c.mode == Mode(mode).value,
+        "step": lambda step: c.step == step,
+        "after": lambda step: c.step > step,
+        "label": lambda label: c.label == label,
+        "status": lambda status: c.status == RolloutStatus(status).value,
+        "cause": lambda cause: c.cause == FailureCause(cause).value,
+        "min_reward": lambda least: c.reward >= least,
+    }
+    return [
+        c.run_id == run_id,
+        *(tests[name](value) for name, value in chosen.items() if value is not None),
+    ]
 
 
-def count_matching(conn: Connection, run_id: str, chosen: Filter) -> int:
+def place() -> list[Column[Any]]:
+    """The order of rollouts: step, label, mode, group, position in the group."""
+    c = schema.rollouts.c
+    return [c.step, c.label, c.mode, c.group, c["index"], c.id]
+
+
+def matching_ids(conn: Connection, run_id: str, chosen: Chosen, limit: int | None) -> list[str]:
+    """Identifiers in the order of `place`."""
+    query = select(schema.rollouts.c.id).where(*clauses(run_id, chosen)).order_by(*place())
+    return list(conn.scalars(query.limit(limit)))
+
+
+def count_matching(conn: Connection, run_id: str, chosen: Chosen) -> int:
     """How many rollouts `matching_ids` would name without a limit."""
-    query = select(func.count()).select_from(schema.rollouts).where(*chosen.clauses(run_id))
+    query = select(func.count()).select_from(schema.rollouts).where(*clauses(run_id, chosen))
     return conn.execute(query).scalar_one()
 
 

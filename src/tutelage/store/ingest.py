@@ -16,7 +16,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from tutelage.errors import StoreError
 from tutelage.store import schema
-from tutelage.store.rows import AttemptRows, RolloutRows, Row
+from tutelage.store.columns import Row
+from tutelage.store.rows import AttemptRows, RolloutRows
 from tutelage.store.status import Merge, Stamp, merge
 from tutelage.types import RolloutStatus
 
@@ -58,7 +59,7 @@ class _Changes:
     """Rows to write, gathered over a batch."""
 
     heads: list[Row] = field(default_factory=list[Row])
-    statuses: list[Row] = field(default_factory=list[Row])
+    summaries: list[Row] = field(default_factory=list[Row])
     stale: list[Row] = field(default_factory=list[Row])
     attempts: list[AttemptRows] = field(default_factory=list[AttemptRows])
 
@@ -123,9 +124,8 @@ def _put_wave(conn: Connection, wave: dict[Key, RolloutRows]) -> PutResult:
 
 def _place(changes: _Changes, rollout: RolloutRows, known: _Known | None) -> PutResult:
     """Add one rollout's rows to `changes`."""
-    status = {"status": rollout.attempts[-1].stamp.status.value}
     if known is None:
-        changes.heads.append(rollout.head | status)
+        changes.heads.append(rollout.head | rollout.summary)
         changes.attempts.extend(rollout.attempts)
         return PutResult(new=1)
     _check_head(rollout.head, known.head)
@@ -139,7 +139,8 @@ def _place(changes: _Changes, rollout: RolloutRows, known: _Known | None) -> Put
     changes.attempts.extend(late)
     if decided.add or decided.replace:
         if len(rollout.attempts) >= len(known.stamps):
-            changes.statuses.append({"key_run": run_id, "key_rollout": rollout_id} | status)
+            place = {"key_run": run_id, "key_rollout": rollout_id}
+            changes.summaries.append(place | rollout.summary)
         return PutResult(updated=1, late=len(late))
     return PutResult(unchanged=1, late=len(late))
 
@@ -218,13 +219,13 @@ def _apply(conn: Connection, changes: _Changes) -> None:
             ),
             changes.stale,
         )
-    if changes.statuses:
+    if changes.summaries:
         c = schema.rollouts.c
         conn.execute(
             update(schema.rollouts)
             .where(c.run_id == bindparam("key_run"), c.id == bindparam("key_rollout"))
-            .values(status=bindparam("status")),
-            changes.statuses,
+            .values({name: bindparam(name) for name in schema.SUMMARY.empty()}),
+            changes.summaries,
         )
     _insert(conn, schema.attempts, [a.row for a in changes.attempts])
     for table in (schema.calls, schema.tool_results, schema.rewards):

@@ -20,8 +20,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import DBAPIError
 
 from tutelage.errors import MissingExtraError, StoreError
-from tutelage.store.backend import Backend
-from tutelage.store.migrations import MIGRATIONS, Migration, check_version, prepare, read_version
+from tutelage.store.backend import Backend, has_tables, prepare
 
 CONNECT_SECONDS = 10
 """How long to wait for a server that does not answer."""
@@ -46,9 +45,7 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
 """Meanings by the beginning of the error's SQLSTATE (PostgreSQL manual, appendix A)."""
 
 
-def open_backend(
-    address: str, *, create: bool = True, migrations: Sequence[Migration] = MIGRATIONS
-) -> Backend:
+def open_backend(address: str, *, create: bool = True) -> Backend:
     """Engines on the database at a URL, with all tables in the present format.
 
     Raises `StoreError` when it cannot be reached or holds something else, `MissingExtraError`
@@ -73,7 +70,7 @@ def open_backend(
     reader = writer.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     try:
         with explained(where, "open the store"):
-            _prepare(reader, writer, where, create, migrations)
+            _prepare(reader, writer, where, create)
     except BaseException:
         writer.dispose()
         raise
@@ -129,18 +126,15 @@ def _meaning(error: DBAPIError) -> str | None:
     return _LOST if lost or error.connection_invalidated else None
 
 
-def _prepare(
-    reader: Engine, writer: Engine, where: str, create: bool, migrations: Sequence[Migration]
-) -> None:
+def _prepare(reader: Engine, writer: Engine, where: str, create: bool) -> None:
     with reader.begin() as conn:
-        version = read_version(conn, where)
-        if check_version(version, where, migrations):
+        if has_tables(conn, where):
             return
-    if not create and version == 0:
+    if not create:
         raise StoreError(f"no store at {where!r}: check the address")
     with writer.begin() as conn:
         lock(conn, [_SCHEMA_LOCK])  # several processes may open a new database at once
-        prepare(conn, where, migrations)
+        prepare(conn, where)
 
 
 def _configure(connection: Any, record: Any) -> None:

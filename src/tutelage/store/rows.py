@@ -1,58 +1,29 @@
 """A rollout as rows of the tables, and rows as a rollout again, with nothing lost in between.
 
-The two halves mirror each other, field by field; `tests/store` proves that they are inverse. Each
-attempt also gets a digest of its content, by which `ingest.py` knows a repeat from a change.
-`schema.py` has the columns, `values.py` how one value is written.
+What one record holds is written by its columns (`schema.py`); here is which rows a rollout makes of
+them: a head with its summary, a task and toolsets that are stored once per content, and attempts
+with what belongs to them in order. Each attempt also gets a digest of its content, by which
+`ingest.py` knows a repeat from a change.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tutelage.errors import StoreError
+from tutelage.store.columns import Row, RowLike, reader
+from tutelage.store.records import Summary
+from tutelage.store.schema import ATTEMPT, CALL, ROLLOUT, SUMMARY, TASK, TOOL_RESULT
 from tutelage.store.status import Stamp
-from tutelage.store.values import (
-    dump_json,
-    finite,
-    load_json,
-    pack_floats,
-    pack_ints,
-    unpack_floats,
-    unpack_ints,
-)
-from tutelage.types import (
-    Attempt,
-    Call,
-    Constraint,
-    Failure,
-    FailureCause,
-    Message,
-    Mode,
-    Reward,
-    Rollout,
-    RolloutStatus,
-    Sampled,
-    Sampling,
-    StopReason,
-    Task,
-    ToolResult,
-    ToolSpec,
-)
+from tutelage.store.values import dump_json, finite, load_json
+from tutelage.types import Attempt, Call, Reward, Rollout, RolloutStatus, ToolSpec
 
-Row = dict[str, Any]
-RowLike = Mapping[Any, Any]
 PARTS = ("calls", "tool_results", "rewards")
 """The tables below an attempt, each a list in order."""
-_SAMPLING = tuple(f.name for f in fields(Sampling))
-_CONSTRAINT = tuple(f.name for f in fields(Constraint))
-_LATER: Row = {"toolset": None, "limits": None, "policy": "main", "allowed": None}
-"""Columns of calls that came after the first format, with what a call has that uses none of them:
-such a value is left out of the digest, so that a record keeps the digest that it had."""
-_CLOCK = ("started", "seconds")
-"""Columns of calls that are no part of a call's identity."""
+_read_tools = reader(tuple[ToolSpec, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +42,10 @@ class AttemptRows:
 
 @dataclass(frozen=True, slots=True)
 class RolloutRows:
-    """One rollout: its head (without status), its task and its attempts."""
+    """One rollout: its head, what it came to so far, its task and its attempts."""
 
     head: Row
+    summary: Row
     task: Row
     attempts: tuple[AttemptRows, ...]
     toolsets: Mapping[str, str]
@@ -100,8 +72,7 @@ class Toolsets:
         # no identity is used again while this lives.
         key = tuple((t.name, t.description, id(t.parameters)) for t in tools)
         if key not in self._known:
-            data = [[t.name, t.description, t.parameters] for t in tools]
-            text = dump_json(data, f"tools of {where}")
+            text = dump_json(tools, f"tools of {where}")
             self._known[key] = (_digest([{"tools": text}]), tools)
             self._texts[self._known[key][0]] = text
         return self._known[key][0]
@@ -112,70 +83,52 @@ class Toolsets:
 
 
 def encode_rollouts(rollouts: Sequence[Rollout]) -> list[RolloutRows]:
-    """`encode_rollout` of each; what they have in common is made once."""
+    """All rows of some rollouts; what they have in common is made once. Raises `StoreError` for
+    what cannot be stored exactly."""
     toolsets = Toolsets()
-    return [encode_rollout(rollout, toolsets) for rollout in rollouts]
+    return [_encode_rollout(rollout, toolsets) for rollout in rollouts]
 
 
-def encode_rollout(rollout: Rollout, toolsets: Toolsets | None = None) -> RolloutRows:
-    """All rows of a rollout. Raises `StoreError` for what cannot be stored exactly."""
-    toolsets = toolsets or Toolsets()
+def _encode_rollout(rollout: Rollout, toolsets: Toolsets) -> RolloutRows:
     if not rollout.attempts:
         raise StoreError(f"rollout {rollout.id!r} has no attempts: put it with a pending one")
     where = f"rollout {rollout.id!r}"
-    task = _encode_task(rollout.task, where)
-    head: Row = {
-        "run_id": rollout.run_id,
-        "id": rollout.id,
-        "task": task["digest"],
-        "mode": Mode(rollout.mode).value,
-        "step": rollout.step,
-        "label": rollout.label,
-        "group_id": rollout.group,
-        "group_index": rollout.index,
-    }
+    task = TASK.encode(rollout.task, f"task {rollout.task.id!r} of {where}")
+    digest = _digest([task])
     keys: Row = {"run_id": rollout.run_id, "rollout_id": rollout.id}
     attempts = tuple(
         _encode_attempt(attempt, keys, position, f"{where}, attempt {position}", toolsets)
         for position, attempt in enumerate(rollout.attempts)
     )
     used = {row["toolset"] for a in attempts for row in a.parts["calls"]} - {None}
-    return RolloutRows(head, task, attempts, {digest: toolsets.text(digest) for digest in used})
-
-
-def _encode_task(task: Task, where: str) -> Row:
-    fields = dump_json(task.fields, f"task {task.id!r} of {where}, fields")
-    return {"digest": _digest([{"id": task.id, "fields": fields}]), "id": task.id, "fields": fields}
+    return RolloutRows(
+        head=ROLLOUT.encode(rollout, where) | {"task": digest},
+        summary=SUMMARY.encode(Summary.of(rollout), where),
+        task={"digest": digest} | task,
+        attempts=attempts,
+        toolsets={name: toolsets.text(name) for name in used},
+    )
 
 
 def _encode_attempt(
     attempt: Attempt, keys: Row, position: int, where: str, toolsets: Toolsets
 ) -> AttemptRows:
-    failure, reward = attempt.failure, attempt.reward
-    row: Row = {
-        "id": attempt.id,
-        "attempt_index": attempt.index,
-        "status": RolloutStatus(attempt.status).value,
-        "answer": attempt.answer,
-        "reward": None if reward is None else finite(reward.value, f"reward of {where}"),
-        "failure_cause": None if failure is None else FailureCause(failure.cause).value,
-        "failure_message": None if failure is None else failure.message,
-        "failure_traceback": None if failure is None else failure.traceback,
-        "stop": attempt.stop,
-        "seconds": finite(attempt.seconds, f"seconds of {where}"),
-    }
-    named = {} if reward is None else reward.parts
+    reward = attempt.reward
+    row = ATTEMPT.encode(attempt, where)
+    row["reward"] = None if reward is None else finite(reward.value, f"reward of {where}")
     parts: dict[str, list[Row]] = {
         "calls": [
             _encode_call(c, f"{where}, call {i}", toolsets) for i, c in enumerate(attempt.calls)
         ],
-        "tool_results": [_encode_result(r, where) for r in attempt.tool_results],
+        "tool_results": [
+            TOOL_RESULT.encode(r, f"tool {r.name!r} of {where}") for r in attempt.tool_results
+        ],
         "rewards": [
             {"name": name, "value": finite(value, f"reward part {name!r} of {where}")}
-            for name, value in named.items()
+            for name, value in ({} if reward is None else reward.parts).items()
         ],
     }
-    digest = _digest([row, *(_counted(r) for name in PARTS for r in parts[name])])
+    digest = _digest(_counted(row, parts))
     placed = {
         name: [
             keys | {"attempt": position, "late": 0, "position": i} | r for i, r in enumerate(rows)
@@ -183,64 +136,24 @@ def _encode_attempt(
         for name, rows in parts.items()
     }
     own = keys | {"position": position, "late": 0, "digest": digest} | row
-    own["started"] = finite(attempt.started, f"start of {where}")
     return AttemptRows(own, placed, Stamp(RolloutStatus(attempt.status), digest))
 
 
 def _encode_call(call: Call, where: str, toolsets: Toolsets) -> Row:
-    sampled, limits = call.sampled, None
-    if call.constraint is not None:
-        given = {name: getattr(call.constraint, name) for name in _CONSTRAINT}
-        limits = dump_json(given, f"constraint of {where}")
-    return {
-        "id": call.id,
-        "agent": call.agent,
-        "call_index": call.index,
-        "messages": dump_json([m.to_dict() for m in call.messages], f"messages of {where}"),
-        "reply": dump_json(call.reply.to_dict(), f"reply of {where}"),
-        "sampling": dump_json(
-            {name: getattr(call.sampling, name) for name in _SAMPLING}, f"sampling of {where}"
-        ),
-        "parse_errors": dump_json(call.parse_errors, f"parse errors of {where}"),
-        "prompt_ids": pack_ints(call.prompt_ids, f"prompt ids of {where}"),
-        "token_ids": pack_ints(sampled.token_ids, f"token ids of {where}"),
-        "logprobs": pack_floats(sampled.logprobs, f"logprobs of {where}"),
-        "raw_logprobs": pack_floats(sampled.raw_logprobs, f"raw logprobs of {where}"),
-        "stop_reason": StopReason(sampled.stop_reason).value,
-        "policy_version": sampled.policy_version,
-        "toolset": toolsets.digest(call.tools, where),
-        "limits": limits,
-        "policy": call.policy,
-        "allowed": pack_ints(sampled.allowed, f"allowed of {where}") if sampled.allowed else None,
-        "started": finite(call.started, f"start of {where}"),
-        "seconds": finite(call.seconds, f"seconds of {where}"),
-    }
+    return CALL.encode(call, where) | {"toolset": toolsets.digest(call.tools, where)}
 
 
-def _encode_result(result: ToolResult, where: str) -> Row:
-    return {
-        "call_id": result.call_id,
-        "name": result.name,
-        "arguments": result.arguments,
-        "text": result.text,
-        "error": result.error,
-        "seconds": finite(result.seconds, f"seconds of tool {result.name!r} of {where}"),
-        "started": finite(result.started, f"start of tool {result.name!r} of {where}"),
-    }
+def _counted(row: Row, parts: Mapping[str, list[Row]]) -> Iterator[Row]:
+    """What decides whether two attempts are equal."""
+    yield ATTEMPT.counted(row) | {"reward": row["reward"]}
+    for call in parts["calls"]:
+        yield CALL.counted(call) | {"toolset": call["toolset"]}
+    for result in parts["tool_results"]:
+        yield TOOL_RESULT.counted(result)
+    yield from parts["rewards"]
 
 
-def _counted(row: Row) -> Row:
-    """What of a part's row goes into the attempt's digest."""
-    if "token_ids" not in row:
-        return {key: value for key, value in row.items() if key != "started"}
-    return {
-        key: value
-        for key, value in row.items()
-        if key not in _CLOCK and not (key in _LATER and value == _LATER[key])
-    }
-
-
-def _digest(rows: Sequence[Row]) -> str:
+def _digest(rows: Iterator[Row] | Sequence[Row]) -> str:
     """A hash of the rows' values; lengths go in, so that no two contents share one byte string."""
     state = hashlib.blake2b(digest_size=16)
     for row in rows:
@@ -257,17 +170,7 @@ def _digest(rows: Sequence[Row]) -> str:
 
 def decode_rollout(head: RowLike, task: RowLike, attempts: Sequence[Attempt]) -> Rollout:
     """The rollout whose head and task rows these are."""
-    return Rollout(
-        id=head["id"],
-        run_id=head["run_id"],
-        task=Task(task["id"], load_json(task["fields"])),
-        mode=Mode(head["mode"]),
-        step=head["step"],
-        group=head["group_id"],
-        index=head["group_index"],
-        attempts=tuple(attempts),
-        label=head["label"],
-    )
+    return ROLLOUT.decode(head, task=TASK.decode(task), attempts=tuple(attempts))
 
 
 def decode_attempt(
@@ -279,66 +182,20 @@ def decode_attempt(
 
     `toolsets` has the tools that its calls name, by digest.
     """
-    cause, reward = row["failure_cause"], None
+    reward = None
     if row["reward"] is not None:
         reward = Reward(row["reward"], {r["name"]: r["value"] for r in parts["rewards"]})
-    failure = None
-    if cause is not None:
-        failure = Failure(FailureCause(cause), row["failure_message"], row["failure_traceback"])
-    return Attempt(
-        id=row["id"],
-        index=row["attempt_index"],
-        status=RolloutStatus(row["status"]),
-        calls=tuple(_decode_call(r, toolsets) for r in parts["calls"]),
-        tool_results=tuple(_decode_result(r) for r in parts["tool_results"]),
-        answer=row["answer"],
+    return ATTEMPT.decode(
+        row,
         reward=reward,
-        failure=failure,
-        stop=row["stop"],
-        seconds=row["seconds"],
-        started=row["started"],
+        calls=tuple(
+            CALL.decode(r, tools=() if r["toolset"] is None else toolsets[r["toolset"]])
+            for r in parts["calls"]
+        ),
+        tool_results=tuple(TOOL_RESULT.decode(r) for r in parts["tool_results"]),
     )
 
 
 def decode_toolset(text: str) -> tuple[ToolSpec, ...]:
     """The tools whose JSON text this is."""
-    return tuple(ToolSpec(*parts) for parts in load_json(text))
-
-
-def _decode_call(row: RowLike, toolsets: Mapping[str, tuple[ToolSpec, ...]]) -> Call:
-    sampling, limits = load_json(row["sampling"]), row["limits"]
-    return Call(
-        id=row["id"],
-        agent=row["agent"],
-        index=row["call_index"],
-        messages=tuple(Message.from_dict(m) for m in load_json(row["messages"])),
-        prompt_ids=unpack_ints(row["prompt_ids"]),
-        sampled=Sampled(
-            token_ids=unpack_ints(row["token_ids"]),
-            logprobs=unpack_floats(row["logprobs"]),
-            raw_logprobs=unpack_floats(row["raw_logprobs"]),
-            stop_reason=StopReason(row["stop_reason"]),
-            policy_version=row["policy_version"],
-            allowed=() if row["allowed"] is None else unpack_ints(row["allowed"]),
-        ),
-        reply=Message.from_dict(load_json(row["reply"])),
-        sampling=Sampling(**(sampling | {"stop": tuple(sampling["stop"])})),
-        parse_errors=tuple(load_json(row["parse_errors"])),
-        tools=() if row["toolset"] is None else toolsets[row["toolset"]],
-        constraint=None if limits is None else Constraint(**load_json(limits)),
-        policy=row["policy"],
-        started=row["started"],
-        seconds=row["seconds"],
-    )
-
-
-def _decode_result(row: RowLike) -> ToolResult:
-    return ToolResult(
-        call_id=row["call_id"],
-        name=row["name"],
-        arguments=row["arguments"],
-        text=row["text"],
-        error=row["error"],
-        seconds=row["seconds"],
-        started=row["started"],
-    )
+    return _read_tools(load_json(text))

@@ -3,7 +3,7 @@
 Write-ahead logging, so that readers never block the writer nor wait for it; `synchronous=FULL`, so
 that what a call acknowledged is on the disk, whatever kills the process or the machine next;
 transactions begun by us (`BEGIN IMMEDIATE` to write), since the driver's own habit begins them too
-late to keep a snapshot or a lock. `migrations.py` brings the file to the present format.
+late to keep a snapshot or a lock. `backend.py` makes the tables.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from tutelage.errors import StoreError
-from tutelage.store.backend import Backend
-from tutelage.store.migrations import MIGRATIONS, Migration, check_version, prepare, read_version
+from tutelage.store.backend import Backend, has_tables, prepare
 
 BUSY_SECONDS = 30.0
 """How long a writer waits for another process that writes."""
@@ -97,11 +96,9 @@ def explained(path: Path, doing: str) -> Generator[None]:
         ) from error
 
 
-def open_backend(
-    path: Path, *, create: bool = True, migrations: Sequence[Migration] = MIGRATIONS
-) -> Backend:
+def open_backend(path: Path, *, create: bool = True) -> Backend:
     """Engines on the file, with all tables in the present format; safe to share by threads."""
-    engine = _open_engine(path, create, migrations)
+    engine = _open_engine(path, create)
     writer = engine.execution_options(**{WRITES: True})
     return Backend(str(path), engine, writer, _lock, partial(explained, path))
 
@@ -110,7 +107,7 @@ def _lock(conn: Connection, run_ids: Sequence[str]) -> None:
     """Nothing to wait for: `BEGIN IMMEDIATE` has waited for every other writer."""
 
 
-def _open_engine(path: Path, create: bool, migrations: Sequence[Migration]) -> Engine:
+def _open_engine(path: Path, create: bool) -> Engine:
     if path.is_dir():
         raise StoreError(f"{str(path)!r} is a folder: name a file in it, such as store.db")
     if not create and not path.exists():
@@ -129,12 +126,12 @@ def _open_engine(path: Path, create: bool, migrations: Sequence[Migration]) -> E
     try:
         with explained(path, "open the store"):
             with engine.begin() as conn:
-                ready = check_version(read_version(conn, str(path)), str(path), migrations)
+                ready = has_tables(conn, str(path))
             # Only now: another program's file must not change by being looked at.
             _use_wal(engine)
             if not ready:
                 with engine.connect().execution_options(**{WRITES: True}) as conn, conn.begin():
-                    prepare(conn, str(path), migrations)
+                    prepare(conn, str(path))
     except BaseException:
         engine.dispose()
         raise

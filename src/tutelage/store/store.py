@@ -1,9 +1,10 @@
 """The store: runs, rollouts, spans, metrics, checkpoints and resources of one database.
 
 One class for what can be asked, thin over the modules that do it: `ingest.py` writes rollouts,
-`fetch.py` reads them, `spans.py` does both for spans, `backend.py` opens the database. A method
-that writes returns when its transaction is on the disk; threads may share a `Store`, and other
-processes may have the same database open. To write off the training loop, see `writer.py`.
+`fetch.py` reads them, `summaries.py` counts them, `spans.py` and `runs.py` have the rest,
+`backend.py` opens the database. A method that writes returns when its transaction is on the disk;
+threads may share a `Store`, and other processes may have the same database open. To write off the
+training loop, see `writer.py`.
 """
 
 from __future__ import annotations
@@ -12,59 +13,55 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TypeVar, Unpack
 
-from sqlalchemy import Connection, Table, and_, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Table, func, select
 
 from tutelage.errors import StoreError
-from tutelage.store import schema
+from tutelage.store import discard, runs, schema
 from tutelage.store.backend import Backend
+from tutelage.store.columns import Columns
 from tutelage.store.fetch import (
     PAGE,
-    Filter,
+    Chosen,
     count_matching,
     load_attempts,
     load_rollouts,
     matching_ids,
     resolve,
 )
-from tutelage.store.ingest import PutResult, check_runs, chunks, put_encoded
+from tutelage.store.ingest import PutResult, check_runs, chunks, insert_new, put_encoded
 from tutelage.store.opened import open_backend
 from tutelage.store.records import (
     CheckpointRow,
     Discarded,
+    FailureCount,
     Grade,
     MetricsRow,
     ResourceRow,
+    RolloutRow,
     RunRow,
     Totals,
+    TrainingRow,
 )
-from tutelage.store.rows import Row, encode_rollouts
-from tutelage.store.spans import (
-    count_spans,
-    delete_spans,
-    encode_span,
-    load_spans,
-    put_spans,
-)
-from tutelage.store.status import RunStatus, check_run_transition, run_status
-from tutelage.store.totals import grades, totals
-from tutelage.store.values import dump_json, load_json
+from tutelage.store.rows import encode_rollouts
+from tutelage.store.spans import count_spans, encode_span, load_spans, put_spans
+from tutelage.store.status import run_status
+from tutelage.store.summaries import SortKey, failures, grades, summaries, totals
+from tutelage.store.values import dump_json
 from tutelage.tracing.records import SpanRecord
-from tutelage.types import JSON, Attempt, Mode, Rollout, RolloutStatus
+from tutelage.types import JSON, Attempt, Mode, Rollout
 
-_FIXED = ("recipe", "algorithm", "seed")
-"""What a run keeps for life: its identifiers and draws come from them."""
+T = TypeVar("T")
 
 
 def open_store(where: str | Path, *, create: bool = True) -> Store:
     """Open the store in a file, given as a path or `sqlite:///FILE`, or in a PostgreSQL database,
     given as `postgresql://[USER@]HOST[:PORT]/DATABASE`.
 
-    Makes the file and the tables unless `create` is False, and brings an older format up to date.
-    Raises `StoreError` for another kind of URL, another program's database, or a newer format.
+    Makes the file and the tables unless `create` is False. Raises `StoreError` for another kind of
+    URL, another program's database, or tables of another format.
     """
     return Store(open_backend(where, create=create))
 
@@ -113,58 +110,41 @@ class Store:
         status cannot follow the stored one.
         """
         now = self._clock()
-        row: Row = {
-            "name": name,
-            "recipe": recipe,
-            "algorithm": algorithm,
-            "config": dump_json(config, f"config of run {run_id!r}"),
-            "seed": seed,
-            "folder": folder,
-            "status": run_status(status).value,
-        }
+        run = RunRow(
+            run_id, name, recipe, algorithm, config, seed, folder, run_status(status),
+            result=None, created=now, updated=now,
+        )  # fmt: skip
+        row = schema.RUN.encode(run, f"run {run_id!r}")
         with self._write(f"store run {run_id!r} in", run_id) as conn:
-            old = conn.execute(_run_query(run_id)).mappings().one_or_none()
-            if old is None:
-                times = {"id": run_id, "created": now, "updated": now}
-                conn.execute(insert(schema.runs).values(row | times))
-                return
-            for key in _FIXED:
-                if old[key] != row[key]:
-                    raise StoreError(
-                        f"run {run_id!r} has {key} {old[key]!r} and cannot get {row[key]!r}: "
-                        "start a new run"
-                    )
-            check_run_transition(run_id, RunStatus(old["status"]), RunStatus(row["status"]))
-            if any(old[key] != value for key, value in row.items()):
-                conn.execute(_run_update(run_id).values(row | {"updated": now}))
+            runs.put_run(conn, run, row)
 
     def set_run_status(self, run_id: str, status: str, result: JSON | None = None) -> None:
         """Change a run's status and its result. Raises `StoreError` when it cannot follow."""
         new = run_status(status)
         text = None if result is None else dump_json(result, f"result of run {run_id!r}")
         with self._write(f"store run {run_id!r} in", run_id) as conn:
-            old = _one_run(conn, run_id)
-            check_run_transition(run_id, old.status, new)
-            row: Row = {"status": new.value, "result": text, "updated": self._clock()}
-            conn.execute(_run_update(run_id).values(row))
+            runs.set_run_status(conn, run_id, new, text, self._clock())
 
     def runs(self) -> list[RunRow]:
         """All runs, the oldest first."""
-        query = select(schema.runs).order_by(schema.runs.c.created, schema.runs.c.id)
         with self._read("read runs from") as conn:
-            return [_run_row(row) for row in conn.execute(query).mappings()]
+            return runs.all_runs(conn)
 
     def run(self, run_id: str) -> RunRow:
         """One run. Raises `StoreError` with the nearest ids when there is none."""
         with self._read(f"read run {run_id!r} from") as conn:
-            return _one_run(conn, run_id)
+            return runs.one_run(conn, run_id)
 
     # Rollouts
 
     def put_rollouts(
-        self, rollouts: Sequence[Rollout], spans: Mapping[str, Sequence[SpanRecord]] | None = None
+        self,
+        rollouts: Sequence[Rollout],
+        spans: Mapping[str, Sequence[SpanRecord]] | None = None,
+        training_rows: Mapping[str, Sequence[TrainingRow]] | None = None,
     ) -> PutResult:
-        """Write a batch in one transaction, with spans by run; on return it is on the disk.
+        """Write a batch in one transaction, with spans and training rows by run; on return it is
+        on the disk.
 
         The same record again changes nothing. A rollout that has not ended is brought up to date;
         one that has ended stays, and what differs is filed as late (see `late_results`). Raises
@@ -173,13 +153,19 @@ class Store:
         """
         encoded = encode_rollouts(rollouts)
         rows = [encode_span(run_id, s) for run_id, some in (spans or {}).items() for s in some]
-        if not encoded and not rows:
+        trained = [
+            {"run_id": run_id} | schema.TRAINING_ROW.encode(row, f"row of {row.rollout_id!r}")
+            for run_id, some in (training_rows or {}).items()
+            for row in some
+        ]
+        apart = {row["run_id"] for row in (*rows, *trained)}
+        if not encoded and not apart:
             return PutResult()
-        runs = {r.run_id for r in rollouts} | {row["run_id"] for row in rows}
-        with self._write("store rollouts in", *runs) as conn:
+        with self._write("store rollouts in", *{r.run_id for r in rollouts}, *apart) as conn:
             result = put_encoded(conn, encoded)
-            check_runs(conn, {row["run_id"] for row in rows})
+            check_runs(conn, apart)
             put_spans(conn, rows)
+            insert_new(conn, schema.training_rows, trained)
             return result
 
     def rollout(self, rollout_id: str, run_id: str | None = None) -> Rollout:
@@ -202,23 +188,14 @@ class Store:
             return load_rollouts(conn, run, [rollout_id])[0]
 
     def rollouts(
-        self,
-        run_id: str,
-        *,
-        mode: Mode | None = None,
-        step: int | None = None,
-        label: str | None = None,
-        status: RolloutStatus | None = None,
-        limit: int | None = None,
+        self, run_id: str, *, limit: int | None = None, **chosen: Unpack[Chosen]
     ) -> Iterator[Rollout]:
         """Whole records that match, read as the iteration goes; label '' is training.
 
         In the order of step, label, mode, group, position. What is put while iterating is not
         seen. Raises `StoreError` for an unknown run.
         """
-        chosen = Filter(mode, step, label, status)
-        with self._read("read rollouts from") as conn:
-            _one_run(conn, run_id)
+        with self._read("read rollouts from", run_id) as conn:
             ids = matching_ids(conn, run_id, chosen, limit)
         return self._pages(run_id, ids)
 
@@ -228,24 +205,34 @@ class Store:
                 records = load_rollouts(conn, run_id, page)
             yield from records
 
-    def count(
+    def count(self, run_id: str, **chosen: Unpack[Chosen]) -> int:
+        """How many rollouts match. Raises `StoreError` for an unknown run."""
+        with self._read("count rollouts of", run_id) as conn:
+            return count_matching(conn, run_id, chosen)
+
+    def summaries(
         self,
         run_id: str,
         *,
-        mode: Mode | None = None,
-        step: int | None = None,
-        label: str | None = None,
-        status: RolloutStatus | None = None,
-    ) -> int:
-        """How many rollouts match. Raises `StoreError` for an unknown run."""
-        with self._read("count rollouts of") as conn:
-            _one_run(conn, run_id)
-            return count_matching(conn, run_id, Filter(mode, step, label, status))
+        order: SortKey | None = None,
+        descending: bool = False,
+        limit: int | None = None,
+        **chosen: Unpack[Chosen],
+    ) -> list[RolloutRow]:
+        """The rollouts that match, without their conversations: in the order of `rollouts`, or by
+        a column of their summary, those that have none there last."""
+        with self._read("read rollouts from", run_id) as conn:
+            return summaries(conn, run_id, chosen, order=order, descending=descending, limit=limit)
+
+    def failures(self, run_id: str, **chosen: Unpack[Chosen]) -> list[FailureCount]:
+        """Of the rollouts that match: how many failed or were cancelled, by cause, the most
+        frequent first."""
+        with self._read("count failures of", run_id) as conn:
+            return failures(conn, run_id, chosen)
 
     def totals(self, run_id: str) -> Totals:
         """Rollouts, calls and tokens of a run, summed. Raises `StoreError` for an unknown run."""
-        with self._read("sum up rollouts of") as conn:
-            _one_run(conn, run_id)
+        with self._read("sum up rollouts of", run_id) as conn:
             return totals(conn, run_id)
 
     def grades(
@@ -253,8 +240,7 @@ class Store:
     ) -> list[Grade]:
         """The final rewards of rollouts with these labels, and one part of each, without their
         conversations."""
-        with self._read("read rewards from") as conn:
-            _one_run(conn, run_id)
+        with self._read("read rewards from", run_id) as conn:
             return grades(conn, run_id, mode, labels, part)
 
     def late_results(self, run_id: str, rollout_id: str) -> tuple[Attempt, ...]:
@@ -283,9 +269,31 @@ class Store:
 
     def count_spans(self, run_id: str) -> int:
         """How many such spans a run has. Raises `StoreError` for an unknown run."""
-        with self._read("count spans of") as conn:
-            _one_run(conn, run_id)
+        with self._read("count spans of", run_id) as conn:
             return count_spans(conn, run_id)
+
+    # What training made of rollouts
+
+    def training_rows(
+        self, run_id: str, *, rollout_id: str | None = None, step: int | None = None
+    ) -> list[TrainingRow]:
+        """The rows that training steps made, in order: of a rollout, of a step, or all."""
+        c = schema.training_rows.c
+        wanted = {c.rollout_id: rollout_id, c.step: step}
+        tests = [column == value for column, value in wanted.items() if value is not None]
+        return self._ordered(schema.training_rows, schema.TRAINING_ROW, run_id, *tests)
+
+    def trained_tokens(self, run_id: str) -> int:
+        """Over how many tokens the training rows of a run go."""
+        c = schema.training_rows.c
+        query = select(func.coalesce(func.sum(c.tokens), 0)).where(c.run_id == run_id)
+        with self._read("count trained tokens of") as conn:
+            return int(conn.execute(query).scalar_one())
+
+    def discard_training(self, run_id: str, after: int) -> None:
+        """Remove the training rows of steps later than `after`, which a resume does again."""
+        with self._write("discard training rows of", run_id) as conn:
+            discard.discard_training(conn, run_id, after)
 
     # Metrics, checkpoints, resources
 
@@ -296,28 +304,23 @@ class Store:
         """
         dump_json(values, f"metrics of step {step}")
         with self._write("store metrics in", run_id) as conn:
-            _one_run(conn, run_id)
-            table, key = schema.metrics, {"run_id": run_id, "step": step}
-            old = conn.execute(select(table.c.data).where(_matches(table, key))).scalar()
-            merged = (load_json(old) if old else {}) | values
-            _upsert(conn, table, key, {"data": dump_json(merged, f"metrics of step {step}")})
+            runs.one_run(conn, run_id)
+            runs.put_metrics(conn, run_id, MetricsRow(step, values))
 
     def metrics(self, run_id: str) -> list[MetricsRow]:
         """The metrics of each step, in order."""
-        rows = self._ordered(schema.metrics, run_id)
-        return [MetricsRow(row["step"], load_json(row["data"])) for row in rows]
+        return self._ordered(schema.metrics, schema.METRICS, run_id)
 
     def put_checkpoint(self, run_id: str, step: int, path: str | Path) -> None:
         """Note where the checkpoint of a step lies."""
         with self._write("store a checkpoint in", run_id) as conn:
-            _one_run(conn, run_id)
-            key = {"run_id": run_id, "step": step}
-            _upsert(conn, schema.checkpoints, key, {"path": str(path)})
+            runs.one_run(conn, run_id)
+            row = schema.CHECKPOINT.encode(CheckpointRow(step, str(path)), f"step {step}")
+            runs.put_row(conn, schema.checkpoints, {"run_id": run_id} | row)
 
     def checkpoints(self, run_id: str) -> list[CheckpointRow]:
         """All checkpoints of a run, in the order of steps."""
-        rows = self._ordered(schema.checkpoints, run_id)
-        return [CheckpointRow(row["step"], row["path"]) for row in rows]
+        return self._ordered(schema.checkpoints, schema.CHECKPOINT, run_id)
 
     def put_resource(
         self, run_id: str, name: str, version: int, *, step: int, kind: str, data: JSON
@@ -326,28 +329,14 @@ class Store:
 
         Raises `StoreError` when that version is there with other content.
         """
-        key: Row = {"run_id": run_id, "name": name, "version": version}
-        text = dump_json(data, f"resource {name!r}")
-        row: Row = {"step": step, "kind": kind, "data": text}
-        table = schema.resources
+        given = ResourceRow(name, version, step, kind, data)
         with self._write("store a resource in", run_id) as conn:
-            _one_run(conn, run_id)
-            old = conn.execute(select(table).where(_matches(table, key))).mappings().one_or_none()
-            if old is None:
-                conn.execute(insert(table).values(key | row))
-            elif any(old[column] != value for column, value in row.items()):
-                raise StoreError(
-                    f"version {version!r} of resource {name!r} is in the store with other content: "
-                    "give the changed resource the next version"
-                )
+            runs.one_run(conn, run_id)
+            runs.put_resource(conn, run_id, given)
 
     def resources(self, run_id: str) -> list[ResourceRow]:
         """All resources of a run, by name and version."""
-        rows = self._ordered(schema.resources, run_id)
-        return [
-            ResourceRow(r["name"], r["version"], r["step"], r["kind"], load_json(r["data"]))
-            for r in rows
-        ]
+        return self._ordered(schema.resources, schema.RESOURCE, run_id)
 
     def discard_after(self, run_id: str, step: int, *, labels: Sequence[str] = ()) -> Discarded:
         """Remove what was recorded for later steps than `step`, which a resume does again.
@@ -356,20 +345,8 @@ class Store:
         the checkpoint of `step` carries that same step. Raises `StoreError` for an unknown run.
         """
         with self._write("discard steps from", run_id) as conn:
-            _one_run(conn, run_id)
-            c = schema.rollouts.c
-            gone = or_(c.step > step, c.label.in_(labels)) if labels else c.step > step
-            delete_spans(conn, run_id, gone)
-            rollouts = conn.execute(
-                delete(schema.rollouts).where(and_(c.run_id == run_id, gone))
-            ).rowcount
-            counts = [
-                conn.execute(
-                    delete(table).where(table.c.run_id == run_id, table.c.step > step)
-                ).rowcount
-                for table in (schema.metrics, schema.checkpoints, schema.resources)
-            ]
-            return Discarded(rollouts, *counts)
+            runs.one_run(conn, run_id)
+            return discard.discard_after(conn, run_id, step, labels)
 
     def rollout_ids(self, run_id: str) -> list[str]:
         """The identifiers of all rollouts of a run."""
@@ -378,18 +355,19 @@ class Store:
             return list(conn.scalars(query))
 
     def discard_rollout(self, run_id: str, rollout_id: str) -> None:
-        """Remove a rollout that is played again, with its spans."""
+        """Remove a rollout that is played again, with its spans and training rows."""
         with self._write("discard a rollout of", run_id) as conn:
-            for table, name in ((schema.spans, "rollout_id"), (schema.rollouts, "id")):
-                of_run = table.c.run_id == run_id
-                conn.execute(delete(table).where(of_run, table.c[name] == rollout_id))
+            discard.discard_rollout(conn, run_id, rollout_id)
 
     # Connections
 
     @contextmanager
-    def _read(self, doing: str) -> Generator[Connection]:
+    def _read(self, doing: str, run_id: str | None = None) -> Generator[Connection]:
+        """A snapshot; raises `StoreError` for a run that is not there."""
         self._check_open()
         with self._backend.explained(doing), self._backend.reader.begin() as conn:
+            if run_id is not None:
+                runs.one_run(conn, run_id)
             yield conn
 
     @contextmanager
@@ -404,47 +382,8 @@ class Store:
         if self._closed:
             raise StoreError(f"the store {self.where!r} is closed: open it again")
 
-    def _ordered(self, table: Table, run_id: str) -> list[Any]:
-        query = select(table).where(table.c.run_id == run_id).order_by(*table.primary_key)
-        with self._read(f"read {table.name} from") as conn:
-            _one_run(conn, run_id)
-            return list(conn.execute(query).mappings())
-
-
-def _run_query(run_id: str) -> Any:
-    return select(schema.runs).where(schema.runs.c.id == run_id)
-
-
-def _run_update(run_id: str) -> Any:
-    return update(schema.runs).where(schema.runs.c.id == run_id)
-
-
-def _one_run(conn: Connection, run_id: str) -> RunRow:
-    row = conn.execute(_run_query(run_id)).mappings().one_or_none()
-    if row is not None:
-        return _run_row(row)
-    known = list(conn.scalars(select(schema.runs.c.id).order_by(schema.runs.c.created)))
-    near = get_close_matches(run_id, known, n=3, cutoff=0.0)
-    hint = f"the nearest are {', '.join(map(repr, near))}" if near else "it has none yet"
-    raise StoreError(f"no run {run_id!r} in the store: {hint}")
-
-
-def _run_row(row: Any) -> RunRow:
-    values = dict(row)
-    result = values["result"]
-    values |= {
-        "config": load_json(values["config"]),
-        "result": None if result is None else load_json(result),
-        "status": RunStatus(values["status"]),
-    }
-    return RunRow(**values)
-
-
-def _matches(table: Table, key: Row) -> Any:
-    return and_(*(table.c[name] == value for name, value in key.items()))
-
-
-def _upsert(conn: Connection, table: Table, key: Row, row: Row) -> None:
-    changed = conn.execute(update(table).where(_matches(table, key)).values(row)).rowcount
-    if not changed:
-        conn.execute(insert(table).values(key | row))
+    def _ordered(
+        self, table: Table, columns: Columns[T], run_id: str, *tests: ColumnElement[bool]
+    ) -> list[T]:
+        with self._read(f"read {table.name} from", run_id) as conn:
+            return runs.ordered(conn, table, columns, run_id, *tests)

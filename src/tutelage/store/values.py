@@ -12,6 +12,8 @@ import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any, TypeAlias, cast
 
 from sqlalchemy import Dialect, Text
@@ -22,6 +24,8 @@ from tutelage.errors import StoreError
 ESCAPED = "\x01escaped:"
 """Opens a text that is stored in Python's backslash form; see `escape`."""
 
+_EMPTY: tuple[Any, ...] = (None, ())
+_ALWAYS = object()
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _Path: TypeAlias = "str | tuple[_Path, Any]"
 """Where a value stands: a name, or (the path of its container, its key); text only on error."""
@@ -79,7 +83,8 @@ class ExactText(TypeDecorator[str]):
 def dump_json(value: Any, where: str) -> str:
     """JSON text of `value`; `where` names it in errors. Key order is kept.
 
-    Integers may have any size and floats come back bit for bit. Tuples become arrays. Raises
+    Integers may have any size and floats come back bit for bit. Tuples become arrays, records of
+    ours objects without the fields that are None or empty by default and are so here. Raises
     `StoreError` for NaN, infinity, keys that are no strings, and types that JSON has no word for.
     """
     try:
@@ -111,10 +116,22 @@ def _plain(value: Any, path: _Path) -> Any:
     if isinstance(value, list | tuple):
         sequence = cast("Sequence[Any]", value)
         return [_plain(item, (path, i)) for i, item in enumerate(sequence)]
+    if is_dataclass(value):
+        return {
+            name: _plain(item, (path, name))
+            for name, absent in _members(cast("type[Any]", type(value)))
+            if (item := getattr(value, name)) != absent
+        }
     raise StoreError(
         f"{_shown(path)} is {value!r} of type {type(value).__name__}, which JSON cannot hold: "
         "convert it to text, numbers, lists or dicts first"
     )
+
+
+@cache
+def _members(cls: type[Any]) -> tuple[tuple[str, Any], ...]:
+    """The fields of a record class, each with the empty default that is not written."""
+    return tuple((f.name, f.default if f.default in _EMPTY else _ALWAYS) for f in fields(cls))
 
 
 def _key(key: Any, path: _Path) -> str:

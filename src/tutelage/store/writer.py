@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from tutelage.errors import StoreError
+from tutelage.store.records import TrainingRow
 from tutelage.store.store import Store
 from tutelage.tracing.records import SpanRecord
 from tutelage.types import Rollout
@@ -32,11 +33,23 @@ class _Spans:
     spans: tuple[SpanRecord, ...]
 
 
-class StoreWriter:
-    """Puts rollouts and spans from a background thread. A context manager that flushes and closes.
+@dataclass(frozen=True, slots=True)
+class _Trained:
+    """What one step of a run made of its rollouts."""
 
-    `max_pending` rollouts (or lots of spans) may wait before `submit` blocks; `max_batch` go into
-    one transaction. `also` is told what is submitted, such as an exporter of traces.
+    run_id: str
+    rows: tuple[TrainingRow, ...]
+
+
+_Item = Rollout | _Spans | _Trained
+
+
+class StoreWriter:
+    """Puts rollouts, spans and training rows from a background thread.
+
+    A context manager that flushes and closes. `max_pending` rollouts (or lots of the others) may
+    wait before `submit` blocks; `max_batch` go into one transaction. `also` is told what rollouts
+    and spans are submitted, such as an exporter of traces.
     """
 
     def __init__(
@@ -52,7 +65,7 @@ class StoreWriter:
         self._store, self._also = store, also
         self._max_pending = max_pending
         self._max_batch = max_batch
-        self._pending: deque[Rollout | _Spans] = deque()
+        self._pending: deque[_Item] = deque()
         self._submitted = 0
         self._committed = 0
         self._error: BaseException | None = None
@@ -86,7 +99,12 @@ class StoreWriter:
             if self._also is not None:
                 self._also(spans)
 
-    def _submit(self, items: Sequence[Rollout | _Spans]) -> None:
+    def submit_training(self, run_id: str, rows: Sequence[TrainingRow]) -> None:
+        """Hand over what a training step made of rollouts, as `submit` does."""
+        if rows:
+            self._submit([_Trained(run_id, tuple(rows))])
+
+    def _submit(self, items: Sequence[_Item]) -> None:
         with self._changed:
             for item in items:
                 self._changed.wait_for(
@@ -163,18 +181,18 @@ class StoreWriter:
                 self._answer()
                 self._changed.notify_all()
 
-    def _put(self, batch: Sequence[Rollout | _Spans]) -> None:
+    def _put(self, batch: Sequence[_Item]) -> None:
         rollouts = [item for item in batch if isinstance(item, Rollout)]
         spans: dict[str, list[SpanRecord]] = {}
+        trained: dict[str, list[TrainingRow]] = {}
         for item in batch:
             if isinstance(item, _Spans):
                 spans.setdefault(item.run_id, []).extend(item.spans)
-        if spans:
-            self._store.put_rollouts(rollouts, spans)
-        else:
-            self._store.put_rollouts(rollouts)
+            elif isinstance(item, _Trained):
+                trained.setdefault(item.run_id, []).extend(item.rows)
+        self._store.put_rollouts(rollouts, spans, trained)
 
-    def _next_batch(self) -> list[Rollout | _Spans]:
+    def _next_batch(self) -> list[_Item]:
         """What to write next, waiting for it; empty when the writer is closed and done."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._closing)

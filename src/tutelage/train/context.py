@@ -425,8 +425,8 @@ class Context:
         self.writer.flush()
         kept = [
             r
-            for r in self.store.rollouts(self.folder.name)
-            if r.step == tick and (r.step, r.mode.value, r.label) != key
+            for r in self.store.rollouts(self.folder.name, step=tick)
+            if (r.step, r.mode.value, r.label) != key
             and (r.step, r.mode.value, r.label) not in self.recorded
         ]  # fmt: skip
         self.store.discard_after(self.folder.name, tick - 1)
@@ -443,8 +443,7 @@ def _ungraded(rollout: Rollout) -> bool:
 def recorded_after(store: Store, run_id: str, tick: int) -> dict[Any, dict[str, Rollout]]:
     """The store's rollouts after a tick, by (tick, mode, label) and id."""
     out: dict[Any, dict[str, Rollout]] = {}
-    for rollout in store.rollouts(run_id):
-        if rollout.step > tick:
-            key = (rollout.step, rollout.mode.value, rollout.label)
-            out.setdefault(key, {})[rollout.id] = rollout
+    for rollout in store.rollouts(run_id, after=tick):
+        key = (rollout.step, rollout.mode.value, rollout.label)
+        out.setdefault(key, {})[rollout.id] = rollout
     return out

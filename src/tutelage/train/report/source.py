@@ -21,7 +21,7 @@ from tutelage.evaluate.outcome import UNSEEN, Kind, Success, summarise
 from tutelage.train.folder import RunFolder
 from tutelage.train.report.episodes import CAUSES, Episode, Reading, read_episode
 from tutelage.train.report.words import cut
-from tutelage.types import JSON, Mode, Rollout, RolloutStatus
+from tutelage.types import JSON, Mode, Rollout
 
 if TYPE_CHECKING:
     from tutelage.config import Resolved
@@ -267,11 +267,9 @@ def _read_failures(store: Store, run_id: str, into: _Rollouts) -> None:
     into.total = store.count(run_id, mode=Mode.TRAIN, label="")
     causes: Counter[str] = Counter()
     examples: dict[str, str] = {}
-    for status in (RolloutStatus.FAILED, RolloutStatus.CANCELLED):
-        for rollout in store.rollouts(run_id, mode=Mode.TRAIN, label="", status=status):
-            failure = rollout.last.failure
-            cause = "cancelled" if failure is None else CAUSES[failure.cause]
-            causes[cause] += 1
-            examples.setdefault(cause, "" if failure is None else cut(failure.message, 300))
+    for failed in store.failures(run_id, mode=Mode.TRAIN, label=""):
+        cause = "cancelled" if failed.cause is None else CAUSES[failed.cause]
+        causes[cause] += failed.number
+        examples.setdefault(cause, cut(failed.example, 300))
     ordered = sorted(causes, key=lambda cause: (-causes[cause], cause))
     into.failed = tuple(Failed(cause, causes[cause], examples[cause]) for cause in ordered)
