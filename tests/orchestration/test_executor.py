@@ -478,6 +478,7 @@ def test_a_plan_draws_the_same_alone_and_among_others() -> None:
     assert [s.worker for s in alone.steps] == [s.worker for s in among.steps]
 
 
+@pytest.mark.full
 def test_a_thousand_plans_at_once_leave_nothing_behind() -> None:
     """Objects after each wave are those after the first: no task, no result, no place is kept."""
     executor = Executor(SimulatedPool(classic()), RandomRouter())

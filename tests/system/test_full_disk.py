@@ -27,7 +27,12 @@ NO_DEVICE = not Path("/dev/full").exists()
     ("kind", "limit", "told"),
     [
         ("with_tools", 20_000, "cannot open the store 'run/store.db'"),
-        ("with_tools", 200_000, "cannot write 'run/checkpoints/step_000000'"),
+        pytest.param(
+            "with_tools",
+            200_000,
+            "cannot write 'run/checkpoints/step_000000'",
+            marks=pytest.mark.full,
+        ),
         ("with_tools", 300_000, "cannot (store (rollouts|metrics) in|write) 'run/"),
         pytest.param(
             "with_tools",
@@ -36,7 +41,12 @@ NO_DEVICE = not Path("/dev/full").exists()
             marks=pytest.mark.full,
         ),
         ("with_tools", 750_000, "cannot write 'run/checkpoints/step_"),
-        ("embedded", 1_000_000, "cannot write the policy to 'run/checkpoints/initial'"),
+        pytest.param(
+            "embedded",
+            1_000_000,
+            "cannot write the policy to 'run/checkpoints/initial'",
+            marks=pytest.mark.full,
+        ),
         pytest.param(
             "embedded", 2_700_000, "cannot write 'run/checkpoints/step_", marks=pytest.mark.full
         ),

@@ -237,6 +237,7 @@ EVERY_STATE: dict[str, object] = {
 }
 
 
+@pytest.mark.full
 def test_killed_with_every_kind_of_state(
     with_tools: Arguments, tutelage: Command, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

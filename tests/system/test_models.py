@@ -120,6 +120,7 @@ def test_a_model_of_the_users_own(
     assert "answer" in asked
 
 
+@pytest.mark.full
 def test_the_guides_command(one_thread: None, tutelage: Command) -> None:
     """The agent-RL guide's math example, with its model, its data and its GPUs exchanged."""
     own_files(tutelage.cwd)

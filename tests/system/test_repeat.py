@@ -56,6 +56,7 @@ def test_two_runs_are_equal_whatever_the_threads(
     assert_equal(second, first)
 
 
+@pytest.mark.full
 def test_another_seed_is_another_run(
     first: dict[str, Any], embedded: Arguments, tmp_path: Path
 ) -> None:

@@ -31,7 +31,7 @@ def status(command: Command) -> tuple[str, RunStatus]:
 @pytest.mark.parametrize(
     ("kind", "moment", "number"),
     [
-        ("embedded", "cold start", signal.SIGINT),
+        pytest.param("embedded", "cold start", signal.SIGINT, marks=pytest.mark.full),
         ("embedded", "measure before", signal.SIGTERM),
         pytest.param("embedded", "control", signal.SIGINT, marks=pytest.mark.full),
         ("with_tools", "reinforcement learning", signal.SIGINT),

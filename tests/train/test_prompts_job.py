@@ -198,7 +198,7 @@ def test_an_overloaded_server_costs_nothing_but_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.full)]
+    "how", [pytest.param(how, marks=pytest.mark.full) for how in (signal.SIGKILL, signal.SIGTERM)]
 )
 def test_killed_and_resumed_is_the_same_byte_for_byte(
     how: signal.Signals, finished: Path, tmp_path: Path

@@ -103,6 +103,7 @@ def test_a_function_is_trained_to_a_higher_reward(tmp_path: Path, one_thread: No
     assert max(m["max_dlogp"] for m in result.metrics if m["phase"] == "rl") < 1e-4
 
 
+@pytest.mark.full
 async def test_a_class_that_speaks_http_is_trained_inside_a_running_loop(
     tmp_path: Path, one_thread: None
 ) -> None:
