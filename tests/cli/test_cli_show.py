@@ -1,12 +1,14 @@
 """`show` of a run and of a rollout, and `runs`."""
 
 import fcntl
+import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tutelage.cli.runs import is_held, last_metrics
-from tutelage.store import open_store
+from tutelage.store import TrainingRow, open_store
 
 from .conftest import Tutelage
 from .sample_run import add_span, failure, make_run, rollout, success
@@ -126,6 +128,30 @@ def test_tokens_of_a_rollout(tutelage: Tutelage, runs: Path) -> None:
     assert "7:-0.250 8:-0.750" in shown
     assert "4 prompt tokens; policy version 5; temperature 1" in shown
     assert "logprob mean -0.5000, lowest -0.7500, sum -1.0000" in shown
+
+
+def test_what_training_made_of_a_rollout(tutelage: Tutelage, runs: Path) -> None:
+    assert "advantage" not in tutelage("show", "roll_aaaaaaaaaa").stdout
+    with open_store(runs / "sums" / "store.db") as store:
+        found = store.find_rollout("roll_aaaaaaaaaa", "sums")
+        plain = TrainingRow(1, "main", 0, found.id, tokens=4, advantage=0.75)
+        told = replace(
+            plain,
+            policy="b",
+            tokens=2,
+            advantages=struct.pack("<2f", 1.0, 0.5),
+            logprobs=struct.pack("<2f", -0.5, -1.5),
+            entropies=struct.pack("<2e", 0.25, 0.75),
+            importance_weights=struct.pack("<2e", 0.5, 2.0),
+        )
+        store.put_rollouts([], None, {"sums": [plain, told]})
+    shown = tutelage("show", "roll_aaaaaaaaaa").stdout
+    assert "0.75 (4 trained tokens)" in shown
+    assert "0.75 on average (2 trained tokens, policy b)" in shown
+    assert "trainer:" not in shown
+    shown = tutelage("show", "roll_aaaaaaaaaa", "--tokens").stdout
+    assert "trainer: logprob mean -1.0000, lowest -1.5000; entropy mean 0.5000" in shown
+    assert "importance weight 0.500 to 2.000" in shown
 
 
 def test_a_failed_rollout_says_why(tutelage: Tutelage, runs: Path) -> None:

@@ -35,6 +35,7 @@ def outcome(folder: Path) -> dict[str, Any]:
         (stored,) = store.runs()
         rollouts = {r.id: record(r) for r in store.rollouts(stored.id)}
         metrics = [(row.step, without_clock(row.values)) for row in store.metrics(stored.id)]
+        trained = [dataclasses.asdict(row) for row in store.training_rows(stored.id)]
     return {
         "tensors": dict(fingerprints("", tensors)),
         "state": counters,
@@ -43,6 +44,7 @@ def outcome(folder: Path) -> dict[str, Any]:
         "stored metrics": metrics,
         "result": {k: v for k, v in result.items() if k not in CLOCK_RESULTS},
         "rollouts": rollouts,
+        "training rows": trained,
         "status": stored.status.value,
     }
 

@@ -14,6 +14,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from tutelage.cli.console import facts, number, say, visible
+from tutelage.resources import POLICY
+from tutelage.store import TrainingRow
 from tutelage.types import Attempt, Call, Message, Reward, Rollout, ToolResult
 
 _INDENT = 2
@@ -50,6 +52,29 @@ def show_rollout(
         say(console, (f"\nattempt {attempt.index}: {attempt.status.value}", "bold"))
         _show_failure(console, attempt)
     _show_attempt(console, rollout.last, tokens, graded)
+
+
+def show_training(console: Console, rows: Sequence[TrainingRow], *, tokens: bool = False) -> None:
+    """What training made of a rollout; nothing where it was not trained on."""
+    for row in rows:
+        policy = "" if row.policy == POLICY else f", policy {visible(row.policy)}"
+        credit = "" if row.advantages is None else " on average"
+        told = f"{number(row.advantage)}{credit} ({row.tokens} trained tokens{policy})"
+        facts(console, [("advantage", told)])
+        if tokens and row.logprobs is not None:
+            _block(console, _trainer_words(row), "dim")
+
+
+def _trainer_words(row: TrainingRow) -> str:
+    """What the trainer said of a row's tokens, in the mean and at worst."""
+    logprobs, entropies = row.numbers("logprobs") or (), row.numbers("entropies") or ()
+    words = [
+        f"trainer: logprob mean {sum(logprobs) / len(logprobs):.4f}, lowest {min(logprobs):.4f}",
+        f"entropy mean {sum(entropies) / len(entropies):.4f}",
+    ]
+    if (weights := row.numbers("importance_weights")) is not None:
+        words.append(f"importance weight {min(weights):.3f} to {max(weights):.3f}")
+    return "; ".join(words)
 
 
 def reward_words(reward: Reward | None) -> str:

@@ -81,7 +81,7 @@ def _as_run(name: str) -> RunFolder | None:
 
 def _show_one(console: Console, prefix: str, run: str | None, tokens: bool, content: bool) -> None:
     from tutelage.cli.console import say
-    from tutelage.cli.rollout_view import show_head, show_rollout
+    from tutelage.cli.rollout_view import show_head, show_rollout, show_training
     from tutelage.cli.spans_view import show_trace
     from tutelage.cli.stores import find_rollout, open_run
     from tutelage.train.folder import RUNS, every, find
@@ -92,6 +92,8 @@ def _show_one(console: Console, prefix: str, run: str | None, tokens: bool, cont
     show_rollout(console, rollout, tokens=tokens)
     with open_run(holders[0]) as (store, run_id):
         recorded = store.spans(run_id, rollout.id)
+        trained = store.training_rows(run_id, rollout_id=rollout.id)
+    show_training(console, trained, tokens=tokens)
     show_trace(console, rollout, recorded, content=content)
     if len(holders) > 1:
         others = ", ".join(folder.name for folder in holders[1:])

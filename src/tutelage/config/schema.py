@@ -202,6 +202,9 @@ class TrainerConfig(Section):
     """Where metrics go."""
     store_url: str | None = None
     """Database for rollouts, as postgresql://HOST/DATABASE; null makes a file in the run folder."""
+    record_tokens: CountOrZero = 10_000_000
+    """Trained tokens of a run for which the store keeps the trainer's log-probability, entropy and
+    importance weight, from the first one on; rows have their advantage all the same."""
     otlp_endpoint: str | None = None
     """Collector for traces, by OTLP/HTTP; null takes OTEL_EXPORTER_OTLP_ENDPOINT, if it is set."""
     otlp_content: bool = False

@@ -109,6 +109,7 @@ SUPERVISED = (
             "data.sampling",
             "data.sampling_floor",
             "agent.group_deadline",
+            "trainer.record_tokens",
         ),
         "algorithm.name is sft, which makes no reinforcement-learning step",
         lambda config: config.algorithm.name == "sft",

@@ -108,6 +108,11 @@ def make_batch(
     return advise(found, config, values_BT=values_BT, baselines=baselines)
 
 
+def counted(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """The rollouts that count, as a batch numbers them: those that infrastructure did not lose."""
+    return [r for r in rollouts if r.reward is not None]
+
+
 def gather(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY) -> Gathered:
     """Rows and rewards of a step's rollouts, of the calls that train `policy`.
 
@@ -115,8 +120,8 @@ def gather(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY)
     count; one in which no policy came to speak counts for each. Raises `FailureBudgetError` when
     infrastructure lost too many, or nothing was sampled.
     """
-    counted = [r for r in rollouts if r.reward is not None]
-    if len(rollouts) - len(counted) > FAILURE_BUDGET * len(rollouts):
+    judged = counted(rollouts)
+    if len(rollouts) - len(judged) > FAILURE_BUDGET * len(rollouts):
         raise FailureBudgetError(_lost(rollouts))
     rows: list[Row] = []
     owners: list[int] = []
@@ -125,7 +130,7 @@ def gather(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY)
     rewards: list[float] = []
     rowless: list[Rowless] = []
     rule = Success.of(config.reward.success)
-    for number, rollout in enumerate(counted):
+    for number, rollout in enumerate(judged):
         made = build_rows(rollout.last.calls, policy)
         value = rollout.reward.value if rollout.reward is not None else 0.0
         won = succeeded(rollout, rule)
@@ -139,7 +144,7 @@ def gather(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY)
     if not rows:
         raise FailureBudgetError(
             f"none of {len(rollouts)} rollouts of a step sampled a token ({_ends(rollouts)}), so "
-            f"there is nothing to learn from; {_unmarked(counted)}look at one with: tutelage show "
+            f"there is nothing to learn from; {_unmarked(judged)}look at one with: tutelage show "
             "ROLLOUT"
         )
     width = max(len(r.ids) for r in rows)

@@ -20,11 +20,12 @@ from tutelage.policy.model import Policy, load
 from tutelage.policy.value import ValueModel
 from tutelage.resources import POLICY
 from tutelage.seeds import SeedTree
-from tutelage.train.batch import Gathered, advise, gather
+from tutelage.train.batch import Gathered, advise, counted, gather
 from tutelage.train.critic import Critic
 from tutelage.train.numerics import Numerics
 from tutelage.train.optim import Optimizer, adamw_of, learning_rate_share
-from tutelage.train.reference import Reference, check_vocabulary, frozen
+from tutelage.train.recording import Keep, TokenRecord
+from tutelage.train.reference import Distance, Reference, check_vocabulary, frozen
 from tutelage.train.update import group_metrics, tells_itself, trainer_logp, update_policy
 from tutelage.types import Rollout
 
@@ -56,23 +57,20 @@ class Learner:
         step: int,
         limit: int | None,
         baselines: Mapping[str, float] | None = None,
+        keep: Keep | None = None,
     ) -> dict[str, float]:
         """Learn from the rollouts of one step, counted from 0, of `limit` steps.
 
-        The first `trainer.critic_warmup` steps train the critic alone.
+        The first `trainer.critic_warmup` steps train the critic alone. `keep` is told what the step
+        made of its rows.
         """
         config, policy, numerics = self._config, self._policy, self._numerics
         found = gather(rollouts, config, self._name)
-        alone = self.critic is None and self.reference is None
-        logp_BT = None
-        if not (alone and tells_itself(config, numerics)):
-            logp_BT = trainer_logp(policy, found, config, numerics)
-        distance = None
-        if self.reference is not None and logp_BT is not None:
-            distance = self.reference.measure(policy, found, logp_BT, numerics)
-        values_BT = None
-        if self.critic is not None:
-            values_BT = self.critic.values(found.token_rows(), numerics)
+        logp_BT = self._logp_before(found)
+        distance = self._distance(found, logp_BT)
+        critic, values_BT = self.critic, None
+        if critic is not None:
+            values_BT = critic.values(found.token_rows(), numerics)
         batch = advise(
             found,
             config,
@@ -85,10 +83,10 @@ class Learner:
         values: dict[str, float] = {}
         if self.critic is not None:
             rate = learning_rate_share(step, limit, config.critic.optim)
-            under = seeds.child("critic")
-            values |= self.critic.update(batch, numerics, seeds=under, rate=rate)
+            values |= self.critic.update(batch, numerics, seeds=seeds.child("critic"), rate=rate)
             values["value/lr"] = config.critic.optim.lr * rate
         rate = learning_rate_share(step, limit, config.actor.optim)
+        tokens = TokenRecord()
         if self.critic is not None and logp_BT is not None and step < config.trainer.critic_warmup:
             values |= {**group_metrics(batch), "max_dlogp": _gap(found, logp_BT), "lr": 0.0}
         else:
@@ -102,11 +100,28 @@ class Learner:
                 rate=rate,
                 trainer_logp_BT=logp_BT,
                 reference=None if self.reference is None else self.reference.whole,
+                tokens=None if keep is None else tokens,
             )
             values["lr"] = config.actor.optim.lr * rate
+        if keep is not None:
+            keep(self._name, counted(rollouts), batch, tokens.tensors(batch, config))
         if self.reference is not None and distance is not None:
             values |= self.reference.steer(distance, found)
         return values
+
+    def _logp_before(self, found: Gathered) -> Tensor | None:
+        """The trainer's log-probabilities before the update; None where nothing needs them before
+        its own forward pass says them."""
+        alone = self.critic is None and self.reference is None
+        if alone and tells_itself(self._config, self._numerics):
+            return None
+        return trainer_logp(self._policy, found, self._config, self._numerics)
+
+    def _distance(self, found: Gathered, logp_BT: Tensor | None) -> Distance | None:
+        """How far the policy is from the reference, where there is one."""
+        if self.reference is None or logp_BT is None:
+            return None
+        return self.reference.measure(self._policy, found, logp_BT, self._numerics)
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next step depends on beside the policy's weights."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from tutelage.config import RunConfig
 from tutelage.train.context import Context
@@ -16,6 +17,7 @@ from tutelage.train.learner import Learner, make_learner
 from tutelage.train.measure import glance, glance_values
 from tutelage.train.metrics import rollout_metrics
 from tutelage.train.phases import RL, end_step, ended, restore, seconds_left, step_limit
+from tutelage.train.recording import StepRecorder
 from tutelage.train.sampling import sample_step
 from tutelage.train.team import Team
 
@@ -33,6 +35,13 @@ def run_steps(ctx: Context, phase: str, config: RunConfig, over: Callable[[], bo
     setting, state = ctx.setting, ctx.state
     learner = _learner(ctx, config)
     ctx.optimizer = learner
+    recorder = StepRecorder(
+        ctx.store,
+        ctx.writer,
+        ctx.folder.name,
+        tick=state.tick,
+        limit=config.trainer.record_tokens,
+    )
     limit = step_limit(ctx)
     while not over():
         step = state.phase_step
@@ -46,6 +55,7 @@ def run_steps(ctx: Context, phase: str, config: RunConfig, over: Callable[[], bo
             step=step,
             limit=limit,
             baselines=sample.baselines,
+            keep=partial(recorder.keep, state.tick),
         )
         end = time.perf_counter()
         state.phase_step = step + 1

@@ -12,6 +12,7 @@ from typing import Any
 
 from tutelage.seeds import SeedTree
 from tutelage.train.learner import Learner
+from tutelage.train.recording import Keep
 from tutelage.types import Rollout
 
 
@@ -29,12 +30,15 @@ class Team:
         step: int,
         limit: int | None,
         baselines: Mapping[str, float] | None = None,
+        keep: Keep | None = None,
     ) -> dict[str, float]:
         """`Learner.step` of each; the others' metrics begin with `policy/NAME/`.
 
         One whose agents said nothing in these rollouts learns nothing from them.
         """
-        values = self._main.step(rollouts, seeds=seeds, step=step, limit=limit, baselines=baselines)
+        values = self._main.step(
+            rollouts, seeds=seeds, step=step, limit=limit, baselines=baselines, keep=keep
+        )
         for name, learner in self._others.items():
             if not any(c.policy == name for r in rollouts for c in r.last.calls):
                 continue
@@ -44,6 +48,7 @@ class Team:
                 step=step,
                 limit=limit,
                 baselines=baselines,
+                keep=keep,
             )
             values |= {f"policy/{name}/{key}": value for key, value in found.items()}
             values["max_dlogp"] = max(values["max_dlogp"], found["max_dlogp"])

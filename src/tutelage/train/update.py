@@ -35,6 +35,7 @@ from tutelage.train.gradients import accumulate
 from tutelage.train.loss import Part, Report, rows_loss
 from tutelage.train.numerics import Numerics
 from tutelage.train.optim import Optimizer
+from tutelage.train.recording import TokenRecord
 from tutelage.train.scoring import logp_of
 
 WHOLE_ROLLOUT_LOSSES = ("gspo", "geo_mean")
@@ -69,12 +70,14 @@ def update_policy(
     rate: float = 1.0,
     trainer_logp_BT: Tensor | None = None,
     reference: Policy | None = None,
+    tokens: TokenRecord | None = None,
 ) -> dict[str, float]:
     """Train on a batch and return metrics; the policy's version grows by one.
 
     `trainer_logp_BT` are the trainer's own log-probabilities where they are known already, see
     `trainer_logp`. `max_dlogp` and `kl/rollout` compare sampler and trainer before the first
-    optimizer step, on the trained tokens that were scored.
+    optimizer step, on the trained tokens that were scored. `tokens` is told what the first epoch's
+    passes said.
     """
     old_logp_BT = trainer_logp_BT
     if old_logp_BT is None and not tells_itself(config, numerics):
@@ -84,6 +87,9 @@ def update_policy(
         weights_BT=None if old_logp_BT is None else _weights(batch, old_logp_BT, config),
         reference=reference,
     )  # fmt: skip
+    if tokens is not None:
+        tokens.weights_BT = update.weights_BT
+        tokens.before_BT = old_logp_BT if config.updates_per_batch > 1 else None
     reports: list[Report] = []
     first: list[Report] = []
     norms: list[float] = []
@@ -91,7 +97,8 @@ def update_policy(
         under = seeds.child("epoch", epoch)
         parts = mini_batches(batch.rollouts_B, config.actor.ppo_mini_batch_size, under)
         for number, part in enumerate(parts):
-            found = _gradient(update, part, under.child("part", number))
+            seen = tokens if epoch == 0 else None
+            found = _gradient(update, part, under.child("part", number), seen)
             if epoch == 0 and number == 0:
                 first = found
             reports += found
@@ -142,7 +149,9 @@ def _weights(batch: Batch, old_logp_BT: Tensor, config: RunConfig) -> Tensor | N
     )
 
 
-def _gradient(update: Update, part: list[int], seeds: SeedTree) -> list[Report]:
+def _gradient(
+    update: Update, part: list[int], seeds: SeedTree, tokens: TokenRecord | None
+) -> list[Report]:
     """Accumulate the gradient of one optimizer batch."""
     batch, config = update.batch, update.config
     actor, mode = config.actor, config.actor.policy_loss.loss_mode
@@ -181,6 +190,8 @@ def _gradient(update: Update, part: list[int], seeds: SeedTree) -> list[Report]:
             entropy_gradient=actor.entropy_coeff > 0,
             reference_KV=reference_KV,
         )
+        if tokens is not None:
+            tokens.add(numbers, scores)
         return rows_loss(scores, shared, numbers, config)
 
     return accumulate(update.policy.parameters(), plan, loss, threads=update.numerics.threads)
