@@ -21,7 +21,7 @@ override VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Whole runs come last, and files are taken in this order: what breaks most is told first.
-LONG := $(wildcard $(addprefix tests/,system orchestration train docs examples))
+LONG := $(wildcard $(addprefix tests/,system orchestration weights prompts trainer docs examples))
 QUICK := $(filter-out $(LONG) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 TESTS := $(sort $(QUICK)) $(LONG)
 SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder

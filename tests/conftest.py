@@ -103,7 +103,7 @@ def give_memory_back() -> Iterator[None]:
         # What judges answers waits for more of them, with all that a reward's file imports.
         sys.modules["tutelage.rewards.worker"]._POOL.close()
     if "torch" in sys.modules:
-        from tutelage.train.machine import trim_memory
+        from tutelage.policy.machine import trim_memory
 
         gc.collect()
         trim_memory()

@@ -13,7 +13,7 @@ import pytest
 from tutelage.agents.react import as_arguments
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import EngineError
-from tutelage.orchestration.prompts import fill
+from tutelage.orchestration.execution.prompts import fill
 from tutelage.policy.codec import Codec
 from tutelage.tools.execute import execute_tool_calls
 from tutelage.tools.tool import tool

@@ -19,10 +19,10 @@ import torch
 
 from tutelage.policy.model import build
 from tutelage.policy.packing import TokenRow, plan_micro_batches
+from tutelage.recipes.agents import AgentKind, corpus_rows, demonstration, tasks_of, tools_of
 from tutelage.seeds import SeedTree
-from tutelage.tasks.agents import AgentKind, corpus_rows, demonstration, tasks_of, tools_of
 from tutelage.tools import corpus
-from tutelage.train.optim import muon
+from tutelage.weights.optim import muon
 
 BATCH = 32
 CLEAN, MIXED = 150, 200

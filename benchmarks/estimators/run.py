@@ -25,13 +25,13 @@ from typing import Any
 from benchmarks.measure import results, table
 
 from tutelage.config import resolve
-from tutelage.evaluate.measured import Measured, read
-from tutelage.evaluate.statistics import wilson
-from tutelage.train import jobs
-from tutelage.train.built import built
-from tutelage.train.folder import RunFolder, create
-from tutelage.train.machine import facts
-from tutelage.train.progress import Silent
+from tutelage.policy.machine import facts
+from tutelage.runs.folder import RunFolder, create
+from tutelage.runs.measured import Measured, read
+from tutelage.runs.progress import Silent
+from tutelage.statistics.intervals import wilson
+from tutelage.weights import jobs
+from tutelage.weights.built import built
 
 METHODS: dict[str, dict[str, object]] = {
     "GAE + critic": {"algorithm.adv_estimator": "gae", "trainer.critic_warmup": 2},

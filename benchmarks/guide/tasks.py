@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from tutelage.agents.code import CODE_PROMPT
 from tutelage.agents.react import react_prompt
+from tutelage.recipes.agents import arithmetic_tasks, corpus_rows, demonstration, search_tasks
 from tutelage.seeds import SeedTree
-from tutelage.tasks.agents import arithmetic_tasks, corpus_rows, demonstration, search_tasks
 from tutelage.tasks.arithmetic import demonstrations
 from tutelage.tools import ToolOptions, corpus, resolve_tools
 from tutelage.tools.search import RESULTS, told

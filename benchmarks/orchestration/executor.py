@@ -45,7 +45,7 @@ def memory() -> float:
 
 def wide(nodes: int) -> Any:
     """Levels of ten; each node waits for two of the level before."""
-    from tutelage.orchestration.plan import Node, Plan
+    from tutelage.orchestration.plan.dag import Node, Plan
 
     def after(i: int) -> tuple[int, ...]:
         return () if i < 10 else (i - 10, (i // 10 - 1) * 10 + (i + 1) % 10)
@@ -55,14 +55,14 @@ def wide(nodes: int) -> Any:
 
 def measure(way: dict[str, Any], waves: int) -> dict[str, Any]:
     """One way in this process."""
-    from tutelage.orchestration.budget import Budget
-    from tutelage.orchestration.executor import Executor, ExecutorSettings
-    from tutelage.orchestration.journal import open_journal
-    from tutelage.orchestration.pools.simulated import SimulatedPool
-    from tutelage.orchestration.routing import RandomRouter
-    from tutelage.orchestration.synthetic import builtin_graph, generate
-    from tutelage.orchestration.virtual_time import run_virtual
-    from tutelage.orchestration.worker_files import classic
+    from tutelage.orchestration.data.synthetic import builtin_graph, generate
+    from tutelage.orchestration.execution.budget import Budget
+    from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
+    from tutelage.orchestration.execution.journal import open_journal
+    from tutelage.orchestration.execution.pools.simulated import SimulatedPool
+    from tutelage.orchestration.execution.virtual_time import run_virtual
+    from tutelage.orchestration.execution.worker_files import classic
+    from tutelage.orchestration.routing.contract import RandomRouter
     from tutelage.seeds import SeedTree
 
     count = way["count"]

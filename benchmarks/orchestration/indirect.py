@@ -14,8 +14,8 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tutelage.orchestration.catalog import Catalog, CatalogTool
-from tutelage.orchestration.formats import Workflow, sorted_workflow
+from tutelage.orchestration.data.formats import Workflow, sorted_workflow
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.seeds import SeedTree
 
 DOMAINS: dict[str, tuple[str, ...]] = {

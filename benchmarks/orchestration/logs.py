@@ -73,8 +73,8 @@ def train(folder: Path, data: str, run: str, *more: str) -> None:
 
 def planned(folder: Path) -> tuple[list[Any], list[Any], list[Any]]:
     """The held-out workflows, and what both planners make of them."""
-    from tutelage.orchestration.catalog import read_catalog
-    from tutelage.orchestration.formats import read_workflows
+    from tutelage.orchestration.data.formats import read_workflows
+    from tutelage.orchestration.plan.catalog import read_catalog
     from tutelage.orchestration.planner.saving import load_planner
 
     gold = read_workflows(folder / "test.json", read_catalog(folder / "seed.catalog.json"))
@@ -114,8 +114,8 @@ def loop(folder: Path, args: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 def scores(parts: list[dict[str, Any]]) -> tuple[Any, Any, Any]:
     """Scores of both planners on the tasks of these seeds together, and their difference."""
-    from tutelage.orchestration.metrics import compare, score
-    from tutelage.orchestration.synthetic import builtin_graph
+    from tutelage.orchestration.data.synthetic import builtin_graph
+    from tutelage.orchestration.evaluation.metrics import compare, score
     from tutelage.seeds import SeedTree
 
     gold = [workflow for part in parts for workflow in part["gold"]]

@@ -15,15 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from tutelage.evaluate.statistics import Difference, paired_bootstrap
-from tutelage.orchestration.outcomes import Floats, OutcomeTable, Splits
-from tutelage.orchestration.predictor import OutcomePredictor, fit_predictor
-from tutelage.orchestration.selector.baselines import of_policy
-from tutelage.orchestration.selector.environment import Environment
-from tutelage.orchestration.selector.policy import ModelSelector
-from tutelage.orchestration.selector.rollout import play
-from tutelage.orchestration.selector.situation import Situation, Terms
-from tutelage.orchestration.selector.workflows import (
+from tutelage.orchestration.data.outcomes import Floats, OutcomeTable, Splits
+from tutelage.orchestration.routing.baselines import of_policy
+from tutelage.orchestration.routing.environment import Environment
+from tutelage.orchestration.routing.policy import ModelSelector
+from tutelage.orchestration.routing.predictor import OutcomePredictor, fit_predictor
+from tutelage.orchestration.routing.rollout import play
+from tutelage.orchestration.routing.situation import Situation, Terms
+from tutelage.orchestration.routing.workflows import (
     Ints,
     Scenario,
     Workflows,
@@ -31,6 +30,7 @@ from tutelage.orchestration.selector.workflows import (
     make_board,
 )
 from tutelage.seeds import SeedTree
+from tutelage.statistics.intervals import Difference, paired_bootstrap
 
 ABSENT, KNOWN = "without the newcomer", "all its outcomes known"
 

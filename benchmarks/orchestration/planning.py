@@ -28,22 +28,28 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.measure import machine
 from benchmarks.orchestration import indirect as indirect_requests
 
-from tutelage.evaluate.statistics import Difference
-from tutelage.orchestration.catalog import Catalog, read_catalog
-from tutelage.orchestration.formats import Workflow, catalog_of, read_workflows, to_row
-from tutelage.orchestration.metrics import PlanScores, baseline_plans, compare, score, without_edges
-from tutelage.orchestration.planner.fit import Fitting
-from tutelage.orchestration.planner.retrieval import neighbours
-from tutelage.orchestration.planner.text import features
-from tutelage.orchestration.settings import Phase1
-from tutelage.orchestration.synthetic import (
+from tutelage.orchestration.data.formats import Workflow, catalog_of, read_workflows, to_row
+from tutelage.orchestration.data.synthetic import (
     builtin_graph,
     generate,
     generate_plain,
     graph_of,
     split,
 )
+from tutelage.orchestration.evaluation.metrics import (
+    PlanScores,
+    baseline_plans,
+    compare,
+    score,
+    without_edges,
+)
+from tutelage.orchestration.plan.catalog import Catalog, read_catalog
+from tutelage.orchestration.planner.fit import Fitting
+from tutelage.orchestration.planner.retrieval import neighbours
+from tutelage.orchestration.planner.settings import Phase1
+from tutelage.orchestration.planner.text import features
 from tutelage.seeds import SeedTree
+from tutelage.statistics.intervals import Difference
 
 NAMES = ("node_f1", "edge_f1", "exact_nodes", "exact")
 SEEDS = SeedTree(0).child("benchmark", "planning")

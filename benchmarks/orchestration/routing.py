@@ -29,21 +29,16 @@ from benchmarks.measure import machine
 from benchmarks.measure import table as markdown
 from benchmarks.orchestration.newcomer import draw_newcomer, newcomer_rows
 
-from tutelage.evaluate.statistics import Difference, paired_bootstrap
-from tutelage.orchestration.outcomes import OutcomeTable, read_outcomes, split
-from tutelage.orchestration.phase2 import SIMULATED, Phase2Result, train_phase2
-from tutelage.orchestration.phase2_settings import Phase2Settings
-from tutelage.orchestration.selector.baselines import greedy, node_utility, of_policy
-from tutelage.orchestration.selector.evaluation import GREEDY, LOOKAHEAD, POLICY
-from tutelage.orchestration.selector.rollout import play
-from tutelage.orchestration.selector.workflows import (
-    SEPARABLE,
-    Scenario,
-    draw_workflows,
-    make_board,
-)
-from tutelage.orchestration.synthetic_outcomes import simulate_outcomes
+from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes, split
+from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
+from tutelage.orchestration.routing.baselines import greedy, node_utility, of_policy
+from tutelage.orchestration.routing.evaluation import GREEDY, LOOKAHEAD, POLICY
+from tutelage.orchestration.routing.phase2 import SIMULATED, Phase2Result, train_phase2
+from tutelage.orchestration.routing.rollout import play
+from tutelage.orchestration.routing.settings import Phase2Settings
+from tutelage.orchestration.routing.workflows import SEPARABLE, Scenario, draw_workflows, make_board
 from tutelage.seeds import SeedTree
+from tutelage.statistics.intervals import Difference, paired_bootstrap
 
 Rewards = dict[str, list[float]]
 

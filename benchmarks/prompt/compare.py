@@ -30,13 +30,8 @@ import numpy as np
 from benchmarks.prompt.ours import ceiling, score
 from benchmarks.prompt.worlds import world
 
-from tutelage.evaluate.statistics import (
-    holm,
-    paired_bootstrap,
-    pairs_for_power,
-    sign_flip_test,
-)
 from tutelage.seeds import SeedTree
+from tutelage.statistics.intervals import holm, paired_bootstrap, pairs_for_power, sign_flip_test
 
 HERE = Path(__file__).parent
 OURS, MARGIN = ("apo", "gepa", "screen", "grips", "random"), 0.05

@@ -27,7 +27,11 @@ from pathlib import Path
 import torch
 
 from tutelage.agents.tool_calling import ToolCallingAgent
-from tutelage.algorithms.prompt import (
+from tutelage.engine.backends import make_backend
+from tutelage.engine.driver import EngineDriver
+from tutelage.engine.native import NativeEngine
+from tutelage.policy.model import Policy
+from tutelage.prompts import (
     GRIPS,
     Algorithm,
     Components,
@@ -41,20 +45,16 @@ from tutelage.algorithms.prompt import (
     Usage,
     optimise,
 )
-from tutelage.algorithms.prompt.bank import bank_of
-from tutelage.engine.backends import make_backend
-from tutelage.engine.driver import EngineDriver
-from tutelage.engine.native import NativeEngine
-from tutelage.policy.model import Policy
+from tutelage.prompts.bank import bank_of
+from tutelage.recipes.phrases import HELD_OUT, HELD_OUT_USELESS, RULES, Rule
+from tutelage.recipes.prompt_policy import CONTEXT, built_policy, fingerprint
+from tutelage.recipes.prompted import PROMPTED_TOOLS, SEED_PROMPT, prompted_tasks
 from tutelage.rewards import resolve_reward
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
+from tutelage.runs.progress import Silent
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import PROMPTED_REWARD
-from tutelage.tasks.phrases import HELD_OUT, HELD_OUT_USELESS, RULES, Rule
-from tutelage.tasks.prompted import PROMPTED_TOOLS, SEED_PROMPT, prompted_tasks
 from tutelage.tools.registry import resolve_tools
-from tutelage.train.progress import Silent
-from tutelage.train.prompt_policy import CONTEXT, built_policy, fingerprint
 from tutelage.types import Mode, Sampling, Task
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

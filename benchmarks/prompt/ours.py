@@ -24,7 +24,7 @@ from benchmarks.prompt.peers import client as peers
 from benchmarks.prompt.peers.client import TRAIN, VAL
 from benchmarks.prompt.worlds import World, world
 
-from tutelage.algorithms.prompt import (
+from tutelage.prompts import (
     APO,
     GEPA,
     GRIPS,

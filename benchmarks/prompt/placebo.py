@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from benchmarks.prompt import clerk
 from benchmarks.prompt.worlds import chance, world
 
-from tutelage.algorithms.prompt import (
+from tutelage.prompts import (
     APO,
     GEPA,
     GRIPS,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import clerk
 import desk
 
-from tutelage.algorithms.prompt import Ask, Components, Episode, Play, Reply, Splits, Usage
+from tutelage.prompts import Ask, Components, Episode, Play, Reply, Splits, Usage
 from tutelage.types import Message, Task
 
 MakeTask = Callable[[str, int], dict[str, object]]

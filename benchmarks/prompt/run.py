@@ -17,7 +17,7 @@ import clerk
 import desk
 from players import clerk_agent, clerk_optimiser, desk_agent, desk_optimiser, splits
 
-from tutelage.algorithms.prompt import APO, GEPA, GRIPS, Limits, Screen, Settings, optimise
+from tutelage.prompts import APO, GEPA, GRIPS, Limits, Screen, Settings, optimise
 
 CLERK_BANK = (*(sentence for sentence, _, _ in clerk.RULES.values()), *clerk.DECOYS)
 DESK_BANK = (*(sentence for sentence, _, _ in desk.ADVICE.values()), *desk.VAGUE)

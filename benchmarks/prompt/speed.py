@@ -27,11 +27,11 @@ from benchmarks.prompt import ours
 from benchmarks.prompt.server import simulator
 from benchmarks.prompt.worlds import world
 
-from tutelage.algorithms.prompt import APO
+from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.remote import RemoteChatClient
+from tutelage.prompts import APO
+from tutelage.prompts.optimiser_client import OptimiserClient
 from tutelage.seeds import SeedTree
-from tutelage.train.prompts.endpoint import Endpoint
-from tutelage.train.prompts.optimiser_client import OptimiserClient
 from tutelage.types import Message, Sampling
 
 ROOT = Path(__file__).parents[2]

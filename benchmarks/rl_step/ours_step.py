@@ -116,8 +116,9 @@ def main(argv: Sequence[str] | None = None, meter_type: type[Meter] = Meter) -> 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
     from tutelage.config import resolve
-    from tutelage.train import jobs, machine
-    from tutelage.train.folder import create
+    from tutelage.policy import machine
+    from tutelage.runs.folder import create
+    from tutelage.weights import jobs
 
     keys = [
         f"model.path={args.model}",

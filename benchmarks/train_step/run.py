@@ -29,8 +29,8 @@ from tutelage.policy.model import Policy
 from tutelage.policy.packing import TokenRow, plan_micro_batches
 from tutelage.tasks.arithmetic import demonstrations, make_tasks
 from tutelage.tools.registry import resolve_tools
-from tutelage.train.gradients import accumulate
-from tutelage.train.optim import adamw
+from tutelage.weights.gradients import accumulate
+from tutelage.weights.optim import adamw
 
 ROWS, GROUP, BATCH, BUDGET = 128, 8, 32, 2048
 
@@ -51,7 +51,7 @@ def make_rows(policy: Policy, grouped: bool) -> list[TokenRow]:
 
 
 class Ours:
-    """`policy.score` over micro-batches, as `train/update.py` calls it."""
+    """`policy.score` over micro-batches, as `weights/update.py` calls it."""
 
     def __init__(self, policy: Policy, dtype: torch.dtype) -> None:
         self._policy, self._dtype = policy, dtype

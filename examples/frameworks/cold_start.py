@@ -26,9 +26,9 @@ from tutelage.policy.packing import TokenRow, plan_micro_batches
 from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
 from tutelage.testing import tiny_policy
-from tutelage.train.gradients import accumulate
-from tutelage.train.optim import Optimizer, muon
 from tutelage.types import Rollout
+from tutelage.weights.gradients import accumulate
+from tutelage.weights.optim import Optimizer, muon
 
 TEMPLATE = "qwen2.5"
 """The chat template: it writes out the whole schema of a tool, as those of real models do."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tutelage.files import write_new
+from tutelage.recipes.agents import arithmetic_tasks
 from tutelage.seeds import SeedTree
-from tutelage.tasks.agents import arithmetic_tasks
 from tutelage.tasks.arithmetic import demonstrations
 from tutelage.tools import resolve_tools
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tutelage.files import write_new
+from tutelage.recipes.agents import corpus_rows, demonstration, search_tasks
 from tutelage.seeds import SeedTree
-from tutelage.tasks.agents import corpus_rows, demonstration, search_tasks
 from tutelage.tools import corpus
 from tutelage.tools.search import RESULTS, told
 from tutelage.types import Message, Task

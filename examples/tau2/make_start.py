@@ -20,8 +20,8 @@ from tau2_tasks import SMALL, SerializedTask, load_rows
 from tutelage.policy.model import Policy, build, check_vacant
 from tutelage.policy.packing import TokenRow
 from tutelage.seeds import SeedTree
-from tutelage.train.optim import muon
 from tutelage.types import Message, ToolCall, ToolSpec
+from tutelage.weights.optim import muon
 
 STEPS, BATCH, RATE = 240, 16, 3e-3
 

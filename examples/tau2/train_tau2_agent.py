@@ -25,7 +25,7 @@ from tau2_small import SmallWorld
 from tau2_tasks import SMALL, SerializedTask, data_folder, load_dataset
 
 from tutelage import LLM, VERL, LitAgent, NamedResources, Rollout, Trainer, TutelageError, init
-from tutelage.signals import exit_code, listen
+from tutelage.runs.signals import exit_code, listen
 
 ASSISTANT, USER = "assistant", "user"
 TIMEOUT = 600.0

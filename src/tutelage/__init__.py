@@ -2,7 +2,7 @@
 
 This module is the public surface: the names below are what users import, each loaded from its own
 module the first time it is touched, so that `import tutelage` stays light (no torch, no SQL, no
-sympy). Start reading at `types.py` for the words, then `train/` for how they move.
+sympy). Start reading at `types.py` for the words, then `weights/` for how they move.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _EXPORTS: dict[str, str] = {
-    "APO": "tutelage.algorithms.prompt.apo",
-    "GEPA": "tutelage.algorithms.prompt.gepa",
-    "GRIPS": "tutelage.algorithms.prompt.grips",
+    "APO": "tutelage.prompts.apo",
+    "GEPA": "tutelage.prompts.gepa",
+    "GRIPS": "tutelage.prompts.grips",
     "LLM": "tutelage.resources",
-    "RL": "tutelage.train.algorithm",
-    "SFT": "tutelage.train.algorithm",
-    "VERL": "tutelage.train.algorithm",
-    "Callback": "tutelage.train.callbacks",
+    "RL": "tutelage.trainer.algorithm",
+    "SFT": "tutelage.trainer.algorithm",
+    "VERL": "tutelage.trainer.algorithm",
+    "Callback": "tutelage.runs.callbacks",
     "Dataset": "tutelage.tasks.dataset",
     "ExternalAgent": "tutelage.agents.external",
     "LitAgent": "tutelage.agents.lit_agent",
     "Message": "tutelage.types",
     "NamedResources": "tutelage.resources",
-    "PromptResult": "tutelage.train.prompts.api",
+    "PromptResult": "tutelage.prompts.api",
     "PromptTemplate": "tutelage.resources",
     "Reward": "tutelage.types",
     "Rollout": "tutelage.agents.context",
-    "Screen": "tutelage.algorithms.prompt.screen",
+    "Screen": "tutelage.prompts.screen",
     "Task": "tutelage.types",
     "Tool": "tutelage.tools.tool",
     "ToolError": "tutelage.tools.tool",
-    "Trainer": "tutelage.train.trainer",
-    "TrainingResult": "tutelage.train.result",
+    "Trainer": "tutelage.trainer.trainer",
+    "TrainingResult": "tutelage.runs.result",
     "TutelageError": "tutelage.errors",
     "emit_reward": "tutelage.agents.context",
     "init": "tutelage.agents.context",
@@ -53,26 +53,26 @@ if TYPE_CHECKING:
     from tutelage.agents.external import ExternalAgent as ExternalAgent
     from tutelage.agents.function import rollout as rollout
     from tutelage.agents.lit_agent import LitAgent as LitAgent
-    from tutelage.algorithms.prompt.apo import APO as APO
-    from tutelage.algorithms.prompt.gepa import GEPA as GEPA
-    from tutelage.algorithms.prompt.grips import GRIPS as GRIPS
-    from tutelage.algorithms.prompt.screen import Screen as Screen
     from tutelage.errors import TutelageError as TutelageError
+    from tutelage.prompts.api import PromptResult as PromptResult
+    from tutelage.prompts.apo import APO as APO
+    from tutelage.prompts.gepa import GEPA as GEPA
+    from tutelage.prompts.grips import GRIPS as GRIPS
+    from tutelage.prompts.screen import Screen as Screen
     from tutelage.resources import LLM as LLM
     from tutelage.resources import NamedResources as NamedResources
     from tutelage.resources import PromptTemplate as PromptTemplate
     from tutelage.rewards.function import reward as reward
+    from tutelage.runs.callbacks import Callback as Callback
+    from tutelage.runs.result import TrainingResult as TrainingResult
     from tutelage.tasks.dataset import Dataset as Dataset
     from tutelage.tools.tool import Tool as Tool
     from tutelage.tools.tool import ToolError as ToolError
     from tutelage.tools.tool import tool as tool
-    from tutelage.train.algorithm import RL as RL
-    from tutelage.train.algorithm import SFT as SFT
-    from tutelage.train.algorithm import VERL as VERL
-    from tutelage.train.callbacks import Callback as Callback
-    from tutelage.train.prompts.api import PromptResult as PromptResult
-    from tutelage.train.result import TrainingResult as TrainingResult
-    from tutelage.train.trainer import Trainer as Trainer
+    from tutelage.trainer.algorithm import RL as RL
+    from tutelage.trainer.algorithm import SFT as SFT
+    from tutelage.trainer.algorithm import VERL as VERL
+    from tutelage.trainer.trainer import Trainer as Trainer
     from tutelage.types import Message as Message
     from tutelage.types import Reward as Reward
     from tutelage.types import Task as Task

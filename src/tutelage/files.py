@@ -2,7 +2,7 @@
 
 `aside` names the file to write first, `occupied` is asked before a folder of the user's choice is
 filled, `write_new` leaves a file that has other content. Whatever writes a file that must be whole
-uses these (`train/folder.py`, `policy/model.py`, `cli/export.py`).
+uses these (`runs/folder.py`, `policy/model.py`, `cli/export.py`).
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tutelage.config import Machine, resolve
-from tutelage.config.prompt import PromptConfig, to_json
+from tutelage.prompts.config import PromptConfig, to_json
+from tutelage.runs.folder import RunFolder, append_json, create, write_json, write_text
 from tutelage.store import open_store
-from tutelage.train.folder import RunFolder, append_json, create, write_json, write_text
 from tutelage.types import Mode, Reward, Rollout, Task
 
 from .sample_run import success

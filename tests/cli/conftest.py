@@ -48,6 +48,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
 @pytest.fixture
 def laptop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of two cores, whatever this one has."""
-    from tutelage.train import machine
+    from tutelage.policy import machine
 
     monkeypatch.setattr(machine, "facts", lambda: Machine(cuda_devices=0, cores=2))

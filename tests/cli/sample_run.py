@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tutelage.config import Machine, resolve
+from tutelage.runs.folder import RunFolder, append_json, create, write_json, write_text
 from tutelage.store import open_store
 from tutelage.tracing import Identity, span, trace_attempt
-from tutelage.train.folder import RunFolder, append_json, create, write_json, write_text
 from tutelage.types import (
     Attempt,
     Call,

@@ -96,8 +96,8 @@ def test_the_picture_marks_every_interval(tutelage: Tutelage, three: Path) -> No
     from tutelage.cli.compare import draw
     from tutelage.cli.compare_words import picture
     from tutelage.evaluate.compare import compare
-    from tutelage.train.compared import read_facts
-    from tutelage.train.folder import RunFolder
+    from tutelage.evaluate.compared import read_facts
+    from tutelage.runs.folder import RunFolder
 
     runs = [read_facts(RunFolder(three / name)) for name in ("apo-1", "sft-1", "rl-1")]
     drawn = picture(compare(runs).rows)
@@ -288,8 +288,8 @@ def test_it_needs_no_torch(three: Path) -> None:
     import sys
 
     code = (
-        "import sys; from tutelage.train.compared import read_facts; "
-        "from tutelage.train.folder import RunFolder; from pathlib import Path; "
+        "import sys; from tutelage.evaluate.compared import read_facts; "
+        "from tutelage.runs.folder import RunFolder; from pathlib import Path; "
         f"print(read_facts(RunFolder(Path({str(three / 'rl-1')!r}))).algorithm); "
         "print('torch' in sys.modules)"
     )

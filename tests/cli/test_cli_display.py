@@ -8,7 +8,7 @@ from rich.console import Console
 
 from tutelage.cli.console import PlainConsole
 from tutelage.cli.display import LiveDisplay
-from tutelage.train.progress import Progress
+from tutelage.runs.progress import Progress
 
 
 class Clock:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tutelage.errors import DataError
-from tutelage.evaluate.outcome import Evaluation, summarise
+from tutelage.runs.progress import Progress
+from tutelage.statistics.outcome import Evaluation, summarise
 from tutelage.testing.collector import Collector
-from tutelage.train.progress import Progress
 from tutelage.types import Failure, FailureCause, Reward, Rollout, Task
 
 from .conftest import Fake, Tutelage
@@ -42,7 +42,7 @@ def seen(fake: Fake) -> dict[str, Any]:
         kept.update(target=target, question=question, **given)
         return played[2] if target == "broken" else played[0]
 
-    fake("tutelage.train.targets", evaluate=evaluate, ask=ask)
+    fake("tutelage.evaluate.targets", evaluate=evaluate, ask=ask)
     return kept
 
 
@@ -165,7 +165,7 @@ def test_a_broken_task_file_is_told(tutelage: Tutelage, fake: Fake) -> None:
     def evaluate(target: str, **given: Any) -> None:
         raise DataError("a.jsonl line 3 is no JSON: '{'. Mend or remove the line.")
 
-    fake("tutelage.train.targets", evaluate=evaluate)
+    fake("tutelage.evaluate.targets", evaluate=evaluate)
     result = tutelage("eval", "x", "--test", "a.jsonl")
     assert result.exit_code == 2
     assert result.stderr == "Error: a.jsonl line 3 is no JSON: '{'. Mend or remove the line.\n"
@@ -234,7 +234,7 @@ def test_config_as_markdown_is_the_reference_page(tutelage: Tutelage) -> None:
 
 def test_doctor_shows_what_is_missing_and_how_to_get_it(tutelage: Tutelage, fake: Fake) -> None:
     lines = [("python", "3.11.9", None), ("matplotlib", "missing", "pip install 'tutelage[train]'")]
-    fake("tutelage.train.machine", describe=lambda: lines)
+    fake("tutelage.policy.machine", describe=lambda: lines)
     result = tutelage("doctor")
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
@@ -247,5 +247,5 @@ def test_doctor_shows_what_is_missing_and_how_to_get_it(tutelage: Tutelage, fake
 
 
 def test_doctor_where_nothing_is_missing(tutelage: Tutelage, fake: Fake) -> None:
-    fake("tutelage.train.machine", describe=lambda: [("python", "3.11.9", None)])
+    fake("tutelage.policy.machine", describe=lambda: [("python", "3.11.9", None)])
     assert "Nothing is missing." in tutelage("doctor").stdout

@@ -20,7 +20,7 @@ from .sample_run import add_span, failure, make_run, rollout
 @pytest.fixture
 def runs(tmp_path: Path, fake: Fake) -> Path:
     """A folder of one run, named `sums`, whose tools load without torch."""
-    fake("tutelage.train.inputs", load_tools=lambda _: dict(BUILTIN_TOOLS))
+    fake("tutelage.runs.inputs", load_tools=lambda _: dict(BUILTIN_TOOLS))
     make_run(tmp_path / "runs" / "sums")
     return tmp_path / "runs"
 

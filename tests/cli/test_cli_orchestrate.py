@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.cli.orchestrate_parts import seconds
+from tutelage.engine.scripted import ScriptedReply
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway, ScriptedClient
-from tutelage.gateway.scripted import ScriptedReply
 from tutelage.store import open_store
 from tutelage.testing.loopback import listening
 
@@ -78,7 +78,7 @@ def test_a_run_prints_stores_and_can_be_shown(here: Path) -> None:
 @pytest.fixture
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> Path:
     """An embedded planner that is trained in a second; returns its cache."""
-    from tutelage.orchestration import embedded
+    from tutelage.orchestration.planner import embedded
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(
@@ -383,9 +383,9 @@ def test_a_planners_plans_count_only_where_they_are_what_was_asked_for(
     here: Path, one_thread: None
 ) -> None:
     """An untrained planner whose workers are always right: what fails is the plan."""
+    from tutelage.orchestration.data.synthetic import builtin_graph, generate
     from tutelage.orchestration.planner.model import PlannerModel
     from tutelage.orchestration.planner.saving import checkpoint, write
-    from tutelage.orchestration.synthetic import builtin_graph, generate
     from tutelage.seeds import SeedTree
 
     graph = builtin_graph()

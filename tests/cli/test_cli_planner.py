@@ -13,18 +13,18 @@ import torch
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
-from tutelage.orchestration.formats import read_workflows, to_row
-from tutelage.orchestration.plan import to_text
+from tutelage.orchestration import job
+from tutelage.orchestration.data.formats import read_workflows, to_row
+from tutelage.orchestration.data.synthetic import builtin_graph, generate
+from tutelage.orchestration.evaluation.results import evaluate
+from tutelage.orchestration.evaluation.tables import scores_table
+from tutelage.orchestration.plan.dag import to_text
 from tutelage.orchestration.planner.saving import load_planner
-from tutelage.orchestration.synthetic import builtin_graph, generate
+from tutelage.orchestration.setup import Request, is_planner_run
+from tutelage.runs.folder import RunFolder
+from tutelage.runs.loggers import numbers
+from tutelage.runs.progress import Silent
 from tutelage.seeds import SeedTree
-from tutelage.train.folder import RunFolder
-from tutelage.train.loggers import numbers
-from tutelage.train.planner import job
-from tutelage.train.planner.results import evaluate
-from tutelage.train.planner.setup import Request, is_planner_run
-from tutelage.train.planner.tables import scores_table
-from tutelage.train.progress import Silent
 
 SMALL = ["num_epochs=2", "width=16", "beam=2"]
 
@@ -163,7 +163,7 @@ def test_phase_2_that_was_killed_has_the_same_metrics(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped between two checkpoints: no line is lost, and none stands twice."""
-    monkeypatch.setattr("tutelage.orchestration.phase2.SIMULATED", 160)
+    monkeypatch.setattr("tutelage.orchestration.routing.phase2.SIMULATED", 160)
     keys = {
         f"training.phase2_rl.{name}": value
         for name, value in {
@@ -201,7 +201,7 @@ def test_phase_2_that_was_killed_has_the_same_metrics(
 def test_a_run_of_phase_2_names_only_what_it_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tutelage.orchestration.phase2.SIMULATED", 160)
+    monkeypatch.setattr("tutelage.orchestration.routing.phase2.SIMULATED", 160)
     told = invoke(
         "train", "planner", "--phase", "2", "--episodes", "2", "--output", tmp_path / "routing",
         "workflows_per_episode=8", "val_workflows=20", "test_workflows=20",

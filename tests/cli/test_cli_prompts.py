@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from tests.train.prompt_parts import KEY, files_with, served
+from tests.prompts.prompt_parts import KEY, files_with, served
 from typer.testing import CliRunner
 
-from tutelage.algorithms.prompt.watch import Round, Standing
 from tutelage.cli import build_app
 from tutelage.cli.prompt_view import round_lines, show_sealed
 from tutelage.engine.usage import Spend
+from tutelage.runs.rounds import Round, Standing
 
 HINT = "'hints=\"Be kind.\"'"
 SMALL = "--train-size 5 --val-size 8 --test-size 50"
@@ -151,8 +151,8 @@ def test_confirm_of_own_tasks_needs_fresh_ones(here: Path) -> None:
     ],
 )
 def test_exit_codes_follow_the_verdict(worth: str, code: int, verdict: str, here: Path) -> None:
+    from tutelage.prompts.tasks import cut
     from tutelage.tasks.dataset import Dataset
-    from tutelage.train.prompts.tasks import cut
 
     line = own(here, "0.0")
     val = cut(Dataset[Any].load("tasks.jsonl"), 0).val

@@ -14,8 +14,8 @@ from rich.console import Console
 from tutelage.cli.outcome import show_outcome
 from tutelage.config import Resolved
 from tutelage.errors import ModelError
-from tutelage.train.folder import RunFolder, fresh_name
-from tutelage.train.progress import Progress
+from tutelage.runs.folder import RunFolder, fresh_name
+from tutelage.runs.progress import Progress
 
 from .conftest import Fake, Tutelage
 from .sample_run import RESULT, make_run, rollout, success
@@ -44,7 +44,7 @@ def seen(fake: Fake, laptop: None) -> dict[str, Any]:
     def dry_run(resolved: Resolved) -> Any:
         return rollout("roll_dry", success())
 
-    fake("tutelage.train.jobs", train=train, resume=resume, dry_run=dry_run)
+    fake("tutelage.weights.jobs", train=train, resume=resume, dry_run=dry_run)
     return kept
 
 
@@ -204,7 +204,7 @@ def failing(fake: Fake, error: BaseException, *, saves: bool) -> None:
             folder.config.write_text(resolved.to_json())
         raise error
 
-    fake("tutelage.train.jobs", train=train)
+    fake("tutelage.weights.jobs", train=train)
 
 
 def test_an_error_after_the_start_says_how_to_go_on(
@@ -288,9 +288,9 @@ def train(resolved, folder, progress):
         raise
 
 for name, members in {{
-    "tutelage.train.machine": {{"facts": lambda: Machine(cuda_devices=0, cores=2)}},
-    "tutelage.train.built": {{"built": Built}},
-    "tutelage.train.jobs": {{"train": train}},
+    "tutelage.policy.machine": {{"facts": lambda: Machine(cuda_devices=0, cores=2)}},
+    "tutelage.weights.built": {{"built": Built}},
+    "tutelage.weights.jobs": {{"train": train}},
 }}.items():
     module = types.ModuleType(name)
     vars(module).update(members)

@@ -12,8 +12,8 @@ from tests.cli.sample_run import make_run
 
 from tutelage.config import Machine, resolve
 from tutelage.errors import ConfigError
+from tutelage.runs.folder import RunFolder
 from tutelage.store import open_store
-from tutelage.train.folder import RunFolder
 from tutelage.types import JSON
 
 EVIL = """
@@ -93,7 +93,7 @@ def test_with_trust_or_in_a_run_that_was_begun_here_it_runs(
     shutil.rmtree(foreign.policy, ignore_errors=True)
     tiny_policy().save(foreign.policy)
     if way == "begun here":
-        from tutelage.train import trust
+        from tutelage.runs import trust
 
         trust.remember(foreign)
     tutelage("ask", "theirs", "hello", *(["--trust"] if way == "trusted" else []))
@@ -104,7 +104,7 @@ def test_what_is_remembered_is_this_configuration_in_this_place(
     foreign: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a changed configuration nor the same one beside another file."""
-    from tutelage.train import trust
+    from tutelage.runs import trust
 
     code = trust.code_of(foreign)
     assert code == ["evil.py:look", "evil.py:score"]

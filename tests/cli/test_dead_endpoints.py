@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.train.prompt_parts import WORDS, refusing_server
+from tests.prompts.prompt_parts import WORDS, refusing_server
 from typer.testing import CliRunner, Result
 
 from tutelage.cli import build_app

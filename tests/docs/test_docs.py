@@ -19,7 +19,7 @@ from tutelage.cli.prompt_train import PROMPT_OPTIONS, is_prompt_search, weights_
 from tutelage.config import Machine, RunConfig, resolve
 from tutelage.config.aliases import canonical
 from tutelage.config.keys import section_names
-from tutelage.config.prompt import PromptConfig, resolve_prompt
+from tutelage.prompts.config import PromptConfig, resolve_prompt
 from tutelage.tasks.dataset import Dataset
 
 LANGUAGES = {"bash", "python", "json", "jsonl", "toml", "text"}

@@ -10,9 +10,9 @@ import httpx2
 import pytest
 
 from tutelage.engine.remote import RemoteChatClient, RemoteServers, Server
+from tutelage.engine.scripted import ScriptedReply
 from tutelage.errors import ContextOverflowError, EngineError, RemoteError
 from tutelage.gateway import Gateway, ScriptedClient
-from tutelage.gateway.scripted import ScriptedReply
 from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
 from tutelage.types import (

@@ -18,8 +18,8 @@ from tutelage.evaluate.compare import (
     Spent,
     compare,
 )
-from tutelage.evaluate.measured import Measured as Rates
-from tutelage.evaluate.statistics import Verdict
+from tutelage.runs.measured import Measured as Rates
+from tutelage.statistics.intervals import Verdict
 
 
 def scores(values: list[float], first: int = 0) -> dict[str, Score]:

@@ -21,11 +21,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.train.prompt_parts import WORDS, refusing_server, served, without_endpoint
+from tests.prompts.prompt_parts import WORDS, refusing_server, served, without_endpoint
 
-from tutelage.algorithms.prompt.watch import Round
 from tutelage.engine.usage import Spend
 from tutelage.errors import TutelageError
+from tutelage.runs.rounds import Round
 from tutelage.store import open_store
 from tutelage.testing.collector import Collector
 from tutelage.types import Mode

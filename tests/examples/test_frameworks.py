@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from tutelage import RL, Trainer
+from tutelage.engine.scripted import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
-from tutelage.gateway.scripted import ScriptedReply
 from tutelage.rollouts.rows import build_rows
 
 HERE = Path(__file__).parents[2] / "examples" / "frameworks"

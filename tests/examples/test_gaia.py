@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from train.parrot import make_parrot
+from weights.parrot import make_parrot
 
 from tutelage.config import Machine, resolve
 from tutelage.errors import DataError

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("mcp", reason="mcp is not installed: tutelage[mcp]")
 
-from train.parrot import make_parrot, rows
+from weights.parrot import make_parrot, rows
 
 from tutelage.rewards import check, resolve_reward
 from tutelage.store import open_store

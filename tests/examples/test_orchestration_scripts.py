@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from tutelage.orchestration import read_workers
-from tutelage.orchestration.catalog import check_plan
-from tutelage.orchestration.formats import read_workflows
-from tutelage.orchestration.journal import read_plan
+from tutelage.orchestration.data.formats import read_workflows
+from tutelage.orchestration.data.synthetic import builtin_graph
+from tutelage.orchestration.execution.journal import read_plan
+from tutelage.orchestration.plan.catalog import check_plan
 from tutelage.orchestration.planner.saving import load_planner
-from tutelage.orchestration.synthetic import builtin_graph
 
 HERE = Path(__file__).parents[2] / "examples" / "orchestration"
 

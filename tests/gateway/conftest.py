@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from tutelage.engine.scripted import ScriptedReply
 from tutelage.gateway import Door, Gateway, Limits, ScriptedClient
-from tutelage.gateway.scripted import ScriptedReply
 from tutelage.types import Call, Message, Sampling
 
 CALCULATOR = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tutelage.engine.scripted import ScriptedReply
 from tutelage.errors import ConfigError, ContextOverflowError, EngineError
-from tutelage.gateway.scripted import ScriptedReply
 from tutelage.types import Call, Constraint, Sampled, Sampling, StopReason, ToolCall, ToolSpec
 
 from .conftest import ASK, CALCULATOR, TOOL_TURN, Open, events

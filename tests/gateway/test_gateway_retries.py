@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from tutelage.engine.scripted import ScriptedReply
 from tutelage.gateway import CallSpan
 from tutelage.gateway.answers import KEPT_ANSWERS
 from tutelage.gateway.dialects import ChatCompletions
 from tutelage.gateway.record import Recorder
-from tutelage.gateway.scripted import ScriptedReply
 from tutelage.tracing import Identity
 
 from .conftest import Open, Puppet, events

@@ -19,9 +19,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from tutelage.engine.scripted import ScriptedReply
 from tutelage.errors import ConfigError
 from tutelage.gateway import Door, Gateway, Limits, ScriptedClient
-from tutelage.gateway.scripted import ScriptedReply
 
 from .conftest import ASK, Puppet
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tutelage.gateway.scripted import ByteCodec
+from tutelage.engine.scripted import ByteCodec
 from tutelage.gateway.text import TextStream, cut
 from tutelage.policy.codec import Codec
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tutelage.engine.scripted import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
-from tutelage.gateway.scripted import ScriptedReply
 
 from .conftest import ASK, CALCULATOR, FLAT_CALCULATOR, TOOL_TURN
 

@@ -12,8 +12,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
+from tutelage.engine.scripted import ScriptedReply
 from tutelage.gateway.dialects import DIALECTS
-from tutelage.gateway.scripted import ScriptedReply
 
 from .conftest import CALCULATOR, FLAT_CALCULATOR, TOOL_TURN, Case, Open, events
 

@@ -7,13 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tutelage.orchestration.budget import Budget
-from tutelage.orchestration.execution import Execution
-from tutelage.orchestration.executor import Executor, ExecutorSettings
-from tutelage.orchestration.plan import Node, Plan
-from tutelage.orchestration.routing import Router, cascade
-from tutelage.orchestration.virtual_time import run_virtual
-from tutelage.orchestration.workers import Answer, Estimate, Latency, Work, Worker, WorkError
+from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
+from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.virtual_time import run_virtual
+from tutelage.orchestration.execution.workers import (
+    Answer,
+    Estimate,
+    Latency,
+    Work,
+    Worker,
+    WorkError,
+)
+from tutelage.orchestration.plan.dag import Node, Plan
+from tutelage.orchestration.routing.contract import Router, cascade
 from tutelage.seeds import SeedTree
 
 Behaviour = Callable[[Worker, Work], Answer]

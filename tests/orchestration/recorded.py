@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 
 from tutelage.errors import ConfigError
-from tutelage.orchestration.executor import ExecutorSettings, Hint
-from tutelage.orchestration.outcomes import OutcomeTable
-from tutelage.orchestration.plan import Node, Plan
-from tutelage.orchestration.predictor import VerifierRates
-from tutelage.orchestration.selector.workflows import Scenario, Workflows
-from tutelage.orchestration.verifiers import Verdict
-from tutelage.orchestration.workers import Answer, Work
+from tutelage.orchestration.data.outcomes import OutcomeTable
+from tutelage.orchestration.execution.executor import ExecutorSettings, Hint
+from tutelage.orchestration.execution.verifiers import Verdict
+from tutelage.orchestration.execution.workers import Answer, Work
+from tutelage.orchestration.plan.dag import Node, Plan
+from tutelage.orchestration.routing.predictor import VerifierRates
+from tutelage.orchestration.routing.workflows import Scenario, Workflows
 
 _REPLAYED = re.compile(r"\[replayed (?P<row>.+) by (?P<worker>.+): (?:right|wrong)\]")
 

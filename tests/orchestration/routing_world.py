@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from tutelage.orchestration.outcomes import OutcomeTable
-from tutelage.orchestration.phase2_settings import Phase2Settings
-from tutelage.orchestration.selector.workflows import Scenario
-from tutelage.orchestration.selector.world import World, make_world
-from tutelage.orchestration.synthetic_outcomes import simulate_outcomes
+from tutelage.orchestration.data.outcomes import OutcomeTable
+from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
+from tutelage.orchestration.routing.settings import Phase2Settings
+from tutelage.orchestration.routing.workflows import Scenario
+from tutelage.orchestration.routing.world import World, make_world
 from tutelage.seeds import SeedTree
 
 SMALL = Phase2Settings(

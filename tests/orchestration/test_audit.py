@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tutelage.errors import ConfigError, DataError
-from tutelage.orchestration.audit import (
+from tutelage.orchestration.data.synthetic import builtin_graph, generate
+from tutelage.orchestration.evaluation.audit import (
     PRESETS,
     audit_policies,
     audit_results,
@@ -16,16 +17,15 @@ from tutelage.orchestration.audit import (
     published_example,
     results_of,
 )
-from tutelage.orchestration.execution_log import log_row
-from tutelage.orchestration.executor import Executor
-from tutelage.orchestration.pools.openai import OpenAIPool
-from tutelage.orchestration.pools.simulated import SimulatedPool
-from tutelage.orchestration.rewards import ExecutionResult, RewardWeights, compute_reward
-from tutelage.orchestration.routing import RandomRouter
-from tutelage.orchestration.synthetic import builtin_graph, generate
-from tutelage.orchestration.virtual_time import run_virtual
-from tutelage.orchestration.worker_files import classic
-from tutelage.orchestration.workers import Worker
+from tutelage.orchestration.evaluation.rewards import ExecutionResult, RewardWeights, compute_reward
+from tutelage.orchestration.execution.executor import Executor
+from tutelage.orchestration.execution.log import log_row
+from tutelage.orchestration.execution.pools.openai import OpenAIPool
+from tutelage.orchestration.execution.pools.simulated import SimulatedPool
+from tutelage.orchestration.execution.virtual_time import run_virtual
+from tutelage.orchestration.execution.worker_files import classic
+from tutelage.orchestration.execution.workers import Worker
+from tutelage.orchestration.routing.contract import RandomRouter
 from tutelage.seeds import SeedTree
 
 

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tutelage.errors import ConfigError
-from tutelage.orchestration.budget import Budget
-from tutelage.orchestration.executor import Executor, ExecutorSettings
-from tutelage.orchestration.routing import RandomRouter
-from tutelage.orchestration.virtual_time import run_virtual
-from tutelage.orchestration.workers import Answer, Latency, Worker, WorkError
+from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
+from tutelage.orchestration.execution.virtual_time import run_virtual
+from tutelage.orchestration.execution.workers import Answer, Latency, Worker, WorkError
+from tutelage.orchestration.routing.contract import RandomRouter
 from tutelage.seeds import SeedTree
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tutelage.errors import DataError
-from tutelage.orchestration.catalog import Catalog, CatalogTool, check_plan, read_catalog
-from tutelage.orchestration.plan import Node, Plan
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, check_plan, read_catalog
+from tutelage.orchestration.plan.dag import Node, Plan
 
 TYPED = {"id": "Summarise", "desc": "Shorten", "input-type": ["text"], "output-type": ["text"]}
 API = {"id": "get_weather", "desc": "Weather", "parameters": [{"name": "day", "type": "date"}]}

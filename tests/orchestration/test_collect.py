@@ -10,23 +10,24 @@ import pytest
 from executing import DIAMOND, ScriptedPool, failed, plan_of, right, run_plan, wrong
 
 from tutelage.errors import ConfigError, DataError
-from tutelage.orchestration import Node, Plan, audit
-from tutelage.orchestration.collect import (
+from tutelage.orchestration import Node, Plan
+from tutelage.orchestration.data.collect import (
     WRONG_PLAN,
     Assignment,
     assignments_of,
     collect,
     same_plan,
 )
-from tutelage.orchestration.execution_log import ExecutionLogger
-from tutelage.orchestration.formats import read_workflows
-from tutelage.orchestration.pools.simulated import SimulatedPool
-from tutelage.orchestration.routing import cascade, most_accurate
-from tutelage.orchestration.synthetic import builtin_graph, generate
-from tutelage.orchestration.system import OrchestrationSystem
-from tutelage.orchestration.virtual_time import run_virtual
-from tutelage.orchestration.worker_files import classic
-from tutelage.orchestration.workers import Latency, Worker
+from tutelage.orchestration.data.formats import read_workflows
+from tutelage.orchestration.data.synthetic import builtin_graph, generate
+from tutelage.orchestration.evaluation import audit
+from tutelage.orchestration.execution.log import ExecutionLogger
+from tutelage.orchestration.execution.pools.simulated import SimulatedPool
+from tutelage.orchestration.execution.system import OrchestrationSystem
+from tutelage.orchestration.execution.virtual_time import run_virtual
+from tutelage.orchestration.execution.worker_files import classic
+from tutelage.orchestration.execution.workers import Latency, Worker
+from tutelage.orchestration.routing.contract import cascade, most_accurate
 from tutelage.seeds import SeedTree
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from tutelage.orchestration.drawing import to_svg
-from tutelage.orchestration.plan import Node, Plan, to_mermaid
+from tutelage.orchestration.plan.dag import Node, Plan, to_mermaid
+from tutelage.orchestration.plan.drawing import to_svg
 
 PLAN = Plan("A & B", (Node("read"), Node("cut <b>", {"x": "<node-0>"}), Node("say", after=(0, 1))))
 NOTES = {0: ("text: small", "0.3 s, 0.0001 USD"), 1: ("code: large", "1 s, 0.02 USD")}

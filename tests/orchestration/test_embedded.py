@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tutelage.orchestration.catalog import Catalog, CatalogTool
-from tutelage.orchestration.embedded import (
+from tutelage.orchestration.data.synthetic import builtin_graph
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
+from tutelage.orchestration.planner.embedded import (
     Recipe,
     cache_folder,
     embedded_planner,
     fingerprint,
 )
-from tutelage.orchestration.synthetic import builtin_graph
 
 QUICK = Recipe(workflows=40, held_out=8, epochs=1, width=16)
 CATALOG = Catalog(

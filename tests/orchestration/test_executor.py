@@ -14,22 +14,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tutelage.errors import ConfigError, DataError, RewardError
-from tutelage.orchestration.catalog import Catalog, CatalogTool
-from tutelage.orchestration.execution import read_step, step_json
-from tutelage.orchestration.executor import Executor, ExecutorSettings, Hint
-from tutelage.orchestration.plan import Node, Plan, critical_path
-from tutelage.orchestration.pools.simulated import SimulatedPool, Simulation
-from tutelage.orchestration.routing import (
+from tutelage.orchestration.execution.executor import Executor, ExecutorSettings, Hint
+from tutelage.orchestration.execution.pools.simulated import SimulatedPool, Simulation
+from tutelage.orchestration.execution.record import read_step, step_json
+from tutelage.orchestration.execution.verifiers import Verdict, Verifiers
+from tutelage.orchestration.execution.virtual_time import run_virtual
+from tutelage.orchestration.execution.worker_files import classic
+from tutelage.orchestration.execution.workers import Answer, Latency, Work, Worker
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
+from tutelage.orchestration.plan.dag import Node, Plan, critical_path
+from tutelage.orchestration.routing.contract import (
     ActionRefusedError,
     Choice,
     RandomRouter,
     RouteState,
     cheapest,
 )
-from tutelage.orchestration.verifiers import Verdict, Verifiers
-from tutelage.orchestration.virtual_time import run_virtual
-from tutelage.orchestration.worker_files import classic
-from tutelage.orchestration.workers import Answer, Latency, Work, Worker
 from tutelage.seeds import SeedTree
 
 

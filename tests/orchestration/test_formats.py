@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tutelage.errors import DataError
-from tutelage.orchestration.catalog import Catalog, CatalogTool, read_catalog
-from tutelage.orchestration.formats import (
+from tutelage.orchestration.data.formats import (
     Workflow,
     catalog_of,
     forward_order,
@@ -21,7 +20,8 @@ from tutelage.orchestration.formats import (
     to_row,
     workflow_of,
 )
-from tutelage.orchestration.row_fields import link_indices
+from tutelage.orchestration.data.row_fields import link_indices
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog
 
 CATALOG = Catalog(tuple(CatalogTool(name) for name in ("read", "sum", "say", "join")))
 DOCUMENT = {

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from tutelage.errors import ConfigError, DataError
-from tutelage.orchestration.outcomes import (
+from tutelage.orchestration.data.outcomes import (
     OutcomeTable,
     read_models,
     read_outcomes,
     split,
     stated_latency,
 )
-from tutelage.orchestration.synthetic_outcomes import TYPES, simulate_outcomes
+from tutelage.orchestration.data.synthetic_outcomes import TYPES, simulate_outcomes
 from tutelage.seeds import SeedTree
 
 MODELS = {

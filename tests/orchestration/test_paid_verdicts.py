@@ -14,16 +14,16 @@ import pytest
 from executing import ScriptedPool, plan_of, right, workers
 
 from tutelage.errors import ConfigError
-from tutelage.orchestration.budget import Budget
-from tutelage.orchestration.execution import Execution
-from tutelage.orchestration.executor import Executor
-from tutelage.orchestration.journal import open_journal
-from tutelage.orchestration.judge import Judge
-from tutelage.orchestration.named_verifiers import make_verifier
-from tutelage.orchestration.routing import cascade
-from tutelage.orchestration.verifiers import Verdict, Verifiers
-from tutelage.orchestration.virtual_time import run_virtual
-from tutelage.orchestration.workers import Answer, Work, WorkError
+from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.executor import Executor
+from tutelage.orchestration.execution.journal import open_journal
+from tutelage.orchestration.execution.judge import Judge
+from tutelage.orchestration.execution.named_verifiers import make_verifier
+from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.verifiers import Verdict, Verifiers
+from tutelage.orchestration.execution.virtual_time import run_virtual
+from tutelage.orchestration.execution.workers import Answer, Work, WorkError
+from tutelage.orchestration.routing.contract import cascade
 from tutelage.seeds import SeedTree
 
 RIGHT = '{"correct": true}'
@@ -91,7 +91,7 @@ def test_no_verdict_is_paid_for_and_does_not_pass() -> None:
 def test_a_refused_request_costs_nothing_and_a_busy_server_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tutelage.orchestration.judge.PAUSE", 0.0)
+    monkeypatch.setattr("tutelage.orchestration.execution.judge.PAUSE", 0.0)
     verdict = check(judge(lambda _: httpx2.Response(401, json={}))[0], "two")
     assert (verdict.passed, verdict.cost) == (False, 0.0)
     busy = [httpx2.Response(503, json={}), answered(RIGHT)]

@@ -13,23 +13,23 @@ from benchmarks.orchestration.newcomer import newcomer_rows
 from routing_world import SMALL, table
 
 from tutelage.errors import ConfigError, DataError, RunError
-from tutelage.orchestration.phase2 import (
+from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
+from tutelage.orchestration.evaluation.rewards import RewardWeights
+from tutelage.orchestration.routing.baselines import node_utility, of_policy
+from tutelage.orchestration.routing.evaluation import GREEDY, LOOKAHEAD, POLICY
+from tutelage.orchestration.routing.phase2 import (
     BEST,
     LAST,
     Phase2Result,
     read_checkpoint,
     train_phase2,
 )
-from tutelage.orchestration.phase2_settings import NORMALIZED, Phase2Settings, read_settings
-from tutelage.orchestration.rewards import RewardWeights
-from tutelage.orchestration.router import load_router
-from tutelage.orchestration.selector.baselines import node_utility, of_policy
-from tutelage.orchestration.selector.evaluation import GREEDY, LOOKAHEAD, POLICY
-from tutelage.orchestration.selector.policy import ModelSelector
-from tutelage.orchestration.selector.rollout import play
-from tutelage.orchestration.selector.workflows import Scenario, draw_workflows, make_board
-from tutelage.orchestration.selector.world import make_world, reward_warning
-from tutelage.orchestration.synthetic_outcomes import simulate_outcomes
+from tutelage.orchestration.routing.policy import ModelSelector
+from tutelage.orchestration.routing.rollout import play
+from tutelage.orchestration.routing.router import load_router
+from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings, read_settings
+from tutelage.orchestration.routing.workflows import Scenario, draw_workflows, make_board
+from tutelage.orchestration.routing.world import make_world, reward_warning
 from tutelage.seeds import SeedTree
 
 KEYS = ("train_loss", "val_loss", "success_rate", "avg_cost", "avg_latency", "workflow_validity")

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tutelage.errors import DataError
-from tutelage.orchestration import plan as plans
-from tutelage.orchestration.plan import Node, Plan
+from tutelage.orchestration.plan import dag as plans
+from tutelage.orchestration.plan.dag import Node, Plan
 
 DIAMOND = Plan(
     "Join two translations",

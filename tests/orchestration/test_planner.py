@@ -10,17 +10,17 @@ import torch
 from torch.utils.data import DataLoader
 
 from tutelage.errors import ConfigError, DataError, ModelError
-from tutelage.orchestration.catalog import Catalog, CatalogTool
-from tutelage.orchestration.formats import Workflow, sorted_workflow
-from tutelage.orchestration.plan import adjacency, is_valid_dag
+from tutelage.orchestration.data.formats import Workflow, sorted_workflow
+from tutelage.orchestration.data.synthetic import builtin_graph, generate
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
+from tutelage.orchestration.plan.dag import adjacency, is_valid_dag
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import Fitting
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.network import Shape
+from tutelage.orchestration.planner.settings import Phase1
 from tutelage.orchestration.planner.targets import WorkflowDataset, targets_of
 from tutelage.orchestration.planner.text import features, split_words
-from tutelage.orchestration.settings import Phase1
-from tutelage.orchestration.synthetic import builtin_graph, generate
 from tutelage.seeds import SeedTree
 
 SEEDS = SeedTree(1)
@@ -168,7 +168,7 @@ def test_bad_datasets_name_the_workflow(change: dict[str, list[object]], message
 
 
 def test_it_learns_more_than_to_copy(trained: Fitting, sets: tuple[list[Workflow], ...]) -> None:
-    from tutelage.train.planner.results import evaluate
+    from tutelage.orchestration.evaluation.results import evaluate
 
     result, _ = evaluate(trained.model, sets[0], sets[2], SEEDS)
     gains = result["gains"]

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tutelage.errors import DataError
-from tutelage.orchestration.formats import Workflow
+from tutelage.orchestration.data.formats import Workflow
+from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.planner import fit
 from tutelage.orchestration.planner.fit import Fitting, drawn, tune
 from tutelage.orchestration.planner.loss import DagLoss, dag_loss
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.network import WINDOW, Shape, mentions, one_before, surroundings
+from tutelage.orchestration.planner.settings import Phase1
 from tutelage.orchestration.planner.targets import targets_of
-from tutelage.orchestration.settings import Phase1
-from tutelage.orchestration.synthetic import builtin_graph, generate
 from tutelage.seeds import SeedTree
 
 SEEDS = SeedTree(3)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tutelage.orchestration.catalog import Catalog, CatalogTool
-from tutelage.orchestration.formats import sorted_workflow
-from tutelage.orchestration.metrics import baseline_plans, compare, score, without_edges
-from tutelage.orchestration.plan import Node, Plan
+from tutelage.orchestration.data.formats import sorted_workflow
+from tutelage.orchestration.evaluation.metrics import baseline_plans, compare, score, without_edges
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
+from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.seeds import SeedTree
 
 CATALOG = Catalog(tuple(CatalogTool(name) for name in "abcd"))

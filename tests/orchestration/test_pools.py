@@ -18,16 +18,16 @@ from executing import plan_of
 
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway
-from tutelage.orchestration.budget import Budget
-from tutelage.orchestration.executor import Executor, ExecutorSettings, Hint
-from tutelage.orchestration.outcomes import read_outcomes
-from tutelage.orchestration.pools.openai import OpenAIPool
-from tutelage.orchestration.pools.replay import ReplayPool
-from tutelage.orchestration.pools.simulated import SimulatedPool, Simulation
-from tutelage.orchestration.routing import cascade, cheapest
-from tutelage.orchestration.verifiers import Exact, Regex, Verifiers
-from tutelage.orchestration.virtual_time import run_virtual
-from tutelage.orchestration.workers import Answer, Latency, Work, Worker
+from tutelage.orchestration.data.outcomes import read_outcomes
+from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.executor import Executor, ExecutorSettings, Hint
+from tutelage.orchestration.execution.pools.openai import OpenAIPool
+from tutelage.orchestration.execution.pools.replay import ReplayPool
+from tutelage.orchestration.execution.pools.simulated import SimulatedPool, Simulation
+from tutelage.orchestration.execution.verifiers import Exact, Regex, Verifiers
+from tutelage.orchestration.execution.virtual_time import run_virtual
+from tutelage.orchestration.execution.workers import Answer, Latency, Work, Worker
+from tutelage.orchestration.routing.contract import cascade, cheapest
 from tutelage.seeds import SeedTree
 from tutelage.testing.loopback import listening
 
@@ -426,8 +426,8 @@ async def test_workers_are_our_own_gateway_serving_the_small_policy(tiny: Any) -
 
 
 async def test_our_gateway_with_a_script_answers_by_subtask() -> None:
+    from tutelage.engine.scripted import ScriptedReply
     from tutelage.gateway import ScriptedClient
-    from tutelage.gateway.scripted import ScriptedReply
 
     script = [
         ScriptedReply("4", match="Your part: t0"),

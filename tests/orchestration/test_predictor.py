@@ -10,15 +10,15 @@ import torch
 from routing_world import table
 
 from tutelage.errors import DataError
-from tutelage.orchestration.neighbours import Neighbours, hashed
-from tutelage.orchestration.outcomes import OutcomeTable
-from tutelage.orchestration.predictor import (
+from tutelage.orchestration.data.neighbours import Neighbours, hashed
+from tutelage.orchestration.data.outcomes import OutcomeTable
+from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
+from tutelage.orchestration.routing.predictor import (
     OutcomePredictor,
     VerifierRates,
     fit_predictor,
     log_loss,
 )
-from tutelage.orchestration.synthetic_outcomes import simulate_outcomes
 from tutelage.seeds import SeedTree
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tutelage.errors import DataError
-from tutelage.orchestration.prepare import prepare
+from tutelage.orchestration.data.prepare import prepare
 
 
 def line(instruction: str, cost: float, *, success: bool = True, **more: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tutelage.orchestration import Node, Plan
-from tutelage.orchestration.prompts import NOTHING, fill, node_prompt
+from tutelage.orchestration.execution.prompts import NOTHING, fill, node_prompt
 
 OUTPUTS = {0: '{"title": "Q1", "pages": [1, 2]}', 1: "plain"}
 

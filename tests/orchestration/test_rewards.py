@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tutelage.errors import ConfigError, RewardError
-from tutelage.orchestration.rewards import (
+from tutelage.orchestration.evaluation.rewards import (
     ExecutionResult,
     References,
     RewardWeights,

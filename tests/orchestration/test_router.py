@@ -11,21 +11,21 @@ from recorded import RecordedVerifier, as_plan, as_settings
 from routing_world import world
 
 from tutelage.errors import ConfigError
-from tutelage.orchestration.budget import Budget
-from tutelage.orchestration.execution import Execution
-from tutelage.orchestration.executor import Executor
-from tutelage.orchestration.plan import Node, Plan
-from tutelage.orchestration.pools.replay import ReplayPool
-from tutelage.orchestration.pools.simulated import SimulatedPool, Simulation
-from tutelage.orchestration.rewards import References, compute_reward
-from tutelage.orchestration.router import LearnedRouter
-from tutelage.orchestration.routing import Choice, RouteState
-from tutelage.orchestration.selector.environment import Environment
-from tutelage.orchestration.selector.policy import ModelSelector, see
-from tutelage.orchestration.selector.workflows import Scenario, Workflows, draw_workflows
-from tutelage.orchestration.verifiers import Verifiers
-from tutelage.orchestration.virtual_time import run_virtual
-from tutelage.orchestration.worker_files import classic
+from tutelage.orchestration.evaluation.rewards import References, compute_reward
+from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.executor import Executor
+from tutelage.orchestration.execution.pools.replay import ReplayPool
+from tutelage.orchestration.execution.pools.simulated import SimulatedPool, Simulation
+from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.verifiers import Verifiers
+from tutelage.orchestration.execution.virtual_time import run_virtual
+from tutelage.orchestration.execution.worker_files import classic
+from tutelage.orchestration.plan.dag import Node, Plan
+from tutelage.orchestration.routing.contract import Choice, RouteState
+from tutelage.orchestration.routing.environment import Environment
+from tutelage.orchestration.routing.policy import ModelSelector, see
+from tutelage.orchestration.routing.router import LearnedRouter
+from tutelage.orchestration.routing.workflows import Scenario, Workflows, draw_workflows
 from tutelage.seeds import SeedTree
 
 SCENARIOS = {
@@ -112,7 +112,7 @@ def test_executor_and_environment_take_the_same_actions(name: str, trained: bool
 
 def router_log_probs(router: LearnedRouter, at: object) -> np.ndarray:
     if router.model is None:
-        from tutelage.orchestration.selector.situation import look_ahead
+        from tutelage.orchestration.routing.situation import look_ahead
 
         utility = look_ahead(at, router.terms).utility_DA  # pyright: ignore
         best = np.full_like(utility, -np.inf)

@@ -9,8 +9,9 @@ import pytest
 from executing import ScriptedPool, plan_of, run_plan, workers, wrong
 
 from tutelage.errors import ConfigError
-from tutelage.orchestration.rewards import References, RewardWeights
-from tutelage.orchestration.routing import (
+from tutelage.orchestration.evaluation.rewards import References, RewardWeights
+from tutelage.orchestration.execution.workers import Answer, Estimate, Latency, Work, Worker
+from tutelage.orchestration.routing.contract import (
     ActionRefusedError,
     Choice,
     GreedyUtility,
@@ -23,7 +24,6 @@ from tutelage.orchestration.routing import (
     fastest,
     most_accurate,
 )
-from tutelage.orchestration.workers import Answer, Estimate, Latency, Work, Worker
 from tutelage.seeds import SeedTree
 
 WORKERS = (

@@ -13,18 +13,17 @@ from routing_world import world
 
 from tutelage.algorithms.rl.advantages.whiten import whiten
 from tutelage.errors import ConfigError, DataError
-from tutelage.orchestration.predictor import VerifierRates
-from tutelage.orchestration.rewards import (
+from tutelage.orchestration.evaluation.rewards import (
     ExecutionResult,
     References,
     RewardWeights,
     compute_reward,
 )
-from tutelage.orchestration.selector import baselines
-from tutelage.orchestration.selector.environment import Environment
-from tutelage.orchestration.selector.metrics import aiq, hull, pareto_front
-from tutelage.orchestration.selector.outcome import batch_rewards
-from tutelage.orchestration.selector.policy import (
+from tutelage.orchestration.routing import baselines
+from tutelage.orchestration.routing.environment import Environment
+from tutelage.orchestration.routing.metrics import aiq, hull, pareto_front
+from tutelage.orchestration.routing.outcome import batch_rewards
+from tutelage.orchestration.routing.policy import (
     SCALE,
     ModelSelector,
     States,
@@ -32,14 +31,10 @@ from tutelage.orchestration.selector.policy import (
     draw_actions,
     see,
 )
-from tutelage.orchestration.selector.rollout import collect, play
-from tutelage.orchestration.selector.situation import Situation, Terms, look_ahead
-from tutelage.orchestration.selector.workflows import (
-    Scenario,
-    Workflows,
-    draw_workflows,
-    make_board,
-)
+from tutelage.orchestration.routing.predictor import VerifierRates
+from tutelage.orchestration.routing.rollout import collect, play
+from tutelage.orchestration.routing.situation import Situation, Terms, look_ahead
+from tutelage.orchestration.routing.workflows import Scenario, Workflows, draw_workflows, make_board
 from tutelage.seeds import SeedTree
 
 

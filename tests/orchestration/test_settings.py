@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tutelage.errors import ConfigError
-from tutelage.orchestration.settings import keys_of, parse_overrides, read_settings
+from tutelage.orchestration.planner.settings import keys_of, parse_overrides, read_settings
 
 DOCUMENT = """
 training:

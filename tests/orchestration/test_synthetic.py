@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tutelage.errors import ConfigError, DataError
-from tutelage.orchestration.catalog import Catalog, CatalogTool, check_plan
-from tutelage.orchestration.synthetic import builtin_graph, generate, graph_of, split
+from tutelage.orchestration.data.synthetic import builtin_graph, generate, graph_of, split
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, check_plan
 from tutelage.seeds import SeedTree
 
 SEEDS = SeedTree(3)

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.orchestration import Node, Plan
-from tutelage.orchestration.budget import Budget
-from tutelage.orchestration.execution import Execution
-from tutelage.orchestration.execution_log import ExecutionLogger, log_row
-from tutelage.orchestration.executor import ExecutorSettings
-from tutelage.orchestration.formats import workflow_of
-from tutelage.orchestration.journal import plan_json, read_plan
-from tutelage.orchestration.pools.simulated import SimulatedPool, Simulation
-from tutelage.orchestration.rewards import ExecutionResult
-from tutelage.orchestration.routing import RandomRouter, cascade
-from tutelage.orchestration.system import Earning, Keeping, OrchestrationSystem, reward_of
-from tutelage.orchestration.worker_files import classic
-from tutelage.orchestration.workers import Answer, Work, Worker
+from tutelage.orchestration.data.formats import workflow_of
+from tutelage.orchestration.evaluation.rewards import ExecutionResult
+from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.executor import ExecutorSettings
+from tutelage.orchestration.execution.journal import plan_json, read_plan
+from tutelage.orchestration.execution.log import ExecutionLogger, log_row
+from tutelage.orchestration.execution.pools.simulated import SimulatedPool, Simulation
+from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.system import Earning, Keeping, OrchestrationSystem, reward_of
+from tutelage.orchestration.execution.worker_files import classic
+from tutelage.orchestration.execution.workers import Answer, Work, Worker
+from tutelage.orchestration.routing.contract import RandomRouter, cascade
 from tutelage.store import Store, open_store
 from tutelage.tracing import names, rollout_trees
 from tutelage.tracing.tree import orphans
@@ -317,9 +317,9 @@ def test_plans_read_back_as_they_were_written() -> None:
 KILLED = """
 import os, signal, sys
 from tutelage.orchestration import Node, Plan
-from tutelage.orchestration.pools.simulated import SimulatedPool, Simulation
-from tutelage.orchestration.system import OrchestrationSystem
-from tutelage.orchestration.worker_files import classic
+from tutelage.orchestration.execution.pools.simulated import SimulatedPool, Simulation
+from tutelage.orchestration.execution.system import OrchestrationSystem
+from tutelage.orchestration.execution.worker_files import classic
 
 path, after = sys.argv[1], int(sys.argv[2])
 ended = []

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tutelage.errors import ConfigError, RewardError
-from tutelage.orchestration.named_verifiers import default_verifiers, make_verifier
-from tutelage.orchestration.verifiers import (
+from tutelage.orchestration.execution.named_verifiers import default_verifiers, make_verifier
+from tutelage.orchestration.execution.verifiers import (
     Exact,
     Known,
     Present,
@@ -19,7 +19,7 @@ from tutelage.orchestration.verifiers import (
     Verdict,
     Verifiers,
 )
-from tutelage.orchestration.workers import Answer, Work, WorkError
+from tutelage.orchestration.execution.workers import Answer, Work, WorkError
 
 WORK = Work(0, "sum", "text")
 

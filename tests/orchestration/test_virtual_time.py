@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tutelage.orchestration.virtual_time import run_virtual
+from tutelage.orchestration.execution.virtual_time import run_virtual
 
 
 def test_hours_pass_at_once_and_in_order() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tutelage.errors import ConfigError, DataError
-from tutelage.orchestration.synthetic import builtin_graph
-from tutelage.orchestration.worker_files import (
+from tutelage.orchestration.data.synthetic import builtin_graph
+from tutelage.orchestration.execution.worker_files import (
     KINDS,
     classic,
     kind_of,
@@ -18,13 +18,7 @@ from tutelage.orchestration.worker_files import (
     worker_from,
     worker_to,
 )
-from tutelage.orchestration.workers import (
-    Latency,
-    Work,
-    Worker,
-    check_workers,
-    legal,
-)
+from tutelage.orchestration.execution.workers import Latency, Work, Worker, check_workers, legal
 
 ROW: dict[str, Any] = {"name": "a", "price_in": 1, "price_out": 2, "latency": 0.5}
 

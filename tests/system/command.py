@@ -25,8 +25,8 @@ PATIENCE = 240.0
 
 PRELOADED = (
     "tutelage.cli",
-    "tutelage.train.jobs",
-    "tutelage.train.targets",
+    "tutelage.weights.jobs",
+    "tutelage.evaluate.targets",
     "tutelage.cli.display",
     "tutelage.cli.outcome",
     "tutelage.cli.rollout_view",
@@ -40,8 +40,8 @@ PRELOADED = (
     "transformers.models.llama.modeling_llama",
     "tutelage.cli.job",
     "tutelage.policy.tokenizer",
-    "tutelage.train.report.view",
-    "tutelage.train.report.page",
+    "tutelage.runs.report.view",
+    "tutelage.runs.report.page",
     "matplotlib.backends.backend_svg",
 )
 

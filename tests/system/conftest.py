@@ -65,7 +65,7 @@ def tutelage(tmp_path: Path) -> Command:
 @pytest.fixture(scope="session")
 def material(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
     """A folder with a model that calls its tool about every third time, tasks and a reward."""
-    from train.parrot import make_parrot, rows, write_rows
+    from weights.parrot import make_parrot, rows, write_rows
 
     folder = tmp_path_factory.mktemp("material")
     make_parrot(folder / "parrot")

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
+from tutelage.runs.folder import RunFolder, is_wall_clock
 from tutelage.store import open_store
-from tutelage.train import checkpoint
-from tutelage.train.folder import RunFolder, is_wall_clock
 from tutelage.types import Rollout
+from tutelage.weights import checkpoint
 
 CLOCK_RESULTS = ("wall_seconds", "phases")
 

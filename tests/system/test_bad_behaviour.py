@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from train.parrot import rows, write_rows
+from weights.parrot import rows, write_rows
 
 from tutelage.types import FailureCause, Rollout
 

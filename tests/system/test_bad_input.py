@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
-from train.parrot import rows, write_rows
+from weights.parrot import rows, write_rows
 
 from .command import Command
 

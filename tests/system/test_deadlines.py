@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from tutelage.train.folder import RunFolder
+from tutelage.runs.folder import RunFolder
 from tutelage.types import Mode
 
 from .command import Command

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tutelage.train import checkpoint
-from tutelage.train.folder import RunFolder
+from tutelage.runs.folder import RunFolder
+from tutelage.weights import checkpoint
 
 from .command import Command
 from .reference import Reference

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tutelage.train import checkpoint
-from tutelage.train.folder import RunFolder
+from tutelage.runs.folder import RunFolder
+from tutelage.weights import checkpoint
 
 from .command import Command, Running
 from .outcome import assert_equal, outcome, stored
@@ -242,7 +242,7 @@ def test_killed_with_every_kind_of_state(
     with_tools: Arguments, tutelage: Command, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Critic, reference, adaptive coefficient and curriculum at once; each alone is tested in
-    `tests/train/test_resume_state.py`, without processes."""
+    `tests/weights/test_resume_state.py`, without processes."""
     reference = Reference(with_tools(EVERY_STATE), tmp_path_factory.mktemp("every"))
     total = len(reference.outcome["rollouts"])
     job = tutelage.start(*reference.arguments, KILL_AT=str(1 + int(0.7 * total))).end()

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from train.parrot import make_parrot, rows, write_rows
+from weights.parrot import make_parrot, rows, write_rows
 
+from tutelage.runs.folder import RunFolder
 from tutelage.tools.loading import load_attribute
 from tutelage.tools.registry import resolve_tools
-from tutelage.train.folder import RunFolder
 
 from .command import Command
 from .outcome import stored

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tutelage import Callback
-from tutelage.algorithms.prompt.watch import Round
+from tutelage.runs.rounds import Round
 from tutelage.types import Mode, Rollout
 
 SHOWN = 20

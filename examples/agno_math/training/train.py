@@ -30,11 +30,11 @@ from training.database import KeepRollouts, TrainingDb
 from training.dataset import generate
 from training.printout import Printout, improvement, iterations
 from tutelage import APO, RL, SFT, Trainer, TrainingResult, TutelageError
+from tutelage.engine.endpoint import environment, read_endpoints
 from tutelage.errors import ConfigError
-from tutelage.signals import exit_code, listen
+from tutelage.runs.folder import fresh_name
+from tutelage.runs.signals import exit_code, listen
 from tutelage.tracing.export import listens
-from tutelage.train.folder import fresh_name
-from tutelage.train.prompts.endpoint import environment, read_endpoints
 
 SFT_BATCH = 8
 

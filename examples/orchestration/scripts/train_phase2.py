@@ -1,19 +1,19 @@
 """`python scripts/train_phase2.py --config config.yaml --checkpoint checkpoints/phase1_best.pth
 --output_dir checkpoints/ --episodes 1000`.
 
-The document's script: a thin caller of `tutelage.orchestration.phase2.train_phase2`. It leaves
-`checkpoint_best.pth` (which carries the planner of phase 1 along), `phase2.md` with the table of
-all routers, and the plots. `--outcomes` and `--models` name a table of real outcomes; without them
-outcomes are simulated. `--resume` goes on after a kill.
+The document's script: a thin caller of `tutelage.orchestration.routing.phase2.train_phase2`. It
+leaves `checkpoint_best.pth` (which carries the planner of phase 1 along), `phase2.md` with the
+table of all routers, and the plots. `--outcomes` and `--models` name a table of real outcomes;
+without them outcomes are simulated. `--resume` goes on after a kill.
 """
 
 import argparse
 import sys
 
 from tutelage.errors import TutelageError
-from tutelage.orchestration.phase2 import train_phase2
-from tutelage.orchestration.settings import read_settings
-from tutelage.signals import exit_code, listen
+from tutelage.orchestration.planner.settings import read_settings
+from tutelage.orchestration.routing.phase2 import train_phase2
+from tutelage.runs.signals import exit_code, listen
 
 
 def main() -> int:

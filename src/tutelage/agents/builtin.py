@@ -1,7 +1,7 @@
 """The built-in agents by the name that `agent.agent_type` gives them.
 
 One constructor for all, because they take the same settings; each one's module says how it reads
-turns. `train/setting.py` and `evaluate/run.py` make them from a configuration.
+turns. `weights/setting.py` and `evaluate/run.py` make them from a configuration.
 """
 
 from __future__ import annotations

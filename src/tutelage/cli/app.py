@@ -30,7 +30,7 @@ from tutelage.cli.serve import serve
 from tutelage.cli.show import show
 from tutelage.cli.train import train
 from tutelage.cli.validate import validate
-from tutelage.signals import exit_code, listen
+from tutelage.runs.signals import exit_code, listen
 
 _HELP_WIDTH = 100
 

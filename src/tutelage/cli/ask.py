@@ -34,7 +34,7 @@ def ask(
     if not question.strip():
         raise DataError(f"the question is empty: {question!r}. Write it in quotes after the run.")
     with waiting("loading the model ..."):
-        from tutelage.train.targets import ask as play
+        from tutelage.evaluate.targets import ask as play
 
         rollout = play(
             target,

@@ -47,8 +47,8 @@ def compare(
         check_file(out)
     with waiting("reading runs ..."):
         from tutelage.evaluate.compare import compare as compare_runs
-        from tutelage.train.compared import read_facts
-        from tutelage.train.folder import find
+        from tutelage.evaluate.compared import read_facts
+        from tutelage.runs.folder import find
 
         folders = list({folder.path.resolve(): folder for folder in map(find, runs)}.values())
         found = compare_runs([read_facts(folder) for folder in folders], chosen)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tutelage.cli.console import number, percent
 from tutelage.evaluate.compare import Comparison, Pair, Row
-from tutelage.evaluate.statistics import Difference, Verdict
+from tutelage.statistics.intervals import Difference, Verdict
 
 UNKNOWN = "not known"
 NOT_MEASURED = "not measured"

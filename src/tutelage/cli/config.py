@@ -26,7 +26,7 @@ def config(
 ) -> None:
     """List the keys of a run: type, default, other spellings, meaning."""
     from tutelage.config import reference_markdown, reference_rows
-    from tutelage.config.prompt import prompt_rows
+    from tutelage.prompts.config import prompt_rows
 
     if markdown:
         typer.echo(reference_markdown(), nl=False)

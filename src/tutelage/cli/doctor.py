@@ -1,6 +1,6 @@
 """`tutelage doctor`: what this machine has, what is missing and how to get it.
 
-The facts come from `train/machine.py`; this file lays them out.
+The facts come from `policy/machine.py`; this file lays them out.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 def doctor() -> None:
     """Show what this machine offers, what is missing and how to get it."""
     from tutelage.cli.console import output, say, visible
-    from tutelage.train.machine import describe
+    from tutelage.policy.machine import describe
 
     console = output()
     found = describe()

@@ -70,7 +70,7 @@ def evaluate(
 
     collector = endpoint(otlp)
     with waiting("loading torch ..."):
-        from tutelage.train import targets as evaluation
+        from tutelage.evaluate import targets as evaluation
     display = LiveDisplay(messages()).open()
     try:
         found = evaluation.evaluate(
@@ -139,7 +139,7 @@ def show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
     """The headline by family and in all, how many were judged, then what failed."""
     from tutelage.cli.console import facts, plain_table, say
     from tutelage.cli.rates import judged_cell, mean_cell, rate_cell
-    from tutelage.evaluate.measured import TOO_MANY_LOST, judged_words, measured
+    from tutelage.runs.measured import TOO_MANY_LOST, judged_words, measured
     from tutelage.tasks.overlap import shared_words
 
     graded = found.kind.graded

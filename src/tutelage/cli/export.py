@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from tutelage.train.folder import RunFolder
+    from tutelage.runs.folder import RunFolder
     from tutelage.types import ToolSpec
 
 
@@ -44,8 +44,8 @@ def export(
     """Write a run's rollouts as JSON lines."""
     from tutelage.cli.stores import open_run
     from tutelage.errors import RunError
+    from tutelage.runs.folder import find
     from tutelage.store import dump_json, export_rows
-    from tutelage.train.folder import find
 
     folder = find(run)
     with open_run(folder) as (store, run_id):
@@ -77,13 +77,13 @@ def _tools(folder: RunFolder, fmt: str) -> tuple[ToolSpec, ...] | None:
     """
     if fmt != "sft":
         return ()
-    from tutelage.train.trust import code_of
+    from tutelage.runs.trust import code_of
 
     if code_of(folder):
         return None
     from tutelage.config import Resolved
-    from tutelage.train.inputs import load_tools
-    from tutelage.train.prompts.record import is_prompt_run, told_tools
+    from tutelage.prompts.record import is_prompt_run, told_tools
+    from tutelage.runs.inputs import load_tools
 
     if is_prompt_run(folder):
         return told_tools(folder)

@@ -19,7 +19,7 @@ import typer
 
 from tutelage.cli.console import leave_stream, visible
 from tutelage.errors import TutelageError
-from tutelage.signals import exit_code
+from tutelage.runs.signals import exit_code
 
 PIPE_CLOSED = 141
 """Exit code when whoever read the output has gone, as shells report it."""

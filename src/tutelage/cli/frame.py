@@ -14,7 +14,7 @@ from math import isfinite
 from rich.text import Text
 
 from tutelage.cli.console import duration, number, percent
-from tutelage.evaluate.outcome import too_many_lost
+from tutelage.statistics.outcome import too_many_lost
 from tutelage.types import FailureCause
 
 METRICS: Mapping[str, str] = {

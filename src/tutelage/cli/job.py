@@ -1,7 +1,7 @@
 """How `train` and `resume` run a job: with a display, and with a word for each way it can end.
 
 The job saves what it has before it lets an interruption or an error through; this module says so,
-with the command that goes on. The jobs themselves are in `train/jobs.py`.
+with the command that goes on. The jobs themselves are in `weights/jobs.py`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import typer
 
 from tutelage.cli.console import messages, output, say, shown_path
 from tutelage.cli.failures import tell
-from tutelage.signals import exit_code
-from tutelage.train.folder import RunFolder
-from tutelage.train.progress import Progress, Silent
+from tutelage.runs.folder import RunFolder
+from tutelage.runs.progress import Progress, Silent
+from tutelage.runs.signals import exit_code
 
 Job = Callable[[Progress], dict[str, Any]]
 """Runs to its end and returns the content of `result.json`."""

@@ -19,10 +19,10 @@ import typer
 from tutelage.cli.orchestrate_parts import POOL, AsJson, PoolOptions, Seed, pool_words
 
 if TYPE_CHECKING:
-    from tutelage.orchestration.audit import RewardAudit
-    from tutelage.orchestration.execution import Execution
-    from tutelage.orchestration.rewards import ExecutionResult, RewardWeights
-    from tutelage.orchestration.workers import Pool
+    from tutelage.orchestration.evaluation.audit import RewardAudit
+    from tutelage.orchestration.evaluation.rewards import ExecutionResult, RewardWeights
+    from tutelage.orchestration.execution.record import Execution
+    from tutelage.orchestration.execution.workers import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ def audit(
 ) -> None:
     """Say what a reward wants: its terms, failing at once, and who comes out on top."""
     from tutelage.errors import ConfigError
-    from tutelage.orchestration.audit import (
+    from tutelage.orchestration.evaluation.audit import (
         PRESETS,
         audit_policies,
         audit_results,
         published_example,
     )
-    from tutelage.orchestration.rewards import compute_reward
+    from tutelage.orchestration.evaluation.rewards import compute_reward
 
     if preset is not None and preset not in PRESETS:
         raise ConfigError(f"unknown reward preset {preset!r}; choose from {', '.join(PRESETS)}")
@@ -90,7 +90,7 @@ def audit(
 
 
 def _weights(given: WeightOptions) -> RewardWeights:
-    from tutelage.orchestration.rewards import RewardWeights
+    from tutelage.orchestration.evaluation.rewards import RewardWeights
 
     told = {name: value for name, value in asdict(given).items() if value is not None}
     return replace(RewardWeights(), **told)
@@ -98,18 +98,18 @@ def _weights(given: WeightOptions) -> RewardWeights:
 
 def _logged(path: Path) -> tuple[list[ExecutionResult], int]:
     """The executions that were judged, and how many the log has."""
-    from tutelage.orchestration.audit import judged_of, results_of
-    from tutelage.orchestration.execution_log import FILE
-    from tutelage.orchestration.rows import read_rows
+    from tutelage.orchestration.data.rows import read_rows
+    from tutelage.orchestration.evaluation.audit import judged_of, results_of
+    from tutelage.orchestration.execution.log import FILE
 
     rows = list(read_rows(path / FILE if path.is_dir() else path))
     return results_of(judged_of(rows)), len(rows)
 
 
 def _policies(pool: Pool, count: int, seed: int) -> dict[str, list[Execution]]:
-    from tutelage.orchestration.audit import run_policies
-    from tutelage.orchestration.synthetic import builtin_graph, generate
-    from tutelage.orchestration.virtual_time import run_virtual
+    from tutelage.orchestration.data.synthetic import builtin_graph, generate
+    from tutelage.orchestration.evaluation.audit import run_policies
+    from tutelage.orchestration.execution.virtual_time import run_virtual
     from tutelage.seeds import SeedTree
 
     seeds = SeedTree(seed).child("audit")

@@ -33,11 +33,11 @@ from tutelage.cli.orchestrate_parts import (
 )
 
 if TYPE_CHECKING:
-    from tutelage.orchestration.catalog import Catalog
-    from tutelage.orchestration.collect import Collected, Collection
-    from tutelage.orchestration.formats import Workflow
-    from tutelage.orchestration.plan import Plan
-    from tutelage.orchestration.system import OrchestrationSystem
+    from tutelage.orchestration.data.collect import Collected, Collection
+    from tutelage.orchestration.data.formats import Workflow
+    from tutelage.orchestration.execution.system import OrchestrationSystem
+    from tutelage.orchestration.plan.catalog import Catalog
+    from tutelage.orchestration.plan.dag import Plan
 
 
 def collect(
@@ -76,9 +76,9 @@ def collect(
 ) -> None:
     """Execute many instructions and log them, so that training data can be made of them."""
     from tutelage.cli.console import messages, say, shown_path
-    from tutelage.orchestration.collect import assignments_of
-    from tutelage.orchestration.execution_log import ExecutionLogger
-    from tutelage.orchestration.system import OrchestrationSystem
+    from tutelage.orchestration.data.collect import assignments_of
+    from tutelage.orchestration.execution.log import ExecutionLogger
+    from tutelage.orchestration.execution.system import OrchestrationSystem
 
     made = pool.make()
     known = planning.read_catalog()
@@ -111,8 +111,8 @@ def collect(
 def _workflows(
     tasks: Path | None, catalog: Catalog | None, count: int, max_nodes: int, seed: int
 ) -> list[Workflow]:
-    from tutelage.orchestration.formats import read_workflows
-    from tutelage.orchestration.synthetic import builtin_graph, generate, graph_of
+    from tutelage.orchestration.data.formats import read_workflows
+    from tutelage.orchestration.data.synthetic import builtin_graph, generate, graph_of
     from tutelage.seeds import SeedTree
 
     if tasks is not None:
@@ -153,8 +153,8 @@ def _run(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from tutelage.cli.console import messages
-    from tutelage.orchestration.collect import collect as collect_all
-    from tutelage.orchestration.virtual_time import VirtualLoop, run_on
+    from tutelage.orchestration.data.collect import collect as collect_all
+    from tutelage.orchestration.execution.virtual_time import VirtualLoop, run_on
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=messages(), transient=True) as bar:
@@ -182,7 +182,7 @@ def _refused(count: int) -> str:
 def _show(told: Collection, log: Path) -> None:
     from tutelage.cli.console import facts, number, output, say, shown_path
     from tutelage.cli.rates import rate_cell
-    from tutelage.evaluate.measured import Measured, judged_words
+    from tutelage.runs.measured import Measured, judged_words
 
     console = output()
     found = Measured(

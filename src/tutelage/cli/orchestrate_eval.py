@@ -35,15 +35,15 @@ def evaluate(
     from tutelage.cli.console import say, waiting
     from tutelage.cli.orchestrate_parts import make_catalog
     from tutelage.cli.planner import show_table
-    from tutelage.orchestration.formats import read_workflows
+    from tutelage.orchestration.data.formats import read_workflows
+    from tutelage.orchestration.evaluation.tables import planning_tables
+    from tutelage.runs.folder import write_text
     from tutelage.seeds import SeedTree
-    from tutelage.train.folder import write_text
-    from tutelage.train.planner.tables import planning_tables
 
     with waiting("planning ..."):
+        from tutelage.orchestration.evaluation.results import evaluate as score
+        from tutelage.orchestration.evaluation.results import prediction_rows
         from tutelage.orchestration.planner.saving import load_planner
-        from tutelage.train.planner.results import evaluate as score
-        from tutelage.train.planner.results import prediction_rows
 
         model = load_planner(checkpoint)
         known = make_catalog(catalog)

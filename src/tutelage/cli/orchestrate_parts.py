@@ -22,12 +22,12 @@ from tutelage.errors import ConfigError
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from tutelage.orchestration.catalog import Catalog
-    from tutelage.orchestration.plan import Plan
+    from tutelage.orchestration.execution.verifiers import Verifiers
+    from tutelage.orchestration.execution.workers import Pool, Worker
+    from tutelage.orchestration.plan.catalog import Catalog
+    from tutelage.orchestration.plan.dag import Plan
     from tutelage.orchestration.planner.model import PlannerModel
-    from tutelage.orchestration.routing import Router
-    from tutelage.orchestration.verifiers import Verifiers
-    from tutelage.orchestration.workers import Pool, Worker
+    from tutelage.orchestration.routing.contract import Router
 
 POOLS = ("simulated", "replay", "openai")
 ROUTERS = (
@@ -147,7 +147,7 @@ def make_pool(
     name: str | None, workers: Path | None, outcomes: Path | None, models: Path | None
 ) -> Pool:
     """The pool that options ask for. Raises `ConfigError` for options that contradict."""
-    from tutelage.orchestration.worker_files import classic, read_workers
+    from tutelage.orchestration.execution.worker_files import classic, read_workers
 
     name = name or ("replay" if outcomes is not None else "simulated")
     if name not in POOLS:
@@ -158,8 +158,8 @@ def make_pool(
             "leave them out, or choose --pool replay"
         )
     if name == "replay":
-        from tutelage.orchestration.outcomes import read_outcomes
-        from tutelage.orchestration.pools.replay import ReplayPool
+        from tutelage.orchestration.data.outcomes import read_outcomes
+        from tutelage.orchestration.execution.pools.replay import ReplayPool
 
         if outcomes is None or models is None:
             raise ConfigError("--pool replay needs --outcomes FILE and --models FILE")
@@ -168,17 +168,17 @@ def make_pool(
         return ReplayPool(read_outcomes(outcomes, models))
     listed: Sequence[Worker] = classic() if workers is None else read_workers(workers)
     if name == "simulated":
-        from tutelage.orchestration.pools.simulated import SimulatedPool
+        from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 
         return SimulatedPool(listed)
-    from tutelage.orchestration.pools.openai import OpenAIPool
+    from tutelage.orchestration.execution.pools.openai import OpenAIPool
 
     return OpenAIPool(listed)
 
 
 def make_router(name: str, pool: Pool) -> Router:
     """A router by name. Raises `ConfigError` with those that exist."""
-    from tutelage.orchestration import routing
+    from tutelage.orchestration.routing import contract as routing
 
     known = {worker.name for worker in pool.workers}
     if name.startswith("cascade:"):
@@ -195,7 +195,7 @@ def make_router(name: str, pool: Pool) -> Router:
         "random": routing.RandomRouter,
     }
     if name not in made and Path(name).is_file():
-        from tutelage.orchestration.router import load_router
+        from tutelage.orchestration.routing.router import load_router
 
         return load_router(name)
     if name not in made:
@@ -208,9 +208,9 @@ def make_verifiers(path: Path | None, pool: Pool) -> Verifiers | None:
     if path is None:
         return None
     from tutelage.errors import DataError
-    from tutelage.orchestration.named_verifiers import default_verifiers, make_verifier
-    from tutelage.orchestration.rows import read_json
-    from tutelage.orchestration.verifiers import Verifiers
+    from tutelage.orchestration.data.rows import read_json
+    from tutelage.orchestration.execution.named_verifiers import default_verifiers, make_verifier
+    from tutelage.orchestration.execution.verifiers import Verifiers
 
     data = read_json(path)
     if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
@@ -222,14 +222,14 @@ def make_verifiers(path: Path | None, pool: Pool) -> Verifiers | None:
 
 def make_catalog(path: Path | None) -> Catalog | None:
     """The catalog of a file, None for none."""
-    from tutelage.orchestration.catalog import read_catalog
+    from tutelage.orchestration.plan.catalog import read_catalog
 
     return None if path is None else read_catalog(path)
 
 
 def builtin_catalog(*plans: Plan) -> Catalog | None:
     """The built-in catalog, where it has every tool of the plans: it knows their kinds."""
-    from tutelage.orchestration.synthetic import builtin_graph
+    from tutelage.orchestration.data.synthetic import builtin_graph
 
     known = builtin_graph().catalog
     return known if all(node.tool in known for plan in plans for node in plan.nodes) else None
@@ -254,8 +254,8 @@ def make_planner(checkpoint: Path | None, catalog: Catalog | None, seed: int) ->
 
 def _nearest(catalog: Catalog | None, seed: int) -> ChosenPlanner:
     """What there is without torch."""
-    from tutelage.orchestration.nearest import KNOWN, NearestPlan
-    from tutelage.orchestration.synthetic import builtin_graph, graph_of
+    from tutelage.orchestration.data.synthetic import builtin_graph, graph_of
+    from tutelage.orchestration.planner.nearest import KNOWN, NearestPlan
 
     nearest = NearestPlan.synthetic(
         builtin_graph() if catalog is None else graph_of(catalog), seed=seed
@@ -272,7 +272,7 @@ def _embedded(catalog: Catalog | None) -> ChosenPlanner:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from tutelage.cli.console import messages, say
-    from tutelage.orchestration.embedded import RECIPE, embedded_planner
+    from tutelage.orchestration.planner.embedded import RECIPE, embedded_planner
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=messages(), transient=True) as bar:
@@ -304,7 +304,7 @@ _FIRST = (
 def _newest() -> Path | None:
     """The planner that was trained last below the working directory."""
     from tutelage.orchestration.planner.saving import PHASE1
-    from tutelage.train.folder import RUNS
+    from tutelage.runs.folder import RUNS
 
     places = [Path("checkpoints") / PHASE1, *RUNS.glob(f"*/{PHASE1}")]
     places += RUNS.glob(f"*/checkpoints/{PHASE1}")

@@ -25,9 +25,9 @@ from tutelage.cli.orchestrate_parts import (
 )
 
 if TYPE_CHECKING:
-    from tutelage.orchestration.catalog import Catalog
-    from tutelage.orchestration.plan import Plan
-    from tutelage.orchestration.workers import Estimate, Pool, Worker
+    from tutelage.orchestration.execution.workers import Estimate, Pool, Worker
+    from tutelage.orchestration.plan.catalog import Catalog
+    from tutelage.orchestration.plan.dag import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def plan(
     """Draw the plan of an instruction; nothing is executed."""
     from tutelage.cli.console import messages, output, say, shown_path, visible
     from tutelage.errors import ConfigError
-    from tutelage.orchestration.plan import to_text
+    from tutelage.orchestration.plan.dag import to_text
 
     if not instruction.strip():
         raise ConfigError(f"the instruction is {instruction!r}; say what is to be done")
@@ -80,9 +80,9 @@ def plan(
 
 def expect(plan: Plan, catalog: Catalog | None, pool: Pool) -> dict[int, Expected]:
     """The cheapest worker that can do each node. Raises `ConfigError` where none can."""
-    from tutelage.orchestration.synthetic import builtin_graph
-    from tutelage.orchestration.worker_files import kind_of, kind_of_tool
-    from tutelage.orchestration.workers import Work, legal
+    from tutelage.orchestration.data.synthetic import builtin_graph
+    from tutelage.orchestration.execution.worker_files import kind_of, kind_of_tool
+    from tutelage.orchestration.execution.workers import Work, legal
 
     tools = catalog or builtin_graph().catalog
     found: dict[int, Expected] = {}
@@ -122,7 +122,7 @@ def _explain(plan: Plan, expected: dict[int, Expected]) -> None:
 def _sums(plan: Plan, expected: dict[int, Expected]) -> dict[str, str]:
     """What the plan as a whole may come to, in words."""
     from tutelage.cli.console import number
-    from tutelage.orchestration.plan import critical_path
+    from tutelage.orchestration.plan.dag import critical_path
 
     seconds, path = critical_path(
         plan, [expected[i].estimate.seconds for i in range(len(plan.nodes))]
@@ -135,7 +135,7 @@ def _sums(plan: Plan, expected: dict[int, Expected]) -> dict[str, str]:
 
 
 def _write(path: Path, plan: Plan, expected: dict[int, Expected]) -> None:
-    from tutelage.train.folder import write_text
+    from tutelage.runs.folder import write_text
 
     write_text(path, _WRITERS[path.suffix](plan, expected))
 
@@ -154,19 +154,19 @@ def _notes(expected: dict[int, Expected]) -> dict[int, tuple[str, str]]:
 
 
 def _svg(plan: Plan, expected: dict[int, Expected]) -> str:
-    from tutelage.orchestration.drawing import to_svg
+    from tutelage.orchestration.plan.drawing import to_svg
 
     return to_svg(plan, _notes(expected), "; ".join(_sums(plan, expected).values()))
 
 
 def _mermaid(plan: Plan, expected: dict[int, Expected]) -> str:
-    from tutelage.orchestration.plan import to_mermaid
+    from tutelage.orchestration.plan.dag import to_mermaid
 
     return to_mermaid(plan, _notes(expected)) + "\n"
 
 
 def _text(plan: Plan, expected: dict[int, Expected]) -> str:
-    from tutelage.orchestration.plan import to_text
+    from tutelage.orchestration.plan.dag import to_text
 
     notes = [f"[{node}] {', '.join(lines)}" for node, lines in _notes(expected).items()]
     sums = [f"{name}: {words}" for name, words in _sums(plan, expected).items()]
@@ -175,7 +175,7 @@ def _text(plan: Plan, expected: dict[int, Expected]) -> str:
 
 def _json(plan: Plan, expected: dict[int, Expected]) -> str:
     """The plan as `run --plan` reads it, and what is expected of it."""
-    from tutelage.orchestration.journal import plan_json
+    from tutelage.orchestration.execution.journal import plan_json
 
     rows: list[dict[str, Any]] = [
         {

@@ -29,10 +29,10 @@ def prepare(
     from tutelage.cli.console import facts, number, shown_path
     from tutelage.cli.console import output as console_output
     from tutelage.cli.orchestrate_parts import make_catalog
-    from tutelage.orchestration.formats import catalog_of, to_row
-    from tutelage.orchestration.prepare import prepare as prepare_logs
-    from tutelage.orchestration.synthetic import builtin_graph
-    from tutelage.train.folder import write_text
+    from tutelage.orchestration.data.formats import catalog_of, to_row
+    from tutelage.orchestration.data.prepare import prepare as prepare_logs
+    from tutelage.orchestration.data.synthetic import builtin_graph
+    from tutelage.runs.folder import write_text
 
     known = make_catalog(catalog)
     made = prepare_logs(list(logs), known)

@@ -37,11 +37,11 @@ from tutelage.cli.orchestrate_parts import (
 from tutelage.errors import ConfigError, DataError, RunError
 
 if TYPE_CHECKING:
-    from tutelage.orchestration.execution import Execution
-    from tutelage.orchestration.plan import Plan
-    from tutelage.orchestration.system import OrchestrationSystem
+    from tutelage.orchestration.execution.record import Execution
+    from tutelage.orchestration.execution.system import OrchestrationSystem
+    from tutelage.orchestration.plan.dag import Plan
+    from tutelage.runs.folder import RunFolder
     from tutelage.tracing.export import OtlpExporter
-    from tutelage.train.folder import RunFolder
 
 RECIPE = "orchestrate"
 JOURNAL = "execution.jsonl"
@@ -111,8 +111,8 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Plan an instruction and run it with live progress, a budget and a deadline."""
-    from tutelage.orchestration.journal import plan_json
-    from tutelage.train.folder import create, find, fresh_name, write_json
+    from tutelage.orchestration.execution.journal import plan_json
+    from tutelage.runs.folder import create, find, fresh_name, write_json
 
     if resume is not None:
         go_on(find(str(resume)), otlp=otlp, as_json=as_json)
@@ -152,8 +152,8 @@ def _finish(
     as_json: bool,
 ) -> None:
     from tutelage.cli.job import watched
-    from tutelage.train.folder import locked
-    from tutelage.train.progress import Silent
+    from tutelage.runs.folder import locked
+    from tutelage.runs.progress import Silent
 
     with locked(folder), watched(folder, Silent(), "What ended, and what was spent, is kept."):
         found, rollout_id = _execute(folder, options, *prepared, otlp)
@@ -179,10 +179,10 @@ def _prepare(options: dict[str, Any]) -> tuple[Plan, OrchestrationSystem, dict[s
     """Plan and system, everything refused that can be before a folder is made."""
     from typing import get_args
 
-    from tutelage.orchestration.execution_log import ExecutionLogger
-    from tutelage.orchestration.executor import ExecutorSettings
-    from tutelage.orchestration.rewards import Preset
-    from tutelage.orchestration.system import Earning, OrchestrationSystem
+    from tutelage.orchestration.evaluation.rewards import Preset
+    from tutelage.orchestration.execution.executor import ExecutorSettings
+    from tutelage.orchestration.execution.log import ExecutionLogger
+    from tutelage.orchestration.execution.system import Earning, OrchestrationSystem
 
     path = {key: None if options[key] is None else Path(options[key]) for key in _PATHS}
     if options["reward"] not in get_args(Preset):
@@ -228,8 +228,8 @@ def _planned(
 ) -> tuple[Plan, str]:
     instruction: str | None = options["instruction"]
     if path is not None:
-        from tutelage.orchestration.journal import read_plan
-        from tutelage.orchestration.rows import read_json
+        from tutelage.orchestration.data.rows import read_json
+        from tutelage.orchestration.execution.journal import read_plan
 
         if checkpoint is not None:
             raise ConfigError("--plan and --checkpoint both give the plan; leave one out")
@@ -257,9 +257,9 @@ def _execute(
 ) -> tuple[Execution, str]:
     """Execute within a run's store; returns the execution and the id of its rollout."""
     from tutelage.cli.orchestrate_view import progress
-    from tutelage.orchestration.system import Keeping
+    from tutelage.orchestration.execution.system import Keeping
+    from tutelage.runs.folder import write_json
     from tutelage.store import open_store
-    from tutelage.train.folder import write_json
 
     with open_store(folder.store) as store, _exporter(otlp) as exporter:
         store.put_run(
@@ -315,7 +315,7 @@ def _report(
     folder: RunFolder, found: Execution, preset: Any, rollout_id: str, as_json: bool
 ) -> None:
     from tutelage.cli.orchestrate_view import result_json, show_result
-    from tutelage.orchestration.system import Earning, reward_of
+    from tutelage.orchestration.execution.system import Earning, reward_of
 
     reward = reward_of(found, Earning(preset))
     if as_json:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from tutelage.orchestration.execution import Execution
-    from tutelage.orchestration.plan import Plan
-    from tutelage.train.folder import RunFolder
+    from tutelage.orchestration.execution.record import Execution
+    from tutelage.orchestration.plan.dag import Plan
+    from tutelage.runs.folder import RunFolder
 
 _ROWS = 20
 """Nodes of a table that is redrawn."""
@@ -185,8 +185,8 @@ def _show_outputs(console: Console, found: Execution) -> None:
 
 def result_json(found: Execution, reward: float) -> dict[str, Any]:
     """The result as one object: what `--json` prints."""
-    from tutelage.orchestration.execution import node_json, step_json
-    from tutelage.orchestration.journal import plan_json
+    from tutelage.orchestration.execution.journal import plan_json
+    from tutelage.orchestration.execution.record import node_json, step_json
 
     return {
         "id": found.id,

@@ -2,8 +2,8 @@
 
 Made from `result.json` alone, so that the end of a training and `tutelage show RUN` say the same.
 A number that a run did not measure has no row. A graded reward has its mean as headline, with the
-interval; `evaluate/measured.py` reads what there is to tell. The job that fills `result.json` is in
-`train/`.
+interval; `runs/measured.py` reads what there is to tell. The job that fills `result.json` is in
+`weights/`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from tutelage.cli.console import (
     visible,
 )
 from tutelage.cli.rates import mean_cell, rate_cell
-from tutelage.evaluate.measured import (
+from tutelage.runs.folder import RunFolder
+from tutelage.runs.measured import (
     TOO_MANY_LOST,
     Measured,
     all_judged,
@@ -38,7 +39,6 @@ from tutelage.evaluate.measured import (
     read,
 )
 from tutelage.tasks.overlap import footnote, title
-from tutelage.train.folder import RunFolder
 
 _KINDS = ("sampled", "greedy")
 _COLUMNS = ("before", "after", "control")

@@ -2,7 +2,7 @@
 
 It has options of its own, so it is a command of its own: `TrainCommand` hands over when the recipe
 is `planner`. Those of one kind stand in a dataclass (`grouped.py`). The run itself is
-`train/planner/job.py`; the keys are those of the document.
+`orchestration/job.py`; the keys are those of the document.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tutelage.cli.grouped import grouped
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tutelage.train.folder import RunFolder
-    from tutelage.train.planner.setup import Request
-    from tutelage.train.planner.tables import Table
-    from tutelage.train.progress import Progress
+    from tutelage.orchestration.evaluation.tables import Table
+    from tutelage.orchestration.setup import Request
+    from tutelage.runs.folder import RunFolder
+    from tutelage.runs.progress import Progress
 
 RECIPE = "planner"
 EXAMPLE = '"Summarise the report, translate it to French and read it aloud"'
@@ -124,10 +124,10 @@ def train_planner(
     `tutelage train planner` needs no data, no key and no GPU.
     """
     from tutelage.cli.console import waiting
-    from tutelage.orchestration.settings import full_key, keys_of, parse_overrides
+    from tutelage.orchestration.planner.settings import full_key, keys_of, parse_overrides
 
     with waiting("loading torch ..."):
-        from tutelage.train.planner.setup import Request, check
+        from tutelage.orchestration.setup import Request, check
 
     keys = {} if config is None else keys_of(config)
     origins = dict.fromkeys(keys, f"file {config}")
@@ -149,8 +149,8 @@ def train_planner(
 
 def run_planner(request: Request, output: str | None, *, live: bool = True) -> None:
     """Run a request in a folder of its own and show what it came to."""
-    from tutelage.train.folder import RunFolder, create, fresh_name
-    from tutelage.train.planner import job
+    from tutelage.orchestration import job
+    from tutelage.runs.folder import RunFolder, create, fresh_name
 
     place = fresh_name(RECIPE, claim=True) if output is None else Path(output)
     folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
@@ -159,7 +159,7 @@ def run_planner(request: Request, output: str | None, *, live: bool = True) -> N
 
 def resume_planner(folder: RunFolder) -> None:
     """Go on with a planner's run."""
-    from tutelage.train.planner import job
+    from tutelage.orchestration import job
 
     _run(folder, lambda progress: job.resume(folder, progress), live=True)
 
@@ -168,7 +168,7 @@ def _run(folder: RunFolder, work: Callable[[Progress], dict[str, Any]], *, live:
     from tutelage.cli.console import messages
     from tutelage.cli.display import LiveDisplay
     from tutelage.cli.job import watched
-    from tutelage.train.progress import Silent
+    from tutelage.runs.progress import Silent
 
     display = LiveDisplay(messages()).open() if live else Silent()
     with watched(folder, display):
@@ -179,7 +179,7 @@ def _run(folder: RunFolder, work: Callable[[Progress], dict[str, Any]], *, live:
 def show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     """The tables, where things lie, and what to try next."""
     from tutelage.cli.console import duration, facts, output, say, shown_path
-    from tutelage.train.planner.tables import planning_tables
+    from tutelage.orchestration.evaluation.tables import planning_tables
 
     console = output()
     test = result.get("phase1", {}).get("test")
@@ -252,7 +252,7 @@ def show_table(console: Console, table: Table) -> None:
 
 def show_routing(console: Console, phase2: Mapping[str, Any]) -> None:
     """The routers of phase 2 by what they came to on the test workflows."""
-    from tutelage.train.planner.tables import routing_table
+    from tutelage.orchestration.evaluation.tables import routing_table
 
     table = routing_table(phase2)
     if table is not None:

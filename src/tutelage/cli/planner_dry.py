@@ -1,6 +1,6 @@
 """`tutelage train planner --dry-run`: settings with where each came from, the data, one plan.
 
-`train/planner/preview.py` makes what is shown here; nothing is trained or written.
+`orchestration/preview.py` makes what is shown here; nothing is trained or written.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tutelage.train.planner.setup import Request
+    from tutelage.orchestration.setup import Request
 
 
 def show_dry_run(request: Request, origins: Mapping[str, str]) -> None:
     """Print what a run would do. `origins` says of each key that was set who set it."""
     from tutelage.cli.console import facts, output, prose, say, visible, waiting
-    from tutelage.orchestration.plan import to_text
+    from tutelage.orchestration.plan.dag import to_text
 
     with waiting("reading workflows ..."):
-        from tutelage.train.planner.preview import preview
+        from tutelage.orchestration.preview import preview
 
         found = preview(request)
     console = output()

@@ -1,7 +1,7 @@
 """Prompt searches on the command line: `tutelage train math --algorithm apo`, `train prompt FILE`.
 
 The plan and its worst case are shown before anything is spent. Exit codes: 0 improved, 3 no
-evidence, 4 regressed, 2 for what the user can mend. The search is `train/prompts/job.py`; what is
+evidence, 4 regressed, 2 for what the user can mend. The search is `prompts/job.py`; what is
 shown is `prompt_view.py`; how `resume` goes on is here as well.
 """
 
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tutelage.config.prompt import PROMPT_ALGORITHMS, PROMPT_RECIPE, PromptConfig, resolve_prompt
+from tutelage.prompts.config import PROMPT_ALGORITHMS, PROMPT_RECIPE, PromptConfig, resolve_prompt
 
 if TYPE_CHECKING:
     from tutelage.cli.prompt_view import PromptDisplay
-    from tutelage.train.folder import RunFolder
-    from tutelage.train.prompts.setup import Setup
+    from tutelage.prompts.setup import Setup
+    from tutelage.runs.folder import RunFolder
 
 OF_ALGORITHMS = ("rl", "sft")
 """Algorithms that train weights."""
@@ -97,7 +97,7 @@ def train_prompts(
 
     Raises `typer.Exit` with the verdict's exit code.
     """
-    from tutelage.train.folder import RunFolder, create, fresh_name
+    from tutelage.runs.folder import RunFolder, create, fresh_name
 
     config = resolve_prompt(recipe, overrides, flags, file=file)
     setup = _set_up(config)
@@ -114,7 +114,7 @@ def train_prompts(
 def resume_prompts(folder: RunFolder, allow_changes: bool = False) -> None:
     """Go on with a search. Raises `typer.Exit` with the verdict's exit code."""
     from tutelage.cli.console import messages
-    from tutelage.train.prompts import job
+    from tutelage.prompts import job
 
     finished = folder.read_result()
     if finished is not None:
@@ -133,14 +133,14 @@ def resume_prompts(folder: RunFolder, allow_changes: bool = False) -> None:
 
 
 def _search(setup: Setup, folder: RunFolder, display: PromptDisplay) -> dict[str, Any]:
-    from tutelage.train.prompts import job
+    from tutelage.prompts import job
 
     return job.run(setup, folder, display, display)
 
 
 def _set_up(config: PromptConfig) -> Setup:
-    from tutelage.train.prompts.endpoint import environment
-    from tutelage.train.prompts.setup import setup_from
+    from tutelage.engine.endpoint import environment
+    from tutelage.prompts.setup import setup_from
 
     display = _building()
     try:
@@ -160,7 +160,7 @@ def _building() -> Any:
 def _show_plan(setup: Setup) -> None:
     from tutelage.cli.console import facts, messages, prose, say
     from tutelage.cli.prompt_view import plan_lines
-    from tutelage.train.prompts.plan import make_plan
+    from tutelage.prompts.plan import make_plan
 
     plan = make_plan(setup)
     console = messages()
@@ -186,7 +186,7 @@ def _show_plan(setup: Setup) -> None:
 def _dry_run(setup: Setup) -> None:
     from tutelage.cli.console import output, say
     from tutelage.cli.rollout_view import show_head, show_rollout
-    from tutelage.train.prompts import job
+    from tutelage.prompts import job
 
     rollout = asyncio.run(job.dry_run(setup))
     console = output()
@@ -201,7 +201,7 @@ def _run(folder: RunFolder, job: Callable[[PromptDisplay], dict[str, Any]], setu
     from tutelage.cli.console import messages
     from tutelage.cli.job import watched
     from tutelage.cli.prompt_view import PromptDisplay
-    from tutelage.train.prompts.plan import make_plan
+    from tutelage.prompts.plan import make_plan
 
     settings = setup.settings
     tests = 2 * len(setup.splits.test) * settings.samples
@@ -226,8 +226,8 @@ def _shown(folder: RunFolder, result: Mapping[str, Any]) -> None:
 
 def _check_same(config: PromptConfig, folder: RunFolder) -> None:
     """Refuse to go on in the folder of another run."""
-    from tutelage.config.prompt import from_json, is_prompt_config
     from tutelage.errors import RunError
+    from tutelage.prompts.config import from_json, is_prompt_config
 
     if not folder.config.is_file():
         return

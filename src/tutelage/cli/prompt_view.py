@@ -22,7 +22,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from tutelage.algorithms.prompt.watch import Round, Standing
 from tutelage.cli.console import (
     duration,
     facts,
@@ -36,10 +35,11 @@ from tutelage.cli.console import (
     visible,
 )
 from tutelage.engine.usage import Spend
-from tutelage.evaluate.measured import judged_words, measured
-from tutelage.evaluate.statistics import FEW
-from tutelage.train.folder import RunFolder
-from tutelage.train.prompts.plan import Plan
+from tutelage.prompts.plan import Plan
+from tutelage.runs.folder import RunFolder
+from tutelage.runs.measured import judged_words, measured
+from tutelage.runs.rounds import Round, Standing
+from tutelage.statistics.intervals import FEW
 
 LINE_SECONDS = 5.0
 """Seconds between two plain lines."""

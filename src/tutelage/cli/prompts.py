@@ -17,8 +17,8 @@ from tutelage.errors import RunError
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from tutelage.train.folder import RunFolder
-    from tutelage.train.prompts.pages import Node
+    from tutelage.prompts.pages import Node
+    from tutelage.runs.folder import RunFolder
 
 Run = Annotated[str, typer.Argument(help="Run folder, or the beginning of its name in runs/.")]
 
@@ -33,9 +33,9 @@ def tree(
     from rich.tree import Tree
 
     from tutelage.cli.console import output, say, shown_path
-    from tutelage.train.prompts.pages import LINEAGE
-    from tutelage.train.prompts.pages import tree as nodes
-    from tutelage.train.prompts.record import read_lineage
+    from tutelage.prompts.pages import LINEAGE
+    from tutelage.prompts.pages import tree as nodes
+    from tutelage.prompts.record import read_lineage
 
     folder = _folder(run)
     entries = read_lineage(folder)
@@ -64,7 +64,7 @@ def diff(
     import difflib
 
     from tutelage.cli.console import output, say, visible
-    from tutelage.train.prompts.record import candidate_of, read_lineage
+    from tutelage.prompts.record import candidate_of, read_lineage
 
     entries = read_lineage(_folder(run))
     a, b = candidate_of(entries, one), candidate_of(entries, two)
@@ -92,8 +92,8 @@ def confirm(
     """Seed against best on fresh sealed tasks; the look is counted."""
     from tutelage.cli.console import messages, output, waiting
     from tutelage.cli.prompt_view import PromptDisplay, show_sealed
-    from tutelage.train.prompts import job
-    from tutelage.train.trust import check_trusted, code_of
+    from tutelage.prompts import job
+    from tutelage.runs.trust import check_trusted, code_of
 
     folder = _folder(run)
     check_trusted(folder, code_of(folder), trust=trust)
@@ -120,7 +120,7 @@ def export(
 
     from tutelage.cli.console import messages, say
     from tutelage.files import write_new
-    from tutelage.train.prompts.record import candidate_of, read_lineage
+    from tutelage.prompts.record import candidate_of, read_lineage
 
     folder = _folder(run)
     components = _whole(folder, candidate_of(read_lineage(folder), candidate), candidate)
@@ -150,8 +150,8 @@ def _whole(folder: RunFolder, entry: dict[str, Any], asked: str) -> dict[str, st
 
 
 def _folder(run: str) -> RunFolder:
-    from tutelage.train.folder import find
-    from tutelage.train.prompts.record import is_prompt_run
+    from tutelage.prompts.record import is_prompt_run
+    from tutelage.runs.folder import find
 
     folder = find(run)
     if not is_prompt_run(folder):
@@ -163,7 +163,7 @@ def _folder(run: str) -> RunFolder:
 
 
 def _exit_code(told: dict[str, Any]) -> int:
-    from tutelage.algorithms.prompt import Verdict
+    from tutelage.prompts import Verdict
 
     return Verdict(told["verdict"]).exit_code
 

@@ -1,6 +1,6 @@
 """Rates and means as cells of the terminal: each with its interval, or with why there is none.
 
-What there is to tell is decided in `evaluate/outcome.py` and read by `evaluate/measured.py`; every
+What there is to tell is decided in `statistics/outcome.py` and read by `runs/measured.py`; every
 verb that shows a rate comes here, so that none of them prints one that must not be.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tutelage.cli.console import number, percent
-from tutelage.evaluate.measured import Measured
+from tutelage.runs.measured import Measured
 
 
 def rate_cell(found: Measured | None, *, ends: bool = False) -> str:

@@ -31,11 +31,11 @@ def resume(
     from tutelage.cli.planner import resume_planner
     from tutelage.cli.prompt_train import resume_prompts
     from tutelage.config import Resolved
-    from tutelage.train import jobs
-    from tutelage.train.folder import find
-    from tutelage.train.planner.setup import is_planner_run
-    from tutelage.train.prompts.record import is_prompt_run
-    from tutelage.train.trust import check_trusted, code_of
+    from tutelage.orchestration.setup import is_planner_run
+    from tutelage.prompts.record import is_prompt_run
+    from tutelage.runs.folder import find
+    from tutelage.runs.trust import check_trusted, code_of
+    from tutelage.weights import jobs
 
     folder = find(run)
     check_trusted(folder, code_of(folder), trust=trust)

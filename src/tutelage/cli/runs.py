@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 if TYPE_CHECKING:
-    from tutelage.train.folder import RunFolder
+    from tutelage.runs.folder import RunFolder
 
 _TAIL_BYTES = 1 << 16
 _WIDE = 70
@@ -39,7 +39,7 @@ def runs(
 ) -> None:
     """List the runs, the newest first."""
     from tutelage.cli.console import output, plain_table, say, visible
-    from tutelage.train.folder import every
+    from tutelage.runs.folder import every
 
     console = output()
     folders = every(below)
@@ -114,7 +114,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _tested(result: dict[str, Any]) -> str:
     """Sampled success before and after, in whole percent, or the mean of a graded reward; with how
     many rollouts were judged where that is not all, and how many tasks were trained on."""
-    from tutelage.evaluate.measured import is_graded, read
+    from tutelage.runs.measured import is_graded, read
     from tutelage.tasks.overlap import shared_in
 
     found = [m for when in ("before", "after") if (m := read(result, f"{when}_sampled"))]

@@ -96,7 +96,7 @@ def serve(
         client = _remote(upstream, str(target))
     else:
         with waiting("loading the model ..."):
-            from tutelage.train.targets import served
+            from tutelage.evaluate.targets import served
 
             client = served(
                 str(target), slots=slots or _SLOTS, max_length=max_length, seed=seed or 0

@@ -17,8 +17,8 @@ from tutelage.errors import ConfigError, RunError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tutelage.runs.folder import RunFolder
     from tutelage.store import Store
-    from tutelage.train.folder import RunFolder
     from tutelage.types import Rollout
 
 ROLLOUT_PREFIX = "roll"
@@ -69,7 +69,7 @@ def show(
 
 
 def _as_run(name: str) -> RunFolder | None:
-    from tutelage.train.folder import find
+    from tutelage.runs.folder import find
 
     try:
         return find(name)
@@ -84,7 +84,7 @@ def _show_one(console: Console, prefix: str, run: str | None, tokens: bool, cont
     from tutelage.cli.rollout_view import show_head, show_rollout, show_training
     from tutelage.cli.spans_view import show_trace
     from tutelage.cli.stores import find_rollout, open_run
-    from tutelage.train.folder import RUNS, every, find
+    from tutelage.runs.folder import RUNS, every, find
 
     folders = every() if run is None else [find(run)]
     rollout, holders = find_rollout(prefix, folders, RUNS if run is None else folders[0].path)
@@ -121,8 +121,8 @@ def _show_run(console: Console, folder: RunFolder) -> None:
     from tutelage.cli.console import say
     from tutelage.cli.orchestrate_run import is_orchestration
     from tutelage.cli.planner import show_planner_run
-    from tutelage.train.planner.setup import is_planner_run
-    from tutelage.train.prompts.record import is_prompt_run
+    from tutelage.orchestration.setup import is_planner_run
+    from tutelage.prompts.record import is_prompt_run
 
     if is_orchestration(folder):
         _show_execution(console, folder)

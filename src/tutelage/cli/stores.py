@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from tutelage.errors import RunError, StoreError
 
 if TYPE_CHECKING:
+    from tutelage.runs.folder import RunFolder
     from tutelage.store import Store
-    from tutelage.train.folder import RunFolder
     from tutelage.types import Rollout
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tutelage.config import Resolved, RunConfig
-    from tutelage.train.sft import Preview
+    from tutelage.weights.sft import Preview
 
 
 def train(
@@ -103,17 +103,17 @@ def _resolved(
     from tutelage.config import resolve
 
     with waiting("loading torch ..."):
-        from tutelage.train.built import built
-        from tutelage.train.machine import facts
+        from tutelage.policy.machine import facts
+        from tutelage.weights.built import built
 
     return resolve(recipe, overrides, machine=facts(), flags=flags, file=file, built=built())
 
 
 def _train(resolved: Resolved) -> None:
     from tutelage.cli.job import run_job
-    from tutelage.train import jobs
-    from tutelage.train.folder import RunFolder, create
-    from tutelage.train.places import check_name_is_new, interrupted
+    from tutelage.runs.folder import RunFolder, create
+    from tutelage.weights import jobs
+    from tutelage.weights.places import check_name_is_new, interrupted
 
     live = "console" in resolved.config.trainer.logger
     # The job itself notes the warnings where the progress is shown.
@@ -133,8 +133,8 @@ def _train(resolved: Resolved) -> None:
 def _dry_run(resolved: Resolved) -> None:
     from tutelage.cli.console import output, say, waiting
     from tutelage.cli.rollout_view import show_head, show_rollout
-    from tutelage.train import jobs
-    from tutelage.train.sft import Preview
+    from tutelage.weights import jobs
+    from tutelage.weights.sft import Preview
 
     console = output()
     show_table(console, resolved)
@@ -205,7 +205,7 @@ def _unused(resolved: Resolved) -> list[str]:
 
 
 def _place(config: RunConfig) -> Path:
-    from tutelage.train.folder import fresh_name
+    from tutelage.runs.folder import fresh_name
 
     if config.output is not None:
         return Path(config.output)

@@ -60,7 +60,7 @@ class Built:
     aggregations: tuple[str, ...] = get_args(Aggregation)
     corrections: tuple[str, ...] = get_args(Correction)
     losses: Mapping[str, LossRule] = field(default_factory=dict[str, LossRule], hash=False)
-    """What the losses declare, where it is known: it takes torch to read it. `train/machine.py`
+    """What the losses declare, where it is known: it takes torch to read it. `policy/machine.py`
     fills it in; without it a null key stays null, and the loss takes the same when it is called."""
     agent_types: tuple[str, ...] = ("hf", "react", "code")
     templates: tuple[str, ...] = ("qwen2.5", "qwen2.5-vl", "qwen3", "llama-3.2")

@@ -2,7 +2,7 @@
 
 A run of any kind comes down to `RunFacts`: scores by task before and after, and what was spent.
 `compare` pairs them by task, within a run and between runs, and says in words where two runs cannot
-be compared. It reads no file: `train/compared.py` makes the facts from run folders,
+be compared. It reads no file: `compared.py` makes the facts from run folders,
 `cli/compare.py` shows what is found here.
 """
 
@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
-from tutelage.evaluate.measured import TOO_MANY_LOST, judged_words
-from tutelage.evaluate.measured import Measured as Rates
-from tutelage.evaluate.statistics import Difference, Verdict, judge_difference, paired_bootstrap
+from tutelage.runs.measured import TOO_MANY_LOST, judged_words
+from tutelage.runs.measured import Measured as Rates
 from tutelage.seeds import SeedTree
+from tutelage.statistics.intervals import Difference, Verdict, judge_difference, paired_bootstrap
 from tutelage.types import JSON
 
 Measure = Literal["greedy", "sampled"]

@@ -2,7 +2,7 @@
 
 The target is a run (its final policy, tools and reward) or any Hugging Face model folder. Tasks are
 played on the engine's invariant mode, so a task's result does not depend on the other tasks or on
-their order. `outcome.py` adds the rollouts up.
+their order. `statistics/outcome.py` adds the rollouts up.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tutelage.agents.builtin import builtin_agent
 from tutelage.engine.backends import make_backend
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.native import NativeEngine
-from tutelage.evaluate.outcome import Evaluation, Success, summarise
 from tutelage.policy.model import Policy
 from tutelage.rewards import RewardFunction, check, reward
 from tutelage.rewards.function import REWARD_SECONDS
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.seeds import SeedTree
+from tutelage.statistics.outcome import Evaluation, Success, summarise
 from tutelage.tasks.dataset import Dataset
 from tutelage.tools.tool import Tool
 from tutelage.types import Mode, Rollout, Sampling, Task

@@ -7,10 +7,10 @@ of tokens is the client's (`engine/chat.py`, `engine/remote.py`); `engine/script
 that needs no model.
 """
 
+from tutelage.engine.scripted import Script, ScriptedClient
 from tutelage.gateway.door import Door
 from tutelage.gateway.limits import Limits
 from tutelage.gateway.record import CallSpan
-from tutelage.gateway.scripted import Script, ScriptedClient
 from tutelage.gateway.server import Gateway
 
 __all__ = ["CallSpan", "Door", "Gateway", "Limits", "Script", "ScriptedClient"]

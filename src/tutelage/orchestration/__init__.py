@@ -1,8 +1,9 @@
 """Orchestration: an instruction becomes a DAG of subtasks, and an execution becomes a reward.
 
-Read `plan.py` for the words and `catalog.py` for the tools; `workers.py`, `routing.py` and
-`executor.py` for how a plan is run, `rewards.py` for what that earns, `system.py` for all of it
-together. What needs torch is loaded when it is asked for.
+Read `plan/dag.py` for the words and `plan/catalog.py` for the tools; `execution/workers.py`,
+`routing/contract.py` and `execution/executor.py` for how a plan is run, `evaluation/rewards.py` for
+what that earns, `execution/system.py` for all of it together. What needs torch is loaded when it is
+asked for.
 """
 
 from __future__ import annotations
@@ -10,38 +11,38 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tutelage.orchestration.plan import Node, Plan, is_valid_dag
-from tutelage.orchestration.rewards import ExecutionResult, compute_reward
+from tutelage.orchestration.evaluation.rewards import ExecutionResult, compute_reward
+from tutelage.orchestration.plan.dag import Node, Plan, is_valid_dag
 
 if TYPE_CHECKING:
-    from tutelage.orchestration.execution_log import ExecutionLogger
-    from tutelage.orchestration.executor import Executor, ExecutorSettings
-    from tutelage.orchestration.outcomes import read_outcomes
-    from tutelage.orchestration.phase2 import train_phase2
+    from tutelage.orchestration.data.outcomes import read_outcomes
+    from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
+    from tutelage.orchestration.execution.log import ExecutionLogger
+    from tutelage.orchestration.execution.system import OrchestrationSystem
+    from tutelage.orchestration.execution.worker_files import classic, read_workers
+    from tutelage.orchestration.execution.workers import Worker
     from tutelage.orchestration.planner.model import PlannerModel
     from tutelage.orchestration.planner.targets import WorkflowDataset
-    from tutelage.orchestration.router import LearnedRouter, load_router
-    from tutelage.orchestration.selector.policy import ModelSelector, compute_gae
-    from tutelage.orchestration.system import OrchestrationSystem
-    from tutelage.orchestration.worker_files import classic, read_workers
-    from tutelage.orchestration.workers import Worker
+    from tutelage.orchestration.routing.phase2 import train_phase2
+    from tutelage.orchestration.routing.policy import ModelSelector, compute_gae
+    from tutelage.orchestration.routing.router import LearnedRouter, load_router
 
 _LAZY = {
-    "ExecutionLogger": "execution_log",
-    "Executor": "executor",
-    "ExecutorSettings": "executor",
-    "LearnedRouter": "router",
-    "ModelSelector": "selector.policy",
-    "OrchestrationSystem": "system",
+    "ExecutionLogger": "execution.log",
+    "Executor": "execution.executor",
+    "ExecutorSettings": "execution.executor",
+    "LearnedRouter": "routing.router",
+    "ModelSelector": "routing.policy",
+    "OrchestrationSystem": "execution.system",
     "PlannerModel": "planner.model",
-    "Worker": "workers",
+    "Worker": "execution.workers",
     "WorkflowDataset": "planner.targets",
-    "classic": "worker_files",
-    "compute_gae": "selector.policy",
-    "load_router": "router",
-    "read_outcomes": "outcomes",
-    "read_workers": "worker_files",
-    "train_phase2": "phase2",
+    "classic": "execution.worker_files",
+    "compute_gae": "routing.policy",
+    "load_router": "routing.router",
+    "read_outcomes": "data.outcomes",
+    "read_workers": "execution.worker_files",
+    "train_phase2": "routing.phase2",
 }
 """Public names by the module that has them."""
 

@@ -3,7 +3,7 @@
 The value of a token is that of the state in which it was sampled: a line on the hidden state that
 predicts it. The trunk is a copy of the policy's or a model of its own; it shares no tensor with the
 policy. The line begins at zero, so a fresh critic says 0 everywhere, needs no random draw, and
-learns from its first step. `train/critic.py` trains it; the loss is `algorithms/rl/value.py`.
+learns from its first step. `weights/critic.py` trains it; the loss is `algorithms/rl/value.py`.
 """
 
 from __future__ import annotations

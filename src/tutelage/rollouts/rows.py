@@ -3,7 +3,7 @@
 A call continues a row when its prompt begins with that row's ids, token for token; then the new
 prompt tokens join with mask 0 and the sampled ones with mask 1. Otherwise a new row starts. Nothing
 is decoded and encoded again. A token that a grammar forced has mask 0; where it only narrowed the
-choice, the row says what the trainer needs to narrow it too. `train/batch.py` turns rows into a
+choice, the row says what the trainer needs to narrow it too. `weights/batch.py` turns rows into a
 batch.
 """
 

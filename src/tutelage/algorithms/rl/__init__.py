@@ -6,7 +6,7 @@ The order of use: `estimate_advantages` turns rewards into one advantage per sam
 no loss, no advantage and no discount step; statistics are those of rollouts, however many rows a
 rollout became; and with the optimizer batch's `denominator` the losses of its micro-batches add up
 to the loss of the whole. Read `index.py` next (rows and rollouts), then `advantages/` and
-`losses/`; `train/` holds the loop that calls them.
+`losses/`; `weights/` holds the loop that calls them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A rollout becomes several rows when its history changed between calls (`rollouts/rows.py` makes
 them). Estimators and losses are defined on rollouts, so sums and means go through `RolloutIndex`
 and come out the same however the rollout was cut. `aggregate.py` and `losses/` use it directly;
-`advantages/packed.py` builds on it.
+`rl/advantages/packed.py` builds on it.
 
 Legend: B rows, T tokens of a row, N rollouts.
 """

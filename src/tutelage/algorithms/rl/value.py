@@ -2,7 +2,7 @@
 
 `0.5 * agg(max((v - G)^2, (clip(v, v_old - c, v_old + c) - G)^2))`, c = 0.5, with the aggregation
 `token-mean`: the denominator is the number of trained tokens of the optimizer batch. Returns come
-from `advantages/gae.py`. Source: PPO (arXiv 1707.06347) as in its reference code.
+from `rl/advantages/gae.py`. Source: PPO (arXiv 1707.06347) as in its reference code.
 
 Legend: B rows, T tokens.
 """

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tutelage.errors import ConfigError, DataError
-from tutelage.orchestration.catalog import Catalog
-from tutelage.orchestration.formats import Workflow
-from tutelage.orchestration.plan import Node, Plan
+from tutelage.orchestration.data.formats import Workflow
+from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.planner import loss as losses
 from tutelage.orchestration.planner.decode import SearchSettings, choose, search
 from tutelage.orchestration.planner.network import (

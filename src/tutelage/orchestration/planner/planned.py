@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tutelage.orchestration.plan import Plan
+from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.planner.decode import Beams
 from tutelage.orchestration.planner.network import Encoded, Tools
 from tutelage.orchestration.planner.text import Features

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from tutelage.errors import DataError
-from tutelage.orchestration.catalog import Catalog
-from tutelage.orchestration.formats import Workflow, catalog_of, sorted_workflow
+from tutelage.orchestration.data.formats import Workflow, catalog_of, sorted_workflow
+from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.planner.loss import IGNORED
 from tutelage.orchestration.planner.vocabulary import Vocabulary, worker_names
 

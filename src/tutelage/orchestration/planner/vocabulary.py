@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from tutelage.errors import DataError
-from tutelage.orchestration.catalog import Catalog, CatalogTool
-from tutelage.orchestration.formats import Workflow
+from tutelage.orchestration.data.formats import Workflow
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 
 
 @dataclass(frozen=True, slots=True)

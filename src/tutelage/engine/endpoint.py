@@ -1,0 +1,112 @@
+"""Where LLMs are served, as the environment says it, and what is counted of their calls.
+
+Three roles: `task` plays, `gradient` criticises, `edit` rewrites. Each has a base URL, a key and a
+model; what a role does not name is the shared one. `remote.py` sends the requests. Keys stay
+in memory: nothing here is written down but URLs and model names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from tutelage.errors import ConfigError
+
+ROLES = ("task", "gradient", "edit")
+OPENAI = "https://api.openai.com/v1"
+DEFAULT_MODEL = "gpt-4o-mini"
+ENV_FILE = ".env"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One role's model, and where it is served."""
+
+    role: str
+    base_url: str
+    model: str
+    api_key: str | None = field(default=None, repr=False)
+
+    def shown(self) -> dict[str, str]:
+        """What may be written down: no key, and no secret inside the URL."""
+        parts = urlsplit(self.base_url)
+        place = parts.netloc.rpartition("@")[2]
+        url = urlunsplit(parts._replace(netloc=place, query="", fragment=""))
+        return {"base_url": url, "model": self.model}
+
+
+Endpoints = Mapping[str, Endpoint]
+
+
+def environment(path: Path | None = None) -> dict[str, str]:
+    """The process's variables over those of the `.env` file in the working directory."""
+    from dotenv import dotenv_values
+
+    file = path or Path(ENV_FILE)
+    found = dotenv_values(file) if file.is_file() else {}
+    return {**{k: v for k, v in found.items() if v is not None}, **os.environ}
+
+
+def read_endpoints(env: Mapping[str, str]) -> dict[str, Endpoint]:
+    """The endpoint of every role; none where neither a URL nor a key is named.
+
+    `OPENAI_BASE_URL`, `OPENAI_API_KEY` and `OPENAI_MODEL` are shared; `TUTELAGE_TASK_MODEL`,
+    `TUTELAGE_TASK_BASE_URL`, `TUTELAGE_TASK_API_KEY` are the task role's own, and so for GRADIENT
+    and EDIT. Raises `ConfigError` for what is no http URL.
+    """
+    found: dict[str, Endpoint] = {}
+    for role in ROLES:
+        own = f"TUTELAGE_{role.upper()}"
+        url = _said(env, f"{own}_BASE_URL") or _said(env, "OPENAI_BASE_URL")
+        key = _said(env, f"{own}_API_KEY") or _said(env, "OPENAI_API_KEY")
+        if url is None and key is None:
+            continue
+        model = _said(env, f"{own}_MODEL") or _said(env, "OPENAI_MODEL") or DEFAULT_MODEL
+        found[role] = Endpoint(role, _checked(url or OPENAI), model, key)
+    return found
+
+
+def token_bound(text: str) -> int:
+    """At least as many tokens as `text` has: no tokenizer makes more than one of a byte."""
+    return len(text.encode())
+
+
+@dataclass(slots=True)
+class Counted:
+    """What an endpoint's calls came to; `unknown` had no usage and were charged at their bound."""
+
+    calls: int = 0
+    prompt: int = 0
+    completion: int = 0
+    unknown: int = 0
+
+    def add(self, usage: tuple[int, int] | None, bound: tuple[int, int]) -> tuple[int, int]:
+        """Count a call; returns the tokens it is charged."""
+        self.calls += 1
+        self.unknown += usage is None
+        prompt, completion = bound if usage is None else usage
+        self.prompt += prompt
+        self.completion += completion
+        return prompt, completion
+
+
+def _said(env: Mapping[str, str], name: str) -> str | None:
+    return env.get(name, "").strip() or None
+
+
+def _checked(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigError(
+            f"{url!r} is no base URL of an OpenAI-compatible server: write it up to and with its "
+            "/v1, as http://localhost:11434/v1"
+        )
+    if "@" in parts.netloc or parts.query:
+        raise ConfigError(
+            f"the base URL at {parts.hostname!r} holds a secret or a query, which would stand in "
+            "error messages and records; give the key as OPENAI_API_KEY"
+        )
+    return url.rstrip("/")

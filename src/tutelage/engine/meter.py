@@ -1,0 +1,115 @@
+"""A rollout's remote models, bounded and counted: what makes the worst case of a rollout true.
+
+A ceiling on tokens or dollars is as hard as the worst case of one rollout, so that is enforced
+here: at most so many calls, requests of at most so many tokens, replies of at most so many. What
+goes past is refused as an overflow of the context, which is the agent's own failure.
+`prompts/play.py` makes one meter for each rollout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from tutelage.engine.endpoint import Counted, token_bound
+from tutelage.engine.prices import Price
+from tutelage.engine.usage import Usage
+from tutelage.errors import ContextOverflowError
+from tutelage.seeds import SeedTree
+from tutelage.types import Call, ChatClient, Constraint, Message, Sampling, ToolSpec
+
+CHARACTERS_A_TOKEN = 3
+"""A request is refused before it is sent when it has more than this many bytes for each token that
+is allowed: English has about four. The server's own count is what is charged."""
+
+
+class UsageClient(ChatClient, Protocol):
+    """A chat client that knows what a server counted."""
+
+    def usage(self, call: Call) -> tuple[int, int] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """The most that one rollout may do with remote models."""
+
+    calls: int
+    prompt_tokens: int
+    reply_tokens: int
+
+    def worst(self, price: Price | None) -> Usage:
+        """What that comes to."""
+        tokens = self.calls * (self.prompt_tokens + self.reply_tokens)
+        each = 0.0 if price is None else price.of(self.prompt_tokens, self.reply_tokens)
+        return Usage(self.calls, tokens, self.calls * each)
+
+
+@dataclass(slots=True)
+class Meter:
+    """What one rollout used, over all its attempts and models."""
+
+    caps: Caps
+    calls: int = 0
+    counted: Counted = field(default_factory=Counted)
+    dollars: float = 0.0
+
+    def usage(self) -> Usage:
+        """As the search counts it."""
+        return Usage(self.calls, self.counted.prompt + self.counted.completion, self.dollars)
+
+
+class MeteredClient:
+    """One model of one attempt behind a meter."""
+
+    def __init__(
+        self, client: UsageClient, meter: Meter, price: Price | None, seeds: SeedTree | None = None
+    ) -> None:
+        """With `seeds` each request carries one of its own, for models that are sampled."""
+        self._client, self._meter, self._price = client, meter, price
+        self._seeds = seeds
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        sampling: Sampling,
+        agent: str = "main",
+        constraint: Constraint | None = None,
+        seed: int | None = None,
+    ) -> Call:
+        """Send one request; see `ChatClient`. Raises `ContextOverflowError` past the caps."""
+        meter, caps = self._meter, self._meter.caps
+        if meter.calls >= caps.calls:
+            raise ContextOverflowError(
+                f"this rollout has made {meter.calls} model calls, and max_turns={caps.calls}"
+            )
+        size = _size(messages, tools)
+        if size > caps.prompt_tokens * CHARACTERS_A_TOKEN:
+            raise ContextOverflowError(
+                f"this request has {size} bytes, more than max_prompt_tokens="
+                f"{caps.prompt_tokens} allows"
+            )
+        if seed is None and self._seeds is not None:
+            seed = self._seeds.child("call", meter.calls).value(31)
+        meter.calls += 1
+        bounded = replace(sampling, max_tokens=min(sampling.max_tokens, caps.reply_tokens))
+        call = await self._client.chat(
+            messages,
+            tools=tools,
+            sampling=bounded,
+            agent=agent,
+            constraint=constraint,
+            seed=seed,
+        )
+        bound = (min(size, caps.prompt_tokens), caps.reply_tokens)
+        spent = meter.counted.add(self._client.usage(call), bound)
+        if self._price is not None:
+            meter.dollars += self._price.of(*spent)
+        return call
+
+
+def _size(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
+    said = sum(token_bound(str(m.to_dict())) for m in messages)
+    return said + sum(token_bound(str(t.to_dict())) for t in tools)

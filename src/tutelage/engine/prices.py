@@ -1,0 +1,93 @@
+"""What tokens cost: a table by model that the user can edit.
+
+The built-in table is `prices.toml` beside this module; a file `prices.toml` in the working
+directory, or the one that `TUTELAGE_PRICES` names, adds to it and wins. A model that stands in none
+has no known price: its tokens are counted, its dollars are not, and a budget in dollars is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, cast
+
+from tutelage.errors import ConfigError
+
+FILE = "prices.toml"
+VARIABLE = "TUTELAGE_PRICES"
+_MILLION = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars for a million tokens, in and out."""
+
+    input: float
+    output: float
+
+    def of(self, prompt: int, completion: int) -> float:
+        """Dollars for so many tokens."""
+        return (prompt * self.input + completion * self.output) / _MILLION
+
+
+FREE = Price(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Prices by model name; `source` says whose lines won."""
+
+    models: Mapping[str, Price]
+    source: str
+
+    def of(self, model: str) -> Price | None:
+        """The price of a model, None when nobody knows it.
+
+        A dated name such as `gpt-4o-mini-2024-07-18` has the price of the name that it begins with.
+        """
+        if model in self.models:
+            return self.models[model]
+        begins = [name for name in self.models if model.startswith(f"{name}-20")]
+        return self.models[max(begins, key=len)] if begins else None
+
+
+def load_prices(path: str | Path | None = None, env: Mapping[str, str] = os.environ) -> Prices:
+    """The built-in prices and the user's. Raises `ConfigError` for a file that cannot be read."""
+    here = files("tutelage.engine")
+    known = _read((here / FILE).read_text(encoding="utf-8"), "the built-in price table")
+    named = path or env.get(VARIABLE)
+    own = Path(named) if named else Path(FILE)
+    if not own.is_file():
+        if named:
+            raise ConfigError(f"there is no price table {str(own)!r}; write one, or leave it out")
+        return Prices(known, "built-in")
+    text = own.read_text(encoding="utf-8")
+    return Prices(known | _read(text, f"the price table {str(own)!r}"), str(own))
+
+
+def _read(text: str, where: str) -> dict[str, Price]:
+    try:
+        table: Any = tomllib.loads(text).get("models", {})
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where} is no TOML: {error}") from error
+    made: dict[str, Price] = {}
+    for name, line in cast("dict[str, Any]", table).items():
+        numbers = [_amount(line, key) for key in ("input", "output")]
+        if None in numbers:
+            raise ConfigError(
+                f"{where}: {name!r} is {line!r}; write "
+                f'"{name}" = {{ input = 0.15, output = 0.60 }}, in dollars a million tokens'
+            )
+        made[name] = Price(*cast("list[float]", numbers))
+    return made
+
+
+def _amount(line: Any, key: str) -> float | None:
+    value = cast("dict[str, Any]", line).get(key) if isinstance(line, dict) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+        return None
+    return float(value)

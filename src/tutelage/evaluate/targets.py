@@ -1,0 +1,202 @@
+"""What a user names to evaluate or ask: a run by its name, or a model by its folder or hub name.
+
+A run brings its final policy, tools, reward and limits; a bare model brings only itself, so tools
+and reward must be named. `run.py` does the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tutelage.config import Resolved, RunConfig
+from tutelage.engine.backends import make_backend
+from tutelage.engine.driver import EngineDriver
+from tutelage.engine.native import NativeEngine
+from tutelage.errors import ConfigError, DataError, MissingExtraError, RunError
+from tutelage.evaluate.run import Subject, ask_question, evaluate_tasks
+from tutelage.gateway.serving import ServedPolicy
+from tutelage.policy.model import load
+from tutelage.rewards import RewardFunction, resolve_reward
+from tutelage.rewards.function import fields_read
+from tutelage.runs.folder import RunFolder, find
+from tutelage.runs.inputs import load_tools, training_tasks
+from tutelage.runs.progress import Progress
+from tutelage.runs.trust import check_trusted
+from tutelage.seeds import SeedTree
+from tutelage.statistics.outcome import Evaluation, Success
+from tutelage.tasks.arithmetic import EMBEDDED_REWARD
+from tutelage.tasks.dataset import Dataset
+from tutelage.tasks.demonstrations import load_demonstrations, overlap_of
+from tutelage.tasks.overlap import content, count_overlap, distinct
+from tutelage.tools.registry import resolve_tools
+from tutelage.types import Rollout, Task
+
+SERVED_LENGTH = 4096
+
+
+def evaluate(
+    target: str,
+    *,
+    tests: Sequence[Path],
+    tools: Sequence[str] | None,
+    reward: str | None,
+    success: str | None = None,
+    samples: int,
+    temperature: float,
+    limit: int | None,
+    seed: int,
+    progress: Progress,
+    trust: bool = False,
+) -> Evaluation:
+    """Play the tasks of `tests` with a run's or a model's policy.
+
+    `success` is what `reward.success` is; without it the run's holds, with the run's own reward.
+
+    Raises `ConfigError` where code that a run of somebody else names would be run, unless `trust`.
+    """
+    rows: list[Task] = [task for path in tests for task in Dataset.load(path)]
+    tasks = Dataset(rows[:limit] if limit else rows)
+    run = _run_of(target)
+    name = reward or (run[1].agent.reward_name or EMBEDDED_REWARD if run else None)
+    if name is None:
+        raise ConfigError(
+            f"{target!r} is a model, not a run, so it has no reward of its own: name one with "
+            "--reward NAME or --reward FILE.py:function"
+        )
+    if run is not None and reward is None:
+        check_trusted(run[0], [name], trust=trust)
+    grader, rule = resolve_reward(name), _rule(success)
+    if rule is None and run is not None and reward in (None, run[1].agent.reward_name):
+        rule = Success.of(run[1].reward.success)
+    subject = _subject(target, run, tools, trust)
+    total, done = len(tasks) * samples, 0
+
+    def count(_: Rollout) -> None:
+        nonlocal done
+        done += 1
+        progress.evaluation("eval", done, total)
+
+    found = evaluate_tasks(
+        subject,
+        tasks,
+        grader,
+        samples=samples,
+        temperature=temperature,
+        seed=seed,
+        success=rule,
+        on_done=count,
+    )
+    seen = None if run is None else trained_on(*run, tasks, grader)
+    if run is not None and seen is None:
+        progress.note("whether it was trained on these tasks is not known: its files are gone")
+    return replace(found, in_training=seen, repeated=len(tasks) - len(distinct(tasks, content)))
+
+
+def trained_on(
+    folder: RunFolder, config: RunConfig, tasks: Sequence[Task], grader: RewardFunction
+) -> int | None:
+    """How many of the tasks stand in what a run was trained on; None where its files are gone."""
+    try:
+        if config.recipe == "sft":
+            return overlap_of(load_demonstrations(config.data.train_files), (), tasks).test_in_train
+        recorded = folder.tasks("train")
+        own = recorded.is_file()
+        known = Dataset[Any].recorded(recorded) if own else training_tasks(config)
+    except (DataError, MissingExtraError):
+        return None
+    fields = None if own else fields_read(grader)
+    return count_overlap(known, (), tasks, lambda task: content(task, fields)).test_in_train
+
+
+def _rule(text: str | None) -> Success | None:
+    try:
+        return Success.of(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--success {text!r} says no success: {error}; write a part of the reward (right), a "
+            "bound ('>=0.5') or both ('right>=0.5')"
+        ) from error
+
+
+def ask(
+    target: str,
+    question: str,
+    *,
+    tools: Sequence[str] | None,
+    temperature: float,
+    seed: int,
+    trust: bool = False,
+) -> Rollout:
+    """Play one question with a run's or a model's policy; `trust` as for `evaluate`."""
+    subject = _subject(target, _run_of(target), tools, trust)
+    return ask_question(subject, question, temperature=temperature, seed=seed)
+
+
+def served(target: str, *, slots: int, max_length: int | None, seed: int) -> ServedPolicy:
+    """A run's or a model's policy as a chat client; use it on one event loop.
+
+    `max_length` is the context in tokens; without it a run's own, or at most 4096 of a model's.
+    """
+    run = _run_of(target)
+    subject = _subject(target, run, ())
+    policy = subject.policy
+    if max_length is not None and max_length > policy.max_positions:
+        raise ConfigError(
+            f"--max-length {max_length} is more than the {policy.max_positions} positions of "
+            f"{target!r}; give it at most those"
+        )
+    wanted = max_length or (subject.max_length if run else SERVED_LENGTH)
+    engine = NativeEngine(
+        lambda slots, width: make_backend(policy, slots, width, torch.float32),
+        slots=slots,
+        max_length=min(wanted, policy.max_positions),
+        eos_ids=sorted(policy.codec.eos_ids),
+        decode=policy.codec.decode,
+    )
+    driver = EngineDriver(engine, schedule="free")
+    return ServedPolicy(driver, policy.codec, SeedTree(seed).child("serve"))
+
+
+def _run_of(target: str) -> tuple[RunFolder, RunConfig] | None:
+    """The run that `target` names, None when it is a model folder or hub name."""
+    path = Path(target)
+    if (path / "tokenizer_config.json").is_file() or (not path.exists() and target.count("/") == 1):
+        return None
+    folder = find(target)
+    return folder, Resolved.from_json(folder.config.read_text()).config
+
+
+def _subject(
+    target: str,
+    run: tuple[RunFolder, RunConfig] | None,
+    tools: Sequence[str] | None,
+    trust: bool = False,
+) -> Subject:
+    chosen = resolve_tools(tools) if tools is not None else None
+    if run is None:
+        return Subject(load(target), chosen or {})
+    folder, config = run
+    if not folder.policy.is_dir():
+        raise RunError(
+            f"the run {folder.name!r} has no final policy yet; finish it first: "
+            f"tutelage resume {folder.path}"
+        )
+    if chosen is None:
+        check_trusted(folder, config.agent.tools or (), trust=trust)
+    return Subject(
+        policy=load(str(folder.policy)),
+        tools=load_tools(config) if chosen is None else chosen,
+        max_turns=config.agent.max_turns if config.agent.use_agent else 1,
+        max_tokens_per_turn=config.agent.max_tokens_per_turn,
+        token_budget=config.response_tokens,
+        max_length=config.rollout.max_len,
+        failure_reward=config.agent.failure_reward,
+        reward_timeout=config.agent.reward_timeout,
+        agent_type=config.agent.agent_type,
+        system_prompt=config.agent.system_prompt,
+    )

@@ -1,0 +1,1 @@
+"""Data: workflows and outcomes, read from files, collected, prepared or synthetic."""

@@ -1,0 +1,347 @@
+"""Collecting: many instructions are executed and logged, so that training data can be made of them.
+
+Labels must come from what worked. So an instruction may bring several candidate plans, which are
+tried until one succeeds; where the world knows what was asked for (`goal`), a plan that does
+something else has failed, however well its workers did; and on every node that succeeded, workers
+that are cheaper than the one that did it are tried too, so that `prepare.py` may choose one of
+them. Lines are written in the order of the instructions, whatever ends first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+from tutelage.errors import ConfigError, EngineError
+from tutelage.orchestration.data.formats import Workflow
+from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED
+from tutelage.orchestration.execution.executor import Executor, Hint
+from tutelage.orchestration.execution.log import ExecutionLogger
+from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.system import OrchestrationSystem
+from tutelage.orchestration.execution.workers import WorkError, legal
+from tutelage.orchestration.plan.dag import Plan, levels
+from tutelage.statistics.outcome import Judgement, Kind, add_up
+
+_UNSERVED = ("network", "unauthorized", "unavailable", "timeout")
+"""Errors that tell of the server and not of the worker's answer."""
+_LOST = ("network", "unauthorized", "unavailable", "rate_limited")
+"""Errors after which nobody knows what the worker's answer would have been."""
+WRONG_PLAN = "wrong_plan"
+"""Why an execution failed all of whose nodes succeeded: it was not what was asked for."""
+CHUNK = 64
+"""Executions under way at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One instruction to execute."""
+
+    plans: tuple[Plan, ...]
+    """Candidates, the best first; later ones are tried when earlier ones fail."""
+    goal: Callable[[Plan], bool] | None = None
+    """Whether a plan does what the instruction asks; None where nobody knows."""
+    hints: Mapping[int, Hint] = field(default_factory=dict[int, Hint])
+
+    @property
+    def instruction(self) -> str:
+        """What is asked for."""
+        return self.plans[0].instruction
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What one instruction came to: all its executions, and cheaper workers on the last one."""
+
+    executions: tuple[Execution, ...]
+    alternatives: tuple[Mapping[str, Any], ...] = ()
+    refused: ConfigError | None = None
+    """Why a plan could not be begun: no legal worker, or too small a budget."""
+
+    @property
+    def success(self) -> bool:
+        """Whether one of the plans did it."""
+        return bool(self.executions) and self.executions[-1].success
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """Totals of a collection. Costs in USD, latency in seconds; means are over executions."""
+
+    instructions: int
+    executions: int
+    succeeded: int
+    """Instructions with an execution that succeeded."""
+    cost: float
+    alternatives_cost: float
+    alternatives_passed: int
+    mean_latency: float
+    judged: int
+    """Instructions of which it is known whether they were done."""
+    lost: Mapping[str, int]
+    """The others, by what their workers' servers answered."""
+    failed: Mapping[str, int]
+    """Those that failed by other causes than their answers."""
+    reason: str
+    """What the first that was lost was told."""
+    success_rate: float | None
+    """Share of the judged instructions that were done; None where too many were lost."""
+    interval: tuple[float, float] | None
+    """95 % interval of that share."""
+    refused: int = 0
+    """Instructions of which a plan could not be begun."""
+
+
+def same_plan(gold: Plan) -> Callable[[Plan], bool]:
+    """A goal: the same tools with the same edges between them, in whatever order they stand.
+
+    Nodes are told apart by tool and by what lies before them, as their names in the plan are not.
+    """
+    wanted = _shape(gold)
+    return lambda plan: _shape(plan) == wanted
+
+
+def assignments_of(
+    workflows: Iterable[Workflow],
+    plans: Callable[[Workflow], Sequence[Plan]] | None = None,
+) -> Iterator[Assignment]:
+    """Assignments from workflows whose plan is known to be right.
+
+    `plans` gives the candidates (a planner's beam); without it the workflow's own plan is executed.
+    """
+    for workflow in workflows:
+        found = tuple(plans(workflow)) if plans is not None else (workflow.plan,)
+        if not found:
+            raise ConfigError(f"no plan was made for {workflow.instruction!r:.80}")
+        yield Assignment(found, same_plan(workflow.plan))
+
+
+async def collect(
+    system: OrchestrationSystem,
+    assignments: Iterable[Assignment],
+    logger: ExecutionLogger | None = None,
+    *,
+    alternatives: int = 2,
+    budget: float | None = None,
+    on_done: Callable[[Collected], None] | None = None,
+) -> Collection:
+    """Execute all assignments, log each execution, and add up.
+
+    `alternatives` is how many cheaper workers are tried on each node that succeeded; `budget` is in
+    USD for one execution. Raises `ConfigError` for no assignments, a negative count, and when not
+    one plan could be begun, `EngineError` where no worker is there: that is no failure to learn of.
+    """
+    if alternatives < 0:
+        raise ConfigError(f"alternatives is {alternatives!r}; give a whole number of at least 0")
+    totals = _Totals()
+    waiting = enumerate(assignments)
+    while chunk := list(islice(waiting, CHUNK)):
+        done = await asyncio.gather(
+            *(_one(system, number, given, alternatives, budget) for number, given in chunk)
+        )
+        _check_served(done)
+        for collected in done:
+            _log(logger, collected)
+            totals.add(collected)
+            if on_done is not None:
+                on_done(collected)
+    if not totals.instructions:
+        raise ConfigError("there is nothing to collect; give at least one instruction")
+    if not totals.executions and totals.error is not None:
+        raise totals.error
+    return totals.collection()
+
+
+def _check_served(done: Sequence[Collected]) -> None:
+    """Raise where every request of these executions found nobody who serves it."""
+    executions = [execution for collected in done for execution in collected.executions]
+    answers = [s.answer for e in executions for s in e.steps if s.answer is not None]
+    errors = [answer.error for answer in answers if answer.error is not None]
+    if errors and len(errors) == len(answers) and all(e.kind in _UNSERVED for e in errors):
+        raise EngineError(
+            f"none of {len(answers)} requests was answered by a worker, the first: "
+            f"{errors[0].message}. Mend that; executions without a worker are not logged"
+        )
+
+
+def unserved(execution: Execution) -> WorkError | None:
+    """The error of a subtask that failed because no server gave an answer; None where none did."""
+    failed = [n.node for n in execution.nodes if n.status == "failed" and n.reason != "budget"]
+    for node in failed:
+        answers = [s.answer for s in execution.steps if s.node == node and s.answer is not None]
+        errors = [answer.error for answer in answers if answer.error is not None]
+        if errors and len(errors) == len(answers) and all(e.kind in _LOST for e in errors):
+            return errors[-1]
+    return None
+
+
+def _judgement(place: int, collected: Collected) -> Judgement:
+    """What became of an instruction. Each is a task of its own."""
+    failed = [execution for execution in collected.executions if not execution.success]
+    gone = next((e for execution in failed if (e := unserved(execution)) is not None), None)
+    if collected.success:
+        return Judgement(str(place), 1.0, True)
+    if gone is not None:
+        return Judgement(str(place), None, False, gone.kind, gone.message)
+    if not failed:
+        return Judgement(str(place), 0.0, False, "refused")
+    return Judgement(str(place), 0.0, False, _cause(failed[-1]))
+
+
+def _cause(execution: Execution) -> str | None:
+    """Why an execution failed, where it was not its answers."""
+    if execution.reason in (DEADLINE, "budget", WRONG_PLAN):
+        return execution.reason
+    failed = {node.node for node in execution.nodes if node.status == "failed"}
+    last = {step.node: step.answer for step in execution.steps if step.answer is not None}
+    errors = [last[node].error for node in sorted(failed & set(last))]
+    late = any(error is not None and error.kind == "timeout" for error in errors)
+    return "timeout" if late or any(n.reason == "timeout" for n in execution.nodes) else None
+
+
+async def _one(
+    system: OrchestrationSystem,
+    number: int,
+    given: Assignment,
+    alternatives: int,
+    budget: float | None,
+) -> Collected:
+    executions: list[Execution] = []
+    refused: ConfigError | None = None
+    for candidate, plan in enumerate(given.plans):
+        name = f"collect/{number}/{candidate}"
+        try:
+            found = await system.aexecute(
+                plan.instruction, plan=plan, budget=budget, name=name, hints=given.hints
+            )
+        except ConfigError as error:
+            refused = error
+            continue
+        if found.success and given.goal is not None and not given.goal(plan):
+            found = replace(found, success=False, reason=WRONG_PLAN)
+        elif not found.success and unserved(found) is not None:
+            found = replace(found, reason=UNSERVED)
+        executions.append(found)
+        if found.success:
+            tried = await cheaper(system.executor, found, alternatives, given.hints)
+            return Collected(tuple(executions), tuple(tried), refused)
+    return Collected(tuple(executions), refused=refused)
+
+
+async def cheaper(
+    executor: Executor, execution: Execution, count: int, hints: Mapping[int, Hint]
+) -> list[dict[str, Any]]:
+    """Ask up to `count` cheaper workers at each node that succeeded, the cheapest first.
+
+    They get the inputs that the node had. Workers that were asked there already are left out:
+    the log has them.
+    """
+    outputs = {n.node: n.output for n in execution.nodes if n.output is not None}
+    found: list[dict[str, Any]] = []
+    pool = executor.pool
+    for node in execution.nodes if count else ():
+        asked = [step for step in execution.steps if step.node == node.node]
+        work = executor.work(
+            execution.plan,
+            node.node,
+            outputs,
+            hint=hints.get(node.node),
+            seeds=execution.seeds.child("node", node.node),
+            attempt=sum(len(step.requests) for step in asked),
+        )
+        can = legal(pool.workers, work)
+        names = {step.worker for step in asked}
+        costs = [pool.estimate(worker, work).cost for worker in pool.workers]
+        kept = next((i for i, w in enumerate(pool.workers) if w.name == node.worker), None)
+        if kept is None or node.status != "succeeded":
+            continue
+        others = sorted(
+            (cost, i)
+            for i, cost in enumerate(costs)
+            if can[i] and cost < costs[kept] and pool.workers[i].name not in names
+        )
+        for _, i in others[:count]:
+            answer = await pool.execute(pool.workers[i], work)
+            verdict = await executor.verifiers.check(work, answer)
+            found.append(
+                {
+                    "node": node.node,
+                    "worker": pool.workers[i].name,
+                    "passed": verdict.passed,
+                    "verdict": verdict.reason,
+                    "cost": answer.cost + verdict.cost,
+                    "latency": answer.seconds,
+                }
+            )
+    return found
+
+
+def _log(logger: ExecutionLogger | None, collected: Collected) -> None:
+    if logger is None:
+        return
+    for place, execution in enumerate(collected.executions):
+        last = place == len(collected.executions) - 1
+        logger.log_execution(
+            instruction=execution.plan.instruction,
+            planner_outputs=execution.plan,
+            execution_result=execution,
+            alternatives=collected.alternatives if last else (),
+        )
+
+
+class _Totals:
+    def __init__(self) -> None:
+        self.instructions = self.executions = self.succeeded = self.passed = self.refused = 0
+        self.error: ConfigError | None = None
+        self.costs: list[float] = []
+        self.extra: list[float] = []
+        self.latency = 0.0
+        self.judgements: list[Judgement] = []
+
+    def add(self, collected: Collected) -> None:
+        self.judgements.append(_judgement(self.instructions, collected))
+        self.instructions += 1
+        self.executions += len(collected.executions)
+        self.succeeded += collected.success
+        self.refused += collected.refused is not None
+        self.error = self.error or collected.refused
+        self.costs += [execution.total_cost for execution in collected.executions]
+        self.latency += sum(e.total_latency_ms / 1000.0 for e in collected.executions)
+        self.extra += [found["cost"] for found in collected.alternatives]
+        self.passed += sum(bool(found["passed"]) for found in collected.alternatives)
+
+    def collection(self) -> Collection:
+        told = add_up(self.judgements, Kind())
+        return Collection(
+            instructions=self.instructions,
+            executions=self.executions,
+            succeeded=self.succeeded,
+            cost=math.fsum(self.costs),
+            alternatives_cost=math.fsum(self.extra),
+            alternatives_passed=self.passed,
+            mean_latency=self.latency / max(1, self.executions),
+            judged=told.judged,
+            lost=told.lost,
+            failed=told.failed,
+            reason=told.reason,
+            success_rate=told.success,
+            interval=told.interval,
+            refused=self.refused,
+        )
+
+
+def _shape(plan: Plan) -> tuple[str, ...]:
+    """A plan up to the numbering of its nodes: for each, a digest of its tool and its parents'."""
+    digests: dict[int, str] = {}
+    for level in levels(plan):
+        for node in level:
+            told = plan.nodes[node]
+            before = sorted(digests[parent] for parent in told.parents)
+            text = repr((told.tool, before)).encode("utf-8", "surrogatepass")
+            digests[node] = hashlib.blake2b(text, digest_size=16).hexdigest()
+    return tuple(sorted(digests.values()))

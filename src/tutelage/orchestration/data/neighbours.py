@@ -1,0 +1,116 @@
+"""The nearest known texts of a text: hashed word n-grams, weighted by rarity, compared by cosine.
+
+Words and pairs of words are hashed into 2^16 features; a feature weighs log(N / texts that have
+it) + 0.1, and texts are scaled to length 1. All known texts lie in one sparse matrix, so the
+neighbours of a batch are one product. `routing/predictor.py` says what neighbours are good for.
+
+Legend: N known texts, B asked texts, K neighbours, F features.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+FEATURES = 1 << 16
+UNSEEN = math.e**8
+"""A feature that no known text has weighs as if one text in so many had it."""
+MOST_WORDS = 400
+BATCH = 256
+
+_WORD = re.compile(r"[a-z]+|\d|[^\sa-z\d]")
+
+
+def hashed(text: str) -> NDArray[np.int64]:
+    """The features of a text: words, pairs of words, and the size class of its length."""
+    words = _WORD.findall(text.lower())[:MOST_WORDS]
+    pairs = [f"{a}_{b}" for a, b in pairwise(words)]
+    size = f"L{min(9, int(math.log2(len(words) + 1)))}"
+    # crc32 is the same in every process, unlike hash().
+    found = {zlib.crc32(gram.encode()) % FEATURES for gram in (*words, *pairs, size)}
+    return np.array(sorted(found), dtype=np.int64)
+
+
+class Neighbours:
+    """The known texts, made once; `nearest` finds among them."""
+
+    def __init__(self, features: Sequence[NDArray[np.int64]]) -> None:
+        self._features = list(features)
+        counts_F = np.zeros(FEATURES)
+        for row in self._features:
+            counts_F[row] += 1
+        count = max(1, len(self._features))
+        with np.errstate(divide="ignore"):
+            self._rarity_F = np.log(np.where(counts_F > 0, count / counts_F, UNSEEN)) + 0.1
+        # Only features that a known text has can add to a product.
+        self._column_F = np.full(FEATURES, -1, dtype=np.int64)
+        used = np.flatnonzero(counts_F)
+        self._column_F[used] = np.arange(len(used))
+        self._width = len(used)
+        values = [self._values(row) for row in self._features]
+        lengths = [len(row) for row in self._features]
+        self._matrix = torch.sparse_coo_tensor(
+            torch.from_numpy(
+                np.stack(
+                    [
+                        np.repeat(np.arange(len(lengths)), lengths),
+                        self._column_F[np.concatenate(self._features)],
+                    ]
+                )
+            ),
+            torch.from_numpy(np.concatenate(values).astype(np.float32)),
+            size=(len(self._features), self._width),
+            is_coalesced=True,
+            check_invariants=False,
+        )
+
+    @staticmethod
+    def of(texts: Sequence[str]) -> Neighbours:
+        """The neighbours that texts make."""
+        return Neighbours([hashed(text) for text in texts])
+
+    @property
+    def features(self) -> list[NDArray[np.int64]]:
+        """The hashed features of each known text: all that a checkpoint needs."""
+        return self._features
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def nearest(
+        self, asked: Sequence[NDArray[np.int64]], k: int, *, own: Sequence[int] | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Places and cosines of the k nearest known texts, both [B, K], the nearest first.
+
+        `own[b]` is the place of asked text b among the known ones; it is no neighbour of itself.
+        """
+        k = min(k, len(self) - (own is not None))
+        places = np.empty((len(asked), k), dtype=np.int64)
+        cosines = np.empty((len(asked), k))
+        for start in range(0, len(asked), BATCH):
+            batch = asked[start : start + BATCH]
+            dense_FB = torch.zeros(self._width, len(batch))
+            for b, row in enumerate(batch):
+                columns = self._column_F[row]
+                seen = columns >= 0
+                values = torch.from_numpy(self._values(row)[seen].astype(np.float32))
+                dense_FB[torch.from_numpy(columns[seen]), b] = values
+            similar_BN = (self._matrix @ dense_FB).T.contiguous()
+            if own is not None:
+                mine = torch.tensor(own[start : start + BATCH])
+                similar_BN[torch.arange(len(batch)), mine] = -1.0
+            top = similar_BN.topk(k, dim=1)
+            places[start : start + len(batch)] = top.indices.numpy()
+            cosines[start : start + len(batch)] = top.values.numpy()
+        return places, cosines
+
+    def _values(self, row: NDArray[np.int64]) -> NDArray[np.float64]:
+        weights = self._rarity_F[row]
+        return weights / np.sqrt(np.square(weights).sum())

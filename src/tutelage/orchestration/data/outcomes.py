@@ -1,0 +1,328 @@
+"""Tables of outcomes: which worker got which query right, at what cost and in what time.
+
+A table is read from the form that router data sets have (a row per query with `scores` by worker)
+beside a file of prices, or simulated (`synthetic_outcomes.py`). All that a policy or a predictor
+learns from comes out of such a table, so training needs no call to a model. What a file leaves out
+is filled by a stated model and said so in `stated`: cost from prices and tokens, seconds from the
+size of the model. `routing/predictor.py` learns from a table, `routing/workflows.py` makes
+workflows.
+
+Legend: Q queries, W workers.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tutelage.errors import DataError
+from tutelage.orchestration.execution.workers import Latency, Worker, check_workers, prompt_tokens
+from tutelage.seeds import SeedTree
+
+Floats = NDArray[np.float64]
+
+RIGHT = 0.5
+"""A score of at least this counts as right."""
+TOKENS_OUT = 250.0
+"""Tokens of an answer where a table does not say."""
+PLAIN_SIZE = 8.0
+"""Billions of parameters of a model of which neither its file nor its name says the size."""
+SPREAD = 0.25
+"""Standard deviation of the logarithm of stated seconds."""
+TYPE_KEYS = ("task", "task_type", "type")
+TEXT_KEYS = ("instruction", "question", "query", "prompt")
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeTable:
+    """What each worker came to on each query."""
+
+    ids: tuple[str, ...]
+    instructions: tuple[str, ...]
+    types: tuple[str, ...]
+    workers: tuple[Worker, ...]
+    scores_QW: Floats
+    """0 to 1; NaN where the worker was not asked."""
+    costs_QW: Floats
+    """USD."""
+    seconds_QW: Floats
+    tokens_in_Q: Floats
+    tokens_out_QW: Floats
+    """NaN where costs were given and tokens were not."""
+    draws_QW: Floats
+    """One uniform number for each outcome, from the seed: what a noisy verifier decides by."""
+    stated: tuple[str, ...] = ()
+    """Which of `cost` and `latency` come from the stated model instead of the file."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def right_QW(self) -> NDArray[np.bool_]:
+        """Whether the answer is right; False where the worker was not asked."""
+        return np.nan_to_num(self.scores_QW, nan=0.0) >= RIGHT
+
+    @property
+    def known_QW(self) -> NDArray[np.bool_]:
+        """Where the worker was asked."""
+        return ~np.isnan(self.scores_QW)
+
+    @property
+    def bounds_QW(self) -> Floats:
+        """USD that asking cannot exceed, known before: the prompt's price and the longest answer's.
+
+        Where costs are not those of tokens and prices, the worker's dearest row.
+        """
+        price_in_W = np.array([worker.price_in for worker in self.workers])
+        price_out_W = np.array([worker.price_out for worker in self.workers])
+        prompt_QW = self.tokens_in_Q[:, None] * price_in_W / 1e6
+        answer_QW = self.tokens_out_QW * price_out_W / 1e6
+        known_QW = ~np.isnan(self.costs_QW)
+        priced_W = (np.isclose(prompt_QW + answer_QW, self.costs_QW, rtol=1e-9, atol=0.0)
+                    | ~known_QW).all(axis=0)  # fmt: skip
+        longest_W = np.max(np.nan_to_num(answer_QW), axis=0)
+        dearest_W = np.max(np.nan_to_num(self.costs_QW), axis=0)
+        return np.where(priced_W, prompt_QW + longest_W, dearest_W)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The workers' names, in the order of the columns."""
+        return tuple(worker.name for worker in self.workers)
+
+    def take(self, rows: Sequence[int] | NDArray[np.int64]) -> OutcomeTable:
+        """The table of some rows, in that order."""
+        places = np.asarray(rows, dtype=np.int64)
+        return replace(
+            self,
+            ids=tuple(self.ids[i] for i in places),
+            instructions=tuple(self.instructions[i] for i in places),
+            types=tuple(self.types[i] for i in places),
+            scores_QW=self.scores_QW[places],
+            costs_QW=self.costs_QW[places],
+            seconds_QW=self.seconds_QW[places],
+            tokens_in_Q=self.tokens_in_Q[places],
+            tokens_out_QW=self.tokens_out_QW[places],
+            draws_QW=self.draws_QW[places],
+        )
+
+    def only(self, names: Sequence[str]) -> OutcomeTable:
+        """The table of some workers. Raises `DataError` for a name that it does not have."""
+        for name in names:
+            if name not in self.names:
+                raise DataError(f"the table has no worker {name!r}; it has {list(self.names)!r}")
+        columns = [self.names.index(name) for name in names]
+        return replace(
+            self,
+            workers=tuple(self.workers[j] for j in columns),
+            scores_QW=self.scores_QW[:, columns],
+            costs_QW=self.costs_QW[:, columns],
+            seconds_QW=self.seconds_QW[:, columns],
+            tokens_out_QW=self.tokens_out_QW[:, columns],
+            draws_QW=self.draws_QW[:, columns],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """Train, validation and test rows of one table; no row is in two."""
+
+    train: OutcomeTable
+    val: OutcomeTable
+    test: OutcomeTable
+
+
+def split(table: OutcomeTable, seeds: SeedTree, *, val: float = 0.15, test: float = 0.25) -> Splits:
+    """Cut a table by type, so that each part has each type's share.
+
+    Raises `DataError` when a part would be empty.
+    """
+    if not (0 < val < 1 and 0 < test < 1 and val + test < 1):
+        raise DataError(f"shares val={val!r} and test={test!r} must be above 0 and add to below 1")
+    parts: tuple[list[int], list[int], list[int]] = ([], [], [])
+    for kind in sorted(set(table.types)):
+        rows = [i for i, known in enumerate(table.types) if known == kind]
+        order = seeds.child("split", kind).numpy().permutation(len(rows))
+        first, second = round(test * len(rows)), round((test + val) * len(rows))
+        for place, cut in ((2, order[:first]), (1, order[first:second]), (0, order[second:])):
+            parts[place].extend(rows[i] for i in cut)
+    if not all(parts):
+        raise DataError(
+            f"a table of {len(table)} queries is too small to split into train, validation and "
+            f"test; give at least 20 queries of each type"
+        )
+    return Splits(*(table.take(sorted(part)) for part in parts))
+
+
+def read_outcomes(
+    path: str | Path, models: str | Path, seeds: SeedTree | None = None
+) -> OutcomeTable:
+    """Read a table of outcomes and the prices of its workers.
+
+    A row has a text (`instruction`), `scores` (by worker, 0 to 1) and perhaps `id`, `task`, `cost`
+    (USD by worker), `latency` (seconds by worker), `input_tokens`, `output_tokens` (by worker).
+    Models are an object by name with `input_price` and `output_price` (USD per million tokens) and
+    perhaps `size` (such as "7B"), `latency_seconds`, `seconds_per_token`, `capabilities`.
+    Raises `DataError` with file, row and field.
+    """
+    rows = _json(path)
+    if not isinstance(rows, list) or not rows:
+        raise DataError(f"{str(path)!r} needs a list of rows with 'scores'; it has none")
+    given = [_row(str(path), i, row) for i, row in enumerate(cast("list[Any]", rows))]
+    names = list(dict.fromkeys(name for row in given for name in row["scores"]))
+    workers = read_models(models, names)
+    return _table(given, workers, seeds or SeedTree(0))
+
+
+def read_models(path: str | Path, names: Sequence[str] | None = None) -> tuple[Worker, ...]:
+    """The workers of a file of prices; of those names only, in that order, where names are given.
+
+    Raises `DataError` for a worker without a price, with the nearest name that has one.
+    """
+    data = _json(path)
+    if not isinstance(data, dict):
+        raise DataError(f"{str(path)!r} needs an object: prices by the model's name")
+    models = cast("Mapping[str, Any]", data)
+    found: list[Worker] = []
+    for name in models if names is None else names:
+        if name not in models:
+            near = difflib.get_close_matches(name, models, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {sorted(models)!r}"
+            raise DataError(f"{str(path)!r} has no price of {name!r}; {hint}")
+        found.append(_worker(f"{str(path)!r}, model {name!r}", name, models[name]))
+    return check_workers(found)
+
+
+def stated_latency(name: str, size: object = None) -> Latency:
+    """Seconds of a model by its size in billions of parameters B, where nobody measured them.
+
+    0.2 s until it starts, and 0.004 + 0.0003 B seconds for each token that it writes: about what
+    a served model of that size shows, and larger for larger ones, which is what matters here.
+    """
+    billions = _billions(str(size)) if size is not None else None
+    if billions is None:
+        billions = _billions(name)
+    per_token = 0.004 + 0.0003 * (PLAIN_SIZE if billions is None else billions)
+    return Latency(0.2, SPREAD, per_token)
+
+
+def _billions(text: str) -> float | None:
+    found = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)\s*[bB]\b", text.replace("-", " "))
+    return float(found.group(1)) if found else None
+
+
+def _worker(where: str, name: str, given: object) -> Worker:
+    if not isinstance(given, dict):
+        raise DataError(f"{where}: {given!r} is no object with prices")
+    row = cast("Mapping[str, Any]", given)
+    prices = [_number(where, key, row.get(key)) for key in ("input_price", "output_price")]
+    latency = stated_latency(name, row.get("size"))
+    if "latency_seconds" in row or "seconds_per_token" in row:
+        latency = Latency(
+            _number(where, "latency_seconds", row.get("latency_seconds", 0.0)),
+            SPREAD,
+            _number(where, "seconds_per_token", row.get("seconds_per_token", 0.0)),
+        )
+    capabilities = row.get("capabilities", ["*"])
+    if not isinstance(capabilities, list):
+        raise DataError(f"{where}: 'capabilities' is {capabilities!r}; give a list of types")
+    types = tuple(str(kind) for kind in cast("list[Any]", capabilities))
+    return Worker(name, types, prices[0], prices[1], latency)
+
+
+def _row(path: str, index: int, given: object) -> dict[str, Any]:
+    where = f"{path!r}, row {index}"
+    if not isinstance(given, dict):
+        raise DataError(f"{where}: {given!r} is no object")
+    row = cast("dict[str, Any]", given)
+    text = next((row[key] for key in TEXT_KEYS if isinstance(row.get(key), str)), None)
+    if not text:
+        raise DataError(f"{where} has no text; give one under {TEXT_KEYS[0]!r}")
+    out: dict[str, Any] = {
+        "id": str(row.get("id", index)),
+        "text": text,
+        "type": str(next((row[key] for key in TYPE_KEYS if row.get(key)), "task")),
+        "input_tokens": None,
+    }
+    if row.get("input_tokens") is not None:
+        out["input_tokens"] = _number(where, "input_tokens", row["input_tokens"])
+    for key in ("scores", "cost", "latency", "output_tokens"):
+        values = row.get(key, {})
+        if not isinstance(values, dict) or (key == "scores" and not values):
+            raise DataError(f"{where}: {key!r} is {values!r}; give an object by worker")
+        out[key] = {
+            str(name): _number(where, f"{key}[{name!r}]", value)
+            for name, value in cast("Mapping[Any, Any]", values).items()
+        }
+    for name, score in out["scores"].items():
+        if score > 1:
+            raise DataError(f"{where}: the score of {name!r} is {score!r}; scores are 0 to 1")
+    return out
+
+
+def _table(
+    rows: Sequence[Mapping[str, Any]], workers: tuple[Worker, ...], seeds: SeedTree
+) -> OutcomeTable:
+    names = [worker.name for worker in workers]
+    tokens_in_Q = np.array(
+        [
+            prompt_tokens(r["text"]) if r["input_tokens"] is None else r["input_tokens"]
+            for r in rows
+        ],
+        dtype=np.float64,
+    )
+    given = {key: _matrix(rows, key, names) for key in ("scores", "cost", "latency")}
+    out_QW = _matrix(rows, "output_tokens", names)
+    out_QW = np.where(np.isnan(out_QW) & np.isnan(given["cost"]), TOKENS_OUT, out_QW)
+    price_in_W, price_out_W = (
+        np.array([getattr(w, k) for w in workers]) for k in ("price_in", "price_out")
+    )
+    costs_QW = (tokens_in_Q[:, None] * price_in_W + np.nan_to_num(out_QW) * price_out_W) / 1e6
+    costs_QW = np.where(np.isnan(given["cost"]), costs_QW, given["cost"])
+    seconds_QW, draws_QW = np.empty_like(costs_QW), np.empty_like(costs_QW)
+    for j, worker in enumerate(workers):
+        # A place of its own for each worker: one that comes later changes nobody else's draws.
+        rng = seeds.child("outcomes", worker.name).numpy()
+        draws_QW[:, j] = rng.random(len(rows))
+        written_Q = np.where(np.isnan(out_QW[:, j]), TOKENS_OUT, out_QW[:, j])
+        median_Q = worker.latency.seconds + worker.latency.per_token * written_Q
+        seconds_QW[:, j] = median_Q * np.exp(worker.latency.spread * rng.standard_normal(len(rows)))
+    stated = tuple(key for key in ("cost", "latency") if bool(np.isnan(given[key]).any()))
+    return OutcomeTable(
+        ids=tuple(row["id"] for row in rows),
+        instructions=tuple(row["text"] for row in rows),
+        types=tuple(row["type"] for row in rows),
+        workers=workers,
+        scores_QW=given["scores"],
+        costs_QW=costs_QW,
+        seconds_QW=np.where(np.isnan(given["latency"]), seconds_QW, given["latency"]),
+        tokens_in_Q=tokens_in_Q,
+        tokens_out_QW=out_QW,
+        draws_QW=draws_QW,
+        stated=stated,
+    )
+
+
+def _matrix(rows: Sequence[Mapping[str, Any]], key: str, names: Sequence[str]) -> Floats:
+    return np.array([[row[key].get(name, math.nan) for name in names] for row in rows])
+
+
+def _number(where: str, key: str, value: object) -> float:
+    if isinstance(value, (int, float)) and math.isfinite(value) and value >= 0:
+        return float(value)
+    raise DataError(f"{where}: {key} is {value!r}; give a finite number of at least 0")
+
+
+def _json(path: str | Path) -> Any:
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{str(path)!r} is no readable JSON file: {error}") from error

@@ -1,0 +1,130 @@
+"""Execution logs become a training set: what worked, and where it worked for less, the cheaper way.
+
+A label is never what a planner guessed: only executions that succeeded count. Of several that did
+the same instruction the cheapest is kept (then the fastest), and where a log tells of a cheaper
+worker that also passed on a node, that worker is the label. Executions whose verifiers were told to
+be wrong (`correct` false) are left out. `formats.py` reads the lines, `planner/fit.py` learns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from tutelage.errors import DataError
+from tutelage.orchestration.data.formats import Workflow, workflow_of
+from tutelage.orchestration.data.rows import read_rows
+from tutelage.orchestration.plan.catalog import Catalog
+
+
+@dataclass(slots=True)
+class Prepared:
+    """The training set and what became of the log."""
+
+    workflows: list[Workflow] = field(default_factory=list[Workflow])
+    executions: int = 0
+    failed: int = 0
+    """Executions that did not succeed and so say nothing about how it is done."""
+    repeated: int = 0
+    """Executions of an instruction that another did for less."""
+    cheaper: int = 0
+    """Nodes whose label is a cheaper worker that also succeeded."""
+
+
+def log_files(paths: Sequence[str | Path]) -> list[Path]:
+    """The JSONL files of files and folders, sorted. Raises `DataError` where there is none."""
+    found: list[Path] = []
+    for path in paths:
+        place = Path(path)
+        inside = sorted(place.rglob("*.jsonl")) if place.is_dir() else [place]
+        if not inside:
+            raise DataError(
+                f"{str(path)!r} has no execution log (*.jsonl); write one with: tutelage "
+                f"orchestrate collect"
+            )
+        found += inside
+    return found
+
+
+def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> Prepared:
+    """Make a training set of logs.
+
+    Raises `DataError` with file and row, and when no execution succeeded.
+    """
+    made = Prepared()
+    best: dict[str, tuple[tuple[float, float], Workflow]] = {}
+    for path in log_files(paths):
+        for index, row in enumerate(read_rows(path)):
+            made.executions += 1
+            if not row.get("success") or row.get("correct") is False:
+                made.failed += 1
+                continue
+            try:
+                workflow, cheaper = labelled(row, catalog)
+            except DataError as error:
+                raise DataError(f"{str(path)!r}, row {index}: {error}") from error
+            price = (-workflow.rewards.get("cost", 0.0), -workflow.rewards.get("latency", 0.0))
+            known = best.get(workflow.instruction)
+            if known is not None:
+                made.repeated += 1
+            if known is None or price < known[0]:
+                best[workflow.instruction] = (price, workflow)
+                made.cheaper += cheaper
+    if not best:
+        raise DataError(
+            f"none of the {made.executions} executions succeeded, so there is nothing to learn "
+            f"from; collect more, or with better workers"
+        )
+    made.workflows = [workflow for _, workflow in best.values()]
+    return made
+
+
+def labelled(row: Mapping[str, Any], catalog: Catalog | None = None) -> tuple[Workflow, int]:
+    """The workflow of one successful line, with cheaper workers in place of those that did it
+    where the line knows them to have passed; and how many those are.
+    """
+    workflow = workflow_of(row, catalog)
+    if workflow.workers is None:
+        return workflow, 0
+    prices: dict[int, float] = {}
+    for step in _rows(row.get("tries")):
+        if step.get("passed") and isinstance(step.get("node"), int):
+            prices[step["node"]] = float(step.get("cost") or 0.0)
+    chosen = list(workflow.workers)
+    order = _order(row, workflow)
+    changed: set[int] = set()
+    for other in _rows(row.get("alternatives")):
+        node, worker = other.get("node"), other.get("worker")
+        if not other.get("passed") or other.get("correct") is False or worker is None:
+            continue
+        if not isinstance(node, int) or node not in order:
+            raise DataError(f"'alternatives' names node {node!r}, which the workflow lacks")
+        cost = float(other.get("cost") or 0.0)
+        if cost < prices.get(node, float("inf")):
+            prices[node] = cost
+            chosen[order[node]] = worker
+            changed.add(node)
+    return replace(workflow, workers=tuple(chosen)), len(changed)
+
+
+def _rows(value: Any) -> Iterable[Mapping[str, Any]]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise DataError(f"{value!r:.60} is no list of tries")
+    return [
+        cast("Mapping[str, Any]", v) for v in cast("list[Any]", value) if isinstance(v, Mapping)
+    ]
+
+
+def _order(row: Mapping[str, Any], workflow: Workflow) -> dict[int, int]:
+    """Where each node of the line stands in the workflow, which may have been reordered."""
+    from tutelage.orchestration.data.formats import forward_order
+    from tutelage.orchestration.plan.dag import dependencies_of
+
+    matrix = row["planner_outputs"]["workflow_graph"]["adjacency"]
+    order = forward_order(dependencies_of(matrix))
+    assert len(order) == len(workflow.tools)
+    return {node: place for place, node in enumerate(order)}

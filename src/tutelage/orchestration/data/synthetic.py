@@ -1,0 +1,342 @@
+"""Synthetic workflows over a tool graph: plans with the instructions that ask for them.
+
+A workflow is grown node by node: a tool joins when the types of earlier results fit what it takes
+(or where the graph links it), so single calls, chains and graphs with forks and joins all occur.
+Its instruction is put together from paraphrases of each step, which name earlier results by noun
+or pronoun; what a plan is must be read from the words. The built-in graph has such words for its
+tools; for any other catalog they are made from names and descriptions. Every draw is addressed by
+the seed tree: workflow i of a seed is always the same.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal, cast
+
+from tutelage.errors import ConfigError, DataError
+from tutelage.orchestration.data.formats import Workflow, sorted_workflow
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, tools_of
+from tutelage.seeds import SeedTree
+
+Shape = Literal["single", "chain", "dag"]
+
+SHARES: Mapping[Shape, float] = {"single": 0.15, "chain": 0.45, "dag": 0.4}
+"""How often each shape is drawn."""
+_TRIES = 60
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
+_HIDDEN = 0.15
+"""How often a step is only implied by the name of its result."""
+SHORT = 3
+"""Nodes of a short workflow at most."""
+PLAIN: Mapping[str, Any] = {
+    "openings": ("", "", "", "Please "),
+    "asides": ("",),
+    "joins": {
+        "next": (", ", ", then ", " and ", ". Then "),
+        "aside": (", ", " and ", " and also ", ". Also, "),
+        "last": (" and ", ", and "),
+    },
+}
+"""How short ones are put together: as people write, one thing after another."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolGraph:
+    """A catalog with what instructions are made of."""
+
+    catalog: Catalog
+    phrases: Mapping[str, tuple[str, ...]]
+    """Ways to ask for each tool; `{0}` and `{1}` are its inputs, other braces are slots."""
+    results: Mapping[str, tuple[str, ...]]
+    """Nouns for what each tool gives."""
+    followers: Mapping[str, tuple[str, ...]]
+    """Tools that can take what a tool gives."""
+    words: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Objects by type, slots, openings, asides, joins and pronouns."""
+    workers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The worker that an expert would choose for each tool; empty where nobody says."""
+
+
+@cache
+def builtin_graph() -> ToolGraph:
+    """The tool graph that the package ships."""
+    data = json.loads(
+        (files("tutelage.orchestration.data") / "builtin_tools.json").read_text(encoding="utf-8")
+    )
+    rows = cast("list[dict[str, Any]]", data["nodes"])
+    catalog = Catalog(tools_of(rows))
+    return ToolGraph(
+        catalog,
+        {row["id"]: tuple(row["phrases"]) for row in rows},
+        {row["id"]: tuple(row["results"]) for row in rows},
+        _followers(catalog),
+        {key: data[key] for key in ("objects", "slots", "openings", "asides", "joins", "pronouns")},
+        {row["id"]: row["worker"] for row in rows},
+    )
+
+
+def graph_of(catalog: Catalog) -> ToolGraph:
+    """A tool graph for any catalog, with phrases made from names and descriptions."""
+    base = builtin_graph()
+    phrases = {tool.name: _phrases(tool) for tool in catalog.tools}
+    results = {tool.name: (f"what {_words(tool.name)} gives",) for tool in catalog.tools}
+    return ToolGraph(catalog, phrases, results, _followers(catalog), base.words)
+
+
+def generate(
+    graph: ToolGraph,
+    count: int,
+    seeds: SeedTree,
+    *,
+    max_nodes: int = 6,
+    shares: Mapping[Shape, float] = SHARES,
+) -> list[Workflow]:
+    """`count` workflows of at most `max_nodes` nodes with different instructions.
+
+    Raises `ConfigError` for a bound below 1, and when the graph has too few tools for so many.
+    """
+    if max_nodes < 1:
+        raise ConfigError(f"max_nodes is {max_nodes!r}; a workflow has at least one node")
+    found: list[Workflow] = []
+    seen: set[str] = set()
+    for number in range(count):
+        for attempt in range(_TRIES):
+            made = _workflow(graph, seeds.child(number, attempt).python(), max_nodes, shares)
+            if made.instruction not in seen:
+                seen.add(made.instruction)
+                found.append(made)
+                break
+        else:
+            raise ConfigError(
+                f"the tool graph gives only {number} different instructions and {count} are asked "
+                f"for; lower synthetic_augmentations or add tools"
+            )
+    return found
+
+
+def generate_plain(graph: ToolGraph, count: int, seeds: SeedTree) -> list[Workflow]:
+    """At most `count` short workflows in plain words: fewer where the graph has no more of them.
+
+    People ask for one, two or three things at a time, one after another, without openings and
+    asides. Learned beside those of `generate`, they keep a planner from reading more into a short
+    instruction than is there.
+    """
+    plain = replace(graph, words={**graph.words, **PLAIN})
+    found: dict[str, Workflow] = {}
+    for number in range(count):
+        for attempt in range(_TRIES):
+            made = _workflow(plain, seeds.child(number, attempt).python(), SHORT, SHARES)
+            if made.instruction not in found:
+                found[made.instruction] = made
+                break
+    return list(found.values())
+
+
+# ------------------------------------------------------------------ the graph
+
+
+def _followers(catalog: Catalog) -> dict[str, tuple[str, ...]]:
+    if catalog.links:
+        linked: dict[str, list[str]] = {name: [] for name in catalog.names}
+        for before, after in catalog.links:
+            if before != after:
+                linked[before].append(after)
+        return {name: tuple(dict.fromkeys(after)) for name, after in linked.items()}
+    if any(tool.outputs for tool in catalog.tools):
+        return {
+            tool.name: tuple(
+                b.name for b in catalog.tools if b.name != tool.name and _fits(tool, b)
+            )
+            for tool in catalog.tools
+        }
+    # Nothing is known of the types: anything may follow anything.
+    names = catalog.names
+    return {name: tuple(other for other in names if other != name) for name in names}
+
+
+def _fits(before: CatalogTool, after: CatalogTool) -> bool:
+    given = {kind.lower() for kind in before.outputs}
+    return any(kind.lower() in given for kind in after.inputs)
+
+
+def _grow(
+    graph: ToolGraph, draw: random.Random, shape: Shape, size: int
+) -> list[tuple[str, list[int]]]:
+    """Nodes as (tool, parents), each parent before its child; may be shorter than `size`."""
+    nodes: list[tuple[str, list[int]]] = [(draw.choice(graph.catalog.names), [])]
+    while len(nodes) < size:
+        if shape == "chain":
+            parent = len(nodes) - 1
+        elif draw.random() < 0.2:
+            unused = [t for t in graph.catalog.names if t not in {tool for tool, _ in nodes}]
+            if not unused:
+                break
+            nodes.append((draw.choice(unused), []))
+            continue
+        else:
+            parent = draw.randrange(len(nodes))
+        used = {tool for tool, _ in nodes}
+        next_tools = [t for t in graph.followers[nodes[parent][0]] if t not in used]
+        if not next_tools:
+            if shape == "chain":
+                break
+            next_tools = [t for t in graph.catalog.names if t not in used]
+            if not next_tools:
+                break
+            nodes.append((draw.choice(next_tools), []))
+            continue
+        joining = [t for t in next_tools if len(graph.catalog[t].inputs) > 1]
+        tool = draw.choice(
+            joining if shape == "dag" and joining and draw.random() < 0.4 else next_tools
+        )
+        nodes.append((tool, _parents(graph, draw, nodes, tool, parent, shape)))
+    return nodes
+
+
+def _parents(
+    graph: ToolGraph,
+    draw: random.Random,
+    nodes: Sequence[tuple[str, list[int]]],
+    tool: str,
+    parent: int,
+    shape: Shape,
+) -> list[int]:
+    """The parent, and for a tool that takes two inputs of a graph a second one that fits."""
+    if shape == "chain" or len(graph.catalog[tool].inputs) < 2:
+        return [parent]
+    others = [i for i, (t, _) in enumerate(nodes) if i != parent and tool in graph.followers[t]]
+    return sorted([parent, draw.choice(others)]) if others else [parent]
+
+
+def _workflow(
+    graph: ToolGraph, draw: random.Random, max_nodes: int, shares: Mapping[Shape, float]
+) -> Workflow:
+    shape = draw.choices(list(shares), list(shares.values()))[0]
+    low = {"single": 1, "chain": 2, "dag": 3}[shape]
+    size = 1 if shape == "single" else draw.randint(min(low, max_nodes), max(low, max_nodes))
+    nodes = _grow(graph, draw, shape, min(size, max_nodes))
+    text = _instruction(graph, draw, nodes)
+    workers = [graph.workers[tool] for tool, _ in nodes] if graph.workers else None
+    return sorted_workflow(text, [t for t, _ in nodes], [p for _, p in nodes], workers=workers)
+
+
+# ------------------------------------------------------------------ the words
+
+
+def _instruction(
+    graph: ToolGraph, draw: random.Random, nodes: Sequence[tuple[str, list[int]]]
+) -> str:
+    words = graph.words
+    nouns = _nouns(graph, draw, [tool for tool, _ in nodes])
+    hidden = _hidden(draw, nodes)
+    objects: dict[int, str] = {}
+    text = draw.choice(words["openings"])
+    spoken: int | None = None
+    for index, (tool, parents) in enumerate(nodes):
+        inputs = [_named(nouns, objects, parent, spoken, words, draw) for parent in parents]
+        kinds = graph.catalog[tool].inputs
+        while len(inputs) < max(1, min(2, len(kinds))):
+            kind = kinds[len(inputs)] if len(inputs) < len(kinds) else "text"
+            inputs.append(draw.choice(words["objects"].get(kind.lower(), _ANYTHING)))
+        if index in hidden:
+            objects[index] = f"{nouns[index]} of {inputs[0]}"
+            continue
+        clause = draw.choice(graph.phrases[tool]).replace("{0}", inputs[0])
+        clause = clause.replace("{1}", inputs[-1])
+        if spoken is not None:
+            kind = "next" if parents == [spoken] else "aside"
+            if index == len(nodes) - 1 and kind == "next" and draw.random() < 0.5:
+                kind = "last"
+            text += draw.choice(words["joins"][kind])
+        text += clause
+        spoken = index
+    text += draw.choice((".", "", "!", "?"))
+    if draw.random() < 0.3:
+        text += " " + draw.choice(words["asides"])
+    text = re.sub(r"\{(\w+)\}", lambda found: draw.choice(words["slots"][found[1]]), text)
+    text = text.strip()
+    return text[:1].upper() + text[1:]
+
+
+_ANYTHING = ("this", "the file", "what I sent you", "the input", "my data")
+
+
+def _nouns(graph: ToolGraph, draw: random.Random, tools: Sequence[str]) -> list[str]:
+    """A noun for each result; results that share one are counted, so that each can be named."""
+    chosen = [draw.choice(graph.results[tool]) for tool in tools]
+    return [
+        noun
+        if chosen.count(noun) == 1
+        else noun.replace("the ", f"the {_ORDINALS[min(chosen[:i].count(noun), 5)]} ", 1)
+        for i, noun in enumerate(chosen)
+    ]
+
+
+def _hidden(draw: random.Random, nodes: Sequence[tuple[str, list[int]]]) -> set[int]:
+    """Steps that need no clause: the only parent of the next step, whose input their name is."""
+    children: dict[int, list[int]] = {}
+    for child, (_, parents) in enumerate(nodes):
+        for parent in parents:
+            children.setdefault(parent, []).append(child)
+    found: set[int] = set()
+    for index, (_, parents) in enumerate(nodes[:-1]):
+        only = children.get(index) == [index + 1] and nodes[index + 1][1] == [index]
+        if only and len(parents) < 2 and index - 1 not in found and draw.random() < _HIDDEN:
+            found.add(index)
+    return found
+
+
+def _named(
+    nouns: Sequence[str],
+    objects: Mapping[int, str],
+    parent: int,
+    spoken: int | None,
+    words: Mapping[str, Any],
+    draw: random.Random,
+) -> str:
+    """How a step speaks of an earlier result."""
+    if parent in objects:
+        return objects[parent]
+    if parent == spoken and draw.random() < 0.6:
+        return draw.choice(words["pronouns"])
+    return nouns[parent]
+
+
+def _words(name: str) -> str:
+    """`Image Downloader`, `get_weather` and `getWeather` as plain words."""
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)
+    return re.sub(r"[^A-Za-z0-9]+", " ", spaced).strip().lower()
+
+
+def _phrases(tool: CatalogTool) -> tuple[str, ...]:
+    name = _words(tool.name)
+    first = re.split(r"(?<=[.!?])\s", tool.description.strip())[0].rstrip(".")
+    made = [f"use {name} on {{0}}", f"{name} with {{0}}"]
+    if first:
+        verb, _, rest = first.partition(" ")
+        # "Downloads an image" is asked for as "download an image".
+        verb = verb[:-1] if verb.endswith("s") and not verb.endswith("ss") else verb
+        clause = f"{verb.lower()} {rest}".replace("{", "(").replace("}", ")")
+        made += [f"{clause}, from {{0}}", f"{clause}, for {{0}}"]
+    return tuple(made)
+
+
+def split(
+    workflows: Sequence[Workflow], share: float, seeds: SeedTree
+) -> tuple[list[Workflow], list[Workflow]]:
+    """(kept, held out): `share` of the workflows is drawn out, at least one of two or more.
+
+    Raises `DataError` when there is nothing to split.
+    """
+    if not workflows:
+        raise DataError("there are no workflows to split; give at least one")
+    count = min(len(workflows) - 1, max(1, round(share * len(workflows)))) if share > 0 else 0
+    out = set(seeds.python().sample(range(len(workflows)), count))
+    kept = [w for i, w in enumerate(workflows) if i not in out]
+    return kept, [w for i, w in enumerate(workflows) if i in out]

@@ -1,0 +1,1 @@
+"""Evaluation: what an executed workflow earns, and how good plans are."""

@@ -1,0 +1,171 @@
+"""How good plans are: scores against gold plans, by shape, and the baselines to beat.
+
+Per-sample scores are means over workflows (a plan and its gold with no edges agree), micro scores
+pool all nodes or edges first. Edges are compared by the names of their tools, as TaskBench does.
+Comparisons between planners are paired bootstraps over the same workflows (`evaluate.statistics`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tutelage.orchestration.data.formats import Workflow
+from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.plan.dag import Node, Plan, adjacency, is_valid_dag
+from tutelage.seeds import SeedTree
+from tutelage.statistics.intervals import Difference, paired_bootstrap
+
+K = TypeVar("K", str, tuple[str, str])
+SCORES = ("node_f1", "edge_f1", "exact_nodes", "exact")
+"""Scores that every sample has, so that planners can be compared on them."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanScores:
+    """One planner on one set. Each list has an entry for each workflow."""
+
+    node_f1: list[float] = field(default_factory=list[float])
+    edge_f1: list[float] = field(default_factory=list[float])
+    exact_nodes: list[float] = field(default_factory=list[float])
+    """The same tools as often, whatever the edges."""
+    exact: list[float] = field(default_factory=list[float])
+    """The same tools as often and the same edges between them."""
+    shapes: list[str] = field(default_factory=list[str])
+    node_f1_micro: float = 0.0
+    edge_f1_micro: float = 0.0
+    validity: float = 0.0
+    """Share of plans that are DAGs as decoded."""
+    raw_validity: float | None = None
+    """Share whose scores were a DAG before decoding; None for plans that were not scored."""
+    hallucination: float = 0.0
+    """Share of nodes whose tool the catalog lacks."""
+
+    def mean(self, name: str, shape: str | None = None) -> float | None:
+        """The mean of one score, over the workflows of a shape; None when there are none."""
+        values = [
+            value
+            for value, kind in zip(getattr(self, name), self.shapes, strict=True)
+            if shape in (None, kind)
+        ]
+        return sum(values) / len(values) if values else None
+
+    def summary(self) -> dict[str, float]:
+        """All means by name; those of a shape as `node_f1/dag`."""
+        found: dict[str, float] = {}
+        for shape in (None, *sorted(set(self.shapes))):
+            for name in SCORES:
+                mean = self.mean(name, shape)
+                if mean is not None:
+                    found[name if shape is None else f"{name}/{shape}"] = mean
+        found["node_f1_micro"] = self.node_f1_micro
+        found["edge_f1_micro"] = self.edge_f1_micro
+        found["validity"] = self.validity
+        if self.raw_validity is not None:
+            found["raw_validity"] = self.raw_validity
+        found["hallucination"] = self.hallucination
+        return found
+
+
+def score(
+    plans: Sequence[Plan],
+    gold: Sequence[Workflow],
+    catalog: Catalog,
+    raw_valid: Sequence[bool] | None = None,
+) -> PlanScores:
+    """Score plans against gold workflows, pairwise. Raises `ValueError` for unequal lengths."""
+    made = PlanScores()
+    nodes, edges = [0, 0, 0], [0, 0, 0]
+    valid = strange = count = 0
+    for plan, wanted in zip(plans, gold, strict=True):
+        has, needs = _nodes(plan), _nodes(wanted.plan)
+        links, wishes = _edges(plan), _edges(wanted.plan)
+        made.node_f1.append(_f1(has, needs, nodes))
+        made.edge_f1.append(_f1(links, wishes, edges))
+        made.exact_nodes.append(float(has == needs))
+        made.exact.append(float(has == needs and links == wishes))
+        made.shapes.append(wanted.shape)
+        valid += is_valid_dag(adjacency(plan))
+        strange += sum(node.tool not in catalog for node in plan.nodes)
+        count += len(plan.nodes)
+    total = max(1, len(made.node_f1))
+    return PlanScores(
+        made.node_f1,
+        made.edge_f1,
+        made.exact_nodes,
+        made.exact,
+        made.shapes,
+        node_f1_micro=_micro(nodes),
+        edge_f1_micro=_micro(edges),
+        validity=valid / total,
+        raw_validity=None if raw_valid is None else sum(raw_valid) / total,
+        hallucination=strange / max(1, count),
+    )
+
+
+def compare(better: PlanScores, baseline: PlanScores, seeds: SeedTree) -> dict[str, Difference]:
+    """`better` minus `baseline` on each score, with paired bootstrap intervals."""
+    return {
+        name: paired_bootstrap(
+            getattr(baseline, name), getattr(better, name), seeds.child(name).numpy()
+        )
+        for name in SCORES
+    }
+
+
+def _nodes(plan: Plan) -> Counter[str]:
+    return Counter(node.tool for node in plan.nodes)
+
+
+def _edges(plan: Plan) -> Counter[tuple[str, str]]:
+    return Counter((plan.nodes[i].tool, plan.nodes[j].tool) for i, j in plan.edges)
+
+
+def _f1(has: Counter[K], needs: Counter[K], pool: list[int]) -> float:
+    """F1 of two multisets; both empty agree. Adds what it counted to `pool`."""
+    common, given, wanted = (has & needs).total(), has.total(), needs.total()
+    pool[0] += common
+    pool[1] += given
+    pool[2] += wanted
+    return 2 * common / (given + wanted) if given + wanted else 1.0
+
+
+def _micro(pool: Sequence[int]) -> float:
+    return 2 * pool[0] / (pool[1] + pool[2]) if pool[1] + pool[2] else 1.0
+
+
+# ------------------------------------------------------------------ baselines
+
+
+def majority_plan(train: Sequence[Workflow]) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+    """The plan that occurs most often in training: tools and parents; ties go to the first."""
+    counts = Counter((w.tools, w.plan.dependencies) for w in train)
+    return counts.most_common(1)[0][0]
+
+
+def copied(source: Workflow, instruction: str) -> Plan:
+    """A workflow's plan for another instruction."""
+    return Plan(instruction, source.plan.nodes)
+
+
+def without_edges(plan: Plan) -> Plan:
+    """The same nodes with nothing between them."""
+    return Plan(plan.instruction, tuple(Node(node.tool) for node in plan.nodes))
+
+
+def baseline_plans(
+    train: Sequence[Workflow], test: Sequence[Workflow], nearest: Sequence[int]
+) -> Mapping[str, list[Plan]]:
+    """Plans of the baselines: `nearest` (copying training plan `nearest[i]`), `majority`, and
+    `no edges` (the nearest plan's nodes alone).
+    """
+    tools, parents = majority_plan(train)
+    usual = tuple(Node(t, after=p) for t, p in zip(tools, parents, strict=True))
+    near = [copied(train[n], w.instruction) for n, w in zip(nearest, test, strict=True)]
+    return {
+        "nearest": near,
+        "majority": [Plan(w.instruction, usual) for w in test],
+        "no edges": [without_edges(plan) for plan in near],
+    }

@@ -1,0 +1,39 @@
+"""What rewards measure an execution against: the dearest and the slowest plan by one worker.
+
+`rewards.py` has the rewards, `execution/executor.py` asks before anything is run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tutelage.orchestration.evaluation.rewards import References
+from tutelage.orchestration.execution.workers import Pool, Work
+from tutelage.orchestration.plan.dag import Plan, critical_path
+
+
+def plan_references(
+    plan: Plan, pool: Pool, works: Sequence[Work], masks: Sequence[Sequence[bool]]
+) -> References | None:
+    """Cost of the most expensive and seconds of the slowest legal single-worker plan.
+
+    Where no worker can do every node, each node takes its own dearest and slowest legal worker.
+    None when nothing costs or takes anything.
+    """
+    table = [[pool.estimate(worker, work) for worker in pool.workers] for work in works]
+    able = [w for w in range(len(pool.workers)) if all(mask[w] for mask in masks)]
+    if able:
+        cost = max(math.fsum(row[w].cost for row in table) for w in able)
+        latency = max(critical_path(plan, [row[w].seconds for row in table])[0] for w in able)
+    else:
+        choices = [
+            [estimate for estimate, can in zip(row, mask, strict=True) if can]
+            for row, mask in zip(table, masks, strict=True)
+        ]
+        cost = math.fsum(max(e.cost for e in row) for row in choices)
+        latency = critical_path(plan, [max(e.seconds for e in row) for row in choices])[0]
+    # A pool that is free, or answers at once, still has a reward: that term is then 0.
+    if cost <= 0 and latency <= 0:
+        return None
+    return References(cost=cost or 1.0, latency=latency or 1.0)

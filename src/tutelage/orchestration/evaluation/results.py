@@ -1,0 +1,132 @@
+"""How good a planner is on a test set, with the baselines that it has to beat.
+
+The test is touched once, after training. Every score of the planner is compared with each baseline
+over the same workflows by a paired bootstrap; an interval that holds 0 says that the set is too
+small to tell. `metrics.py` has the scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from tutelage.orchestration.data.formats import Workflow, to_row
+from tutelage.orchestration.evaluation.metrics import (
+    PlanScores,
+    baseline_plans,
+    compare,
+    score,
+    without_edges,
+)
+from tutelage.orchestration.planner.model import PlannerModel
+from tutelage.orchestration.planner.planned import Planned
+from tutelage.orchestration.planner.retrieval import neighbours, products, remember
+from tutelage.orchestration.planner.text import features
+from tutelage.orchestration.setup import overlap_of
+from tutelage.seeds import SeedTree
+
+PLANNER, BEFORE = "planner", "before"
+_SAME = 0.9999
+"""Similarity from which two instructions are the same words."""
+
+
+def evaluate(
+    model: PlannerModel,
+    train: Sequence[Workflow],
+    test: Sequence[Workflow],
+    seeds: SeedTree,
+    before: PlannerModel | None = None,
+) -> tuple[dict[str, Any], list[Planned]]:
+    """The results of a planner on a test set as plain data, and its plans.
+
+    `train` are the workflows that the copying baselines know; without any they are left out.
+    `in_training` counts the test instructions that stand in the training set. `before` is an older
+    planner, which plans with the same catalog from then on: it is one more
+    row, and `before_learned` counts the test instructions that stood in its own training set.
+    """
+    planned = model.plan_all([w.instruction for w in test])
+    plans = [p.plan for p in planned]
+    scores = {PLANNER: score(plans, test, model.catalog, [p.raw_valid for p in planned])}
+    told = overlap_of(train, test).test_in_train if train else learned_by(model, test)
+    more: dict[str, Any] = {"in_training": told}
+    if before is not None:
+        before.use_catalog(model.catalog)
+        old = before.plan_all([w.instruction for w in test])
+        raw = [p.raw_valid for p in old]
+        scores[BEFORE] = score([p.plan for p in old], test, model.catalog, raw)
+        more["before_learned"] = learned_by(before, test)
+    if train:
+        known = remember(
+            [features(w.instruction) for w in train], model.idf, torch.zeros(len(train), 1)
+        )
+        texts = [features(w.instruction) for w in test]
+        nearest = neighbours(known, texts, model.idf, 1).index_BK[:, 0].tolist()
+        for name, found in baseline_plans(train, test, nearest).items():
+            scores[name] = score(found, test, model.catalog)
+    scores["no edges"] = score([without_edges(plan) for plan in plans], test, model.catalog)
+    return {
+        "workflows": len(test),
+        "shapes": _shapes(scores[PLANNER]),
+        "scores": {name: found.summary() for name, found in scores.items()},
+        "gains": {
+            name: {
+                metric: asdict(difference)
+                for metric, difference in compare(scores[PLANNER], found, seeds.child(name)).items()
+            }
+            for name, found in scores.items()
+            if name != PLANNER
+        },
+        **worker_accuracy(planned, test),
+        **more,
+    }, planned
+
+
+def learned_by(model: PlannerModel, workflows: Sequence[Workflow]) -> int:
+    """How many of these instructions a planner was trained on, word for word."""
+    if model.memory is None or not workflows:
+        return 0
+    texts = [features(w.instruction) for w in workflows]
+    return int((products(model.memory.texts, texts, model.idf).amax(1) > _SAME).sum())
+
+
+def _shapes(scores: PlanScores) -> dict[str, int]:
+    return {shape: scores.shapes.count(shape) for shape in sorted(set(scores.shapes))}
+
+
+def worker_accuracy(planned: Sequence[Planned], gold: Sequence[Workflow]) -> dict[str, Any]:
+    """Share of nodes with the expert's worker, over the plans with the expert's tools in order,
+    and how many these are; None where no worker is known.
+    """
+    right = count = 0
+    for plan, wanted in zip(planned, gold, strict=True):
+        if plan.workers is None or wanted.workers is None:
+            continue
+        if tuple(node.tool for node in plan.plan.nodes) != wanted.tools:
+            continue
+        named = [w if isinstance(w, str) else f"worker {w}" for w in wanted.workers]
+        right += sum(a == b for a, b in zip(plan.workers, named, strict=True))
+        count += len(named)
+    return {"worker_accuracy": right / count if count else None, "worker_accuracy_nodes": count}
+
+
+def prediction_rows(
+    planned: Sequence[Planned], gold: Sequence[Workflow], model: PlannerModel
+) -> list[Mapping[str, Any]]:
+    """Predicted plans as rows: the document's fields, and nodes and links by name."""
+    rows: list[Mapping[str, Any]] = []
+    for plan, wanted in zip(planned, gold, strict=True):
+        row = to_row(Workflow(plan.plan, plan.workers, name=wanted.name), model.catalog)
+        nodes = plan.plan.nodes
+        row["task_nodes"] = [{"task": node.tool} for node in nodes]
+        row["task_links"] = [
+            {"source": nodes[i].tool, "target": nodes[j].tool} for i, j in plan.plan.edges
+        ]
+        row["wanted"] = {
+            "task_nodes": [{"task": tool} for tool in wanted.tools],
+            "dependencies": [list(parents) for parents in wanted.plan.dependencies],
+        }
+        rows.append(row)
+    return rows

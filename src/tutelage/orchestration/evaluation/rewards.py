@@ -1,0 +1,111 @@
+"""What an executed workflow earns: the four reward presets, as pure functions of its result.
+
+`seed` is the published formula with latency in milliseconds, `seed_seconds` the same in seconds.
+Milliseconds let latency swamp success, so the default, `normalized`, measures cost and latency
+against the most expensive and the slowest legal single-worker plan; `gated` counts those two terms
+only on success. `plan/dag.py` gives the critical path that latency is measured along.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from tutelage.errors import ConfigError, RewardError
+
+Preset = Literal["seed", "seed_seconds", "normalized", "gated"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionResult:
+    """What one execution came to. Cost in USD; latency, along the critical path, in ms."""
+
+    success: bool
+    outputs: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Output by node; an empty one counts as no output."""
+    total_cost: float = 0.0
+    total_latency_ms: float = 0.0
+    verified_fraction: float = 0.0
+    """Share of nodes whose verifier passed, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardWeights:
+    """The document's weights: success, cost, latency, and the shaped term."""
+
+    alpha: float = 10.0
+    beta: float = 0.1
+    gamma_latency: float = 0.01
+    shaped_reward: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """Cost (USD) of the most expensive and seconds of the slowest legal single-worker plan."""
+
+    cost: float
+    latency: float
+
+    def __post_init__(self) -> None:
+        for name, value in (("cost", self.cost), ("latency", self.latency)):
+            if not math.isfinite(value) or value <= 0:
+                raise ConfigError(f"reference {name} is {value!r}; give a finite number above 0")
+
+
+def reward_parts(
+    result: ExecutionResult,
+    *,
+    preset: Preset = "normalized",
+    weights: RewardWeights | None = None,
+    references: References | None = None,
+) -> dict[str, float]:
+    """The terms `success`, `cost`, `latency`, `shaped`; the reward is their sum.
+
+    `normalized` and `gated` need `references`; their cost and latency ratios are clipped to 1.
+    Raises `ConfigError` for an unknown preset or missing references, `RewardError` for a result
+    with a negative or non-finite number.
+    """
+    if preset not in get_args(Preset):
+        raise ConfigError(f"unknown reward preset {preset!r}; choose from {get_args(Preset)}")
+    _check(result)
+    weights = weights or RewardWeights()
+    if preset in ("seed", "seed_seconds"):
+        cost = result.total_cost
+        latency = result.total_latency_ms / (1.0 if preset == "seed" else 1000.0)
+        shaped = float(sum(1 for output in result.outputs.values() if output))
+    else:
+        if references is None:
+            raise ConfigError(f"preset {preset!r} needs references=References(cost, latency)")
+        counted = float(preset == "normalized" or result.success)
+        cost = counted * min(1.0, result.total_cost / references.cost)
+        latency = counted * min(1.0, result.total_latency_ms / 1000.0 / references.latency)
+        shaped = result.verified_fraction
+    return {
+        "success": weights.alpha * float(result.success),
+        "cost": -weights.beta * cost,
+        "latency": -weights.gamma_latency * latency,
+        "shaped": weights.shaped_reward * shaped,
+    }
+
+
+def compute_reward(
+    result: ExecutionResult,
+    preset: Preset = "normalized",
+    *,
+    weights: RewardWeights | None = None,
+    references: References | None = None,
+) -> float:
+    """The sum of `reward_parts`, which documents the arguments and errors."""
+    parts = reward_parts(result, preset=preset, weights=weights, references=references)
+    return math.fsum(parts.values())
+
+
+def _check(result: ExecutionResult) -> None:
+    for name in ("total_cost", "total_latency_ms", "verified_fraction"):
+        value = getattr(result, name)
+        if not math.isfinite(value) or value < 0:
+            raise RewardError(f"{name} is {value!r}; an execution reports a finite number >= 0")
+    if result.verified_fraction > 1:
+        raise RewardError(f"verified_fraction is {result.verified_fraction!r}; it is at most 1")

@@ -1,0 +1,131 @@
+"""The tables of a planner's outcome as rows of text, for the terminal, the report and the docs.
+
+A table is its columns and its rows; where an interval holds 0 the row says so in words.
+`orchestration/pages.py` and the command line draw them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tutelage.orchestration.evaluation.judged import workflow_words
+
+SCORES: Mapping[str, str] = {
+    "node_f1": "node F1",
+    "node_f1_micro": "micro",
+    "edge_f1": "edge F1",
+    "edge_f1_micro": "micro",
+    "exact_nodes": "exact tools",
+    "exact": "exact plan",
+}
+COMPARED: Mapping[str, str] = {
+    "node_f1": "node F1",
+    "edge_f1": "edge F1",
+    "exact_nodes": "exact tools",
+    "exact": "exact plan",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table in words."""
+
+    title: str
+    lead: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def planning_tables(test: Mapping[str, Any]) -> list[Table]:
+    """Scores against baselines, gains with intervals, and scores by shape."""
+    return [scores_table(test), gains_table(test), shapes_table(test)]
+
+
+def scores_table(test: Mapping[str, Any]) -> Table:
+    """The planner and its baselines, in percent."""
+    rows = [
+        (name, *(_percent(found.get(key)) for key in SCORES))
+        for name, found in test["scores"].items()
+    ]
+    planner = test["scores"]["planner"]
+    raw = planner.get("raw_validity")
+    seen = int(test.get("in_training", 0))
+    lead = (
+        f"{test['workflows']} {'test' if seen else 'held-out'} workflows"
+        + (f", of which {seen} are also training workflows" if seen else "")
+        + f". Of the plans {_percent(planner['validity'])} % "
+        f"are DAGs as decoded"
+        + ("" if raw is None else f" ({_percent(raw)} % before decoding)")
+        + f"; {_percent(planner['hallucination'])} % of the tools are made up."
+    )
+    if "before_learned" in test:
+        lead += ' "before" is the older planner.'
+        seen = test["before_learned"]
+        if seen:
+            lead += f" It learned {seen} of these workflows itself, which flatters it."
+    return Table("Planning, in percent", lead, ("", *SCORES.values()), tuple(rows))
+
+
+def gains_table(test: Mapping[str, Any]) -> Table:
+    """The planner less each baseline, with 95 % intervals."""
+    rows: list[tuple[str, ...]] = []
+    for name, gains in test["gains"].items():
+        rows.append((name, *(_gain(gains[key]) for key in COMPARED)))
+    lead = (
+        "Points gained on the same workflows, with 95 % intervals of a paired bootstrap; "
+        "~ marks an interval that holds 0."
+    )
+    before = "before" in test["gains"]
+    title = "Gain over the older planner and the baselines" if before else "Gain over the baselines"
+    return Table(title, lead, ("over", *COMPARED.values()), tuple(rows))
+
+
+def shapes_table(test: Mapping[str, Any]) -> Table:
+    """The planner's scores by the shape of what was wanted."""
+    planner = test["scores"]["planner"]
+    rows = [
+        (shape, str(count), *(_percent(planner.get(f"{key}/{shape}")) for key in COMPARED))
+        for shape, count in test["shapes"].items()
+    ]
+    return Table("By shape", "", ("", "workflows", *COMPARED.values()), tuple(rows))
+
+
+ROUTING: Mapping[str, str] = {
+    "name": "",
+    "success": "success",
+    "cost": "USD",
+    "latency": "seconds",
+    "reward": "reward",
+    "tries": "tries",
+    "late": "late",
+    "pareto": "Pareto",
+}
+
+
+def routing_table(phase2: Mapping[str, Any]) -> Table | None:
+    """The routers of phase 2; None before it was measured."""
+    rows = phase2.get("evaluation", {}).get("rows")
+    if not rows:
+        return None
+    keys = [key for key in ROUTING if key in rows[0]]
+    lead = f"{workflow_words(rows)} phase2.md has every column, intervals and plots."
+    shown = tuple(tuple(_cell(row.get(key)) for key in keys) for row in rows)
+    return Table("Routing", lead, tuple(ROUTING[key] for key in keys), shown)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _percent(value: object) -> str:
+    return f"{100 * value:.1f}" if isinstance(value, (int, float)) else ""
+
+
+def _gain(found: Mapping[str, float]) -> str:
+    low, high = 100 * found["low"], 100 * found["high"]
+    open_ = " ~" if low <= 0 <= high else ""
+    return f"{100 * found['mean']:+.1f} [{low:+.1f}, {high:+.1f}]{open_}"

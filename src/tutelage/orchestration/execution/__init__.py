@@ -1,0 +1,1 @@
+"""Execution: a plan is run by workers, verified, budgeted, journalled and traced."""

@@ -1,0 +1,210 @@
+"""Execution logs: one line of JSON an execution, in the published fields and ours.
+
+`timestamp, instruction, success, cost, latency_ms, planner_outputs, execution_result` are the
+document's; the rest says which run, pool and router it was, whether it was a mock, and what every
+try came to: node, worker, cost, latency, verdict, log-probability, mask. `alternatives` are further
+workers that were tried on nodes that had succeeded, so that `prepare` can prefer a cheaper one.
+`data/formats.py` reads these lines back.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from tutelage.errors import DataError, RunError
+from tutelage.orchestration.evaluation.rewards import ExecutionResult
+from tutelage.orchestration.execution.record import Execution, Step
+from tutelage.orchestration.execution.workers import Worker
+from tutelage.orchestration.plan.dag import Plan, adjacency
+
+FILE = "executions.jsonl"
+"""The log's name in the folder that was given."""
+
+
+class ExecutionLogger:
+    """Appends executions to `{folder}/executions.jsonl`."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        run_id: str = "",
+        workers: Sequence[Worker] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`workers` are those that selections are numbered by. Raises `RunError` when the folder
+        cannot be made."""
+        self.path = Path(folder) / FILE
+        self._run_id, self._clock = run_id, clock
+        self._workers = tuple(worker.name for worker in workers)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot write to {str(folder)!r}: {error.strerror}") from error
+
+    def log_execution(
+        self,
+        *,
+        instruction: str,
+        planner_outputs: Mapping[str, Any] | Plan,
+        execution_result: ExecutionResult,
+        alternatives: Sequence[Mapping[str, Any]] = (),
+    ) -> dict[str, Any]:
+        """Append one line and return it. Raises `DataError` for outputs that are no plan."""
+        row = log_row(
+            instruction,
+            planner_outputs,
+            execution_result,
+            workers=self._workers,
+            run_id=self._run_id,
+            timestamp=self._clock(),
+            alternatives=alternatives,
+        )
+        line = json.dumps(row, ensure_ascii=False, allow_nan=False, default=str) + "\n"
+        try:
+            with self.path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(line)
+        except OSError as error:
+            raise RunError(f"cannot write {str(self.path)!r}: {error.strerror}") from error
+        return row
+
+
+def log_row(
+    instruction: str,
+    planner_outputs: Mapping[str, Any] | Plan,
+    result: ExecutionResult,
+    *,
+    workers: Sequence[str] = (),
+    run_id: str = "",
+    timestamp: float = 0.0,
+    alternatives: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """One line of the log as an object."""
+    row: dict[str, Any] = {
+        "timestamp": datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="seconds"),
+        "instruction": instruction,
+        "success": result.success,
+        "cost": result.total_cost,
+        "latency_ms": result.total_latency_ms,
+        "planner_outputs": _planned(planner_outputs, result, workers),
+        "execution_result": {
+            "success": result.success,
+            "outputs": dict(result.outputs),
+            "total_cost": result.total_cost,
+            "total_latency_ms": result.total_latency_ms,
+            "verified_fraction": result.verified_fraction,
+        },
+        "run_id": run_id,
+        "workers": list(workers),
+    }
+    if isinstance(result, Execution):
+        row |= {
+            "id": result.id,
+            "seed": result.seed,
+            "pool": result.pool,
+            "router": result.router,
+            "mock": result.mock,
+            "reason": result.reason,
+            "correct": result.correct,
+            "nodes": [_node(result, k) for k in range(len(result.nodes))],
+            "tries": [try_row(step) for step in result.steps],
+            "alternatives": [dict(found) for found in alternatives],
+        }
+    return row
+
+
+def try_row(step: Step) -> dict[str, Any]:
+    """One decision as logs hold it; `latency` is in seconds."""
+    answer, verdict = step.answer, step.verdict
+    return {
+        "node": step.node,
+        "attempt": step.attempt,
+        "action": step.action,
+        "worker": step.worker,
+        "cost": step.cost,
+        "latency": step.seconds,
+        "requests": len(step.requests),
+        "passed": step.passed,
+        "verdict": None if verdict is None else verdict.reason,
+        "error": None if answer is None or answer.error is None else answer.error.kind,
+        "log_prob": step.choice.log_prob,
+        "mask": [int(m) for m in step.choice.mask],
+    }
+
+
+def plan_outputs(plan: Plan, selections: Sequence[int | str | None] = ()) -> dict[str, Any]:
+    """A plan in the form of `planner_outputs`; types are names."""
+    out: dict[str, Any] = {
+        "task_types": [node.tool for node in plan.nodes],
+        "subtasks": [node.description for node in plan.nodes],
+        "workflow_graph": {"adjacency": adjacency(plan)},
+    }
+    if selections and None not in selections:
+        out["model_selections"] = list(selections)
+    return out
+
+
+def _planned(
+    given: Mapping[str, Any] | Plan, result: ExecutionResult, workers: Sequence[str]
+) -> dict[str, Any]:
+    """The document's form as it is given; anything else is written from the plan that ran."""
+    plan = given if isinstance(given, Plan) else None
+    if plan is None and isinstance(result, Execution):
+        plan = result.plan
+    known = {} if plan is None else plan_outputs(plan, _selections(result, workers))
+    if isinstance(given, Plan):
+        return known
+    if not isinstance(cast("object", given), Mapping):
+        raise DataError(
+            f"planner_outputs is {given!r:.80}; give a Plan, or an object with model_selections "
+            "and workflow_graph"
+        )
+    graph = given.get("workflow_graph")
+    if isinstance(graph, Mapping) and "adjacency" in graph:
+        told = {key: _plain(value) for key, value in given.items() if key != _EMBEDDINGS}
+        return known | told
+    if known:
+        return known  # scores of a planner, which the plan that ran was decoded from
+    raise DataError("planner_outputs has no workflow_graph with an adjacency; give the plan's")
+
+
+_EMBEDDINGS = "subtask_embeddings"
+
+
+def _selections(result: ExecutionResult, workers: Sequence[str]) -> list[int | str | None]:
+    """The worker whose answer each node kept, else the last one that was asked."""
+    if not isinstance(result, Execution):
+        return []
+    asked = {step.node: step.worker for step in result.steps if step.worker is not None}
+    names = [node.worker or asked.get(node.node) for node in result.nodes]
+    return [workers.index(name) if name in workers else name for name in names]
+
+
+def _node(result: Execution, index: int) -> dict[str, Any]:
+    node = result.nodes[index]
+    return {
+        "node": index,
+        "type": result.plan.nodes[index].tool,
+        "status": node.status,
+        "worker": node.worker,
+        "seconds": node.seconds,
+        "checked": node.checked,
+        "reason": node.reason,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Tensors and arrays as lists."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        inner = cast("Mapping[Any, Any]", value)
+        return {str(key): _plain(item) for key, item in inner.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in cast("Sequence[Any]", value)]
+    return value

@@ -1,0 +1,193 @@
+"""Real workers: any OpenAI-compatible server, one HTTP request a try.
+
+Keys come from the environment and go only to the endpoint of the worker that names their variable.
+The cost is what the server's own usage comes to at the worker's prices; where it reports none, or
+the connection broke after the request was sent, the cost is the bound and says so. Every failure is
+a typed answer: busy servers can be asked again, a truncated or empty answer cannot. Retries are the
+executor's; this pool sends once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping, Sequence
+
+import httpx2
+
+from tutelage.engine.remote import RemoteChatClient
+from tutelage.errors import ConfigError, ContextOverflowError, EngineError, RemoteError
+from tutelage.orchestration.execution.workers import (
+    Answer,
+    ErrorKind,
+    Estimate,
+    Work,
+    Worker,
+    WorkError,
+    check_workers,
+    prompt_tokens,
+)
+from tutelage.types import Call, Message, Sampling, StopReason
+
+OPENAI_URL = "https://api.openai.com/v1"
+OPENAI_KEY = "OPENAI_API_KEY"
+EXPECTED_TOKENS = 150.0
+"""Tokens of an answer, for estimates."""
+OVERHEAD = 64
+"""Tokens that a server's chat template may add to the text, at most."""
+SYSTEM = (
+    "You do one part of a larger task. Other workers do the others. Reply with the result of your "
+    "part and nothing else."
+)
+_CALLS_KEPT = 64
+
+
+class OpenAIPool:
+    """A `Pool` over HTTP. A context of one event loop at a time; `close` frees its connections."""
+
+    name = "openai"
+    mock = False
+
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        *,
+        environ: Mapping[str, str] = os.environ,
+        temperature: float = 0.0,
+        timeout: float = 120.0,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        """Raises `ConfigError` for a worker whose server or key is not known.
+
+        A worker without an endpoint stands at `OPENAI_BASE_URL` or OpenAI's own, and needs
+        `OPENAI_API_KEY`.
+        """
+        self.workers = check_workers(workers)
+        self._temperature, self._timeout, self._transport = temperature, timeout, transport
+        self._places = {worker.name: _place(worker, environ) for worker in self.workers}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._clients: dict[str, RemoteChatClient] = {}
+
+    async def execute(self, worker: Worker, work: Work) -> Answer:
+        """Send one request; see `Pool`."""
+        client = self._client(worker)
+        sampling = Sampling(temperature=self._temperature, max_tokens=work.max_tokens)
+        messages = (Message("system", SYSTEM), Message("user", work.prompt))
+        begun = time.perf_counter()
+        bound = self.estimate(worker, work).bound
+        try:
+            call = await client.chat(messages, sampling=sampling)
+        except EngineError as error:
+            seconds = time.perf_counter() - begun
+            kind, billed = error_kind(error)
+            wait = error.retry_after if isinstance(error, RemoteError) else None
+            return Answer(
+                cost=bound if billed else 0.0,
+                seconds=seconds,
+                error=WorkError(kind, str(error), wait),
+                estimated=billed,
+            )
+        return self._answer(worker, call, client.usage(call), bound)
+
+    def estimate(self, worker: Worker, work: Work) -> Estimate:
+        """By the worker's prices and latency profile.
+
+        The bound counts a token for each byte of the prompt, which no byte-level tokenizer exceeds.
+        """
+        tokens_in = prompt_tokens(SYSTEM + work.prompt) + OVERHEAD
+        tokens_out = min(EXPECTED_TOKENS, work.max_tokens)
+        most_in = len((SYSTEM + work.prompt).encode("utf-8", "replace")) + OVERHEAD
+        latency = worker.latency
+        return Estimate(
+            cost=worker.cost(tokens_in, tokens_out),
+            seconds=latency.seconds + latency.per_token * tokens_out,
+            bound=worker.cost(most_in, work.max_tokens),
+        )
+
+    async def close(self) -> None:
+        """Close the connections that were opened in this loop."""
+        clients, self._clients = self._clients, {}
+        if self._loop is asyncio.get_running_loop():
+            for client in clients.values():
+                await client.close()
+        self._loop = None
+
+    def _client(self, worker: Worker) -> RemoteChatClient:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._clients = loop, {}
+        if worker.name not in self._clients:
+            url, key = self._places[worker.name]
+            self._clients[worker.name] = RemoteChatClient(
+                url,
+                key,
+                worker.model or worker.name,
+                name=worker.name,
+                timeout=self._timeout,
+                attempts=1,
+                keep=max(_CALLS_KEPT, worker.concurrency),
+                transport=self._transport,
+            )
+        return self._clients[worker.name]
+
+    def _answer(
+        self, worker: Worker, call: Call, usage: tuple[int, int] | None, bound: float
+    ) -> Answer:
+        tokens_in, tokens_out = usage or (0, 0)
+        output = call.reply.content or ""
+        error: WorkError | None = None
+        if call.sampled.stop_reason is StopReason.LENGTH:
+            told = f"the answer was cut off after {call.sampling.max_tokens} tokens"
+            error = WorkError("truncated", told)
+        elif not output.strip():
+            error = WorkError("empty", "the server answered without a text")
+        return Answer(
+            output=output,
+            cost=bound if usage is None else worker.cost(tokens_in, tokens_out),
+            seconds=call.seconds,
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            error=error,
+            estimated=usage is None,
+        )
+
+
+def _place(worker: Worker, environ: Mapping[str, str]) -> tuple[str, str | None]:
+    """Base URL and key of a worker."""
+    name = worker.key_env or (None if worker.endpoint else OPENAI_KEY)
+    key = environ.get(name) if name else None
+    if name and not key:
+        raise ConfigError(
+            f"worker {worker.name!r} needs a key, and {name} is not set; set it, give the worker "
+            "an endpoint that needs none, or use the simulated workers: --pool simulated"
+        )
+    url = worker.endpoint or environ.get("OPENAI_BASE_URL") or OPENAI_URL
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"worker {worker.name!r}: the endpoint {url!r} is no URL; give one such as "
+            "http://127.0.0.1:8000/v1"
+        )
+    return url, key
+
+
+def error_kind(error: EngineError) -> tuple[ErrorKind, bool]:
+    """What an error means, and whether the request may be billed all the same."""
+    if isinstance(error, ContextOverflowError):
+        return "refused", False
+    if isinstance(error, RemoteError):
+        status = error.status
+        if status == 429:
+            return "rate_limited", False
+        if status in (401, 403):
+            return "unauthorized", False
+        busy = status >= 500 or status in (408, 409)
+        return ("unavailable" if busy else "refused"), False
+    cause = error.__cause__
+    if isinstance(cause, (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)):
+        return "network", False
+    if isinstance(cause, httpx2.TimeoutException):
+        return "timeout", True
+    if isinstance(cause, httpx2.HTTPError):
+        return "network", True
+    return "malformed", True

@@ -1,0 +1,100 @@
+"""Replayed workers: real outcomes from a table, looked up instead of asked for.
+
+A node whose `key` is a row of the table gets what each worker really came to on that query; a node
+without one gets a row of its type, drawn by its place in the workflow. Nothing is generated, so
+outputs only name the row, and every answer is stamped as a mock. `outcomes.py` reads tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import numpy as np
+
+from tutelage.errors import ConfigError
+from tutelage.orchestration.data.outcomes import RIGHT, OutcomeTable
+from tutelage.orchestration.execution.workers import Answer, Estimate, Work, Worker, WorkError
+
+
+class ReplayPool:
+    """A `Pool` over a table of outcomes."""
+
+    name = "replay"
+    mock = True
+
+    def __init__(self, table: OutcomeTable) -> None:
+        """Raises `ConfigError` for an empty table."""
+        if not len(table):
+            raise ConfigError("the table of outcomes has no rows; give one with at least one query")
+        self.workers = table.workers
+        self._table = table
+        self._rows = {name: i for i, name in enumerate(table.ids)}
+        self._columns = {worker.name: j for j, worker in enumerate(table.workers)}
+        self._by_type: dict[str, list[int]] = {}
+        for i, kind in enumerate(table.types):
+            self._by_type.setdefault(kind, []).append(i)
+        # What a worker costs and takes on average says nothing about this query's outcome.
+        known = table.known_QW
+        self._cost = _means(table.costs_QW, known)
+        self._seconds = _means(table.seconds_QW, known)
+        self._bounds = table.bounds_QW
+
+    def row(self, work: Work) -> int:
+        """The row of a work. Raises `ConfigError` for a key that the table does not have."""
+        if work.key:
+            if work.key not in self._rows:
+                raise ConfigError(
+                    f"node {work.node}: the table of outcomes has no row {work.key!r}; it has "
+                    f"{len(self._rows)} rows, such as {self._table.ids[0]!r}"
+                )
+            return self._rows[work.key]
+        rows = self._by_type.get(work.type) or range(len(self._table))
+        return work.seeds.child("row").python().choice(rows)
+
+    async def execute(self, worker: Worker, work: Work) -> Answer:
+        """The recorded outcome, after the seconds that it took."""
+        row, column = self.row(work), self._columns[worker.name]
+        table = self._table
+        score = float(table.scores_QW[row, column])
+        if math.isnan(score):
+            told = f"nobody recorded {worker.name!r} on {table.ids[row]!r}"
+            return Answer(error=WorkError("refused", told), mock=True, correct=False)
+        seconds = float(table.seconds_QW[row, column])
+        await asyncio.sleep(seconds)
+        right = score >= RIGHT
+        tokens_out = float(table.tokens_out_QW[row, column])
+        return Answer(
+            output=f"[replayed {table.ids[row]} by {worker.name}: {'right' if right else 'wrong'}]",
+            cost=float(table.costs_QW[row, column]),
+            seconds=seconds,
+            tokens_in=round(float(table.tokens_in_Q[row])),
+            tokens_out=0 if math.isnan(tokens_out) else round(tokens_out),
+            mock=True,
+            correct=right,
+            score=score,
+        )
+
+    def knows(self, worker: Worker, work: Work) -> bool:
+        """Whether the recorded answer is right; False where nobody recorded one."""
+        score = float(self._table.scores_QW[self.row(work), self._columns[worker.name]])
+        return not math.isnan(score) and score >= RIGHT
+
+    def estimate(self, worker: Worker, work: Work) -> Estimate:
+        """The worker's averages over the table; the bound is that of the table for this row."""
+        column = self._columns[worker.name]
+        return Estimate(
+            cost=float(self._cost[column]),
+            seconds=float(self._seconds[column]),
+            bound=float(self._bounds[self.row(work), column]),
+        )
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def _means(values_QW: np.ndarray, known_QW: np.ndarray) -> np.ndarray:
+    """By worker, over the queries it was asked; 0 where there are none."""
+    count_W = known_QW.sum(axis=0)
+    sum_W = np.where(known_QW, values_QW, 0.0).sum(axis=0)
+    return np.where(count_W > 0, sum_W / np.maximum(1, count_W), 0.0)

@@ -1,0 +1,141 @@
+"""Simulated workers: answers, errors and latencies drawn from the seed tree, and nothing else.
+
+What makes routing a problem is kept. A subtask has a difficulty of its own, drawn once for its
+place in the workflow, so workers fail together where it is hard; each has a skill for each type; a
+wrong input makes a wrong output; latency is lognormal; servers are sometimes busy. The same work
+given to the same worker always gets the same answer. `execute` waits on the running loop, which
+costs no time on a `VirtualLoop`. Every answer is stamped as a mock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+from tutelage.errors import ConfigError
+from tutelage.orchestration.execution.workers import (
+    Answer,
+    ErrorKind,
+    Estimate,
+    Work,
+    Worker,
+    WorkError,
+    check_workers,
+    prompt_tokens,
+)
+
+_NORMAL = NormalDist()
+_BUSY: tuple[ErrorKind, ...] = ("rate_limited", "unavailable", "network")
+_WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """How the simulated world is. Raises `ConfigError` for a value that cannot be."""
+
+    correlation: float = 0.6
+    """Share of the variance that all workers have in common at one subtask, 0 to 1."""
+    errors: float = 0.03
+    """Chance that one request meets a busy or absent server."""
+    garbage: float = 0.0
+    """Share of its skill that a worker keeps when one of its inputs is wrong."""
+    tokens: float = 150.0
+    """Median length of an answer in tokens."""
+    token_spread: float = 0.4
+    """Standard deviation of the logarithm of that length."""
+
+    def __post_init__(self) -> None:
+        for name in ("correlation", "errors", "garbage"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                raise ConfigError(f"simulation: {name} is {value!r}; give a share of 0 to 1")
+        for name in ("tokens", "token_spread"):
+            value = getattr(self, name)
+            if not math.isfinite(value) or value < 0:
+                raise ConfigError(f"simulation: {name} is {value!r}; give a number of at least 0")
+
+
+class SimulatedPool:
+    """A `Pool` of workers that are only drawn."""
+
+    name = "simulated"
+    mock = True
+
+    def __init__(self, workers: Sequence[Worker], simulation: Simulation | None = None) -> None:
+        self.workers = check_workers(workers)
+        self._how = simulation or Simulation()
+        self._places = {worker.name: i for i, worker in enumerate(self.workers)}
+
+    async def execute(self, worker: Worker, work: Work) -> Answer:
+        """Draw the answer and take as long as it would."""
+        answer = self.draw(worker, work)
+        await asyncio.sleep(answer.seconds)
+        return answer
+
+    def draw(self, worker: Worker, work: Work) -> Answer:
+        """The answer at once, without waiting."""
+        once = work.seeds.child("try", worker.name, work.attempt).python()
+        busy = once.random() < self._how.errors
+        kind = once.choice(_BUSY)
+        pace = math.exp(worker.latency.spread * once.gauss(0.0, 1.0))
+        tokens_in, wanted = prompt_tokens(work.prompt), self._tokens(work)
+        tokens_out = min(wanted, work.max_tokens)
+        seconds = worker.latency.seconds * pace
+        if busy:
+            error = WorkError(kind, "simulated: the server is busy")
+            return Answer(seconds=0.2 * seconds, error=error, mock=True)
+        correct = self.knows(worker, work)
+        answer = Answer(
+            output=f"[simulated {work.type} #{work.node}: {'done' if correct else _WRONG}]",
+            cost=worker.cost(tokens_in, tokens_out),
+            seconds=seconds + worker.latency.per_token * tokens_out,
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            mock=True,
+            correct=correct,
+            score=float(correct),
+        )
+        if wanted > work.max_tokens:
+            cut = WorkError("truncated", f"simulated: {wanted} tokens, {work.max_tokens} allowed")
+            answer = replace(answer, error=cut, correct=False, score=0.0)
+        return answer
+
+    def knows(self, worker: Worker, work: Work) -> bool:
+        """Whether this worker's answer is right: fixed by the place of the work.
+
+        A Gaussian copula: P(right) is the worker's skill, and what is hard is hard for all.
+        """
+        skill = worker.skill(*work.labels)
+        if any(_is_wrong(text) for text in work.inputs.values()):
+            skill *= self._how.garbage
+        shared = work.seeds.child("difficulty").python().gauss(0.0, 1.0)
+        own = work.seeds.child("worker", worker.name).python().gauss(0.0, 1.0)
+        common = self._how.correlation
+        drawn = math.sqrt(common) * shared + math.sqrt(1.0 - common) * own
+        return _NORMAL.cdf(drawn) < skill
+
+    def estimate(self, worker: Worker, work: Work) -> Estimate:
+        """Expected cost and seconds; the bound is the cost of the longest answer allowed."""
+        tokens_in = prompt_tokens(work.prompt)
+        mean = self._how.tokens * math.exp(self._how.token_spread**2 / 2)
+        tokens_out = min(mean, work.max_tokens)
+        slow = worker.latency.seconds * math.exp(worker.latency.spread**2 / 2)
+        return Estimate(
+            cost=worker.cost(tokens_in, tokens_out),
+            seconds=slow + worker.latency.per_token * tokens_out,
+            bound=worker.cost(tokens_in, work.max_tokens),
+        )
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+    def _tokens(self, work: Work) -> int:
+        drawn = work.seeds.child("tokens").python().gauss(0.0, 1.0)
+        return max(1, round(self._how.tokens * math.exp(self._how.token_spread * drawn)))
+
+
+def _is_wrong(text: str) -> bool:
+    return text.startswith("[simulated ") and text.endswith(f": {_WRONG}]")

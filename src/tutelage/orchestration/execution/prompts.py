@@ -1,0 +1,66 @@
+"""What a worker is told: the whole instruction, its own subtask, and its inputs filled in.
+
+`<node-3>` in an argument becomes the output of node 3, several in one argument each their own;
+`<node-3>.title` becomes that member when the output is a JSON object that has it. Outputs of nodes
+that are waited for and named in no argument are listed below. `plan/dag.py` finds the references.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from tutelage.bounded import parse_json
+from tutelage.orchestration.plan.dag import Plan, references
+
+_REFERENCE = re.compile(r"<node-(\d+)>(?:\.([A-Za-z_]\w*))?")
+NOTHING = "(no output)"
+"""Stands for the output of a node that has none."""
+
+
+def fill(value: object, outputs: Mapping[int, str]) -> object:
+    """An argument with its references replaced, inside lists and objects too."""
+    if isinstance(value, str):
+        return _REFERENCE.sub(lambda found: _one(found, outputs), value)
+    if isinstance(value, Mapping):
+        inner = cast("Mapping[object, object]", value)
+        return {key: fill(item, outputs) for key, item in inner.items()}
+    if isinstance(value, (list, tuple)):
+        return [fill(item, outputs) for item in cast("Sequence[object]", value)]
+    return value
+
+
+def _one(found: re.Match[str], outputs: Mapping[int, str]) -> str:
+    output = outputs.get(int(found[1]), NOTHING)
+    if found[2] is None:
+        return output
+    try:
+        members: Any = parse_json(output)
+        member: object = members[found[2]]
+    except (ValueError, KeyError, TypeError, IndexError):
+        return f"{output}.{found[2]}"  # no such member: what looked like one was the next sentence
+    return member if isinstance(member, str) else json.dumps(member, ensure_ascii=False)
+
+
+def node_prompt(plan: Plan, index: int, outputs: Mapping[int, str]) -> str:
+    """The text for one node, given the outputs of the nodes that it waits for."""
+    node = plan.nodes[index]
+    lines = [f"Instruction: {plan.instruction}", "", f"Your part: {node.tool}"]
+    if node.description:
+        lines.append(node.description)
+    if node.arguments:
+        lines += ["", "Arguments:"]
+        for name, value in node.arguments.items():
+            filled = fill(value, outputs)
+            shown = filled if isinstance(filled, str) else json.dumps(filled, ensure_ascii=False)
+            lines.append(f"- {name}: {shown}")
+    named = references(node.arguments)
+    others = [parent for parent in node.parents if parent not in named]
+    if others:
+        lines += ["", "Inputs:"]
+        for parent in others:
+            lines.append(f"- {plan.nodes[parent].tool}: {outputs.get(parent, NOTHING)}")
+    lines += ["", "Reply with the result of your part only."]
+    return "\n".join(lines)

@@ -1,0 +1,253 @@
+"""What one execution of a plan was: every decision, every request, every node, and their sum.
+
+`Step`s stand in the order of dispatch and hold the choice that ran, so what is credited is what
+ran. The cost of the whole is the sum over requests, each counted once; its latency is the longest
+chain of nodes, waiting in queues left out. `executor.py` makes these, `journal.py` keeps them on
+disk, `spans.py` draws them as a trace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tutelage.orchestration.evaluation.rewards import ExecutionResult, References
+from tutelage.orchestration.execution.verifiers import Verdict
+from tutelage.orchestration.execution.workers import Answer, WorkError
+from tutelage.orchestration.plan.dag import Plan, critical_path
+from tutelage.orchestration.routing.contract import Choice
+from tutelage.seeds import SeedTree
+
+NodeStatus = Literal["succeeded", "accepted", "failed", "skipped", "cancelled"]
+Action = Literal["worker", "accept", "stop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One decision at one node, and what came of it. Times in seconds from the start."""
+
+    index: int
+    """Place in the order of dispatch."""
+    node: int
+    attempt: int
+    """Which decision at this node it was, from 0."""
+    action: Action
+    worker: str | None
+    choice: Choice
+    requests: tuple[Answer, ...] = ()
+    """What the worker answered, the requests that met a busy server first."""
+    verdict: Verdict | None = None
+    started: float = 0.0
+    ended: float = 0.0
+    queued: float = 0.0
+    """Seconds of those that it waited for a free place at the worker."""
+
+    @property
+    def answer(self) -> Answer | None:
+        """The last answer, None for a decision that asked nobody."""
+        return self.requests[-1] if self.requests else None
+
+    @property
+    def cost(self) -> float:
+        """USD of all requests, and of the verdict where a judge was paid for it."""
+        judged = 0.0 if self.verdict is None else self.verdict.cost
+        return math.fsum([*(answer.cost for answer in self.requests), judged])
+
+    @property
+    def seconds(self) -> float:
+        """From its first request to its verdict, pauses between requests included."""
+        return max(0.0, self.ended - self.started - self.queued)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the verifier passed the answer."""
+        return self.verdict is not None and self.verdict.passed
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResult:
+    """What became of a node. `seconds` are those of its steps."""
+
+    node: int
+    status: NodeStatus
+    output: str | None = None
+    worker: str | None = None
+    """Whose answer was kept."""
+    reason: str = ""
+    seconds: float = 0.0
+    started: float = 0.0
+    ended: float = 0.0
+    checked: bool = True
+    """False where the verifier only saw that there was an answer."""
+    correct: bool | None = None
+    """The truth about the kept answer, where the pool knows it."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether there is an output for the nodes that wait for it."""
+        return self.status in ("succeeded", "accepted")
+
+
+@dataclass(frozen=True, slots=True)
+class Execution(ExecutionResult):
+    """An `ExecutionResult` with everything that led to it.
+
+    `success` means that every node's verifier passed, or that an answer which was accepted without
+    that is known to be right.
+    """
+
+    id: str = ""
+    plan: Plan = field(default_factory=lambda: Plan("", ()))
+    nodes: tuple[NodeResult, ...] = ()
+    steps: tuple[Step, ...] = ()
+    reason: str = ""
+    """Why it ended early: `deadline`, `failed`, `budget`; empty otherwise."""
+    wall_seconds: float = 0.0
+    """From start to end, queues included."""
+    path: tuple[int, ...] = ()
+    """The nodes of the longest chain."""
+    pool: str = ""
+    router: str = ""
+    mock: bool = False
+    seeds: SeedTree = field(default_factory=lambda: SeedTree(0))
+    """Where its draws came from; node k's from `child("node", k)`."""
+    references: References | None = None
+    """What `normalized` and `gated` rewards measure against."""
+    resumed: int = 0
+    """Nodes that were taken over from the log of an earlier process."""
+
+    @property
+    def seed(self) -> int:
+        """Of the run that it belongs to."""
+        return self.seeds.seed
+
+    @property
+    def correct(self) -> bool | None:
+        """Whether all kept outputs are right; None where a pool does not know."""
+        known = [node.correct for node in self.nodes]
+        if any(not node.kept for node in self.nodes):
+            return False
+        return None if None in known else all(known)
+
+
+def conclude(
+    plan: Plan, nodes: Sequence[NodeResult], steps: Sequence[Step], **fields: Any
+) -> Execution:
+    """The execution that these nodes and steps come to."""
+    seconds = [node.seconds for node in nodes]
+    latency, path = critical_path(plan, seconds)
+    good = [n.status == "succeeded" or (n.status == "accepted" and n.correct) for n in nodes]
+    passed = sum(node.status == "succeeded" for node in nodes)
+    return Execution(
+        success=bool(nodes) and all(good),
+        outputs={str(node.node): node.output for node in nodes if node.output is not None},
+        total_cost=math.fsum(
+            cost
+            for step in steps
+            for cost in (
+                *(answer.cost for answer in step.requests),
+                0.0 if step.verdict is None else step.verdict.cost,
+            )
+        ),
+        total_latency_ms=1000.0 * latency,
+        verified_fraction=passed / len(nodes) if nodes else 0.0,
+        plan=plan,
+        nodes=tuple(nodes),
+        steps=tuple(steps),
+        path=path,
+        **fields,
+    )
+
+
+# Steps and nodes as JSON: what logs hold.
+
+
+def answer_json(answer: Answer) -> dict[str, Any]:
+    """An answer without what is at its default."""
+    row: dict[str, Any] = {"cost": answer.cost, "seconds": answer.seconds}
+    for name in ("output", "tokens_in", "tokens_out", "mock", "correct", "estimated", "score"):
+        value = getattr(answer, name)
+        if value not in ("", 0, False, None) or (name == "correct" and value is False):
+            row[name] = value
+    if answer.error is not None:
+        row["error"] = {"kind": answer.error.kind, "message": answer.error.message}
+    return row
+
+
+def read_answer(row: Mapping[str, Any]) -> Answer:
+    """The answer that `answer_json` wrote."""
+    fields = dict(row)
+    error = fields.pop("error", None)
+    return Answer(**fields, error=None if error is None else WorkError(**error))
+
+
+def step_json(step: Step) -> dict[str, Any]:
+    """A step; `log_prob` and `mask` are those of the decision that ran."""
+    verdict = step.verdict
+    return {
+        "index": step.index,
+        "node": step.node,
+        "attempt": step.attempt,
+        "action": step.action,
+        "worker": step.worker,
+        "choice": step.choice.action,
+        "log_prob": step.choice.log_prob,
+        "mask": [int(m) for m in step.choice.mask],
+        "cost": step.cost,
+        "latency": step.seconds,
+        "requests": [answer_json(answer) for answer in step.requests],
+        "verdict": None if verdict is None else _verdict_json(verdict),
+        "started": step.started,
+        "ended": step.ended,
+        "queued": step.queued,
+    }
+
+
+def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+    row = {"passed": verdict.passed, "reason": verdict.reason, "checked": verdict.checked}
+    return row | ({"cost": verdict.cost} if verdict.cost else {})
+
+
+def read_step(row: Mapping[str, Any]) -> Step:
+    """The step that `step_json` wrote, without what its router kept in `features`."""
+    verdict = row["verdict"]
+    mask = tuple(bool(m) for m in row["mask"])
+    return Step(
+        index=row["index"],
+        node=row["node"],
+        attempt=row["attempt"],
+        action=row["action"],
+        worker=row["worker"],
+        choice=Choice(row["choice"], row["log_prob"], mask),
+        requests=tuple(read_answer(answer) for answer in row["requests"]),
+        verdict=None if verdict is None else Verdict(**verdict),
+        started=row["started"],
+        ended=row["ended"],
+        queued=row["queued"],
+    )
+
+
+_NODE_FIELDS = (
+    "node",
+    "status",
+    "output",
+    "worker",
+    "reason",
+    "seconds",
+    "started",
+    "ended",
+    "checked",
+    "correct",
+)
+
+
+def node_json(node: NodeResult) -> dict[str, Any]:
+    """A node's result."""
+    return {name: getattr(node, name) for name in _NODE_FIELDS}
+
+
+def read_node(row: Mapping[str, Any]) -> NodeResult:
+    """The result that `node_json` wrote."""
+    return NodeResult(**{name: row[name] for name in _NODE_FIELDS})

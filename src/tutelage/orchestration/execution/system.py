@@ -1,0 +1,286 @@
+"""`OrchestrationSystem`: an instruction goes in, a plan is made and executed, a result comes out.
+
+It joins what the other modules do: a planner, a pool of workers with a router and verifiers, a
+budget, the log that survives a kill, the execution log that training data is made of, and the
+store that `tutelage show` reads. `execute` is for ordinary code, `aexecute` for code that runs in
+an event loop, where any number may run at once. `executor.py` is what happens inside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from tutelage.errors import ConfigError
+from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights, reward_parts
+from tutelage.orchestration.execution.budget import Budget, BudgetMode
+from tutelage.orchestration.execution.executor import Executor, ExecutorSettings, Hint, Observer
+from tutelage.orchestration.execution.journal import open_journal
+from tutelage.orchestration.execution.log import ExecutionLogger
+from tutelage.orchestration.execution.pools.simulated import SimulatedPool
+from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.spans import execution_spans
+from tutelage.orchestration.execution.verifiers import Verifiers
+from tutelage.orchestration.execution.virtual_time import VirtualLoop, run_on
+from tutelage.orchestration.execution.worker_files import classic
+from tutelage.orchestration.execution.workers import Pool
+from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.plan.dag import Plan
+from tutelage.orchestration.routing.contract import Router, cheapest
+from tutelage.seeds import SeedTree
+from tutelage.tracing.records import SpanRecord
+from tutelage.tracing.rollout import identity_of
+from tutelage.types import (
+    Attempt,
+    Failure,
+    FailureCause,
+    Mode,
+    Reward,
+    Rollout,
+    RolloutStatus,
+    Task,
+)
+
+if TYPE_CHECKING:
+    from tutelage.store import Store
+    from tutelage.tracing.export import OtlpExporter
+
+
+class Planner(Protocol):
+    """Makes a plan of an instruction."""
+
+    def plan(self, instruction: str) -> Plan:
+        """The plan. Raises `DataError` when it cannot be one."""
+        ...
+
+
+PlannerLike = Planner | Callable[[str], Plan]
+
+
+@dataclass(frozen=True, slots=True)
+class Earning:
+    """Which reward an execution is given."""
+
+    preset: Preset = "normalized"
+    weights: RewardWeights | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """Where executions are kept: a store and its run, and a collector that gets their spans."""
+
+    store: Store
+    run_id: str
+    exporter: OtlpExporter | None = None
+    content: bool = False
+    """Whether the store's spans hold what workers answered; a collector never gets that."""
+
+
+class OrchestrationSystem:
+    """Plans instructions and executes the plans."""
+
+    def __init__(
+        self,
+        planner: PlannerLike | None = None,
+        pool: Pool | None = None,
+        router: Router | None = None,
+        *,
+        verifiers: Verifiers | None = None,
+        settings: ExecutorSettings | None = None,
+        catalog: Catalog | None = None,
+        budget_mode: BudgetMode = "enforce",
+        earning: Earning | None = None,
+        seed: int = 0,
+        execution_logger: ExecutionLogger | None = None,
+        keeping: Keeping | None = None,
+        realtime: bool = False,
+    ) -> None:
+        """Without a pool: the simulated workers of the preset `classic`; without a router: the
+        cheapest worker first, then the next.
+
+        `realtime` makes `execute` wait as long as mock workers would; otherwise their clock jumps.
+        """
+        self.planner = planner
+        self.pool: Pool = SimulatedPool(classic()) if pool is None else pool
+        self.executor = Executor(
+            self.pool, router or cheapest(), verifiers=verifiers, settings=settings, catalog=catalog
+        )
+        self.execution_logger = execution_logger
+        self._budget_mode: BudgetMode = budget_mode
+        self._earning = earning or Earning()
+        self._seeds = SeedTree(seed).child("orchestration")
+        self._keeping, self._realtime = keeping, realtime
+        self._count = 0
+
+    def execute(
+        self,
+        instruction: str,
+        *,
+        plan: Plan | None = None,
+        budget: float | Budget | None = None,
+        name: str | int | None = None,
+        hints: Mapping[int, Hint] | None = None,
+        observers: Sequence[Observer] = (),
+        journal: str | Path | None = None,
+    ) -> Execution:
+        """Plan and run one instruction; see `aexecute` for the arguments and errors."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            pass
+        else:
+            raise ConfigError("execute() was called in an event loop; use await aexecute() there")
+
+        async def run() -> Execution:
+            try:
+                return await self.aexecute(
+                    instruction, plan=plan, budget=budget, name=name, hints=hints,
+                    observers=observers, journal=journal,
+                )  # fmt: skip
+            finally:
+                await self.pool.close()
+
+        jumps = self.pool.mock and not self._realtime
+        return run_on(VirtualLoop if jumps else None, run())
+
+    async def aexecute(
+        self,
+        instruction: str,
+        *,
+        plan: Plan | None = None,
+        budget: float | Budget | None = None,
+        name: str | int | None = None,
+        hints: Mapping[int, Hint] | None = None,
+        observers: Sequence[Observer] = (),
+        journal: str | Path | None = None,
+    ) -> Execution:
+        """Plan and run one instruction.
+
+        `plan` takes the planner's place, `budget` is in USD, or a
+        `Budget` that several share (its own mode holds then), `name` addresses the draws (a count
+        otherwise), `journal` is a file that survives a kill: call again with the same arguments and
+        what had ended is not run again. Raises `ConfigError` without a planner and plan, and what
+        `Executor.run` raises.
+        """
+        number, self._count = self._count, self._count + 1
+        seeds = self._seeds.child(number if name is None else name)
+        started, begun = time.time(), time.perf_counter()
+        planned = self.plan(instruction) if plan is None else plan
+        planning = time.perf_counter() - begun
+        money = budget if isinstance(budget, Budget) else Budget(budget, self._budget_mode)
+        if journal is None:
+            result = await self.executor.run(
+                planned, seeds=seeds, budget=money, hints=hints, observers=observers
+            )
+        else:
+            log, restored = open_journal(journal, planned, seeds)
+            with log:
+                result = await self.executor.run(
+                    planned, seeds=seeds, budget=money, hints=hints,
+                    observers=(log, *observers), restored=restored,
+                )  # fmt: skip
+        if self.execution_logger is not None:
+            self.execution_logger.log_execution(
+                instruction=instruction, planner_outputs=planned, execution_result=result
+            )
+        if self._keeping is not None:
+            keep(self._keeping, result, seeds, started, planning, self._earning)
+        return result
+
+    def check(self, plan: Plan, budget: float | None = None) -> None:
+        """Refuse a plan that `execute` would refuse before it spends anything."""
+        self.executor.check(plan, Budget(budget, self._budget_mode))
+
+    def keep_in(self, keeping: Keeping | None) -> None:
+        """From now on keep executions there, or nowhere."""
+        self._keeping = keeping
+
+    def plan(self, instruction: str) -> Plan:
+        """The planner's plan. Raises `ConfigError` without a planner."""
+        if not instruction.strip():
+            raise ConfigError("the instruction is empty; say what is to be done")
+        if self.planner is None:
+            raise ConfigError("there is no planner; give planner=..., or a plan=...")
+        if hasattr(self.planner, "plan"):
+            return cast("Planner", self.planner).plan(instruction)
+        return cast("Callable[[str], Plan]", self.planner)(instruction)
+
+
+def reward_of(execution: Execution, earning: Earning | None = None) -> Reward:
+    """What an execution earned, with its parts; one that nothing costs is measured against 1."""
+    earning = earning or Earning()
+    references = execution.references
+    preset: Preset = earning.preset
+    if references is None and preset in ("normalized", "gated"):
+        from tutelage.orchestration.evaluation.rewards import References
+
+        references = References(1.0, 1.0)
+    parts = reward_parts(execution, preset=preset, weights=earning.weights, references=references)
+    return Reward(sum(parts.values()), parts)
+
+
+def as_rollout(
+    execution: Execution, run_id: str, seeds: SeedTree, started: float, earning: Earning
+) -> Rollout:
+    """The execution as the store keeps it: one rollout with one attempt; its tries are spans."""
+    leaves = set(range(len(execution.nodes))) - {before for before, _ in execution.plan.edges}
+    ended = [execution.outputs.get(str(node)) for node in sorted(leaves)]
+    answer = "\n\n".join(str(text) for text in ended if text is not None)
+    lost = [node for node in execution.nodes if not node.kept]
+    failure = None
+    if not execution.success:
+        cause = FailureCause.TIMEOUT if execution.reason == "deadline" else FailureCause.AGENT_ERROR
+        told = "; ".join(f"node {node.node}: {node.reason or node.status}" for node in lost)
+        failure = Failure(cause, told or "an answer was kept that no verifier passed")
+    attempt = Attempt(
+        id=seeds.id("att"),
+        index=0,
+        status=RolloutStatus.SUCCEEDED if execution.success else RolloutStatus.FAILED,
+        answer=answer or None,
+        reward=reward_of(execution, earning),
+        failure=failure,
+        stop="answer" if execution.success else None,
+        seconds=execution.wall_seconds,
+        started=started,
+    )
+    return Rollout(
+        id=seeds.id("roll"),
+        run_id=run_id,
+        task=Task(execution.id, {"instruction": execution.plan.instruction}),
+        mode=Mode.TEST,
+        step=0,
+        group=execution.id,
+        index=0,
+        attempts=(attempt,),
+        label="orchestrate",
+    )
+
+
+def keep(
+    keeping: Keeping,
+    execution: Execution,
+    seeds: SeedTree,
+    started: float,
+    planning: float,
+    earning: Earning,
+) -> Rollout:
+    """Store an execution with its trace, and send the trace where one is asked for."""
+    rollout = as_rollout(execution, keeping.run_id, seeds, started, earning)
+    attempt = rollout.last
+    rollout = replace(rollout, attempts=(replace(attempt, seconds=attempt.seconds + planning),))
+    identity = identity_of(rollout, attempt)
+
+    def spans(content: bool) -> list[SpanRecord]:
+        return execution_spans(
+            execution, identity, started=started, planning_seconds=planning, content=content
+        )
+
+    keeping.store.put_rollouts([rollout], {keeping.run_id: spans(keeping.content)})
+    if keeping.exporter is not None:
+        keeping.exporter.submit([rollout])
+        keeping.exporter.submit(spans(False))
+    return rollout

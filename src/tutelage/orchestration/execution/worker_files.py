@@ -1,0 +1,195 @@
+"""Workers from a file, the preset `classic`, and what kind of worker a tool needs.
+
+A file is a JSON list of workers, or an object with that list under `workers`; fields are those of
+`workers.Worker`, a latency is a number of seconds or an object. Numbers written as text are read as
+numbers, since YAML 1.1 writes `3e-5` as text; a field that does not exist is refused. No price is
+made up: a worker without one is refused too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from tutelage.errors import ConfigError, DataError
+from tutelage.orchestration.data.rows import read_json
+from tutelage.orchestration.execution.workers import ANY, Latency, Worker, check_workers
+from tutelage.orchestration.plan.catalog import CatalogTool
+
+KINDS = ("text", "code", "vision", "audio", "document", "data")
+"""What workers of the preset differ in."""
+
+_BY_WORD: Mapping[str, tuple[str, ...]] = {
+    "audio": ("audio", "speech", "voice", "sound", "music", "transcribe", "whisper", "podcast"),
+    "vision": ("image", "video", "picture", "photo", "visual", "vision", "ocr", "clip", "screen"),
+    "code": ("code", "program", "python", "sql", "compile", "debug", "regex"),
+    "data": ("data", "table", "csv", "chart", "plot", "statistic", "spreadsheet", "forecast"),
+    "document": ("document", "pdf", "report", "invoice", "contract", "docx", "page"),
+}
+
+
+def kind_of(name: str, description: str = "", types: Sequence[str] = ()) -> str:
+    """The kind of worker that a tool needs: by the types it takes and gives, else by its words.
+
+    `text` when nothing says more. The name decides before the description.
+    """
+    for told in (" ".join(types), name, description):
+        words = told.lower().replace("_", " ").replace("-", " ").split()
+        for kind, stems in _BY_WORD.items():
+            if any(word.startswith(stem) for word in words for stem in stems):
+                return kind
+    return "text"
+
+
+def kind_of_tool(tool: CatalogTool) -> str:
+    """The kind that the catalog gives a tool, else `kind_of` it."""
+    return tool.kind or kind_of(tool.name, tool.description, (*tool.inputs, *tool.outputs))
+
+
+def _classic(
+    name: str, kinds: tuple[str, ...], per_1000: float, seconds: float, **skills: float
+) -> Worker:
+    """The published prices make no difference between prompt and answer."""
+    price = per_1000 * 1000
+    return Worker(name, kinds, price, price, Latency(seconds, spread=0.35), skills)
+
+
+def classic() -> tuple[Worker, ...]:
+    """The eight default workers of the document family, in its order.
+
+    Prices and latencies of gpt-4, gpt-3.5-turbo and llama-3-8b are published there (USD 0.03,
+    0.002 and 0.001 per 1,000 tokens; 0.5, 0.2 and 0.3 s). Those of the other five, all spreads and
+    all skills are ours: plausible for models of their size, measured nowhere.
+    """
+    general = ("text", "code", "document", "data")
+    return (
+        _classic("gpt-4", (ANY,), 0.03, 0.5, text=0.95, code=0.92, document=0.90, data=0.90,
+                 vision=0.80, audio=0.70),
+        _classic("gpt-3.5-turbo", general, 0.002, 0.2, text=0.82, code=0.72, document=0.72,
+                 data=0.68),
+        _classic("llama-3-8b", general, 0.001, 0.3, text=0.70, code=0.55, document=0.58,
+                 data=0.52),
+        _classic("code-llama-7b", ("code",), 0.001, 0.3, code=0.78),
+        _classic("clip-vit-base", ("vision",), 0.0005, 0.15, vision=0.75),
+        _classic("whisper-base", ("audio",), 0.0006, 0.4, audio=0.82),
+        _classic("document-processor", ("document",), 0.0015, 0.35, document=0.84),
+        _classic("data-analyzer", ("data",), 0.0025, 0.4, data=0.85),
+    )  # fmt: skip
+
+
+def read_workers(path: str | Path) -> tuple[Worker, ...]:
+    """Workers from a JSON or YAML file. Raises `DataError` for the file, `ConfigError` for one."""
+    data = read_json(path)
+    rows = cast("Mapping[str, Any]", data).get("workers") if isinstance(data, dict) else data
+    if not isinstance(rows, list):
+        raise DataError(f"{str(path)!r} needs a list of workers, or an object with one: 'workers'")
+    found = [
+        worker_from(row, f"{str(path)!r}, worker {index}")
+        for index, row in enumerate(cast("list[Any]", rows))
+    ]
+    return check_workers(found)
+
+
+_NUMBERS = ("price_in", "price_out")
+_TEXTS = ("endpoint", "model", "key_env")
+_FIELDS = ("name", "capabilities", *_NUMBERS, "latency", "skills", *_TEXTS, "concurrency")
+_LATENCY = ("seconds", "spread", "per_token")
+
+
+def worker_from(given: object, where: str = "a worker") -> Worker:
+    """One worker from its JSON object. Raises `ConfigError` that says where and what to mend."""
+    row = _object(given, where)
+    _known(row, _FIELDS, where)
+    name = row.get("name")
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"{where}: 'name' is {name!r}; give each worker a name")
+    where = f"{where} ({name!r})"
+    for key in (*_NUMBERS, "latency"):
+        if key not in row:
+            raise ConfigError(f"{where} has no {key!r}; give {_WANTED[key]}")
+    fields: dict[str, Any] = {key: _number(row[key], key, where) for key in _NUMBERS}
+    fields["latency"] = _latency(row["latency"], where)
+    for key in _TEXTS:
+        if row.get(key) is not None:
+            if not isinstance(row[key], str):
+                raise ConfigError(f"{where}: {key!r} is {row[key]!r}; give a text")
+            fields[key] = row[key]
+    if "concurrency" in row:
+        count = _number(row["concurrency"], "concurrency", where)
+        if count != int(count):
+            raise ConfigError(f"{where}: 'concurrency' is {count!r}; give a whole number")
+        fields["concurrency"] = int(count)
+    if "capabilities" in row:
+        fields["capabilities"] = _names(row["capabilities"], "capabilities", where)
+    skills = _object(row.get("skills", {}), f"{where}: 'skills'")
+    fields["skills"] = {kind: _number(v, f"skills.{kind}", where) for kind, v in skills.items()}
+    return Worker(name, **fields)
+
+
+def worker_to(worker: Worker) -> dict[str, Any]:
+    """The JSON object that `worker_from` reads."""
+    latency = {key: getattr(worker.latency, key) for key in _LATENCY}
+    row: dict[str, Any] = {
+        "name": worker.name,
+        "capabilities": list(worker.capabilities),
+        "price_in": worker.price_in,
+        "price_out": worker.price_out,
+        "latency": latency,
+        "skills": dict(worker.skills),
+        "concurrency": worker.concurrency,
+    }
+    return row | {key: value for key in _TEXTS if (value := getattr(worker, key)) is not None}
+
+
+_WANTED = {
+    "price_in": "USD for a million prompt tokens",
+    "price_out": "USD for a million tokens of the answer",
+    "latency": 'median seconds, or {"seconds": 0.5, "spread": 0.3, "per_token": 0.01}',
+}
+
+
+def _latency(given: object, where: str) -> Latency:
+    if not isinstance(given, dict):
+        return Latency(_number(given, "latency", where))
+    row = _object(cast("object", given), f"{where}: 'latency'")
+    _known(row, _LATENCY, f"{where}: 'latency'")
+    if "seconds" not in row:
+        raise ConfigError(f"{where}: 'latency' has no 'seconds'; give {_WANTED['latency']}")
+    return Latency(**{key: _number(v, f"latency.{key}", where) for key, v in row.items()})
+
+
+def _object(given: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(given, dict):
+        raise ConfigError(f"{where} is {given!r}; give a JSON object")
+    return cast("Mapping[str, Any]", given)
+
+
+def _known(row: Mapping[str, Any], fields: Sequence[str], where: str) -> None:
+    for key in row:
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(fields)}"
+            raise ConfigError(f"{where} has an unknown field {key!r}; {hint}")
+
+
+def _names(given: object, key: str, where: str) -> tuple[str, ...]:
+    names: list[object] = cast("list[object]", given) if isinstance(given, list) else [given]
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"{where}: {key!r} is {given!r}; give a list of names")
+    return tuple(cast("list[str]", names))
+
+
+def _number(given: object, key: str, where: str) -> float:
+    value = math.nan
+    if isinstance(given, (int, float, str)) and not isinstance(given, bool):
+        try:
+            value = float(given)
+        except ValueError:
+            value = math.nan
+    if not math.isfinite(value):
+        raise ConfigError(f"{where}: {key!r} is {given!r}; give a finite number")
+    return value

@@ -1,0 +1,262 @@
+"""Workers, what they are asked and what they answer: the words of pools, routers and executor.
+
+A `Worker` is a model that can do some types of subtask, with its prices and its latency. A `Work`
+is one subtask as a worker gets it, an `Answer` what came of asking once: never an exception, so
+that a failure is data with its cost. A `Pool` is where workers really stand: simulated, replayed or
+behind HTTP (`pools/`). Costs are USD and latencies seconds everywhere in here.
+`routing/contract.py` says who chooses a worker, `worker_files.py` reads workers and has the preset
+`classic`, `executor.py` runs a plan with them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Literal, Protocol
+
+from tutelage.errors import ConfigError
+from tutelage.seeds import SeedTree
+
+ANY = "*"
+"""A capability, or a key of `skills`, that stands for every type."""
+DEFAULT_SKILL = 0.5
+
+ErrorKind = Literal[
+    "rate_limited",
+    "unavailable",
+    "network",
+    "timeout",
+    "truncated",
+    "malformed",
+    "empty",
+    "refused",
+    "unauthorized",
+    "cancelled",
+]
+"""Why a worker gave no usable answer; see `TRANSIENT`."""
+TRANSIENT: frozenset[ErrorKind] = frozenset({"rate_limited", "unavailable", "network"})
+"""The same worker may answer when it is asked again. After the others another one must."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long a worker takes: lognormal around a median, and a time for each token it writes."""
+
+    seconds: float
+    """Median until it has answered, without `per_token`."""
+    spread: float = 0.0
+    """Standard deviation of the logarithm; 0: always the median."""
+    per_token: float = 0.0
+    """Further seconds for each token of the answer."""
+
+    def __post_init__(self) -> None:
+        for name in ("seconds", "spread", "per_token"):
+            _not_negative("latency", name, getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A model that executes subtasks. Raises `ConfigError` for a value that cannot be."""
+
+    name: str
+    capabilities: tuple[str, ...] = (ANY,)
+    """The types or kinds of subtask that it can do; `*` and other shell patterns are allowed."""
+    price_in: float = 0.0
+    """USD for a million prompt tokens."""
+    price_out: float = 0.0
+    """USD for a million tokens of the answer."""
+    latency: Latency = field(default_factory=lambda: Latency(0.0))
+    skills: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Share of right answers by type or kind, 0 to 1; `*` for all others."""
+    endpoint: str | None = None
+    """Base URL of an OpenAI-compatible server, such as `http://127.0.0.1:8000/v1`."""
+    model: str | None = None
+    """The model's name there; the worker's own when None."""
+    key_env: str | None = None
+    """Environment variable that holds the server's key; None sends none."""
+    concurrency: int = 8
+    """How many works it does at once."""
+
+    def __post_init__(self) -> None:
+        where = f"worker {self.name!r}"
+        if not self.name:
+            raise ConfigError("a worker has an empty name; give each worker a name of its own")
+        if not self.capabilities:
+            raise ConfigError(f"{where} has no capabilities; list types, or {ANY!r} for all")
+        for name in ("price_in", "price_out"):
+            _not_negative(where, name, getattr(self, name))
+        for kind, skill in self.skills.items():
+            if not 0 <= skill <= 1:
+                raise ConfigError(f"{where}: skill {kind!r} is {skill!r}; give a share of 0 to 1")
+        if self.concurrency < 1:
+            raise ConfigError(f"{where}: concurrency is {self.concurrency!r}; give at least 1")
+
+    def can(self, *labels: str) -> bool:
+        """Whether a capability fits one of the labels: a subtask's type and its kind."""
+        return any(fnmatchcase(label, known) for known in self.capabilities for label in labels)
+
+    def skill(self, *labels: str) -> float:
+        """Share of right answers by the first label that is known, `*`, or `DEFAULT_SKILL`."""
+        for label in (*labels, ANY):
+            if label in self.skills:
+                return self.skills[label]
+        return DEFAULT_SKILL
+
+    def cost(self, tokens_in: float, tokens_out: float) -> float:
+        """USD for so many tokens."""
+        return (tokens_in * self.price_in + tokens_out * self.price_out) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One subtask as a worker gets it; the same for every worker and try but for `attempt`."""
+
+    node: int
+    """Its place in the plan."""
+    type: str
+    """The tool of the plan's node."""
+    kind: str = ANY
+    """What a worker needs for it: `text`, `code`, `vision`, `audio`, `document` or `data`."""
+    instruction: str = ""
+    """The whole workflow's."""
+    description: str = ""
+    """This subtask's."""
+    prompt: str = ""
+    """What the worker is told: instruction, description, arguments with inputs filled in."""
+    inputs: Mapping[int, str] = field(default_factory=dict[int, str])
+    """The outputs of the nodes that it waits for."""
+    key: str = ""
+    """Names the row of a table of recorded outcomes; empty where there is none."""
+    attempt: int = 0
+    """Which try at this node it is, from 0."""
+    max_tokens: int = 512
+    seeds: SeedTree = field(default_factory=lambda: SeedTree(0))
+    """Where this node's draws come from: one place for all workers and tries (run, workflow, node);
+    a draw of one try adds the worker's name and `attempt`."""
+    expected: object = None
+    """What the verifier compares with; None where nothing is known."""
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """Type and kind: what capabilities and skills are looked up by."""
+        return (self.type, self.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkError:
+    """Why a worker gave no usable answer; `message` is for people."""
+
+    kind: ErrorKind
+    message: str = ""
+    retry_after: float | None = None
+    """Seconds that the server asks to wait."""
+
+    @property
+    def transient(self) -> bool:
+        """Whether the same worker may answer when it is asked again."""
+        return self.kind in TRANSIENT
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of asking a worker once. An answer without error is no success yet: see
+    `verifiers.py`."""
+
+    output: str = ""
+    cost: float = 0.0
+    """USD."""
+    seconds: float = 0.0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    error: WorkError | None = None
+    mock: bool = False
+    """Whether no real model answered."""
+    correct: bool | None = None
+    """What a pool knows that has the truth (simulated, replayed); real servers leave None."""
+    estimated: bool = False
+    """Whether the cost is a bound, because nobody said what was used."""
+    score: float | None = None
+    """A graded truth behind `correct`, 0 to 1, where the pool has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What one execution may come to."""
+
+    cost: float
+    """USD, expected."""
+    seconds: float
+    bound: float
+    """USD that it cannot exceed: what a budget reserves."""
+
+
+class Pool(Protocol):
+    """Where workers stand. Everything that a try can come to is an `Answer`.
+
+    `execute` raises only `asyncio.CancelledError`, having freed what it held. With the same
+    `Work` and worker a pool that draws gives the same answer: draws come from `work.seeds`.
+    """
+
+    @property
+    def name(self) -> str:
+        """`simulated`, `replay`, `openai`: what logs are stamped with."""
+        ...
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """Who stands in it, in the order of the actions of a router."""
+        ...
+
+    @property
+    def mock(self) -> bool:
+        """Whether no real model answers."""
+        ...
+
+    async def execute(self, worker: Worker, work: Work) -> Answer:
+        """Ask one worker once."""
+        ...
+
+    def estimate(self, worker: Worker, work: Work) -> Estimate:
+        """What asking may come to, before it is done; never looks at the answer."""
+        ...
+
+    async def close(self) -> None:
+        """Free connections; the pool can be used again after."""
+        ...
+
+
+def check_workers(workers: Sequence[Worker]) -> tuple[Worker, ...]:
+    """The workers as a tuple. Raises `ConfigError` when there is none or two share a name."""
+    if not workers:
+        raise ConfigError("there are no workers; give at least one, such as --workers FILE")
+    seen: set[str] = set()
+    for worker in workers:
+        if worker.name in seen:
+            raise ConfigError(f"two workers are named {worker.name!r}; rename one")
+        seen.add(worker.name)
+    return tuple(workers)
+
+
+def legal(workers: Sequence[Worker], work: Work) -> tuple[bool, ...]:
+    """Who can do a work at all, by capability. Raises `ConfigError` when nobody can."""
+    found = tuple(worker.can(*work.labels) for worker in workers)
+    if not any(found):
+        known = sorted({label for worker in workers for label in worker.capabilities})
+        raise ConfigError(
+            f"node {work.node} needs a worker for {work.type!r} (kind {work.kind!r}), and none of "
+            f"the {len(workers)} workers can: they know {known!r}; add a worker with that "
+            f"capability, or with {ANY!r}"
+        )
+    return found
+
+
+def prompt_tokens(text: str) -> int:
+    """About how many tokens a text has: four characters each, at least 1."""
+    return max(1, math.ceil(len(text) / 4))
+
+
+def _not_negative(where: str, name: str, value: float) -> None:
+    if not math.isfinite(value) or value < 0:
+        raise ConfigError(f"{where}: {name} is {value!r}; give a finite number of at least 0")

@@ -1,0 +1,150 @@
+"""`report.html` of a planner's run: tables against baselines, curves, plans, and phase 2's plots.
+
+A pure function of the run folder that stands alone: no script, no network, no other file. It shares
+the look and the escaping of other runs' reports. What the folder lacks is left out.
+`evaluation/tables.py` words the numbers.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from tutelage.orchestration.evaluation.tables import planning_tables, routing_table
+from tutelage.orchestration.plan.dag import Node, Plan, to_text
+from tutelage.runs.folder import RunFolder, write_text
+from tutelage.runs.report.page import render_page
+from tutelage.runs.report.svg import Panel, Series, draw
+
+EXAMPLES = 6
+PLOTS: Mapping[str, str] = {
+    "pareto.png": "Routing: success against cost",
+    "aiq.png": "Routing: curves and their hulls",
+    "training.png": "Routing: reward in training",
+}
+
+
+def write_report(folder: RunFolder) -> None:
+    """Write the page. Raises `MissingExtraError` without the `train` extra."""
+    result = folder.read_result() or {}
+    phase1: Mapping[str, Any] = result.get("phase1", {})
+    test = phase1.get("test")
+    template = (files("tutelage.orchestration") / "report.html.j2").read_text(encoding="utf-8")
+    tables = planning_tables(test) if test else []
+    routing = routing_table(result.get("phase2", {}))
+    tables += [] if routing is None else [routing]
+    lines = folder.read_metrics()
+    page = render_page(
+        template,
+        name=folder.name,
+        headline=_headline(test, result.get("phase2", {})),
+        facts=_facts(phase1),
+        tables=[(t.title, t.lead, t.columns, t.rows) for t in tables],
+        charts=_charts(
+            [line for line in lines if line.get("phase") == "phase1" and not line.get("refit")]
+        ),
+        examples=_examples(folder),
+        plots=_plots(folder),
+    )
+    write_text(folder.report, page)
+
+
+def _headline(test: Mapping[str, Any] | None, phase2: Mapping[str, Any]) -> str:
+    if not test:
+        return _routed(phase2) or "A planner was trained"
+    planner = test["scores"]["planner"]
+    told = f"{100 * planner['node_f1']:.0f} % node F1, {100 * planner['edge_f1']:.0f} % edge F1"
+    before = test["gains"].get("before")
+    if before is not None:
+        told += f" ({_points(before['node_f1'])} and {_points(before['edge_f1'])} over before)"
+    near = test["gains"].get("nearest")
+    if near is None:
+        return told
+    better = near["node_f1"]["low"] > 0
+    return (
+        f"{told}: {'better than' if better else 'not surely better than'} copying the nearest plan"
+    )
+
+
+def _routed(phase2: Mapping[str, Any]) -> str:
+    """What phase 2 came to; empty where it was not run."""
+    found = phase2.get("evaluation")
+    if not found:
+        return ""
+    rows = {row["name"]: row for row in found["rows"]}
+    mine, reward = rows["PPO"], f"{rows['PPO']['reward']:.2f}"
+    if "workflows" in mine:  # results of older versions do not tell
+        ends = f"{mine['reward_low']:.2f} to {mine['reward_high']:.2f}"
+        reward += f" a workflow (95 % interval {ends}, {mine['workflows']} judged)"
+    gap = found["differences"]["greedy utility"]
+    told = "better than" if gap["low"] > 0 else "worse than" if gap["high"] < 0 else "a tie with"
+    return (
+        f"Routing earns {reward}: {told} the greedy router's {rows['greedy utility']['reward']:.2f}"
+    )
+
+
+def _points(gain: Mapping[str, float]) -> str:
+    return f"{100 * gain['mean']:+.1f}" + (" ~" if gain["low"] <= 0 <= gain["high"] else "")
+
+
+def _facts(phase1: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if not phase1:
+        return []
+    search = phase1["search"]
+    against = phase1.get("against")
+    return [
+        *([] if against is None else [("Compared with", against)]),
+        ("Learned from", f"{phase1['train_workflows']} workflows over {phase1['tools']} tools"),
+        ("Network", f"{phase1['parameters']} parameters, best after {phase1['epochs']} epochs"),
+        ("Search", ", ".join(f"{name} {value:g}" for name, value in search.items())),
+    ]
+
+
+def _charts(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Losses and validation scores over the epochs; none before the second."""
+    if len(lines) < 2:
+        return []
+
+    def curve(name: str) -> tuple[tuple[float, float], ...]:
+        return tuple((float(x["step"]), float(x[name])) for x in lines if name in x)
+
+    losses = Panel([Series(curve("train_loss"), "train"), Series(curve("val_loss"), "after")],
+                   title="loss: training, and validation above it")  # fmt: skip
+    scores = Panel(
+        [Series(curve("val_node_f1"), "after"), Series(curve("val_edge_f1"), "before")],
+        unit="share",
+        title="validation: node F1, and edge F1 below it",
+    )
+    drawn = draw([losses, scores], size=(720, 420), x_label="epoch", salt="planner")
+    return [("Phase 1", drawn)]
+
+
+def _examples(folder: RunFolder) -> list[tuple[str, str, str]]:
+    path = folder.path / "predictions.jsonl"
+    if not path.is_file():
+        return []
+    found: list[tuple[str, str, str]] = []
+    for line in path.read_text(encoding="utf-8").splitlines()[:EXAMPLES]:
+        row = json.loads(line)
+        made = _plan(row["task_nodes"], row["targets"]["dependencies"])
+        wanted = row.get("wanted")
+        gold = "" if wanted is None else _plan(wanted["task_nodes"], wanted["dependencies"])
+        found.append((row["instruction"], made, "" if gold == made else gold))
+    return found
+
+
+def _plan(nodes: Sequence[Mapping[str, str]], parents: Sequence[Sequence[int]]) -> str:
+    made = tuple(Node(n["task"], after=tuple(p)) for n, p in zip(nodes, parents, strict=True))
+    return to_text(Plan("", made))
+
+
+def _plots(folder: RunFolder) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for name, title in PLOTS.items():
+        path = folder.path / "phase2" / name
+        if path.is_file():
+            found.append((title, base64.b64encode(path.read_bytes()).decode()))
+    return found

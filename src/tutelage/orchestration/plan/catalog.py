@@ -1,0 +1,182 @@
+"""Which tools exist, what each takes and gives, and whether a plan keeps to them.
+
+A catalog is read from TaskBench's form (`{"nodes": [{"id", "desc", "input-type", "output-type"}]}`,
+or with `parameters`), from a plain list of `{name, description, inputs, outputs}`, or from function
+schemas. Names are unique, so that a plan that passes `check_plan` cannot call a tool that was made
+up. `dag.py` has the plans themselves, `data/formats.py` the files of workflows.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from tutelage.errors import DataError
+from tutelage.orchestration.data.rows import read_json
+from tutelage.orchestration.plan.dag import Plan
+
+NAME_KEYS = ("id", "name", "tool", "tool_name", "api_name", "task")
+TEXT_KEYS = ("desc", "description", "api_description")
+LIST_KEYS = ("nodes", "tools", "functions", "catalog", "apis")
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogTool:
+    """One tool: its name, what it does, and the types it takes and gives."""
+
+    name: str
+    description: str = ""
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    kind: str = ""
+    """What its worker must be able to do, such as `audio`; empty where the file does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Tools by unique name, in the order given. Raises `DataError` when empty or ambiguous.
+
+    `links` are the pairs (before, after) of a tool graph, where its file has one.
+    """
+
+    tools: tuple[CatalogTool, ...]
+    links: tuple[tuple[str, str], ...] = ()
+    _by_name: Mapping[str, CatalogTool] = field(init=False, repr=False, compare=False)
+    _index: Mapping[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.tools:
+            raise DataError("the catalog is empty; a plan needs at least one tool")
+        by_name: dict[str, CatalogTool] = {}
+        for tool in self.tools:
+            if tool.name in by_name:
+                raise DataError(f"the catalog has two tools named {tool.name!r}; rename one")
+            by_name[tool.name] = tool
+        object.__setattr__(self, "_by_name", by_name)
+        object.__setattr__(self, "_index", {name: i for i, name in enumerate(by_name)})
+        for link in self.links:
+            for name in link:
+                if name not in by_name:
+                    raise DataError(f"the link {link!r} names {name!r}, which is no tool of it")
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __len__(self) -> int:
+        return len(self.tools)
+
+    def __getitem__(self, name: str) -> CatalogTool:
+        """The tool of that name. Raises `DataError` with the nearest name when there is none."""
+        if name not in self._by_name:
+            raise DataError(f"the catalog has no tool {name!r}; {self._hint(name)}")
+        return self._by_name[name]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in the order of the catalog: what an index into it means."""
+        return tuple(self._by_name)
+
+    def index(self, name: str) -> int:
+        """Where the tool of that name stands. Raises `DataError` as a lookup does."""
+        self[name]
+        return self._index[name]
+
+    def _hint(self, name: str) -> str:
+        near = difflib.get_close_matches(name, self._by_name, n=1)
+        return f"did you mean {near[0]!r}?" if near else f"it has {len(self.tools)} tools"
+
+
+def check_tools(names: Iterable[str], catalog: Catalog) -> None:
+    """Raise `DataError`, naming the node, at the first name that the catalog lacks."""
+    for index, name in enumerate(names):
+        try:
+            catalog[name]
+        except DataError as error:
+            raise DataError(f"node {index}: {error}") from error
+
+
+def check_plan(plan: Plan, catalog: Catalog) -> None:
+    """Raise `DataError`, naming the node, when a `Plan` uses a tool that the catalog lacks."""
+    check_tools((node.tool for node in plan.nodes), catalog)
+
+
+def read_catalog(path: str | Path) -> Catalog:
+    """Read a file of tools, with the links of a tool graph where it has them.
+
+    Raises `DataError` with file, tool and field.
+    """
+    data = read_json(path)
+    links: list[tuple[str, str]] = []
+    if isinstance(data, Mapping):
+        document = cast("Mapping[str, Any]", data)
+        key = next((key for key in LIST_KEYS if isinstance(document.get(key), list)), None)
+        rows = None if key is None else document[key]
+        found: Any = document.get("links") or ()
+        try:
+            links = [(str(link["source"]), str(link["target"])) for link in found]
+        except (KeyError, TypeError) as error:
+            raise DataError(f"{str(path)!r}, 'links': bad or missing {error}") from error
+    else:
+        rows = data
+    if not isinstance(rows, list):
+        raise DataError(
+            f"{str(path)!r} is no catalog; it needs a list of tools, or an object with a list "
+            f"under 'nodes' or 'tools'"
+        )
+    try:
+        return Catalog(tools_of(cast("list[Any]", rows)), tuple(links))
+    except DataError as error:
+        raise DataError(f"{str(path)!r}: {error}") from error
+
+
+def tools_of(rows: Iterable[Any]) -> tuple[CatalogTool, ...]:
+    """The tools of a list of descriptions. Raises `DataError` with the number of the tool."""
+    tools: list[CatalogTool] = []
+    for index, row in enumerate(rows):
+        try:
+            tools.append(_tool(row))
+        except (KeyError, TypeError) as error:
+            raise DataError(f"tool {index}: bad or missing {error}") from error
+    return tuple(tools)
+
+
+def _tool(given: object) -> CatalogTool:
+    if not isinstance(given, Mapping):
+        raise TypeError(f"row: {given!r} is no object")
+    row = cast("Mapping[str, Any]", given)
+    if isinstance(row.get("function"), Mapping):
+        row = cast("Mapping[str, Any]", row["function"])
+    key = next((key for key in NAME_KEYS if key in row), NAME_KEYS[0])
+    name = row[key]
+    if not isinstance(name, str) or not name.strip():
+        raise TypeError(f"{key!r}: {name!r} is no tool name")
+    text = next((row[key] for key in TEXT_KEYS if row.get(key)), "")
+    inputs = _types(row, "inputs", "input-type", "input_type", "parameters")
+    outputs = _types(row, "outputs", "output-type", "output_type", "output_parameters")
+    return CatalogTool(name, str(text), inputs, outputs, str(row.get("kind") or ""))
+
+
+def _types(row: Mapping[str, Any], *keys: str) -> tuple[str, ...]:
+    """The types under the first of `keys` that is there: names, parameters, or a JSON schema."""
+    key = next((key for key in keys if row.get(key) is not None), None)
+    if key is None:
+        return ()
+    found: Any = row[key]
+    if isinstance(found, str) and found.lstrip().startswith(("{", "[")):
+        found = json.loads(found)
+    if isinstance(found, Mapping):
+        fields = cast("Mapping[str, Any]", found)
+        found = list(cast("Mapping[str, Any]", fields.get("properties", fields)).values())
+    if not isinstance(found, list):
+        raise TypeError(f"{key!r}: {found!r} is no list of types")
+    return tuple(_type(entry) for entry in cast("list[Any]", found))
+
+
+def _type(entry: object) -> str:
+    if isinstance(entry, Mapping):
+        return str(cast("Mapping[str, Any]", entry).get("type", "any"))
+    return str(entry)

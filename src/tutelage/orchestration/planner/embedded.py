@@ -1,0 +1,153 @@
+"""The planner that is there before anybody trained one: learned once, from synthetic workflows.
+
+`tutelage orchestrate` plans with it until `tutelage train planner` has left another. The first use
+over a catalog trains it in about forty CPU seconds and keeps it in the user's cache directory,
+under a hash of the recipe, the catalog and the code that makes it; a change of any trains another.
+It is a function of these alone, so every machine of a kind plans alike. It knows nothing of a
+user's own instructions: logs and training data do (`data/prepare.py`, `fit.py`). `nearest.py`
+stands in where torch is not installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Generator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+
+from tutelage.errors import ModelError, RunError
+from tutelage.orchestration.data.synthetic import builtin_graph, generate, generate_plain, graph_of
+from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.planner import saving
+from tutelage.orchestration.planner.fit import Fitting
+from tutelage.orchestration.planner.model import PlannerModel
+from tutelage.orchestration.planner.settings import Phase1
+from tutelage.seeds import SeedTree
+
+Watch = Callable[[int, int], None]
+"""Told after each epoch how many of how many are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How it is trained."""
+
+    workflows: int = 4800
+    """Half of them short and plain: people ask for one, two or three things at a time."""
+    held_out: int = 480
+    """Of those, to choose the search weights on."""
+    epochs: int = 12
+    width: int = 64
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A planner, ready, and where it is kept."""
+
+    model: PlannerModel
+    path: Path
+    fresh: bool
+    """Whether it was trained just now."""
+    unkept: str = ""
+    """Why it could not be kept, where it could not."""
+
+
+RECIPE = Recipe()
+
+
+def embedded_planner(
+    catalog: Catalog | None = None,
+    cache: Path | None = None,
+    *,
+    recipe: Recipe | None = None,
+    watch: Watch | None = None,
+) -> Embedded:
+    """The planner over a catalog (the built-in one by default), from the cache or trained now.
+
+    A cache that cannot be written is no reason to fail: `unkept` says why. Processes that train the
+    same one at once write the same file. Raises `ConfigError` for a catalog with too few tools for
+    different instructions.
+    """
+    recipe = recipe or RECIPE
+    root = cache_folder() if cache is None else cache
+    path = root / f"{fingerprint(catalog, recipe)}.pth"
+    if path.is_file():
+        with contextlib.suppress(ModelError):  # one that is damaged is trained again
+            return Embedded(saving.load_planner(path), path, fresh=False)
+    fitting = _train(catalog, recipe, watch)
+    content = saving.checkpoint(fitting.model, {}, fitting.at.best_epoch, fitting.at.best_loss)
+    aside = path.with_name(f"{path.stem}.{os.getpid()}.pth")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        saving.write(aside, content)
+        os.replace(aside, path)
+    except (OSError, RunError) as error:
+        return Embedded(fitting.model, path, fresh=True, unkept=str(error))
+    return Embedded(saving.load_planner(path), path, fresh=True)
+
+
+def cache_folder() -> Path:
+    """Where planners are kept: below `$XDG_CACHE_HOME`, or `~/.cache` without it."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification has relative paths ignored.
+    home = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+    return home / "tutelage" / "planner"
+
+
+def fingerprint(catalog: Catalog | None, recipe: Recipe) -> str:
+    """A hash of what decides the weights: recipe, catalog, and the code that makes workflows and
+    planners."""
+    own = None if catalog is None else (catalog.tools, catalog.links)
+    said = (metadata.version("tutelage"), torch.__version__, asdict(recipe), own)
+    digest = hashlib.blake2b(repr(said).encode("utf-8", "surrogatepass"), digest_size=10)
+    here = files("tutelage.orchestration")
+    code = [entry for entry in (here / "planner").iterdir() if entry.name.endswith(".py")]
+    code += [
+        here / name
+        for name in ("data/synthetic.py", "data/builtin_tools.json", "data/neighbours.py")
+    ]
+    for entry in sorted(code, key=lambda found: found.name):
+        digest.update(entry.read_bytes())
+    return digest.hexdigest()
+
+
+def _train(catalog: Catalog | None, recipe: Recipe, watch: Watch | None) -> Fitting:
+    graph = builtin_graph() if catalog is None else graph_of(catalog)
+    seeds = SeedTree(recipe.seed).child("embedded planner")
+    half = recipe.workflows // 2
+    short = generate_plain(graph, half, seeds.child("short"))
+    longer = generate(graph, recipe.workflows - half, seeds.child("longer"))
+    by_text = {workflow.instruction: workflow for workflow in (*short, *longer)}
+    made = list(by_text.values())
+    seeds.child("order").python().shuffle(made)
+    settings = Phase1(
+        num_epochs=recipe.epochs, width=recipe.width, refit=False, early_stopping=recipe.epochs
+    )
+    with _one_thread():
+        fitting = Fitting(
+            made[recipe.held_out :], made[: recipe.held_out], graph.catalog, settings,
+            seeds.child("fit"),
+        )  # fmt: skip
+        while not fitting.done:
+            fitting.epoch()
+            if watch is not None:
+                watch(fitting.at.epoch, recipe.epochs)
+    return fitting
+
+
+@contextlib.contextmanager
+def _one_thread() -> Generator[None]:
+    """Several threads would wait more than they work, and add in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

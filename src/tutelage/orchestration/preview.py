@@ -1,0 +1,116 @@
+"""What a planner's run would do, without training or writing: sets, sizes, one planned workflow.
+
+The data are read and the network is built as the run itself would, so what is wrong with either
+shows here. `job.py` is the run, `cli/planner_dry.py` shows this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from tutelage.orchestration.data.formats import Workflow
+from tutelage.orchestration.data.outcomes import read_outcomes
+from tutelage.orchestration.data.outcomes import split as split_table
+from tutelage.orchestration.job import check_against, one_thread
+from tutelage.orchestration.plan.dag import Plan
+from tutelage.orchestration.planner import saving
+from tutelage.orchestration.planner.fit import Fitting
+from tutelage.orchestration.planner.settings import Phase1, Settings, flatten
+from tutelage.orchestration.planner.targets import targets_of
+from tutelage.orchestration.routing.phase2 import read_checkpoint
+from tutelage.orchestration.setup import Request, Sets, check, read_sets
+from tutelage.runs.loggers import check_loggers
+from tutelage.seeds import SeedTree
+
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "1": ("training.phase1_supervised.",),
+    "2": ("training.phase2_rl.",),
+    "all": ("training.phase1_supervised.", "training.phase2_rl."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """A run that was not done."""
+
+    settings: Mapping[str, Any]
+    """The keys of the phases that would run, in full, with their values."""
+    facts: Mapping[str, str]
+    """The data and the network."""
+    wanted: Workflow | None = None
+    """The first test workflow, or the first held-out one where there is no test; None without
+    phase 1."""
+    planned: Plan | None = None
+    """What `planner` makes of its instruction."""
+    planner: str = ""
+
+
+def preview(request: Request) -> Preview:
+    """Everything up to the first step. Raises what the run would raise before it trains."""
+    settings = check(request)
+    check_loggers(settings.training.logger)
+    shown = _keys(request, settings)
+    facts: dict[str, str] = {}
+    if request.phase != "1":
+        facts |= _routing(request)
+    if request.phase == "2":
+        return Preview(shown, facts)
+    phase = settings.training.phase1_supervised
+    sets = read_sets(request, phase)
+    check_against(request, sets)
+    with one_thread():
+        return _planning(request, phase, sets, shown, facts)
+
+
+def _planning(
+    request: Request, phase: Phase1, sets: Sets, shown: Mapping[str, Any], facts: Mapping[str, str]
+) -> Preview:
+    seeds = SeedTree(request.seed).child("planner", "phase1")
+    model = Fitting(sets.train, sets.held_out, sets.catalog, phase, seeds).model
+    rows = sets.train[: phase.batch_size]
+    with torch.no_grad():
+        loss = model.eval().compute_supervised_loss(
+            model([w.instruction for w in rows]),
+            targets_of(rows, model.vocabulary),
+            phase.lambda_dag,
+            phase.dag_loss,
+        )["total_loss"]
+    steps = -(-len(sets.train) // phase.batch_size)
+    told = {
+        **sets.facts,
+        "network": f"{sum(p.numel() for p in model.parameters())} parameters",
+        "epoch": f"{steps} steps; {phase.num_epochs} epochs at most",
+        "loss": f"{float(loss):.3f} on {len(rows)} training workflows, untrained",
+        **facts,
+    }
+    wanted = (sets.test or sets.held_out)[0]
+    planner = "the untrained planner"
+    if request.against is not None:
+        model = saving.load_planner(request.against)
+        model.use_catalog(sets.catalog)
+        planner = f"the planner of {request.against}"
+    return Preview(shown, told, wanted, model.plan(wanted.instruction), planner)
+
+
+def _routing(request: Request) -> dict[str, str]:
+    """Phase 2's table; simulated outcomes are drawn only by the run itself."""
+    if request.checkpoint is not None:
+        read_checkpoint(request.checkpoint)
+    if request.outcomes is None or request.models is None:
+        return {"outcomes": "simulated"}
+    seeds = SeedTree(request.seed).child("phase2")
+    table = read_outcomes(request.outcomes, request.models, seeds)
+    parts = split_table(table, seeds)
+    sizes = f"{len(parts.train)} train, {len(parts.val)} validation, {len(parts.test)} test"
+    return {"outcomes": f"{len(table)} queries, {len(table.workers)} workers: {sizes}"}
+
+
+def _keys(request: Request, settings: Settings) -> dict[str, Any]:
+    plain = settings.model_dump()
+    plain["training"]["phase2_rl"] = asdict(settings.training.phase2_rl)
+    sections = (*SECTIONS[request.phase], "training.logger", "training.project_name")
+    return {key: value for key, value in flatten(plain) if key.startswith(sections)}

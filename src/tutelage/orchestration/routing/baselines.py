@@ -1,0 +1,187 @@
+"""What the trained policy is compared with: fixed rules, greedy ones, and an oracle.
+
+Each is a chooser (`rollout.py`). Rules that try once accept whatever the verifier says; those that
+escalate go on until an answer passes or tries, money or workers run out. The oracle alone looks at
+the outcomes themselves, to say what is possible.
+
+Legend: D decisions, W workers, A actions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
+from tutelage.orchestration.routing.environment import Environment
+from tutelage.orchestration.routing.policy import ModelSelector, see
+from tutelage.orchestration.routing.rollout import Chooser
+from tutelage.orchestration.routing.situation import Situation, Terms, look_ahead, plain_utility
+from tutelage.orchestration.routing.workflows import Board, Bools, Ints
+from tutelage.seeds import SeedTree
+
+
+def ranked(scores_DW: Floats, at: Situation, *, escalate: bool) -> Ints:
+    """The legal worker of the highest score; accept or stop when there is none to ask."""
+    workers = scores_DW.shape[1]
+    able_DW = at.mask_DA[:, :workers]
+    best_D = np.where(able_DW, scores_DW, -np.inf).argmax(axis=1)
+    ask_D = able_DW.any(axis=1) & (escalate | (at.tries_D == 0))
+    settle_D = np.where(at.mask_DA[:, workers], workers, workers + 1)
+    return np.where(ask_D, best_D, settle_D)
+
+
+def random_choice(seeds: SeedTree) -> Chooser:
+    """Any legal action but stopping, evenly; stops when nothing else is left."""
+    rng = seeds.numpy()
+
+    def choose(environment: Environment, rows: Ints, at: Situation) -> Ints:
+        keys_DA = np.where(at.mask_DA, rng.random(at.mask_DA.shape), -1.0)
+        keys_DA[:, -1] -= 1.0
+        return keys_DA.argmax(axis=1)
+
+    return choose
+
+
+def cheapest(environment: Environment, rows: Ints, at: Situation) -> Ints:
+    """The cheapest worker, once."""
+    return ranked(-at.cost_DW, at, escalate=False)
+
+
+def fastest(environment: Environment, rows: Ints, at: Situation) -> Ints:
+    """The fastest worker, once."""
+    return ranked(-at.seconds_DW, at, escalate=False)
+
+
+def nearest_best(environment: Environment, rows: Ints, at: Situation) -> Ints:
+    """The kNN router: the worker that is most likely right, once."""
+    return ranked(at.chance_DW, at, escalate=False)
+
+
+def nearest_cascade(environment: Environment, rows: Ints, at: Situation) -> Ints:
+    """The worker that is most likely right given what failed, until one passes."""
+    return ranked(at.chance_DW, at, escalate=True)
+
+
+def most_accurate(train: OutcomeTable) -> Chooser:
+    """The worker that is right most often in the training table, once."""
+    order_W = _means(train)
+
+    def choose(environment: Environment, rows: Ints, at: Situation) -> Ints:
+        return ranked(np.broadcast_to(order_W, at.chance_DW.shape), at, escalate=False)
+
+    return choose
+
+
+def per_type_best(train: OutcomeTable) -> Chooser:
+    """The worker that is right most often for the type, once."""
+    kinds = np.array(train.types)
+    best = {kind: _means(train.take(np.flatnonzero(kinds == kind))) for kind in set(train.types)}
+    overall = _means(train)
+
+    def choose(environment: Environment, rows: Ints, at: Situation) -> Ints:
+        types = environment.board.table.types
+        scores = [best.get(types[q], overall) for q in environment.queries(rows)]
+        return ranked(np.array(scores), at, escalate=False)
+
+    return choose
+
+
+def cascade(train: OutcomeTable, *, steps: int = 3) -> Chooser:
+    """A fixed order: the best worker of each of `steps` price classes, cheap to dear."""
+    means_W, costs_W = _means(train), np.nanmean(train.costs_QW, axis=0)
+    order = np.argsort(costs_W, kind="stable")
+    picked = [part[means_W[part].argmax()] for part in np.array_split(order, steps) if len(part)]
+    rank_W = np.full(len(means_W), -np.inf)
+    for place, worker in enumerate(picked):
+        rank_W[worker] = -float(place)
+
+    def choose(environment: Environment, rows: Ints, at: Situation) -> Ints:
+        known_DA = at.mask_DA.copy()
+        known_DA[:, : len(rank_W)] &= np.isfinite(rank_W)
+        # With none of the three affordable, any other is better than giving up.
+        none_D = ~known_DA[:, : len(rank_W)].any(axis=1) & (at.tries_D == 0)
+        known_DA[none_D] = at.mask_DA[none_D]
+        scores = np.where(np.isfinite(rank_W), rank_W, -1e6 - costs_W)
+        narrowed_DW = np.where(known_DA[:, : len(rank_W)], scores, -np.inf)
+        ask_D = np.isfinite(narrowed_DW).any(axis=1)
+        settle_D = np.where(at.mask_DA[:, -2], len(rank_W), len(rank_W) + 1)
+        return np.where(ask_D, narrowed_DW.argmax(axis=1), settle_D)
+
+    return choose
+
+
+def greedy(terms: Terms) -> Chooser:
+    """The action of the highest expected utility one step ahead (`situation.look_ahead`)."""
+
+    def choose(environment: Environment, rows: Ints, at: Situation) -> Ints:
+        return look_ahead(at, terms).utility_DA.argmax(axis=1)
+
+    return choose
+
+
+def node_utility(terms: Terms) -> Chooser:
+    """Greedy as it is usual: the action of the highest utility at this node, alone.
+
+    A worker is worth alpha * chance - cost - seconds, accepting alpha * the chance that the last
+    answer is right, stopping 0 (`situation.plain_utility`); no other node is in view.
+    """
+
+    def choose(environment: Environment, rows: Ints, at: Situation) -> Ints:
+        return plain_utility(at, terms).argmax(axis=1)
+
+    return choose
+
+
+def of_policy(model: ModelSelector, terms: Terms) -> Chooser:
+    """The policy's likeliest action."""
+
+    def choose(environment: Environment, rows: Ints, at: Situation) -> Ints:
+        with torch.no_grad():
+            logp_DA, _ = model(see(at, terms))
+        return logp_DA.argmax(dim=1).numpy()
+
+    return choose
+
+
+def oracle(terms: Terms) -> Chooser:
+    """Knows every outcome: at each node the cheapest right worker, and no start where one lacks.
+
+    A bound that nobody can reach without looking, and nearly the highest: it weighs cost and
+    seconds node by node and does not search over plans.
+    """
+
+    def choose(environment: Environment, rows: Ints, at: Situation) -> Ints:
+        board = environment.board
+        query = environment.queries(rows)
+        right_DW = board.table.right_QW[query]
+        passes_DW = board.passes_QW[query]
+        per_usd_D, per_second_D = terms.prices(at.cost_ref_D, at.latency_ref_D)
+        price_DW = (
+            per_usd_D[:, None] * board.table.costs_QW[query]
+            + per_second_D[:, None] * board.table.seconds_QW[query]
+            # A right answer that is rejected costs a decision more, and is accepted then.
+            + 1e-6 * ~passes_DW
+        )
+        workers = right_DW.shape[1]
+        chosen = ranked(np.where(right_DW, -price_DW, -np.inf), at, escalate=True)
+        possible_D = (right_DW & at.mask_DA[:, :workers]).any(axis=1)
+        last_D = environment.last(rows)
+        held_D = (last_D >= 0) & right_DW[np.arange(len(rows)), np.maximum(last_D, 0)]
+        hopeless_D = ~solvable(board, environment)[rows] | (~possible_D & ~held_D)
+        chosen = np.where(held_D, workers, chosen)
+        return np.where(hopeless_D, workers + 1, chosen)
+
+    return choose
+
+
+def solvable(board: Board, environment: Environment) -> Bools:
+    """Whether every node of each workflow has a legal worker that is right, [B]."""
+    query_BN = environment.flows.query_BN
+    good_Q: Bools = np.any(board.table.right_QW & board.legal_QW, axis=1)
+    found_B: Bools = np.all(good_Q[np.maximum(query_BN, 0)] | (query_BN < 0), axis=1)
+    return found_B
+
+
+def _means(table: OutcomeTable) -> Floats:
+    return np.where(table.known_QW, table.right_QW, np.nan).mean(axis=0, where=table.known_QW)

@@ -1,0 +1,245 @@
+"""Who does the next try at a node: the contract of routers, and the simple ones.
+
+A router is asked once before every try, in the order in which the executor dispatches, and what it
+chooses is what runs: the mask that it is given already leaves out workers that lack the capability,
+were tried, or cost more than the budget has left. Actions are numbers: a worker's place in the
+pool, then `accept` (keep the last answer although its verifier did not pass it), then `stop` (give
+the node up). `execution/workers.py` has the words; the learned router is in `router.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tutelage.errors import ConfigError
+from tutelage.orchestration.evaluation.rewards import References, RewardWeights
+from tutelage.orchestration.execution.workers import Answer, Estimate, Work, Worker
+from tutelage.orchestration.plan.dag import Plan
+from tutelage.seeds import SeedTree
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One try that has ended at the node that is being routed."""
+
+    worker: int
+    answer: Answer
+    passed: bool
+    """What the verifier said; False when there was no usable answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteState:
+    """What a router sees before one try. Money in USD, times in seconds."""
+
+    plan: Plan
+    work: Work
+    workers: tuple[Worker, ...]
+    mask: tuple[bool, ...]
+    """Legal actions: workers, then accept, then stop."""
+    estimates: tuple[Estimate, ...]
+    """What each worker may come to for this work."""
+    tries: tuple[Tried, ...] = ()
+    """At this node, the earliest first."""
+    load: tuple[int, ...] = ()
+    """How many works each worker has, running or waiting."""
+    done: Mapping[int, bool] = field(default_factory=dict[int, bool])
+    """The nodes that ended, and whether each succeeded."""
+    ends: Mapping[int, float] = field(default_factory=dict[int, float])
+    """For each node that ended, its end along the critical path, from the workflow's start."""
+    spent: float = 0.0
+    budget_left: float | None = None
+    """None: no budget."""
+    elapsed: float = 0.0
+    deadline_left: float | None = None
+    max_tries: int = 3
+    seeds: SeedTree = field(default_factory=lambda: SeedTree(0))
+    """For the router's own draws at this try."""
+    references: References | None = None
+    """What cost and latency are measured against; None where nothing costs or takes anything."""
+
+    @property
+    def accept(self) -> int:
+        """The action that keeps the last answer."""
+        return len(self.workers)
+
+    @property
+    def stop(self) -> int:
+        """The action that gives the node up."""
+        return len(self.workers) + 1
+
+    @property
+    def candidates(self) -> tuple[int, ...]:
+        """The workers that may be chosen."""
+        return tuple(i for i in range(len(self.workers)) if self.mask[i])
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An action, and what training needs to credit it.
+
+    `mask` is the one under which `log_prob` was computed: the state's, or a narrower one. A router
+    that does not draw leaves both as they are.
+    """
+
+    action: int
+    log_prob: float = 0.0
+    mask: tuple[bool, ...] = ()
+    value: float | None = None
+    features: object = None
+    """Whatever the router wants back beside the outcome; the executor keeps it and looks away."""
+
+
+class Router(Protocol):
+    """Chooses the next action; see `RouteState`. Called in the event loop, so it must not wait."""
+
+    def choose(self, state: RouteState) -> Choice:
+        """An action that `state.mask` allows; another one is refused with `ConfigError`."""
+        ...
+
+
+class ActionRefusedError(ConfigError):
+    """A router chose what its mask forbids."""
+
+
+def check_choice(state: RouteState, choice: Choice) -> Choice:
+    """The choice with its mask filled in. Raises `ActionRefusedError` for a forbidden action."""
+    mask = choice.mask or state.mask
+    size = len(state.workers) + 2
+    widened = len(mask) != size or any(m and not s for m, s in zip(mask, state.mask, strict=False))
+    if widened or not 0 <= choice.action < size or not mask[choice.action]:
+        raise ActionRefusedError(
+            f"the router chose action {choice.action!r} at node {state.work.node}, and legal are "
+            f"{[i for i in range(size) if state.mask[i]]!r} of {size}; a router keeps to the mask"
+        )
+    if mask is choice.mask:
+        return choice
+    return Choice(choice.action, choice.log_prob, mask, choice.value, choice.features)
+
+
+Predictor = Callable[[Work, Worker, Sequence[Tried]], float]
+"""How likely a worker's answer is right, given what was tried at this node; 0 to 1."""
+
+
+def by_skill(work: Work, worker: Worker, tries: Sequence[Tried]) -> float:
+    """The worker's own share of right answers for this type: the predictor without training."""
+    return worker.skill(*work.labels)
+
+
+class Ranked:
+    """Takes the worker with the least key; gives up when none is left.
+
+    `escalate` False tries one worker a node.
+    """
+
+    def __init__(
+        self, key: Callable[[RouteState, int], float], *, escalate: bool = True, name: str = ""
+    ) -> None:
+        self.name = name
+        self._key, self._escalate = key, escalate
+
+    def choose(self, state: RouteState) -> Choice:
+        """See `Router`."""
+        if not state.candidates or (state.tries and not self._escalate):
+            return Choice(state.stop)
+        return Choice(min(state.candidates, key=lambda i: (self._key(state, i), i)))
+
+
+def cheapest(*, escalate: bool = True) -> Ranked:
+    """The worker whose expected cost for this work is least."""
+    return Ranked(lambda s, i: s.estimates[i].cost, escalate=escalate, name="cheapest")
+
+
+def fastest(*, escalate: bool = True) -> Ranked:
+    """The worker that is expected to answer soonest."""
+    return Ranked(lambda s, i: s.estimates[i].seconds, escalate=escalate, name="fastest")
+
+
+def most_accurate(predict: Predictor = by_skill, *, escalate: bool = True) -> Ranked:
+    """The worker whose answer is most likely right."""
+    return Ranked(
+        lambda s, i: -predict(s.work, s.workers[i], s.tries), escalate=escalate, name="accurate"
+    )
+
+
+def cascade(names: Sequence[str]) -> Ranked:
+    """A fixed order of workers by name; those that it does not name are never asked.
+
+    Raises `ConfigError` when it is empty.
+    """
+    if not names:
+        raise ConfigError("a cascade names no workers; give them in the order of asking")
+    order = {name: float(place) for place, name in enumerate(names)}
+    return _Cascade(lambda s, i: order[s.workers[i].name], order)
+
+
+class _Cascade(Ranked):
+    def __init__(self, key: Callable[[RouteState, int], float], order: Mapping[str, float]) -> None:
+        super().__init__(key, name="cascade")
+        self._order = order
+
+    def choose(self, state: RouteState) -> Choice:
+        """See `Router`."""
+        known = [i for i in state.candidates if state.workers[i].name in self._order]
+        if not known:
+            return Choice(state.stop)
+        return Choice(min(known, key=lambda i: (self._key(state, i), i)))
+
+
+class RandomRouter:
+    """A worker drawn evenly among the legal ones, by the seed of the try."""
+
+    name = "random"
+
+    def __init__(self, *, escalate: bool = True) -> None:
+        self._escalate = escalate
+
+    def choose(self, state: RouteState) -> Choice:
+        """See `Router`. The log-probability is that of the even draw."""
+        found = state.candidates
+        if not found or (state.tries and not self._escalate):
+            return Choice(state.stop)
+        mask = tuple(i in found for i in range(len(state.workers) + 2))
+        return Choice(state.seeds.python().choice(found), -math.log(len(found)), mask)
+
+
+class GreedyUtility:
+    """The worker with the highest expected utility of this try, and none when all are below 0.
+
+    Utility = value * p - beta * cost / references.cost - gamma * seconds / references.latency,
+    with the weights of the reward and `value` = alpha: what a verified node is worth.
+    """
+
+    name = "greedy"
+
+    def __init__(
+        self,
+        references: References | None = None,
+        *,
+        predict: Predictor = by_skill,
+        weights: RewardWeights | None = None,
+    ) -> None:
+        """Without references those of the workflow are taken."""
+        self._references, self._predict = references, predict
+        self._weights = weights or RewardWeights()
+
+    def utility(self, state: RouteState, worker: int) -> float:
+        """Of trying that worker now."""
+        weights, estimate = self._weights, state.estimates[worker]
+        against = self._references or state.references or References(1.0, 1.0)
+        right = self._predict(state.work, state.workers[worker], state.tries)
+        return (
+            weights.alpha * right
+            - weights.beta * estimate.cost / against.cost
+            - weights.gamma_latency * estimate.seconds / against.latency
+        )
+
+    def choose(self, state: RouteState) -> Choice:
+        """See `Router`."""
+        best = max(state.candidates, key=lambda i: (self.utility(state, i), -i), default=None)
+        if best is None or (state.tries and self.utility(state, best) <= 0):
+            return Choice(state.stop)
+        return Choice(best)

@@ -1,0 +1,401 @@
+"""Workflows on recorded outcomes, thousands side by side: what an action does, and what it earns.
+
+It follows the executor's rules exactly. A node can be decided when its parents have ended; a try
+takes the recorded time and costs the recorded sum; an answer that its verifier passes ends the
+node, one that it rejects comes back for a decision: another worker, accept, or stop, which fails
+the workflow at once. Budgets are enforced, a deadline ends what runs. Decisions are taken in the
+order of time, ties by the node's number. The reward of a decision is the change that it makes to
+the reward of the workflow so far, so the rewards of a workflow add up to `compute_reward` of its
+result; success means that every kept answer is right, whatever the verifier said.
+
+`situation.py` has what is seen before a decision, `outcome.py` what a batch came to.
+`tests/orchestration` holds this against the executor, action by action. Legend: B workflows, N
+nodes, W workers, D decisions, A actions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tutelage.orchestration.data.outcomes import Floats
+from tutelage.orchestration.routing.foresight import expected_path, foresee
+from tutelage.orchestration.routing.outcome import Outcome, batch_rewards
+from tutelage.orchestration.routing.situation import Situation, Terms
+from tutelage.orchestration.routing.workflows import Board, Bools, Ints, Workflows
+
+WAITING, READY, RUNNING, DONE = 0, 1, 2, 3
+TRUTHS = 12
+"""Numbers that `Environment.truth` says of a decision."""
+
+
+class Environment:
+    """A batch under way. `rows` are the workflows that wait for a decision; `step` takes them."""
+
+    def __init__(self, board: Board, flows: Workflows, terms: Terms, max_steps: int = 50) -> None:
+        self.board, self.flows, self.terms = board, flows, terms
+        self._max_steps = max_steps
+        count, nodes = flows.query_BN.shape
+        self._query_BN = np.maximum(flows.query_BN, 0)
+        self._exists_BN = flows.exists_BN
+        self._size_B = self._exists_BN.sum(axis=1)
+        self._rank = np.arange(count)
+        shape = (count, nodes)
+        self._status_BN = np.where(self._exists_BN, WAITING, DONE)
+        self._due_BN = np.full(shape, np.inf)
+        self._worker_BN = np.full(shape, -1)
+        self._tried_BNW = np.zeros((*shape, board.workers), dtype=np.bool_)
+        self._tries_BN = np.zeros(shape, dtype=np.int64)
+        self._last_BN = np.full(shape, -1)
+        self._kept_BN = np.full(shape, -1)
+        self._passed_BN = np.zeros(shape, dtype=np.bool_)
+        self._finish_BN = np.zeros(shape)
+        self._expected_end_BN = np.zeros(shape)
+        self._if_pass_BN = np.zeros(shape)
+        self._spent_B = np.zeros(count)
+        """With what runs: its cost is owed from the start."""
+        self._unused_BN = np.zeros(shape)
+        """What is reserved for a try beyond its cost, until it ends."""
+        self._steps_B = np.zeros(count, dtype=np.int64)
+        self._over_B = np.zeros(count, dtype=np.bool_)
+        self._success_B = np.zeros(count, dtype=np.bool_)
+        self._stopped_B = np.zeros(count, dtype=np.bool_)
+        self._late_B = np.zeros(count, dtype=np.bool_)
+        self._now_B = np.zeros(count)
+        self._node_B = np.zeros(count, dtype=np.int64)
+        self._reward_B = np.zeros(count)
+        self._plan()
+        roots_BN = self._exists_BN & ~flows.parents_BNN.any(axis=1)
+        self._status_BN[roots_BN] = READY
+        self._due_BN[roots_BN] = 0.0
+        self._advance(self._rank)
+        self._so_far_B = self._running_reward()
+        self._reward_B += self._so_far_B
+
+    def _plan(self) -> None:
+        """What each node is expected to cost, take and come to, before anything is tried."""
+        board, flows = self.board, self.flows
+        per_usd_B, per_second_B = self.terms.prices(flows.cost_ref_B, flows.latency_ref_B)
+        legal_BNW = board.legal_QW[self._query_BN]
+        cost_BNW, seconds_BNW = board.cost_QW[self._query_BN], board.seconds_QW[self._query_BN]
+        worth_BNW = (
+            0.5 * self.terms.weights.alpha * board.chance_QW[self._query_BN]
+            - per_usd_B[:, None, None] * cost_BNW
+            - per_second_B[:, None, None] * seconds_BNW
+        )
+        best_BN1 = np.where(legal_BNW, worth_BNW, -np.inf).argmax(axis=2)[:, :, None]
+        self._plan_cost_BN = np.take_along_axis(cost_BNW, best_BN1, 2)[:, :, 0] * self._exists_BN
+        self._plan_seconds_BN = (
+            np.take_along_axis(seconds_BNW, best_BN1, 2)[:, :, 0] * self._exists_BN
+        )
+        least_BN = np.where(legal_BNW, cost_BNW, np.inf).min(axis=2)
+        self._least_BN = np.where(self._exists_BN, least_BN, 0.0)
+        self._chance_BN = np.where(self._exists_BN, board.hope_Q[self._query_BN], 1.0)
+
+    # Running
+
+    @property
+    def rows(self) -> Ints:
+        """The workflows that wait for a decision, in order."""
+        return np.flatnonzero(~self._over_B)
+
+    @property
+    def nodes(self) -> Ints:
+        """The node that each workflow decides about."""
+        return self._node_B
+
+    def queries(self, rows: Ints) -> Ints:
+        """The row of the table behind each of these decisions."""
+        return self._query_BN[rows, self._node_B[rows]]
+
+    def tried(self, rows: Ints) -> Bools:
+        """Which workers were tried and rejected at the node under decision, [D, W]."""
+        return self._tried_BNW[rows, self._node_B[rows]]
+
+    def last(self, rows: Ints) -> Ints:
+        """The worker of the last answer at the node under decision; -1 where there is none."""
+        return self._last_BN[rows, self._node_B[rows]]
+
+    def step(self, rows: Ints, actions: Ints, ahead_chance_DW: Floats) -> Floats:
+        """Take one action in each of `rows` (from `rows` of now); returns their rewards.
+
+        `ahead_chance_DW` are the chances that the situation showed: what is remembered of a node.
+        """
+        workers = self.board.workers
+        self._steps_B[rows] += 1
+        ask, accept, stop = actions < workers, actions == workers, actions == workers + 1
+        if ask.any():
+            self._ask(rows[ask], actions[ask], ahead_chance_DW[ask])
+        if accept.any():
+            places, node = rows[accept], self._node_B[rows[accept]]
+            last = self._last_BN[places, node]
+            self._chance_BN[places, node] = ahead_chance_DW[accept][np.arange(len(last)), last]
+            self._finish(places, node, last, passed=False)
+        if stop.any():
+            self._give_up(rows[stop])
+        self._give_up(rows[(self._steps_B[rows] >= self._max_steps) & ~self._over_B[rows]])
+        self._advance(rows[~self._over_B[rows]])
+        so_far_B = self._running_reward()
+        gained = so_far_B[rows] - self._so_far_B[rows]
+        self._so_far_B = so_far_B
+        self._reward_B[rows] += gained
+        return gained
+
+    def _ask(self, rows: Ints, worker: Ints, chance_DW: Floats) -> None:
+        node, board, rates = self._node_B[rows], self.board, self.terms.rates
+        query = self._query_BN[rows, node]
+        cost = board.table.costs_QW[query, worker]
+        self._spent_B[rows] += cost
+        self._unused_BN[rows, node] = np.maximum(0.0, board.bound_QW[query, worker] - cost)
+        self._status_BN[rows, node] = RUNNING
+        self._worker_BN[rows, node] = worker
+        self._due_BN[rows, node] = self._now_B[rows] + board.table.seconds_QW[query, worker]
+        self._expected_end_BN[rows, node] = self._now_B[rows] + board.seconds_QW[query, worker]
+        self._if_pass_BN[rows, node], self._chance_BN[rows, node] = foresee(
+            chance_DW, worker, rates.passes_right, rates.passes_wrong
+        )
+
+    def _finish(self, rows: Ints, node: Ints, kept: Ints, *, passed: bool) -> None:
+        """Nodes end, with an answer kept; their children may be decided."""
+        self._status_BN[rows, node] = DONE
+        self._finish_BN[rows, node] = self._now_B[rows]
+        self._due_BN[rows, node] = np.inf
+        self._kept_BN[rows, node] = kept
+        self._passed_BN[rows, node] = passed
+        open_DN = self._status_BN[rows] != DONE
+        waits_DN = (self.flows.parents_BNN[rows] & open_DN[:, :, None]).any(axis=1)
+        free_DN = (self._status_BN[rows] == WAITING) & ~waits_DN
+        places, children = np.nonzero(free_DN)
+        self._status_BN[rows[places], children] = READY
+        self._due_BN[rows[places], children] = self._now_B[rows[places]]
+        complete = rows[(self._status_BN[rows] == DONE).all(axis=1)]
+        self._over_B[complete] = True
+        right_DN = self.board.table.right_QW[
+            self._query_BN[complete], np.maximum(self._kept_BN[complete], 0)
+        ]
+        self._success_B[complete] = (right_DN | ~self._exists_BN[complete]).all(axis=1)
+
+    def _give_up(self, rows: Ints) -> None:
+        self._cut_off(rows)
+        self._over_B[rows] = True
+        self._stopped_B[rows] = True
+
+    def _cut_off(self, rows: Ints) -> None:
+        """What still runs is given up, and counted at its bound: it may be billed all the same."""
+        self._spent_B[rows] += self._unused_BN[rows].sum(axis=1)
+        self._unused_BN[rows] = 0.0
+
+    def _advance(self, rows: Ints) -> None:
+        """Let time pass until each of these workflows needs a decision or is over."""
+        while len(rows):
+            node = self._due_BN[rows].argmin(axis=1)
+            due = self._due_BN[rows, node]
+            late = due > self.flows.deadline_B[rows]
+            self._now_B[rows] = np.where(late, self.flows.deadline_B[rows], due)
+            self._cut_off(rows[late])
+            self._over_B[rows[late]] = True
+            self._late_B[rows[late]] = True
+            rows, node = rows[~late], node[~late]
+            self._node_B[rows] = node
+            running = self._status_BN[rows, node] == RUNNING
+            self._answered(rows[running], node[running])
+            asked = self._to_decide(rows[~running], node[~running])
+            again = np.concatenate([rows[running], asked])
+            rows = np.sort(again[~self._over_B[again]])
+
+    def _answered(self, rows: Ints, node: Ints) -> None:
+        worker = self._worker_BN[rows, node]
+        passed = self.board.passes_QW[self._query_BN[rows, node], worker]
+        self._unused_BN[rows, node] = 0.0
+        self._tries_BN[rows, node] += 1
+        self._tried_BNW[rows, node, worker] = True
+        self._last_BN[rows, node] = worker
+        good, bad = rows[passed], rows[~passed]
+        self._chance_BN[good, node[passed]] = self._if_pass_BN[good, node[passed]]
+        self._finish(good, node[passed], worker[passed], passed=True)
+        self._status_BN[bad, node[~passed]] = READY
+
+    def _to_decide(self, rows: Ints, node: Ints) -> Ints:
+        """Of ready nodes: fail what has no action, put off what waits for money; returns these."""
+        mask_DA = self.mask(rows)
+        workers_DA, accept_D = mask_DA[:, :-2].any(axis=1), mask_DA[:, -2]
+        busy_DN = self._status_BN[rows] == RUNNING
+        wanted_D = self._open_to(rows).any(axis=1)
+        # As the executor does: what others have reserved and do not use may do for this one.
+        waits = ~workers_DA & wanted_D & busy_DN.any(axis=1)
+        free_D = np.where(busy_DN, self._due_BN[rows], np.inf).min(axis=1, initial=np.inf)
+        self._due_BN[rows[waits], node[waits]] = np.nextafter(free_D[waits], np.inf)
+        dead = ~waits & ~workers_DA & ~accept_D
+        self._give_up(rows[dead])
+        return rows[waits]
+
+    def _open_to(self, rows: Ints) -> Bools:
+        """Workers that could be asked if money were no matter, [D, W]."""
+        node = self._node_B[rows]
+        legal_DW = self.board.legal_QW[self._query_BN[rows, node]]
+        more_D = self._tries_BN[rows, node] < self.board.scenario.max_tries
+        return legal_DW & ~self._tried_BNW[rows, node] & more_D[:, None]
+
+    def mask(self, rows: Ints) -> Bools:
+        """Legal actions at the decision of each row, [D, A]."""
+        query = self._query_BN[rows, self._node_B[rows]]
+        reserved_D = self._unused_BN[rows].sum(axis=1)
+        left_D = self.flows.budget_B[rows] - self._spent_B[rows] - reserved_D
+        fits_DW = self.board.bound_QW[query] <= left_D[:, None] + 1e-12
+        accept_D = self._last_BN[rows, self._node_B[rows]] >= 0
+        return np.column_stack(
+            [self._open_to(rows) & fits_DW, accept_D, np.ones(len(rows), dtype=np.bool_)]
+        )
+
+    # What is seen
+
+    def chances(self, rows: Ints) -> Floats:
+        """Chance that each worker is right at the node under decision, given what was tried."""
+        query, failed_DW = self.queries(rows), self.tried(rows)
+        chance_DW = self.board.chance_QW[query]
+        again = failed_DW.any(axis=1)
+        if again.any():
+            predictor, columns = self.board.predictor, self.board.columns
+            wide_DW = np.zeros((int(again.sum()), len(predictor.workers)), dtype=np.bool_)
+            wide_DW[:, columns] = failed_DW[again]
+            chance_DW[again] = predictor.chances(
+                self.board.support.take(query[again]),
+                passed_BW=np.zeros_like(wide_DW),
+                failed_BW=wide_DW,
+                rates=self.terms.rates,
+            )[:, columns]
+        return chance_DW
+
+    def situation(self, rows: Ints) -> Situation:
+        """What is known before the decisions of these rows."""
+        board, flows, node = self.board, self.flows, self._node_B[rows]
+        places = np.arange(len(rows))
+        query, last_D = self._query_BN[rows, node], self._last_BN[rows, node]
+        chance_DW = self.chances(rows)
+        others_DN = self._chance_BN[rows].copy()
+        others_DN[places, node] = 1.0
+        unstarted_DN = np.isin(self._status_BN[rows], (WAITING, READY))
+        unstarted_DN[places, node] = False
+        ends_D, tail_D = self._path(rows, node)
+        load_DW = np.zeros((len(rows), board.workers))
+        for n in range(self._query_BN.shape[1]):
+            busy = np.flatnonzero(self._status_BN[rows, n] == RUNNING)
+            load_DW[busy, self._worker_BN[rows[busy], n]] += 1
+        return Situation(
+            mask_DA=self.mask(rows),
+            chance_DW=chance_DW,
+            cost_DW=board.cost_QW[query],
+            seconds_DW=board.seconds_QW[query],
+            load_DW=load_DW,
+            last_D=np.where(last_D >= 0, chance_DW[places, last_D], 0.0),
+            tries_D=self._tries_BN[rows, node].astype(np.float64),
+            max_tries=board.scenario.max_tries,
+            others_D=others_DN.prod(axis=1),
+            rest_cost_D=(self._plan_cost_BN[rows] * unstarted_DN).sum(axis=1),
+            rest_least_D=(self._least_BN[rows] * unstarted_DN).sum(axis=1),
+            now_D=self._now_B[rows],
+            ends_D=ends_D,
+            tail_D=tail_D,
+            spent_D=self._spent_B[rows] + self._unused_BN[rows].sum(axis=1),
+            budget_D=flows.budget_B[rows],
+            deadline_D=flows.deadline_B[rows],
+            cost_ref_D=flows.cost_ref_B[rows],
+            latency_ref_D=flows.latency_ref_B[rows],
+            nodes_D=self._size_B[rows].astype(np.float64),
+            open_D=(self._status_BN[rows] != DONE).sum(axis=1).astype(np.float64),
+        )
+
+    def _path(self, rows: Ints, node: Ints) -> tuple[Floats, Floats]:
+        """When all would end if the nodes under decision took no time, and the chain behind them.
+
+        Only expected durations are used: when a try that runs will end is not known yet.
+        """
+        now_D = self._now_B[rows]
+        status_DN = self._status_BN[rows]
+        lasts_DN = self._plan_seconds_BN[rows].copy()
+        lasts_DN[np.arange(len(rows)), node] = 0.0
+        running_DN = np.maximum(self._expected_end_BN[rows], now_D[:, None])
+        return expected_path(
+            self.flows.parents_BNN[rows], status_DN == DONE, status_DN == RUNNING,
+            self._finish_BN[rows], running_DN, lasts_DN, now_D, node,
+        )  # fmt: skip
+
+    def truth(self, rows: Ints, leaning_DA: Floats) -> Floats:
+        """What only the table knows about the workflows of these rows, [D, TRUTHS].
+
+        For the critic in training: how a workflow must end if some query has no right worker is no
+        merit of an action. `leaning_DA` are probabilities of the actions, by which the node under
+        decision is summed up.
+        """
+        board, workers = self.board, self.board.workers
+        node, places = self._node_B[rows], np.arange(len(rows))
+        per_usd_B, per_second_B = self.terms.prices(self.flows.cost_ref_B, self.flows.latency_ref_B)
+        alpha = max(1.0, abs(self.terms.weights.alpha))
+        query_DN = self._query_BN[rows]
+        right_DNW = board.table.right_QW[query_DN] & board.legal_QW[query_DN]
+        price_DNW = (
+            per_usd_B[rows, None, None] * board.table.costs_QW[query_DN]
+            + per_second_B[rows, None, None] * board.table.seconds_QW[query_DN]
+        ) / alpha
+        least_DN = np.where(right_DNW, price_DNW, 1.0).min(axis=2)
+        solvable_DN = right_DNW.any(axis=2)
+        kept_DN = self._kept_BN[rows]
+        done_DN = (self._status_BN[rows] == DONE) & self._exists_BN[rows]
+        rows_DN, nodes_DN = places[:, None], np.arange(query_DN.shape[1])[None, :]
+        good_DN = right_DNW[rows_DN, nodes_DN, np.maximum(kept_DN, 0)] & (kept_DN >= 0)
+        running_DN = self._status_BN[rows] == RUNNING
+        under_way_DN = right_DNW[rows_DN, nodes_DN, np.maximum(self._worker_BN[rows], 0)]
+        others_DN = self._exists_BN[rows] & ~done_DN
+        others_DN[places, node] = False
+        share_DN = right_DNW.mean(axis=2)
+        mine_DW = right_DNW[places, node]
+        able_DW = self.mask(rows)[:, :workers]
+        last_D = self._last_BN[rows, node]
+        lean_DW = leaning_DA[:, :workers]
+        count_D = np.maximum(1, others_DN.sum(axis=1))
+        return np.stack(
+            [
+                (good_DN | ~done_DN).all(axis=1).astype(np.float64),
+                (solvable_DN | ~others_DN).all(axis=1).astype(np.float64),
+                np.where(others_DN, share_DN, 0.0).sum(axis=1) / count_D,
+                np.where(others_DN, share_DN, 1.0).prod(axis=1),
+                np.where(others_DN, least_DN, 0.0).sum(axis=1),
+                (under_way_DN | ~running_DN).all(axis=1).astype(np.float64),
+                (mine_DW & able_DW).any(axis=1).astype(np.float64),
+                ((last_D >= 0) & mine_DW[places, np.maximum(last_D, 0)]).astype(np.float64),
+                least_DN[places, node],
+                (lean_DW * mine_DW).sum(axis=1),
+                (lean_DW * board.passes_QW[query_DN[places, node]]).sum(axis=1),
+                (lean_DW * price_DNW[places, node]).sum(axis=1),
+            ],
+            axis=1,
+        )
+
+    # What it came to
+
+    def _running_reward(self) -> Floats:
+        """The reward of each workflow as it stands: of what is over, the final one."""
+        ends_BN = np.where(self._status_BN == RUNNING, self._due_BN, self._finish_BN)
+        ahead_B = np.minimum(ends_BN.max(axis=1), self.flows.deadline_B)
+        latency_B = np.where(self._over_B, self._now_B, np.maximum(ahead_B, self._now_B))
+        kept_B = ((self._kept_BN >= 0) & self._exists_BN).sum(axis=1)
+        return batch_rewards(
+            self.terms, self._success_B, kept_B, self._spent_B, latency_B,
+            self._passed_BN.sum(axis=1) / self._size_B,
+            self.flows.cost_ref_B, self.flows.latency_ref_B,
+        )  # fmt: skip
+
+    def outcome(self) -> Outcome:
+        """What all came to. Raises `RuntimeError` while one waits for a decision."""
+        if not self._over_B.all():
+            raise RuntimeError(f"{int((~self._over_B).sum())} workflows are not over")
+        return Outcome(
+            success_B=self._success_B.copy(),
+            cost_B=self._spent_B.copy(),
+            latency_B=self._now_B.copy(),
+            verified_B=self._passed_BN.sum(axis=1) / self._size_B,
+            outputs_B=((self._kept_BN >= 0) & self._exists_BN).sum(axis=1),
+            steps_B=self._steps_B.copy(),
+            reward_B=self._reward_B.copy(),
+            stopped_B=self._stopped_B.copy(),
+            late_B=self._late_B.copy(),
+        )

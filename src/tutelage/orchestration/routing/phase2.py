@@ -1,0 +1,361 @@
+"""Phase 2: PPO on the routing of workflows, from a table of outcomes to a checkpoint and a table.
+
+`train_phase2` is the whole of it: read or simulate outcomes, split them, fit the predictor, train
+the model selector, pick the checkpoint on validation, and touch the test workflows once. Every
+draw comes from the seed tree and every update starts from what `checkpoint_last.pth` holds, so a
+run that was killed goes on bit for bit. `policy.py` has the model; `settings.py` the keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import numpy as np
+import torch
+
+from tutelage.errors import DataError, RunError
+from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes
+from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
+from tutelage.orchestration.evaluation.rewards import RewardWeights
+from tutelage.orchestration.plan.dag import is_valid_dag
+from tutelage.orchestration.routing.baselines import of_policy
+from tutelage.orchestration.routing.cloning import clone_oracle
+from tutelage.orchestration.routing.evaluation import POLICY, Evaluation, evaluate_routers
+from tutelage.orchestration.routing.policy import ModelSelector
+from tutelage.orchestration.routing.ppo import ppo_update
+from tutelage.orchestration.routing.predictor import VerifierRates
+from tutelage.orchestration.routing.report import write_report
+from tutelage.orchestration.routing.rollout import collect, play
+from tutelage.orchestration.routing.settings import Phase2Settings
+from tutelage.orchestration.routing.situation import Terms
+from tutelage.orchestration.routing.workflows import Scenario, Workflows, draw_workflows, make_board
+from tutelage.orchestration.routing.world import World, make_world, reward_warning
+from tutelage.seeds import SeedTree
+
+BEST, LAST = "checkpoint_best.pth", "checkpoint_last.pth"
+SIMULATED = 2400
+"""Queries of the table that is simulated where none is given."""
+CLONED = "behaviour cloning"
+
+Line = dict[str, Any]
+Log = Callable[[Mapping[str, Any]], None]
+"""Takes a line of metrics: `phase`, `step`, `tick`, and numbers by the published names."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where training stands; with the tensors this is all that a resume needs."""
+
+    update: int = 0
+    """Updates that are done."""
+    best_update: int = 0
+    best_reward: float = -float("inf")
+    history: list[Line] = field(default_factory=list[Line])
+
+
+@dataclass(frozen=True, slots=True)
+class Phase2Result:
+    """What training found; files lie beside `checkpoint`."""
+
+    checkpoint: Path
+    best_update: int
+    val_reward: float
+    history: tuple[Line, ...]
+    evaluation: Evaluation | None
+    model: ModelSelector
+    world: World
+    warning: str | None
+    """What is wrong with the reward; None when nothing was found."""
+
+
+def train_phase2(
+    output: str | Path,
+    *,
+    settings: Phase2Settings | None = None,
+    scenario: Scenario | None = None,
+    outcomes: str | Path | None = None,
+    models: str | Path | None = None,
+    table: OutcomeTable | None = None,
+    seed: int = 0,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    evaluate: bool = True,
+    log: Log | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> Phase2Result:
+    """Train the model selector; writes checkpoints, `phase2.json`, a report and plots to `output`.
+
+    Outcomes come from `table`, from the files `outcomes` and `models`, or are simulated.
+    `checkpoint` is that of phase 1, which then travels in phase 2's own, or one of phase 2, whose
+    weights are the start. `resume` goes on from `output`. Raises `DataError` for files, `RunError`
+    for checkpoints that do not fit, `ConfigError` for settings. A reward that puts something else
+    above doing the work is told to `warn`, by default as a Python warning.
+    """
+    settings, scenario = settings or Phase2Settings(), scenario or Scenario()
+    seeds, folder = SeedTree(seed).child("phase2"), Path(output)
+    table = _table(table, outcomes, models, seeds)
+    earlier = None if checkpoint is None else read_checkpoint(checkpoint)
+    folder.mkdir(parents=True, exist_ok=True)
+    world = make_world(table, scenario, settings, seeds)
+    warning = reward_warning(world, seeds)
+    if warning is not None:
+        if warn is None:
+            warnings.warn(warning, stacklevel=2)
+        else:
+            warn(warning)
+    run = _Run(
+        folder, world, settings, seeds, earlier, _fingerprint(table, settings, scenario, seed)
+    )
+    if resume:
+        run.restore()
+    else:
+        run.begin(log)
+    while run.progress.update < settings.updates:
+        run.update(log)
+    model, progress = run.best_model(), run.progress
+    evaluation = None
+    if evaluate:
+        evaluation = evaluate_phase2(world, model, settings, seeds)
+        write_report(folder, evaluation, progress.history, best_update=progress.best_update)
+    return Phase2Result(
+        checkpoint=folder / BEST,
+        best_update=progress.best_update,
+        val_reward=progress.best_reward,
+        history=tuple(progress.history),
+        evaluation=evaluation,
+        model=model,
+        world=world,
+        warning=warning,
+    )
+
+
+def evaluate_phase2(
+    world: World, model: ModelSelector, settings: Phase2Settings, seeds: SeedTree
+) -> Evaluation:
+    """The table of all routers, on test workflows; call it once, when the model is chosen."""
+    board = make_board(world.splits.test, world.predictor, world.scenario)
+    flows = draw_workflows(board, settings.test_workflows, seeds.child("test"))
+    cloned = clone_oracle(world.train, world.terms, seeds.child("clone"))
+    return evaluate_routers(
+        board, flows, world.terms, world.splits.train, seeds.child("evaluation"),
+        {CLONED: cloned, POLICY: model}, max_steps=settings.max_steps_per_episode,
+    )  # fmt: skip
+
+
+class _Run:
+    """One training: the model, its optimizer, and where it stands."""
+
+    def __init__(
+        self,
+        folder: Path,
+        world: World,
+        settings: Phase2Settings,
+        seeds: SeedTree,
+        earlier: Mapping[str, Any] | None,
+        fingerprint: str,
+    ) -> None:
+        self.folder, self.world, self.settings, self.seeds = folder, world, settings, seeds
+        self.fingerprint = fingerprint
+        self.progress = Progress()
+        self.model = ModelSelector(seeds.child("model").value(31))
+        if earlier is not None and "router" in earlier:
+            self.model.load_state_dict(earlier["model_state_dict"])
+            earlier = earlier["phase1"]
+        self.phase1 = earlier
+        self.optimizer = torch.optim.Adam(self.model.parameter_groups(settings.learning_rate))
+        self.val_flows = draw_workflows(world.val, settings.val_workflows, seeds.child("val"))
+
+    def begin(self, log: Log | None) -> None:
+        """Validate what training starts from: it is the first candidate for the best."""
+        line: Line = {"phase": "rl", "step": 0, "tick": 0}
+        self._validate(line)
+        self._tell(line, log)
+        self._save(LAST)
+
+    def update(self, log: Log | None) -> None:
+        """One update, and now and then a validation with its checkpoint."""
+        settings, number = self.settings, self.progress.update
+        seeds = self.seeds.child("update", number)
+        flows = draw_workflows(
+            self.world.train, settings.workflows_of(number), seeds.child("workflows")
+        )
+        left = 1.0 - number / settings.updates
+        for group, first in zip(
+            self.optimizer.param_groups,
+            self.model.parameter_groups(settings.learning_rate),
+            strict=True,
+        ):
+            group["lr"] = left * first["lr"]
+        batch = collect(
+            self.world.train, flows, self.world.terms, self.model, seeds.child("actions"),
+            settings.max_steps_per_episode,
+        )  # fmt: skip
+        outcome = batch.outcome
+        line: Line = {
+            "phase": "rl",
+            "step": number + 1,
+            "tick": number + 1,
+            **ppo_update(self.model, self.optimizer, batch, settings, seeds),
+            "train_reward": float(outcome.reward_B.mean()),
+            "train_workflows": len(flows),
+            "success_rate": float(outcome.success_B.mean()),
+            "avg_cost": float(outcome.cost_B.mean()),
+            "avg_latency": 1000.0 * float(outcome.latency_B.mean()),
+            "workflow_validity": validity(flows),
+        }
+        self.progress.update = number + 1
+        due = (number + 1) % settings.validate_every == 0 or number + 1 == settings.updates
+        if due:
+            self._validate(line)
+        self._tell(line, log)
+        if due:
+            self._save(LAST)
+
+    def _validate(self, line: Line) -> None:
+        chooser = of_policy(self.model, self.world.terms)
+        outcome = play(
+            self.world.val, self.val_flows, self.world.terms, chooser,
+            self.settings.max_steps_per_episode,
+        )  # fmt: skip
+        reward = float(outcome.reward_B.mean())
+        line["val_reward"], line["val_loss"] = reward, -reward
+        line["val_success"] = float(outcome.success_B.mean())
+        line["val_workflows"] = len(self.val_flows)
+        if reward > self.progress.best_reward:
+            self.progress.best_reward = reward
+            self.progress.best_update = self.progress.update
+            self._save(BEST)
+
+    def _tell(self, line: Line, log: Log | None) -> None:
+        self.progress.history.append(line)
+        if log is not None:
+            log(line)
+
+    def _save(self, name: str) -> None:
+        """Write a checkpoint aside and rename it, so that a kill leaves the one before."""
+        last = name == LAST
+        state: dict[str, Any] = {
+            "epoch": self.progress.update,
+            "model_state_dict": self.model.state_dict(),
+            "optimizer_state_dict": self.optimizer.state_dict(),
+            "val_loss": -self.progress.best_reward,
+            "fingerprint": self.fingerprint,
+        }
+        if last:
+            state["progress"] = json.dumps(asdict(self.progress))
+        else:
+            state |= {
+                "router": _router_state(self.world, self.settings),
+                "task_types": list(dict.fromkeys(self.world.splits.train.types)),
+                "phase1": self.phase1,
+            }
+        aside = self.folder / f".{name}.tmp"
+        try:
+            torch.save(state, aside)
+            os.replace(aside, self.folder / name)
+        except (OSError, RuntimeError) as error:
+            aside.unlink(missing_ok=True)
+            raise RunError(f"{str(self.folder / name)!r} cannot be written: {error}") from error
+
+    def restore(self) -> None:
+        """Take over `checkpoint_last.pth`. Raises `RunError` when it is of another run."""
+        path = self.folder / LAST
+        state = read_checkpoint(path)
+        if state["fingerprint"] != self.fingerprint:
+            raise RunError(
+                f"{str(path)!r} is of a run with other outcomes, settings or seed; resume with "
+                "those, or start anew in another folder"
+            )
+        self.model.load_state_dict(state["model_state_dict"])
+        self.optimizer.load_state_dict(state["optimizer_state_dict"])
+        self.progress = Progress(**json.loads(state["progress"]))
+
+    def best_model(self) -> ModelSelector:
+        """The model that validation picked."""
+        state = read_checkpoint(self.folder / BEST)
+        model = ModelSelector()
+        model.load_state_dict(state["model_state_dict"])
+        return model
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """A checkpoint of either phase. Raises `RunError` unless it has the published fields."""
+    try:
+        state: Any = torch.load(path, weights_only=True, map_location="cpu")
+    except (
+        OSError, RuntimeError, EOFError, UnpicklingError, ValueError, LookupError, TypeError,
+        AttributeError,
+    ) as error:  # fmt: skip
+        raise RunError(
+            f"the checkpoint {str(path)!r} cannot be read: {str(error).partition(chr(10))[0]}; "
+            "give one that phase 1 or phase 2 wrote"
+        ) from error
+    needed = ("epoch", "model_state_dict", "optimizer_state_dict", "val_loss")
+    missing = [name for name in needed if not isinstance(state, dict) or name not in state]
+    if missing:
+        raise RunError(
+            f"the checkpoint {str(path)!r} has no {missing[0]!r}; give one of phase 1 or phase 2"
+        )
+    return state
+
+
+def validity(flows: Workflows) -> float:
+    """Share of workflows whose graph is a DAG."""
+    checked = [is_valid_dag(parents.astype(int).tolist()) for parents in flows.parents_BNN]
+    return float(np.mean(checked))
+
+
+def _router_state(world: World, settings: Phase2Settings) -> dict[str, Any]:
+    scenario = asdict(world.scenario)
+    return {
+        "predictor": world.predictor.state_dict(),
+        "reward": settings.reward,
+        "weights": asdict(settings.weights),
+        "prior": settings.prior,
+        "rates": scenario["rates"],
+        "max_tries": world.scenario.max_tries,
+    }
+
+
+def terms_of(state: Mapping[str, Any]) -> Terms:
+    """The reward and the verifier that a checkpoint's router was trained for."""
+    weights, rates = RewardWeights(**state["weights"]), VerifierRates(**state["rates"])
+    return Terms(state["reward"], weights, rates, state["prior"])
+
+
+def _table(
+    table: OutcomeTable | None,
+    outcomes: str | Path | None,
+    models: str | Path | None,
+    seeds: SeedTree,
+) -> OutcomeTable:
+    if table is not None:
+        return table
+    if outcomes is None and models is None:
+        return simulate_outcomes(SIMULATED, seeds)
+    if outcomes is None or models is None:
+        raise DataError(
+            f"outcomes={outcomes!r} and models={models!r} go together: give a table of outcomes "
+            "(--outcomes FILE) and the prices of its workers (--models FILE)"
+        )
+    return read_outcomes(outcomes, models, seeds)
+
+
+def _fingerprint(
+    table: OutcomeTable, settings: Phase2Settings, scenario: Scenario, seed: int
+) -> str:
+    """Changes with anything that the course of training depends on."""
+    digest = hashlib.blake2b(digest_size=16)
+    told = (asdict(settings), asdict(scenario), seed, table.ids, table.names)
+    digest.update(json.dumps(told).encode())
+    for values in (table.scores_QW, table.costs_QW, table.seconds_QW):
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,214 @@
+"""The model selector: a pointer over workers, with accept and stop, and its PPO loss.
+
+A worker is only its features, so the same weights serve any number of workers, also ones that came
+later. Logits are `scale * (utility - best utility)`, an expected utility with a small learned
+scale, plus a residual that starts at exactly zero: before training the policy is a soft greedy
+one, and what it learns is what greedy lacks. The value head reads the context, a summary of the
+workers and, in training, what the table knows about the workflow: whether a query can be answered
+at all is luck, and a critic that knows it takes that luck out of the advantages (the asymmetric
+critic of arXiv 1710.06542). The policy never sees it. Losses and advantages are those of
+`algorithms/rl`; a decision is one trained token of a workflow's row.
+
+Legend: D decisions, W workers, A actions (workers, accept, stop), F features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tutelage.algorithms.rl import entropy, estimate_advantages, policy_loss, value_loss
+from tutelage.orchestration.routing.environment import TRUTHS
+from tutelage.orchestration.routing.situation import (
+    CONTEXT_FEATURES,
+    WORKER_FEATURES,
+    Situation,
+    Terms,
+    features,
+    outlook,
+)
+
+HIDDEN = 64
+SCALE = 40.0
+"""Logits per unit of utility over alpha: actions within a fortieth of alpha are tried often, those
+far behind hardly ever. Much below this the policy first has to learn to be greedy."""
+GAIN = 30.0
+"""What the residual is multiplied by, so that the published learning rate of 3e-5, which is for
+large networks, moves this small one within some hundred updates; the critic's rate is as many times
+the policy's (`parameter_groups`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """What the policy sees of some decisions."""
+
+    workers_DWF: Tensor
+    context_DF: Tensor
+    prior_DA: Tensor
+    """Utility less the best, over alpha; 0 where the mask forbids."""
+    mask_DA: Tensor
+    truth_DF: Tensor
+    """What the table knows (`Environment.truth`); 0 outside training. Only the critic reads it."""
+
+    def __len__(self) -> int:
+        return len(self.mask_DA)
+
+    def take(self, places: Tensor) -> States:
+        """Some of the decisions."""
+        return States(*(getattr(self, field.name)[places] for field in fields(self)))
+
+    @staticmethod
+    def cat(parts: list[States]) -> States:
+        """Several batches as one."""
+        return States(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(States)))
+
+
+def see(at: Situation, terms: Terms) -> States:
+    """The states of a situation."""
+    ahead = outlook(at, terms)
+    workers_DWF, context_DF = features(at, ahead, terms)
+    utility_DA = np.where(at.mask_DA, ahead.utility_DA, -np.inf)
+    prior_DA = (utility_DA - utility_DA.max(axis=1, keepdims=True)) / max(
+        abs(terms.weights.alpha), 1e-9
+    )
+    prior_DA = np.where(at.mask_DA, np.maximum(prior_DA, -2.0), 0.0).astype(np.float32)
+    return States(
+        torch.from_numpy(workers_DWF),
+        torch.from_numpy(context_DF),
+        torch.from_numpy(prior_DA),
+        torch.from_numpy(at.mask_DA),
+        torch.zeros(len(at.mask_DA), TRUTHS),
+    )
+
+
+class ModelSelector(nn.Module):
+    """The policy and its value; `forward` gives masked log-probabilities and values."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        # Drawn from a generator of its own: the process's may be anywhere.
+        generator = torch.Generator().manual_seed(seed)
+        self.scale = nn.Parameter(torch.tensor(SCALE).log())
+        self.encode = _Layers(generator, WORKER_FEATURES + CONTEXT_FEATURES, HIDDEN, HIDDEN)
+        self.point = _Layers(generator, 2 * HIDDEN, HIDDEN, 1, zero=True)
+        self.settle = _Layers(generator, HIDDEN + CONTEXT_FEATURES, HIDDEN, 2, zero=True)
+        self.value = _Layers(generator, HIDDEN + CONTEXT_FEATURES + TRUTHS, HIDDEN, 1, zero=True)
+
+    def forward(self, states: States) -> tuple[Tensor, Tensor]:
+        """(log-probabilities [D, A], minus infinity where masked; values [D] of scaled rewards)."""
+        workers = states.workers_DWF.shape[1]
+        context_DWF = states.context_DF[:, None].expand(-1, workers, -1)
+        code_DWH = torch.tanh(self.encode(torch.cat([states.workers_DWF, context_DWF], dim=2)))
+        able_DW1 = states.mask_DA[:, :workers, None]
+        # The mean over workers that can be asked: it does not depend on their number or order.
+        pooled_DH = (code_DWH * able_DW1).sum(dim=1) / able_DW1.sum(dim=1).clamp(min=1)
+        pooled_DWH = pooled_DH[:, None].expand(-1, workers, -1)
+        point_DW = self.point(torch.cat([code_DWH, pooled_DWH], dim=2))[..., 0]
+        summary_DF = torch.cat([pooled_DH, states.context_DF], dim=1)
+        residual_DA = torch.cat([point_DW, self.settle(summary_DF)], dim=1)
+        logits_DA = self.scale.exp() * states.prior_DA + GAIN * residual_DA
+        logits_DA = logits_DA.masked_fill(~states.mask_DA, -torch.inf)
+        # The critic must not shape what the policy sees: it knows more.
+        known_DF = torch.cat([summary_DF.detach(), states.truth_DF], dim=1)
+        return torch.log_softmax(logits_DA, dim=1), self.value(known_DF)[:, 0]
+
+    def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
+        """For an optimizer: the policy at this rate, the critic at `GAIN` times this rate."""
+        critic = list(self.value.parameters())
+        mine = {id(parameter) for parameter in critic}
+        policy = [p for p in self.parameters() if id(p) not in mine]
+        return [
+            {"params": policy, "lr": learning_rate},
+            {"params": critic, "lr": GAIN * learning_rate},
+        ]
+
+    def compute_loss(
+        self,
+        *,
+        states: States,
+        actions: Tensor,
+        old_log_probs: Tensor,
+        advantages: Tensor,
+        returns: Tensor,
+        clip_epsilon: float = 0.2,
+        value_coef: float = 0.5,
+        entropy_coef: float = 0.01,
+    ) -> dict[str, Tensor]:
+        """PPO's loss of some decisions; each argument but `states` is a vector of length D.
+
+        `policy_loss - entropy_coef * entropy + value_coef * value_loss = total_loss`; value_loss is
+        the mean squared error. Also `approx_kl` and `clip_fraction`, without gradient.
+        """
+        logp_DA, values_D = self(states)
+        row_1D = torch.ones(1, len(states))
+        surrogate, told = policy_loss(
+            "vanilla",
+            logp_DA.gather(1, actions[:, None]).T,
+            old_log_probs[None],
+            advantages[None],
+            row_1D,
+            clip_ratio=clip_epsilon,
+        )
+        half_error, _ = value_loss(
+            values_D[None], returns[None], values_D.detach()[None], row_1D, clip=0.0
+        )
+        spread = entropy(logp_DA[None]).mean()
+        total = surrogate + value_coef * 2 * half_error - entropy_coef * spread
+        return {
+            "total_loss": total,
+            "policy_loss": surrogate,
+            "value_loss": 2 * half_error,
+            "entropy": spread,
+            "approx_kl": told["approx_kl"],
+            "clip_fraction": told["clip_fraction"],
+        }
+
+
+class _Layers(nn.Module):
+    """Linear, tanh, linear; `zero` starts the second one at 0."""
+
+    def __init__(
+        self, generator: torch.Generator, inputs: int, hidden: int, outputs: int, zero: bool = False
+    ) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.randn(hidden, inputs, generator=generator) / inputs**0.5)
+        self.first_bias = nn.Parameter(torch.zeros(hidden))
+        drawn = torch.randn(outputs, hidden, generator=generator) / hidden**0.5
+        self.second = nn.Parameter(torch.zeros(outputs, hidden) if zero else drawn)
+        self.second_bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(nn.functional.linear(x, self.first, self.first_bias))
+        return nn.functional.linear(hidden, self.second, self.second_bias)
+
+
+def compute_gae(
+    *, rewards: Tensor, values: Tensor, gamma: float = 0.99, lambda_gae: float = 0.95
+) -> Tensor:
+    """Advantages of one trajectory [T], or of several [B, T] of equal length, not whitened.
+
+    The value after the last step is 0. From `algorithms/rl`: returns are advantages + values.
+    """
+    rows_BT, values_BT = torch.atleast_2d(rewards), torch.atleast_2d(values)
+    _, returns_BT = estimate_advantages(
+        "gae",
+        rows_BT,
+        torch.ones_like(rows_BT),
+        values_BT=values_BT,
+        gamma=gamma,
+        lam=lambda_gae,
+    )
+    return (returns_BT - values_BT).reshape(rewards.shape)
+
+
+def draw_actions(logp_DA: Tensor, uniform_D: NDArray[np.float64]) -> Tensor:
+    """One action for each decision, by inversion: the same numbers draw the same actions."""
+    ladder_DA = logp_DA.double().exp().cumsum(dim=1)
+    target_D1 = torch.from_numpy(uniform_D)[:, None] * ladder_DA[:, -1:]
+    # The first action whose step reaches the target; a masked one has no step of its own.
+    return (ladder_DA <= target_D1).sum(dim=1).clamp(max=logp_DA.shape[1] - 1)

@@ -1,0 +1,386 @@
+"""How likely each worker is to answer a query right: a kNN over known outcomes, calibrated.
+
+A query's support is its 40 nearest known queries, weighted by exp(temperature * cosine), and a few
+known queries of its type, which say how the type goes in general. The chance that a worker is right
+is the weighted share of the support that it got right. What was already tried at a node is
+evidence: each support query is weighted by how likely it makes the verdicts seen so far, so a
+failure of one worker lowers the chances of those that fail together with it. Temperature, the share
+of the type's queries and a logistic calibration are chosen out of fold: a known query is never its
+own support. A worker that comes later gets a column from few observed outcomes, by a logistic
+regression on the others' chances with a prior that it is an average worker (`adopt`).
+
+`data/neighbours.py` finds the support; `policy.py` decides with the chances.
+Legend: B asked, Q known queries, K support, W workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tutelage.errors import DataError
+from tutelage.orchestration.data.neighbours import Neighbours, hashed
+from tutelage.orchestration.data.outcomes import SPREAD, TOKENS_OUT, Floats, OutcomeTable
+from tutelage.orchestration.execution.workers import Latency, Worker, prompt_tokens
+from tutelage.seeds import SeedTree
+
+NEAREST = 40
+OF_TYPE = 24
+TEMPERATURES = (5.0, 10.0, 20.0)
+SHARES = (0.05, 0.1, 0.2, 0.4, 0.6, 0.75)
+"""Shares of the support's weight that the queries of its type may have."""
+CLIP = 0.01
+"""Chances stay this far from 0 and 1: forty neighbours prove nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierRates:
+    """How a verifier errs, as shares; both 1 and 0 for one that never does."""
+
+    passes_right: float = 0.95
+    """Share of right answers that it passes."""
+    passes_wrong: float = 0.1
+    """Share of wrong answers that it passes all the same."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.passes_wrong < self.passes_right <= 1:
+            raise DataError(
+                f"verifier rates {self!r}: shares are 0 to 1, and a verifier passes right answers "
+                "more often than wrong ones"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """The known queries that speak for each asked one; weights add to 1."""
+
+    rows_BK: NDArray[np.int64]
+    weights_BK: Floats
+
+    def take(self, places: NDArray[np.int64]) -> Support:
+        """The support of some of the asked."""
+        return Support(self.rows_BK[places], self.weights_BK[places])
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomePredictor:
+    """Made by `fit`; immutable, so a new worker makes a new one."""
+
+    workers: tuple[Worker, ...]
+    index: Neighbours
+    types: tuple[str, ...]
+    right_QW: Floats
+    """1 right, 0 wrong, between where nobody asked."""
+    tokens_QW: Floats
+    """Tokens written; NaN where only costs are known."""
+    costs_QW: Floats
+    seconds_QW: Floats
+    seeds: SeedTree
+    temperature: float = 10.0
+    share: float = 0.1
+    slope: float = 1.0
+    offset: float = 0.0
+
+    def support(
+        self, texts: Sequence[str], types: Sequence[str], *, own: Sequence[int] | None = None
+    ) -> Support:
+        """The support of queries; `own` are their places where they are known ones themselves."""
+        near_BK, cosines_BK = self.index.nearest([hashed(t) for t in texts], NEAREST, own=own)
+        return self._weighted(near_BK, cosines_BK, types, own)
+
+    def _weighted(
+        self,
+        near_BK: NDArray[np.int64],
+        cosines_BK: Floats,
+        types: Sequence[str],
+        own: Sequence[int] | None,
+    ) -> Support:
+        near = np.exp(self.temperature * (cosines_BK - cosines_BK.max(axis=1, keepdims=True)))
+        near *= (1 - self.share) / near.sum(axis=1, keepdims=True)
+        pools = {kind: self._of_type(kind) for kind in dict.fromkeys(types)}
+        wide_BK = np.array([pools[kind] for kind in types]).reshape(len(types), -1)
+        even = np.ones(wide_BK.shape)
+        if own is not None:
+            even[wide_BK == np.asarray(own)[:, None]] = 0.0
+        even *= self.share / np.maximum(1, even.sum(axis=1, keepdims=True))
+        weights = np.concatenate([near, even], axis=1)
+        rows = np.concatenate([near_BK, wide_BK], axis=1)
+        return Support(rows, weights / weights.sum(axis=1, keepdims=True))
+
+    def _of_type(self, kind: str) -> NDArray[np.int64]:
+        """The same few known queries of a type each time; of all types when it is not known."""
+        rows = np.array([i for i, known in enumerate(self.types) if known == kind], dtype=np.int64)
+        rows = rows if len(rows) else np.arange(len(self.types))
+        order = self.seeds.child("of-type", kind).numpy().permutation(rows)
+        return np.resize(order, OF_TYPE)
+
+    def chances(
+        self,
+        support: Support,
+        *,
+        passed_BW: NDArray[np.bool_] | None = None,
+        failed_BW: NDArray[np.bool_] | None = None,
+        rates: VerifierRates | None = None,
+    ) -> Floats:
+        """The chance that each worker's answer is right, [B, W], given the verdicts so far."""
+        right_BKW = self.right_QW[support.rows_BK]
+        weights_BK = support.weights_BK
+        if passed_BW is not None and failed_BW is not None:
+            weights_BK = weights_BK * _likelihood(right_BKW, passed_BW, failed_BW, rates)
+            weights_BK = weights_BK / weights_BK.sum(axis=1, keepdims=True)
+        raw_BW = np.einsum("bk,bkw->bw", weights_BK, right_BKW)
+        return self._calibrated(raw_BW)
+
+    def _calibrated(self, raw: Floats) -> Floats:
+        return _sigmoid(self.slope * _logit(raw) + self.offset)
+
+    def hope(self, support: Support, chances_BW: Floats, tries: int) -> Floats:
+        """The chance that one of the `tries` likeliest workers is right, [B].
+
+        `chances_BW` ranks this predictor's workers, or the first of them; below 0: not to be asked.
+        """
+        tries = min(tries, chances_BW.shape[1])
+        best_BT = np.argsort(-chances_BW, axis=1)[:, :tries]
+        usable_BT = np.take_along_axis(chances_BW, best_BT, axis=1) >= 0
+        right_BKT = self.right_QW[support.rows_BK[:, :, None], best_BT[:, None, :]]
+        any_BK = 1 - np.prod(1 - right_BKT * usable_BT[:, None, :], axis=2)
+        return self._calibrated(np.einsum("bk,bk->b", support.weights_BK, any_BK))
+
+    def expected(self, support: Support, tokens_in_B: Floats) -> tuple[Floats, Floats]:
+        """USD and seconds that each worker may be expected to take, both [B, W]."""
+
+        def mean(values_QW: Floats) -> Floats:
+            return np.einsum("bk,bkw->bw", support.weights_BK, values_QW[support.rows_BK])
+
+        price_in_W = np.array([w.price_in for w in self.workers])
+        price_out_W = np.array([w.price_out for w in self.workers])
+        priced_BW = (tokens_in_B[:, None] * price_in_W + mean(self.tokens_QW) * price_out_W) / 1e6
+        plain_W = np.isnan(self.tokens_QW).any(axis=0)
+        if bool(plain_W.any()):
+            priced_BW = np.where(plain_W, mean(self.costs_QW), priced_BW)
+        return priced_BW, mean(self.seconds_QW)
+
+    def adopt(
+        self,
+        worker: Worker,
+        instructions: Sequence[str],
+        types: Sequence[str],
+        right: Sequence[bool],
+    ) -> OutcomePredictor:
+        """A predictor that knows one more worker, from its outcomes on a few queries.
+
+        Raises `DataError` without outcomes, or when the name is taken.
+        """
+        if not right or len({len(instructions), len(types), len(right)}) != 1:
+            raise DataError(
+                f"adopting {worker.name!r} takes equally many instructions, types and outcomes, at "
+                f"least one; given {len(instructions)}, {len(types)} and {len(right)}"
+            )
+        if worker.name in (known.name for known in self.workers):
+            raise DataError(f"the predictor knows a worker {worker.name!r}; give a new name")
+        kinds = sorted(set(types))
+        asked = self.chances(self.support(instructions, types))
+        weights = _map_logistic(_design(asked, types, kinds), np.array(right, dtype=np.float64),
+                                len(self.workers))  # fmt: skip
+        known = self.chances(self.training_support())
+        column_Q = _sigmoid(_design(known, self.types, kinds) @ weights)
+        tokens_Q = np.nan_to_num(np.nanmean(self.tokens_QW, axis=1), nan=TOKENS_OUT)
+        seconds = worker.latency.seconds + worker.latency.per_token * tokens_Q
+        seconds *= np.exp(worker.latency.spread**2 / 2)
+        costs = worker.cost(
+            sum(map(prompt_tokens, instructions)) / len(instructions), float(tokens_Q.mean())
+        )
+        return replace(
+            self,
+            workers=(*self.workers, worker),
+            right_QW=np.column_stack([self.right_QW, column_Q]),
+            tokens_QW=np.column_stack([self.tokens_QW, tokens_Q]),
+            costs_QW=np.column_stack([self.costs_QW, np.full(len(tokens_Q), costs)]),
+            seconds_QW=np.column_stack([self.seconds_QW, seconds]),
+        )
+
+    def training_support(self) -> Support:
+        """The support of every known query among the others."""
+        places = list(range(len(self.index)))
+        near, cosines = self.index.nearest(self.index.features, NEAREST, own=places)
+        return self._weighted(near, cosines, self.types, places)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors, numbers and names: readable with `weights_only=True`."""
+        features = self.index.features
+        return {
+            "features": torch.from_numpy(np.concatenate(features)),
+            "lengths": torch.tensor([len(row) for row in features]),
+            "types": list(self.types),
+            "workers": [worker_state(w) for w in self.workers],
+            **{k: torch.from_numpy(getattr(self, k)) for k in _MATRICES},
+            **{k: float(getattr(self, k)) for k in _NUMBERS},
+            "seed": self.seeds.seed,
+            "path": [str(part) for part in self.seeds.path],
+        }
+
+    @staticmethod
+    def from_state(state: Mapping[str, Any]) -> OutcomePredictor:
+        """The predictor of a `state_dict`."""
+        cuts = np.cumsum(state["lengths"].numpy())[:-1]
+        return OutcomePredictor(
+            workers=tuple(worker_from_state(w) for w in state["workers"]),
+            index=Neighbours(np.split(state["features"].numpy(), cuts)),
+            types=tuple(state["types"]),
+            seeds=SeedTree(state["seed"], tuple(state["path"])),
+            **{k: state[k].numpy() for k in _MATRICES},
+            **{k: state[k] for k in _NUMBERS},
+        )
+
+
+_MATRICES = ("right_QW", "tokens_QW", "costs_QW", "seconds_QW")
+_NUMBERS = ("temperature", "share", "slope", "offset")
+
+
+def fit_predictor(table: OutcomeTable, seeds: SeedTree) -> tuple[OutcomePredictor, Support]:
+    """A predictor of a table, and the support of the table's own queries (out of fold).
+
+    Raises `DataError` for fewer than two queries.
+    """
+    if len(table) < 2:
+        raise DataError(f"{len(table)} queries are too few to predict from; give at least 2")
+    predictor = OutcomePredictor(
+        workers=table.workers,
+        index=Neighbours.of(table.instructions),
+        types=table.types,
+        right_QW=_filled(table),
+        tokens_QW=table.tokens_out_QW,
+        costs_QW=table.costs_QW,
+        seconds_QW=table.seconds_QW,
+        seeds=seeds.child("predictor"),
+    )
+    own = list(range(len(table)))
+    near, cosines = predictor.index.nearest(predictor.index.features, NEAREST, own=own)
+    known_QW, right_QW = table.known_QW, table.right_QW.astype(np.float64)
+    found: list[tuple[float, OutcomePredictor, Support]] = []
+    for temperature in TEMPERATURES:
+        for share in SHARES:
+            tried = replace(predictor, temperature=temperature, share=share)
+            support = tried._weighted(near, cosines, table.types, own)  # pyright: ignore[reportPrivateUsage]
+            loss = log_loss(tried.chances(support)[known_QW], right_QW[known_QW])
+            found.append((loss, tried, support))
+    _, best, support = min(found, key=lambda item: item[0])
+    raw = _logit(best.chances(support))
+    offset, slope = _platt(raw[known_QW], right_QW[known_QW])
+    return replace(best, slope=slope, offset=offset), support
+
+
+def log_loss(chances: Floats, right: Floats) -> float:
+    """Mean negative log-likelihood, in nats."""
+    clipped = np.clip(chances, CLIP, 1 - CLIP)
+    return float(-(right * np.log(clipped) + (1 - right) * np.log(1 - clipped)).mean())
+
+
+def _likelihood(
+    right_BKW: Floats,
+    passed_BW: NDArray[np.bool_],
+    failed_BW: NDArray[np.bool_],
+    rates: VerifierRates | None,
+) -> Floats:
+    """How likely each support query makes the verdicts, [B, K]."""
+    rates = rates or VerifierRates()
+    pass_BKW = rates.passes_wrong + (rates.passes_right - rates.passes_wrong) * right_BKW
+    # Kept off 0, or a verifier that never errs could rule out the whole support.
+    log_pass, log_fail = np.log(pass_BKW.clip(0.02, 1)), np.log((1 - pass_BKW).clip(0.02, 1))
+    return np.exp(
+        np.einsum("bkw,bw->bk", log_pass, passed_BW.astype(np.float64))
+        + np.einsum("bkw,bw->bk", log_fail, failed_BW.astype(np.float64))
+    )
+
+
+def _filled(table: OutcomeTable) -> Floats:
+    """Right or wrong; where nobody asked, the worker's share for the type, drawn to its mean."""
+    right_QW = table.right_QW.astype(np.float64)
+    known_QW = table.known_QW
+    if bool(known_QW.all()):
+        return right_QW
+    kinds = np.array(table.types)
+    for j, worker in enumerate(table.workers):
+        if not known_QW[:, j].any():
+            raise DataError(f"the table has no outcome of worker {worker.name!r}; leave it out")
+        mean = right_QW[known_QW[:, j], j].mean()
+        for kind in sorted(set(table.types)):
+            rows = kinds == kind
+            seen = rows & known_QW[:, j]
+            share = (right_QW[seen, j].sum() + 4 * mean) / (seen.sum() + 4)
+            right_QW[rows & ~known_QW[:, j], j] = share
+    return right_QW
+
+
+def _design(chances_BW: Floats, types: Sequence[str], kinds: Sequence[str]) -> Floats:
+    """A constant, the workers' log-odds, and one column a type."""
+    of_kind = np.array([[float(kind == known) for known in kinds] for kind in types])
+    return np.column_stack([np.ones(len(types)), _logit(chances_BW), of_kind])
+
+
+def _map_logistic(x_BD: Floats, right_B: Floats, workers: int) -> Floats:
+    """Logistic regression whose prior is the average worker, by Newton's method."""
+    size = x_BD.shape[1]
+    mean = np.zeros(size)
+    mean[1 : 1 + workers] = 1.0 / workers
+    precision = np.full(size, 4.0)
+    precision[0] = 0.25
+    precision[1 : 1 + workers] = 16.0
+    weights = mean.copy()
+    for _ in range(25):
+        p = _sigmoid(x_BD @ weights)
+        gradient = x_BD.T @ (p - right_B) + precision * (weights - mean)
+        hessian = (x_BD.T * (p * (1 - p))) @ x_BD + np.diag(precision)
+        weights = weights - np.linalg.solve(hessian, gradient)
+    return weights
+
+
+def _platt(logits: Floats, right: Floats) -> tuple[float, float]:
+    """Offset and slope of the logistic calibration, by Newton's method, drawn to 0 and 1."""
+    x = np.column_stack([np.ones(len(logits)), logits])
+    start = np.array([0.0, 1.0])
+    weights = start.copy()
+    for _ in range(25):
+        p = _sigmoid(x @ weights)
+        gradient = x.T @ (p - right) + (weights - start)
+        hessian = (x.T * (p * (1 - p))) @ x + np.eye(2)
+        weights = weights - np.linalg.solve(hessian, gradient)
+    return float(weights[0]), float(weights[1])
+
+
+def _logit(p: Floats) -> Floats:
+    clipped = np.clip(p, CLIP, 1 - CLIP)
+    return np.log(clipped / (1 - clipped))
+
+
+def _sigmoid(x: Floats) -> Floats:
+    return 1.0 / (1.0 + np.exp(-np.clip(x, -30, 30)))
+
+
+def worker_state(worker: Worker) -> dict[str, Any]:
+    """A worker as plain values."""
+    latency = worker.latency
+    return {
+        "name": worker.name,
+        "capabilities": list(worker.capabilities),
+        "price_in": worker.price_in,
+        "price_out": worker.price_out,
+        "latency": [latency.seconds, latency.spread, latency.per_token],
+    }
+
+
+def worker_from_state(state: Mapping[str, Any]) -> Worker:
+    """The worker of a `worker_state`."""
+    latency = [float(x) for x in state.get("latency", (0.0, SPREAD, 0.0))]
+    return Worker(
+        state["name"],
+        tuple(state["capabilities"]),
+        float(state["price_in"]),
+        float(state["price_out"]),
+        Latency(*latency),
+    )

@@ -1,0 +1,166 @@
+"""What phase 2 leaves to be read: `phase2.json`, `phase2.md` and three plots.
+
+The Markdown is a fragment that a larger report can take over. Plots are PNG, drawn off screen with
+matplotlib's objects, so no display and no state of the process is touched.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tutelage.errors import MissingExtraError
+from tutelage.orchestration.evaluation.judged import workflow_words
+from tutelage.orchestration.routing.evaluation import POLICY, Evaluation, Row
+from tutelage.orchestration.routing.metrics import hull
+
+PLOTS = ("pareto.png", "aiq.png", "training.png")
+
+
+def write_report(
+    folder: Path, found: Evaluation, history: Sequence[Mapping[str, Any]], *, best_update: int
+) -> list[Path]:
+    """Write all files into `folder`; returns them. Raises `MissingExtraError`."""
+    data = {"best_update": best_update, **found.to_json(), "history": list(history)}
+    numbers, text = folder / "phase2.json", folder / "phase2.md"
+    numbers.write_text(json.dumps(_finite(data), indent=1) + "\n", encoding="utf-8")
+    text.write_text(markdown(found, best_update=best_update), encoding="utf-8")
+    return [numbers, text, *draw(folder, found, history, best_update=best_update)]
+
+
+def markdown(found: Evaluation, *, best_update: int) -> str:
+    """The table and the differences as a fragment of Markdown."""
+    lines = [
+        "## Routing",
+        "",
+        f"{workflow_words(found.to_json()['rows'])} Validation picked the weights of update "
+        f"{best_update}. Rewards and success with 95 % intervals.",
+        "",
+        *table_lines(found.rows),
+        "",
+        f"Reward of {POLICY} less that of the others, on the same workflows, with 95 % intervals "
+        "of a paired bootstrap:",
+        "",
+        "| compared with | difference | interval | |",
+        "|---|---|---|---|",
+    ]
+    for name, gap in found.differences.items():
+        verdict = "better" if gap.low > 0 else "worse" if gap.high < 0 else "a tie"
+        lines.append(
+            f"| {name} | {gap.mean:+.3f} | {gap.low:+.3f} to {gap.high:+.3f} | {verdict} |"
+        )
+    lines += ["", f"One try a query, without workflows, of {found.queries} queries:", "",
+              "| router | AIQ | best score | USD |",
+              "|---|---|---|---|"]  # fmt: skip
+    for name, area in found.query_aiq.items():
+        cost, score = found.query_points[name]
+        lines.append(f"| {name} | {area:.3f} | {score:.3f} | {cost:.6f} |")
+    plots = (("pareto.png", "Success against cost"), ("aiq.png", "Curves and their hulls"),
+             ("training.png", "Training"))  # fmt: skip
+    lines += ["", *(f"![{title}]({name})" for name, title in plots), ""]
+    return "\n".join(lines)
+
+
+def table_lines(rows: Sequence[Row]) -> list[str]:
+    """The rows as a Markdown table."""
+    lines = [
+        "| router | reward | success | cost, USD | per success | latency, s | p95 | decisions "
+        "| late | gap to oracle | AIQ | Pareto |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        area = "" if row.aiq is None else f"{row.aiq:.3f}"
+        reward = f"{row.reward:.3f} ({row.reward_low:.3f} to {row.reward_high:.3f})"
+        low, high = 100 * row.success_low, 100 * row.success_high
+        success = f"{100 * row.success:.1f} % ({low:.1f} to {high:.1f})"
+        lines.append(
+            f"| {row.name} | {reward} | {success} | {row.cost:.6f} "
+            f"| {row.cost_per_success:.6f} | {row.latency:.2f} | {row.latency_p95:.2f} "
+            f"| {row.tries:.2f} | {row.late} | {row.gap_to_oracle:.3f} | {area} "
+            f"| {'x' if row.pareto else ''} |"
+        )
+    return lines
+
+
+def draw(
+    folder: Path, found: Evaluation, history: Sequence[Mapping[str, Any]], *, best_update: int
+) -> list[Path]:
+    """The plots. Raises `MissingExtraError` without matplotlib."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError(
+            "the plots need matplotlib: pip install 'tutelage[train]'"
+        ) from error
+
+    def page(title: str, x: str, y: str) -> tuple[Any, Any]:
+        figure: Any = Figure(figsize=(7.5, 4.8), dpi=110)
+        FigureCanvasAgg(figure)
+        axes: Any = figure.add_subplot()
+        axes.set_title(title)
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        axes.grid(alpha=0.3)
+        return figure, axes
+
+    pareto, axes = page("Success against cost", "USD a workflow", "success")
+    for row in found.rows:
+        marker = "*" if row.name == POLICY else "o" if row.pareto else "x"
+        axes.scatter(row.cost, row.success, marker=marker, s=160 if marker == "*" else 45)
+    for name, x, y, left in labels(found.rows):
+        axes.annotate(name, (x, y), fontsize=8, ha="right" if left else "left",
+                      xytext=(-7 if left else 7, 4), textcoords="offset points")  # fmt: skip
+    front = sorted((r.cost, r.success) for r in found.rows if r.pareto and r.name != "oracle")
+    axes.plot(*zip(*front, strict=True), linewidth=1, color="grey", label="Pareto front")
+    axes.legend(loc="lower right")
+
+    areas, axes = page("Success as cost matters less", "USD a workflow", "success")
+    for name, points in found.curves.items():
+        drawn = hull(points)
+        line = axes.plot(*zip(*drawn, strict=True), label=f"{name}")[0]
+        axes.scatter(*zip(*points, strict=True), s=14, color=line.get_color())
+    axes.legend(loc="lower right")
+
+    training, axes = page("Reward in training", "update", "mean reward")
+    seen = [(line["step"], line["train_reward"]) for line in history if "train_reward" in line]
+    checked = [(line["step"], line["val_reward"]) for line in history if "val_reward" in line]
+    for label, values in (("sampled, training", seen), ("likeliest, validation", checked)):
+        if values:
+            axes.plot(*zip(*values, strict=True), label=label)
+    axes.axvline(best_update, color="grey", linestyle=":", label="picked")
+    axes.legend(loc="lower right")
+
+    paths = [folder / name for name in PLOTS]
+    for path, figure in zip(paths, (pareto, areas, training), strict=True):
+        figure.tight_layout()
+        figure.savefig(path, metadata={"Software": None})
+    return paths
+
+
+def labels(rows: Sequence[Row]) -> list[tuple[str, float, float, bool]]:
+    """Names with their places, one for all that stand at one spot; whether to write to the left."""
+    wide = max(row.cost for row in rows) - min(row.cost for row in rows) or 1.0
+    high = max(row.success for row in rows) - min(row.success for row in rows) or 1.0
+    middle = min(row.cost for row in rows) + 0.75 * wide
+    spots: list[tuple[list[str], float, float]] = []
+    for row in rows:
+        for names, x, y in spots:
+            if abs(row.cost - x) < 0.03 * wide and abs(row.success - y) < 0.03 * high:
+                names.append(row.name)
+                break
+        else:
+            spots.append(([row.name], row.cost, row.success))
+    return [(", ".join(names), x, y, x > middle) for names, x, y in spots]
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: a cost per success without a success becomes null."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}  # pyright: ignore
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]  # pyright: ignore
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,241 @@
+"""Workflows made of recorded queries: a DAG whose nodes are rows of a table of outcomes.
+
+A batch of workflows is a few arrays, so that thousands run at once. A workflow draws its queries,
+its shape (chain, fan-in, diamond or independent), and in some runs a budget and a deadline, as
+multiples of what the median worker would cost and take. A `Board` keeps what is known of a table
+before a run: support of each query, expected costs and seconds, who can do it, and what a verifier
+will say. `environment.py` runs them.
+
+Legend: B workflows, N nodes (padded with -1), Q queries of the table, W workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tutelage.errors import ConfigError
+from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
+from tutelage.orchestration.routing.predictor import OutcomePredictor, Support, VerifierRates
+from tutelage.seeds import SeedTree
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Shape = Literal["chain", "fan_in", "diamond", "independent"]
+SHAPES: tuple[Shape, ...] = ("chain", "fan_in", "diamond", "independent")
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What kind of workflows there are, and how they are run."""
+
+    nodes: tuple[int, int] = (1, 5)
+    """Least and most nodes."""
+    max_tries: int = 3
+    rates: VerifierRates = field(default_factory=VerifierRates)
+    budgets: float = 0.5
+    """Share of the workflows that have a budget."""
+    budget_range: tuple[float, float] = (0.7, 3.0)
+    """A budget is so many times what the worker of median cost would take for all nodes."""
+    deadlines: float = 0.5
+    deadline_range: tuple[float, float] = (1.2, 4.0)
+    """A deadline is so many times the critical path of the worker of median speed."""
+    shapes: tuple[Shape, ...] = SHAPES
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nodes[0] <= self.nodes[1] or self.max_tries < 1:
+            raise ConfigError(
+                f"nodes={self.nodes!r}, max_tries={self.max_tries!r}: at least 1 each, in order"
+            )
+        for name, share in (("budgets", self.budgets), ("deadlines", self.deadlines)):
+            if not 0 <= share <= 1:
+                raise ConfigError(f"{name}={share!r} is a share of the workflows, 0 to 1")
+        if not self.shapes or any(shape not in SHAPES for shape in self.shapes):
+            raise ConfigError(f"shapes={self.shapes!r}: choose from {SHAPES!r}")
+
+
+SEPARABLE = Scenario(nodes=(1, 1), max_tries=1, budgets=0.0, deadlines=0.0)
+"""One node, one try, no limits: no choice depends on another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """A table, and what is known of its queries before anything is run."""
+
+    table: OutcomeTable
+    predictor: OutcomePredictor
+    support: Support
+    columns: Ints
+    """The predictor's number of each of the table's workers."""
+    chance_QW: Floats
+    """Chance of a right answer, before any try."""
+    hope_Q: Floats
+    """Chance that one of the best workers, as many as there are tries, is right."""
+    cost_QW: Floats
+    """Expected USD."""
+    bound_QW: Floats
+    """USD that a try cannot exceed: what a budget reserves."""
+    seconds_QW: Floats
+    legal_QW: Bools
+    passes_QW: Bools
+    """What the verifier says of each answer."""
+    scenario: Scenario
+
+    @property
+    def workers(self) -> int:
+        """W."""
+        return len(self.table.workers)
+
+
+def make_board(
+    table: OutcomeTable,
+    predictor: OutcomePredictor,
+    scenario: Scenario,
+    support: Support | None = None,
+) -> Board:
+    """A board. `support` is that of the training table itself, where each row leaves itself out.
+
+    The predictor may know more workers than the table, or fewer: columns are matched by name, and
+    a worker that the table does not have cannot be run. Raises `ConfigError` when the predictor
+    lacks one.
+    """
+    known = [worker.name for worker in predictor.workers]
+    for name in table.names:
+        if name not in known:
+            raise ConfigError(f"the predictor knows no worker {name!r}; let it adopt() that one")
+    columns = [known.index(name) for name in table.names]
+    if support is None:
+        support = predictor.support(table.instructions, table.types)
+    cost_QW, seconds_QW = predictor.expected(support, table.tokens_in_Q)
+    right_QW, rates = table.right_QW, scenario.rates
+    threshold_QW = np.where(right_QW, rates.passes_right, rates.passes_wrong)
+    able = {
+        kind: np.array([worker.can(kind) for worker in table.workers])
+        for kind in dict.fromkeys(table.types)
+    }
+    legal_QW = np.array([able[kind] for kind in table.types]) & table.known_QW
+    if not legal_QW.any(axis=1).all():
+        row = int(np.flatnonzero(~legal_QW.any(axis=1))[0])
+        raise ConfigError(
+            f"no worker can do query {table.ids[row]!r} of type {table.types[row]!r}; give one "
+            "that type among its capabilities, or leave the query out"
+        )
+    chance_QW = predictor.chances(support)[:, columns]
+    return Board(
+        table=table,
+        predictor=predictor,
+        support=support,
+        columns=np.array(columns),
+        chance_QW=chance_QW,
+        hope_Q=predictor.hope(support, np.where(legal_QW, chance_QW, -1.0), scenario.max_tries),
+        cost_QW=cost_QW[:, columns],
+        bound_QW=table.bounds_QW,
+        seconds_QW=seconds_QW[:, columns],
+        legal_QW=legal_QW,
+        passes_QW=table.draws_QW < threshold_QW,
+        scenario=scenario,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Workflows:
+    """A batch of workflows over one board."""
+
+    query_BN: Ints
+    """Rows of the table; -1 where there is no node."""
+    parents_BNN: Bools
+    """`[b, i, j]`: node j waits for node i. Parents come first: i < j."""
+    budget_B: Floats
+    """USD; infinite without one."""
+    deadline_B: Floats
+    """Seconds; infinite without one."""
+    cost_ref_B: Floats
+    """Expected USD of the most expensive legal single-worker plan."""
+    latency_ref_B: Floats
+    """Expected seconds of the slowest legal single-worker plan."""
+
+    def __len__(self) -> int:
+        return len(self.query_BN)
+
+    @property
+    def exists_BN(self) -> Bools:
+        """Where there is a node."""
+        return self.query_BN >= 0
+
+    def take(self, places: Ints) -> Workflows:
+        """Some of the workflows."""
+        return Workflows(*(getattr(self, name)[places] for name in self.__dataclass_fields__))
+
+
+def draw_workflows(board: Board, count: int, seeds: SeedTree) -> Workflows:
+    """`count` workflows. The same seed and table give the same ones, whatever the predictor."""
+    rng, scenario = seeds.numpy(), board.scenario
+    most = scenario.nodes[1]
+    size_B = rng.integers(scenario.nodes[0], most + 1, count)
+    query_BN = rng.integers(0, len(board.table), (count, most))
+    query_BN[np.arange(most)[None, :] >= size_B[:, None]] = -1
+    shape_B = rng.integers(0, len(scenario.shapes), count)
+    parents_BNN = np.zeros((count, most, most), dtype=np.bool_)
+    for b in range(count):
+        _connect(parents_BNN[b], scenario.shapes[shape_B[b]], int(size_B[b]))
+    legal_BNW = board.legal_QW[query_BN] & (query_BN >= 0)[:, :, None]
+    cost_BW, path_BW = single_worker(
+        board.cost_QW[query_BN], board.seconds_QW[query_BN], legal_BNW, parents_BNN
+    )
+    limits = []
+    for base_BW, share, (low, high) in (
+        (cost_BW, scenario.budgets, scenario.budget_range),
+        (path_BW, scenario.deadlines, scenario.deadline_range),
+    ):
+        drawn_B = rng.uniform(low, high, count) * np.median(base_BW, axis=1)
+        limits.append(np.where(rng.random(count) < share, drawn_B, np.inf))
+    return Workflows(
+        query_BN=query_BN,
+        parents_BNN=parents_BNN,
+        budget_B=limits[0],
+        deadline_B=limits[1],
+        cost_ref_B=_measure(cost_BW),
+        latency_ref_B=_measure(path_BW),
+    )
+
+
+def _measure(known_BW: Floats) -> Floats:
+    """The most of each row; 1 where all are 0, as a free pool still has a reward."""
+    most_B = known_BW.max(axis=1)
+    return np.where(most_B > 0, most_B, 1.0)
+
+
+def _connect(parents_NN: Bools, shape: Shape, size: int) -> None:
+    if shape == "chain":
+        for j in range(1, size):
+            parents_NN[j - 1, j] = True
+    elif shape == "fan_in" and size > 1:
+        parents_NN[: size - 1, size - 1] = True
+    elif shape == "diamond" and size > 1:
+        parents_NN[0, 1 : max(2, size - 1)] = True
+        if size > 2:
+            parents_NN[1 : size - 1, size - 1] = True
+
+
+def single_worker(
+    cost_BNW: Floats, seconds_BNW: Floats, legal_BNW: Bools, parents_BNN: Bools
+) -> tuple[Floats, Floats]:
+    """Expected USD and critical path of each worker alone, [B, W].
+
+    A node that a worker cannot do is done by whoever is dearest, or slowest, there. Nodes without
+    any legal worker count nothing: they are padding.
+    """
+    exists_BN: Bools = np.any(legal_BNW, axis=2)
+    mine = [
+        np.where(legal_BNW, x_BNW, np.where(legal_BNW, x_BNW, -np.inf).max(axis=2, keepdims=True))
+        for x_BNW in (cost_BNW, seconds_BNW)
+    ]
+    used_BNW, lasts_BNW = (np.where(exists_BN[:, :, None], x_BNW, 0.0) for x_BNW in mine)
+    end_BNW = np.zeros_like(lasts_BNW)
+    for j in range(lasts_BNW.shape[1]):
+        before_BNW = np.where(parents_BNN[:, :, j, None], end_BNW, 0.0)
+        end_BNW[:, j] = before_BNW.max(axis=1) + lasts_BNW[:, j]
+    return used_BNW.sum(axis=1), end_BNW.max(axis=1)

@@ -1,0 +1,75 @@
+"""What phase 2 learns in: outcomes cut into splits, what is predicted from them, and the reward.
+
+Before training it is asked whether the reward wants what it should: if a router that knows every
+outcome does not come out on top, or giving up at once earns more than it, training under that
+reward teaches something else (`reward_warning`). `phase2.py` makes a world and trains in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tutelage.orchestration.data.outcomes import OutcomeTable, Splits, split
+from tutelage.orchestration.routing import baselines
+from tutelage.orchestration.routing.predictor import OutcomePredictor, fit_predictor
+from tutelage.orchestration.routing.rollout import play
+from tutelage.orchestration.routing.settings import Phase2Settings
+from tutelage.orchestration.routing.situation import Terms
+from tutelage.orchestration.routing.workflows import Board, Scenario, draw_workflows, make_board
+from tutelage.seeds import SeedTree
+
+JUDGED = 400
+"""Validation workflows by which a reward is judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Splits, predictor, the boards of training and validation, and the reward."""
+
+    splits: Splits
+    predictor: OutcomePredictor
+    train: Board
+    val: Board
+    terms: Terms
+    scenario: Scenario
+
+
+def make_world(
+    table: OutcomeTable, scenario: Scenario, settings: Phase2Settings, seeds: SeedTree
+) -> World:
+    """Split a table and learn to predict from its training part."""
+    splits = split(table, seeds)
+    predictor, support = fit_predictor(splits.train, seeds)
+    return World(
+        splits=splits,
+        predictor=predictor,
+        train=make_board(splits.train, predictor, scenario, support),
+        val=make_board(splits.val, predictor, scenario),
+        terms=Terms(settings.reward, settings.weights, scenario.rates, settings.prior),
+        scenario=scenario,
+    )
+
+
+def reward_warning(world: World, seeds: SeedTree) -> str | None:
+    """What is wrong with training under this reward; None when nothing was found."""
+    flows = draw_workflows(world.val, JUDGED, seeds.child("judged"))
+    terms = world.terms
+    means = {
+        name: float(play(world.val, flows, terms, choose).reward_B.mean())
+        for name, choose in {
+            "oracle": baselines.oracle(terms),
+            "random": baselines.random_choice(seeds.child("random")),
+            "cheapest": baselines.cheapest,
+            "fastest": baselines.fastest,
+            "most accurate": baselines.most_accurate(world.splits.train),
+        }.items()
+    }
+    means["failing at once"] = 0.0
+    best = max(means, key=means.__getitem__)
+    if best == "oracle":
+        return None
+    return (
+        f"under the reward {terms.preset!r} with {terms.weights!r}, {best!r} earns "
+        f"{means[best]:.3f} and a router that knows every outcome {means['oracle']:.3f}: training "
+        "will not teach to do the work; train under 'normalized', or change the weights"
+    )

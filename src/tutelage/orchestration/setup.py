@@ -1,0 +1,227 @@
+"""What a planner's run is asked for, and the data it works on.
+
+The request is what `config.json` holds and all that a resume needs. Without a training file the
+workflows are synthetic, over the built-in tool graph; without a test file a tenth of the training
+file is held back for the test. `job.py` runs it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tutelage.errors import ConfigError, DataError
+from tutelage.orchestration.data.formats import Workflow, catalog_of, read_workflows
+from tutelage.orchestration.data.rows import read_rows
+from tutelage.orchestration.data.synthetic import (
+    builtin_graph,
+    generate,
+    generate_plain,
+    graph_of,
+    split,
+)
+from tutelage.orchestration.plan.catalog import Catalog, read_catalog
+from tutelage.orchestration.planner.settings import Phase1, Settings, read_settings
+from tutelage.runs.folder import RunFolder
+from tutelage.seeds import SeedTree
+from tutelage.tasks.overlap import Overlap, content_of, count_overlap
+
+RECIPE = "planner"
+PHASES = ("1", "2", "all")
+EXPERTS, AUGMENTED, TESTED = 300, 1000, 300
+"""Workflows of the embedded set: as many as the document's configuration names, and a test."""
+TEST_SHARE = 0.1
+FEWEST_TO_SPLIT = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A planner's run. Paths are text, as they were given."""
+
+    phase: str = "all"
+    seed: int = 0
+    train: str | None = None
+    test: str | None = None
+    catalog: str | None = None
+    outcomes: str | None = None
+    models: str | None = None
+    checkpoint: str | None = None
+    """Phase 2 alone: the planner of phase 1 that it goes on from."""
+    keys: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Keys that were set, in full, with their values."""
+    against: str | None = None
+    """Phase 1: an older planner, scored on the same test workflows."""
+
+    def settings(self) -> Settings:
+        """The keys with their defaults. Raises `ConfigError`."""
+        return read_settings(None, self.keys)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of `config.json`."""
+        return {"config": {"recipe": RECIPE, **asdict(replace(self, keys=dict(self.keys)))}}
+
+
+def check(request: Request) -> Settings:
+    """The settings of a request that can be run. Raises `ConfigError` for one that cannot."""
+    if request.phase not in PHASES:
+        raise ConfigError(f"--phase {request.phase!r} does not exist; choose from {PHASES}")
+    if request.phase == "2":
+        names = ("train", "test", "catalog", "against")
+        lost = [n for n in names if getattr(request, n) is not None]
+        if lost:
+            raise ConfigError(
+                f"--{lost[0]} is for phase 1, and --phase 2 trains the routing alone; give "
+                f"--checkpoint FILE for its planner, and --outcomes and --models for its table"
+            )
+    if request.phase == "1":
+        lost = [n for n in ("outcomes", "models", "checkpoint") if getattr(request, n) is not None]
+        if lost:
+            raise ConfigError(f"--{lost[0]} is for phase 2; choose --phase 2 or --phase all")
+    if request.phase == "all" and request.checkpoint is not None:
+        raise ConfigError("--checkpoint is a planner to go on from; choose --phase 2 with it")
+    if (request.outcomes is None) != (request.models is None):
+        given, lacking = (
+            ("outcomes", "models") if request.models is None else ("models", "outcomes")
+        )
+        raise ConfigError(
+            f"--{given} {getattr(request, given)!r} needs --{lacking} FILE: a table of outcomes "
+            f"and the prices of its workers go together"
+        )
+    if request.train is None and request.test is not None:
+        raise ConfigError(
+            f"--test {request.test!r} needs --train FILE: a planner is tested on the "
+            f"kind of workflows it learned"
+        )
+    return request.settings()
+
+
+def is_planner_run(folder: RunFolder) -> bool:
+    """Whether a run folder is that of a planner."""
+    try:
+        config = json.loads(folder.config.read_text(encoding="utf-8"))["config"]
+        return config.get("recipe") == RECIPE and "phase" in config
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def read_request(folder: RunFolder) -> Request:
+    """The request that a run folder holds. Raises `ConfigError`."""
+    try:
+        values = json.loads(folder.config.read_text(encoding="utf-8"))["config"]
+        values.pop("recipe")
+        return Request(**values)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{str(folder.config)!r} is no planner's configuration: {error}"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """What phase 1 works on."""
+
+    train: list[Workflow]
+    held_out: list[Workflow]
+    test: list[Workflow]
+    catalog: Catalog
+    facts: Mapping[str, str]
+    """What to tell about them."""
+
+
+def read_sets(request: Request, settings: Phase1) -> Sets:
+    """The workflows of a run. Raises `DataError` for files that cannot be learned from."""
+    seeds = SeedTree(request.seed).child("planner", "data")
+    if request.train is None:
+        catalog, given, test, told = _embedded(request, settings, seeds)
+        augmented: list[Workflow] = []
+    else:
+        catalog, given, test, told = _files(request, settings, seeds)
+        augmented = _augmented(catalog, settings, seeds)
+        if augmented:
+            told["synthetic"] = f"{len(augmented)} workflows added to the training set"
+    if len(given) < 2:
+        raise DataError(f"{len(given)} workflows are left to learn from; give at least 2")
+    train, held_out = split(given, settings.validation_share, seeds.child("validation"))
+    notes = overlap_of([*given, *augmented], test).notes(drawn=request.train is None)
+    if notes:
+        told["overlap"] = "; ".join(notes)
+    told["sets"] = (
+        f"{len(train) + len(augmented)} train, {len(held_out)} validation, {len(test)} test"
+    )
+    return Sets(train + augmented, held_out, test, catalog, told)
+
+
+def _embedded(
+    request: Request, settings: Phase1, seeds: SeedTree
+) -> tuple[Catalog, list[Workflow], list[Workflow], dict[str, str]]:
+    graph = builtin_graph()
+    if request.catalog is not None:
+        graph = graph_of(read_catalog(request.catalog))
+    count = (settings.train_data_size or EXPERTS) + (settings.synthetic_augmentations or AUGMENTED)
+    made = generate(graph, count + TESTED, seeds.child("synthetic"))
+    given, test = made[:count], made[count:]
+    taken = {w.instruction for w in made}
+    plain = generate_plain(graph, 2 * count, seeds.child("plain"))
+    short = [w for w in plain if w.instruction not in taken]
+    told = {
+        "workflows": f"synthetic, over {len(graph.catalog)} tools: {len(given)} like those of the "
+        f"test and {len(short)} short ones"
+    }
+    return graph.catalog, [*given, *short], test, told
+
+
+def _files(
+    request: Request, settings: Phase1, seeds: SeedTree
+) -> tuple[Catalog, list[Workflow], list[Workflow], dict[str, str]]:
+    assert request.train is not None
+    beside = Path(request.train).with_name(f"{Path(request.train).stem}.catalog.json")
+    named = request.catalog or (str(beside) if beside.is_file() else None)
+    known = None if named is None else read_catalog(named)
+    given = read_workflows(request.train, known)
+    test = [] if request.test is None else read_workflows(request.test, known)
+    catalog = known or catalog_of(given, _tool_rows(request.train, request.test))
+    told = {"workflows": f"{len(given)} from {request.train}, {len(catalog)} tools"}
+    if known is None:
+        told["catalog"] = "made of the tools in the training file; --catalog FILE names all"
+    if request.test is None and len(given) >= FEWEST_TO_SPLIT:
+        given, test = split(given, TEST_SHARE, seeds.child("test"))
+        held = {instruction_mark(w) for w in test}
+        given = [w for w in given if instruction_mark(w) not in held]
+        told["test"] = "a tenth of the training file, held back; --test FILE names another"
+    if settings.train_data_size is not None and settings.train_data_size < len(given):
+        chosen = sorted(
+            seeds.child("size").python().sample(range(len(given)), settings.train_data_size)
+        )
+        told["train_data_size"] = f"{len(chosen)} of {len(given)} workflows of the file are used"
+        given = [given[i] for i in chosen]
+    return catalog, given, test, told
+
+
+def _tool_rows(*paths: str | None) -> list[Mapping[str, Any]]:
+    """Rows that describe the tools they were given, as NESTFUL's do."""
+    return [row for path in paths if path is not None for row in read_rows(path) if "tools" in row]
+
+
+def _augmented(catalog: Catalog, settings: Phase1, seeds: SeedTree) -> list[Workflow]:
+    if settings.synthetic_augmentations == 0:
+        return []
+    graph = graph_of(catalog)
+    return generate(graph, settings.synthetic_augmentations, seeds.child("synthetic"))
+
+
+def instruction_mark(workflow: Workflow) -> str:
+    """Equal for workflows that ask for the same."""
+    return content_of(workflow.instruction)
+
+
+def overlap_of(train: Sequence[Workflow], test: Sequence[Workflow]) -> Overlap:
+    """How many test workflows ask for what a training workflow does, word for word."""
+    return count_overlap(train, (), test, key=instruction_mark)
+
+
+def instructions_of(workflows: Sequence[Workflow]) -> list[str]:
+    """What was asked for in each."""
+    return [w.instruction for w in workflows]

@@ -1,0 +1,224 @@
+"""The machine: what is there, what is chosen for a run and why, and what repetition depends on.
+
+Choices are made from what the machine is, never from how fast it happens to be, so that equal
+machines repeat a run bit for bit. `conditions` goes into the run folder; a difference on resume is
+a warning.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tutelage.config import Machine, RunConfig
+from tutelage.policy.kernels import cpu_vendor, matmul_kernel
+from tutelage.policy.numerics import Numerics
+from tutelage.tools.sandbox import tier_problems
+
+OMP = "OMP_NUM_THREADS"
+THREADS_FROM = "operation_threads_from"
+SMALL_MODEL = 20_000_000
+"""Parameters below which one operation gets one thread: more would wait more than they work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Device, number formats and threads of a run, and the reason in words."""
+
+    device: torch.device
+    numerics: Numerics
+    cold_start: Numerics
+    reason: str
+    threads_from: str = "the model's size"
+    """What decides how many threads one operation gets."""
+
+
+def facts() -> Machine:
+    """What configuration is checked against."""
+    return Machine(
+        cuda_devices=torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        cores=cores(),
+        vllm=importlib.util.find_spec("vllm") is not None,
+    )
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads_of(config: RunConfig | None = None) -> tuple[int, str]:
+    """How many threads a run gets, and who says so: its key, the environment, or the machine."""
+    if config is not None and config.trainer.threads:
+        return config.trainer.threads, "trainer.threads"
+    # OpenMP takes a list for nested regions, of which the first is the outermost.
+    said = os.environ.get(OMP, "").partition(",")[0].strip()
+    if said.isdecimal() and int(said) > 0:
+        return int(said), OMP
+    return cores(), "the cores here"
+
+
+def bfloat16_pays() -> bool:
+    """Whether the processor multiplies bfloat16 natively."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def choose(config: RunConfig, parameters: int) -> Choice:
+    """Device, formats and threads for a policy of so many parameters."""
+    wanted = config.trainer.device
+    cuda = torch.cuda.is_available() and wanted != "cpu"
+    device = torch.device("cuda" if cuda else "cpu")
+    small = parameters < SMALL_MODEL
+    threads, threads_from = threads_of(config)
+    if config.model.dtype != "auto":
+        dtype = getattr(torch, config.model.dtype)
+        why = f"model.dtype={config.model.dtype}{_mismatch(config, dtype)}"
+    elif cuda:
+        dtype = torch.bfloat16
+        why = f"the default on a GPU{_mismatch(config, dtype)}"
+    else:
+        dtype, why = torch.float32, "float32 on a CPU: sampler and trainer agree to rounding"
+    fast = torch.bfloat16 if cuda or bfloat16_pays() else torch.float32
+    if config.model.dtype != "auto":
+        fast = dtype
+    found = "torch sees a GPU" if cuda else "no GPU" if wanted == "auto" else "as configured"
+    words = [
+        f"{device.type} ({found})",
+        f"{str(dtype).removeprefix('torch.')} ({why})",
+        f"{threads} thread{'s' if threads > 1 else ''} ({threads_from})",
+    ]
+    if not cuda:
+        words.append(f"{matmul_kernel()} kernels")
+    # Gradient threads use one core each and change no result; a large model's operations are
+    # parallel in themselves.
+    gradient_threads = threads if small and not cuda else 1
+    return Choice(
+        device=device,
+        numerics=Numerics(dtype, gradient_threads),
+        cold_start=Numerics(fast, gradient_threads),
+        reason=", ".join(words),
+        **({} if small else {"threads_from": threads_from}),
+    )
+
+
+def _mismatch(config: RunConfig, dtype: torch.dtype) -> str:
+    """What is done about sampler and trainer that compute different log-probabilities."""
+    if dtype == torch.float32 or config.algorithm.name != "rl":
+        return ""
+    level = config.rollout.correction
+    does = "which corrects nothing" if level == "none" else "which corrects it"
+    return f"; sampler and trainer differ by rounding: rollout.correction={level}, {does}"
+
+
+def set_threads(choice: Choice, config: RunConfig, parameters: int) -> None:
+    """Tell torch how many threads one operation may use."""
+    torch.set_num_threads(1 if parameters < SMALL_MODEL else threads_of(config)[0])
+
+
+def trim_memory() -> None:
+    """Give freed memory back to the operating system, where the C library can (glibc).
+
+    Tensors of ever different sizes leave the heap full of holes: a run grows by a gigabyte without
+    this, and it costs some milliseconds.
+    """
+    import ctypes
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
+def conditions(choice: Choice) -> dict[str, Any]:
+    """What bit-for-bit repetition depends on."""
+    import transformers
+
+    return {
+        "tutelage": _version("tutelage"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "platform": platform.platform(),
+        "cpu": cpu_vendor(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "matmul": matmul_kernel(),
+        "device": choice.device.type,
+        "dtype": str(choice.numerics.dtype),
+        "cold_start_dtype": str(choice.cold_start.dtype),
+        "operation_threads": torch.get_num_threads(),
+        THREADS_FROM: choice.threads_from,
+    }
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Conditions that changed, in words; who chose a number is none of them."""
+    return [
+        f"{key} was {before.get(key)!r} and is {now.get(key)!r}"
+        for key in sorted({*before, *now} - {THREADS_FROM})
+        if before.get(key) != now.get(key)
+    ]
+
+
+def describe() -> list[tuple[str, str, str | None]]:
+    """Lines for `tutelage doctor`: name, what was found, and a remedy where something is off."""
+    old = sys.version_info < (3, 11)
+    disk = shutil.disk_usage(Path.cwd())
+    free = disk.free / 2**30
+    cuda = torch.cuda.is_available()
+    lines: list[tuple[str, str, str | None]] = [
+        ("python", platform.python_version(), "Tutelage needs Python 3.11+" if old else None),
+        ("torch", torch.__version__, None),
+        ("device", torch.cuda.get_device_name() if cuda else "cpu (torch sees no GPU)", None),
+        ("cores", str(cores()), None),
+        ("processor", f"{cpu_vendor()}, {torch.backends.cpu.get_cpu_capability()}", None),
+        ("matrix kernels", matmul_kernel(), None),
+        ("bfloat16", "native" if bfloat16_pays() or cuda else "not native: float32 is used", None),
+        (
+            "disk",
+            f"{free:.1f} GiB free here",
+            "a run writes some 100 MB; free some space" if free < 1 else None,
+        ),
+    ]
+    lines.append(_sandbox())
+    for package in ("transformers", "tokenizers", "safetensors", "hydra", "jinja2", "matplotlib"):
+        there = importlib.util.find_spec(package) is not None
+        remedy = None if there else "pip install 'tutelage[train]'"
+        lines.append((package, _version(package) if there else "missing", remedy))
+    return lines
+
+
+def _sandbox() -> tuple[str, str, str | None]:
+    """Where model-written code would run."""
+    problems = tier_problems()
+    for tier in ("namespaces", "rlimit"):
+        if problems[tier] is None:
+            why = "" if tier == "namespaces" else f" (namespaces: {problems['namespaces']})"
+            return "sandbox", f"{tier}{why}", None
+    reasons = "; ".join(f"{tier}: {problems[tier]}" for tier in ("namespaces", "rlimit"))
+    return (
+        "sandbox",
+        f"none ({reasons})",
+        "python_executor, the code agent and code_reward need user namespaces or Landlock",
+    )
+
+
+def _version(package: str) -> str:
+    from importlib import metadata
+
+    names = {"hydra": "hydra-core"}
+    try:
+        return metadata.version(names.get(package, package))
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,141 @@
+"""The built-in tool-calling agent as a program whose texts are resources.
+
+Its system prompt and the descriptions of its tools are read from the rollout's resources each time
+it plays, so a search can put others in their place. `components_of` says what of an agent's
+resources a search may rewrite, `with_components` puts new texts there. The agent's own loop is
+`agents/tool_calling.py`; `play.py` plays it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tutelage.agents.context import RolloutContext
+from tutelage.agents.loop import Outcome
+from tutelage.agents.program import Isolation
+from tutelage.agents.tool_calling import ToolCallingAgent
+from tutelage.errors import ConfigError
+from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
+from tutelage.resources import LLM, NamedResources, PromptTemplate
+from tutelage.tools.loading import nearest
+from tutelage.tools.tool import Tool
+from tutelage.types import Sampling
+
+PROMPT = "prompt"
+"""The resource that is the built-in agent's system prompt."""
+TOOL = "tool_"
+"""How resources that are tools begin, before the tool's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAgent:
+    """A `Program`: the tool-calling agent over resources `prompt`, `tool_NAME` and the LLM."""
+
+    sampling: Sampling
+    max_turns: int = 4
+    name: str = "tool_agent"
+    isolation: Isolation = "none"
+
+    def own_resources(self) -> Mapping[str, Any]:
+        """None: all are given."""
+        return {}
+
+    def check(self, names: Collection[str]) -> None:
+        """It needs its prompt."""
+        if PROMPT not in names:
+            raise ConfigError(f"the built-in agent needs the resource {PROMPT!r}")
+
+    async def play(self, rollout: RolloutContext) -> None:
+        """Play the task; the grader of the run grades the answer."""
+        llm = rollout.llm()
+        if llm.client is None:
+            raise ConfigError("the built-in agent plays in this process only")
+        found = [v for v in rollout.resources.values() if isinstance(v, Tool)]
+        shots = rollout.resources.get(DEMONSTRATIONS)
+        agent = ToolCallingAgent(
+            {tool.name: tool for tool in found},
+            llm.sampling(self.sampling),
+            max_turns=self.max_turns,
+            system_prompt=_system(rollout.resources[PROMPT], shots),
+        )
+        outcome = Outcome()
+        try:
+            await agent.run(rollout.task_record, llm.client, outcome)
+        finally:
+            rollout.answer, rollout.stop = outcome.answer, outcome.stop
+            rollout.tool_results += outcome.tool_results
+
+
+def _system(prompt: PromptTemplate, shots: Demonstrations | None) -> str:
+    text = prompt.format()
+    return f"{text}\n\n{shots}" if shots else text
+
+
+def components_of(resources: NamedResources, named: Sequence[str], tools: bool) -> dict[str, str]:
+    """What a search rewrites: the resources that are named, else every prompt template.
+
+    Prompt templates, texts and tools (their descriptions) can be named; `tools` adds every tool.
+    Raises `ConfigError`.
+    """
+    found: dict[str, str] = {}
+    for name, value in resources.items():
+        own = isinstance(value, PromptTemplate) and not named
+        asked = isinstance(value, Demonstrations) or (tools and isinstance(value, Tool))
+        if name in named or own or asked:
+            found[name] = _text(name, value)
+    for name in named:
+        if name not in resources:
+            near = nearest(name, resources)
+            hint = f"; did you mean {near!r}?" if near else "."
+            known = ", ".join(map(repr, resources)) or "none"
+            raise ConfigError(f"there is no resource {name!r}{hint} There are {known}")
+    if not found:
+        raise ConfigError(
+            "this agent has no text to search over: give it a resource such as "
+            "prompt_template=PromptTemplate('...'), or name one with components="
+        )
+    return found
+
+
+def with_components(resources: NamedResources, components: Mapping[str, str]) -> NamedResources:
+    """The resources with these texts in place; all others pass through untouched."""
+    return resources.replaced({n: _put(resources[n], text) for n, text in components.items()})
+
+
+def _text(name: str, value: object) -> str:
+    if isinstance(value, PromptTemplate):
+        return value.template
+    if isinstance(value, Tool):
+        return value.description
+    if isinstance(value, Demonstrations):
+        return value.text()
+    if isinstance(value, str):
+        return value
+    raise ConfigError(
+        f"the resource {name!r} is {type(value).__name__}, which has no text to search over; name "
+        "a PromptTemplate, a text or a Tool"
+    )
+
+
+def _put(value: object, text: str) -> object:
+    if isinstance(value, PromptTemplate):
+        changed = text != value.template
+        return PromptTemplate(text, value.version + changed)
+    if isinstance(value, Tool):
+        return replace(value, description=text)
+    if isinstance(value, Demonstrations):
+        return Demonstrations.read(text)
+    return text
+
+
+def tool_resources(tools: Mapping[str, Tool]) -> dict[str, Tool]:
+    """Tools as resources."""
+    return {f"{TOOL}{name.replace('-', '_')}": tool for name, tool in tools.items()}
+
+
+def asks_for_a_model(required: Collection[str], resources: Mapping[str, Any]) -> bool:
+    """Whether a function with these parameters is given an LLM."""
+    llms = {name for name, value in resources.items() if isinstance(value, LLM)}
+    return bool({"llm", "tokenizer", "rollout", "resources", "main", *llms} & {*required})

@@ -1,0 +1,246 @@
+"""Prompt search from Python: what `Trainer(algorithm=APO(...))` does, and what it returns.
+
+It is the same job as the command line's, with Python objects for its agent, tasks and models; what
+of a run's configuration they do not say comes from `search=`, in the keys of a prompt search.
+Agents play in the event loop of the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tutelage.agents.accepted import as_program
+from tutelage.agents.program import Isolation
+from tutelage.engine.endpoint import environment
+from tutelage.engine.usage import Spend
+from tutelage.errors import ConfigError
+from tutelage.prompts import job
+from tutelage.prompts.agent import with_components
+from tutelage.prompts.apo import APO
+from tutelage.prompts.choice import Algorithm
+from tutelage.prompts.company import Subject
+from tutelage.prompts.config import PromptConfig, resolve_prompt
+from tutelage.prompts.gate import Verdict
+from tutelage.prompts.gepa import GEPA
+from tutelage.prompts.grips import GRIPS
+from tutelage.prompts.record import first_of
+from tutelage.prompts.run import Splits
+from tutelage.prompts.screen import Screen
+from tutelage.prompts.setup import Setup, setup_from
+from tutelage.prompts.tasks import cut, sized
+from tutelage.resources import LLM, NamedResources
+from tutelage.rewards import RewardFunction
+from tutelage.runs.callbacks import Callback, Watch
+from tutelage.runs.folder import RunFolder, create, fresh_name
+from tutelage.runs.measured import Measured, read
+from tutelage.runs.progress import Progress
+from tutelage.runs.result import TrainingResult
+from tutelage.runs.rounds import Round
+from tutelage.types import JSON, Rollout, Task
+
+if TYPE_CHECKING:
+    from tutelage.policy.model import Policy
+
+PROMPT_ALGORITHMS = (APO, GEPA, Screen, GRIPS)
+"""What `Trainer(algorithm=...)` takes for a prompt search."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptResult(TrainingResult):
+    """The outcome of a prompt search. Rewards and success are means over the sealed test; no
+    policy is trained, so `policy` is None."""
+
+    verdict: Verdict = Verdict.NO_EVIDENCE
+    """What the sealed test says."""
+    interval: tuple[float, float] = (0.0, 0.0)
+    """95 % interval of the difference in reward, best minus seed."""
+    components: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The best texts, by component."""
+    resources: NamedResources = field(default_factory=NamedResources)
+    """The agent's resources with the best texts in place; the others are untouched."""
+    dollars: float = 0.0
+    """What endpoints cost, where their prices are known."""
+
+    @property
+    def prompt(self) -> str:
+        """The best text, of the first component where there are several."""
+        return self.components[first_of(self.components)]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a `Trainer` hands over."""
+
+    algorithm: Algorithm
+    agent: Any
+    train: Sequence[Task] | None
+    val: Sequence[Task] | None
+    test: Sequence[Task] | None
+    resources: NamedResources
+    output: Path | None
+    n_runners: int
+    policy: Policy | None
+    model: str | Path | None
+    reward: RewardFunction | None
+    urls: Mapping[str, str]
+    optimiser: LLM | None
+    seed: int | None
+    timeout: float | None
+    isolation: Isolation
+    callbacks: Sequence[Callback]
+    progress: Progress
+    search: Mapping[str, Any]
+
+
+async def search_agent(call: Call) -> PromptResult:
+    """Run the search and return what came of it; in a folder that holds it unfinished, it goes on.
+
+    Raises `ConfigError` and other `TutelageError`s, most of them before anything runs.
+    """
+    progress = Watch(call.progress, call.callbacks)
+    setup = make_setup(call, progress)
+    place = call.output or fresh_name("prompt", claim=True)
+    folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
+    progress.start(f"prompt search, {setup.algorithm.name}", setup.facts)
+    progress.phase("search")
+    observer = Reported(progress, call.callbacks)
+    told = await job.search(setup, folder, progress, observer, heard=_heard(call))
+    progress.finish()
+    result = prompt_result(folder, setup, told)
+    for callback in call.callbacks:
+        callback.on_train_end(result)
+    return result
+
+
+async def try_agent(call: Call, n: int) -> list[Rollout]:
+    """Play `n` training tasks with the prompt as it is; nothing is searched for or written."""
+    return await job.preflight(make_setup(call, call.progress), n)
+
+
+def make_setup(call: Call, progress: Progress) -> Setup:
+    """Check everything that can be checked before a rollout. Raises `ConfigError`."""
+    config = _config(call)
+    return setup_from(
+        config,
+        _environment(call),
+        progress,
+        subject=Subject(
+            as_program(call.agent),
+            call.resources,
+            call.reward,
+            isolation=call.isolation,
+            policy=call.policy,
+            urls=call.urls,
+        ),
+        splits=_splits(call, config),
+        algorithm=call.algorithm,
+    )
+
+
+def prompt_result(folder: RunFolder, setup: Setup, told: JSON) -> PromptResult:
+    """The result from `result.json`."""
+    components = dict(told["components"])
+    gap = told["test"]["reward"]
+    before = read(told, "before_sampled") or Measured()
+    after = read(told, "after_sampled") or Measured()
+    return PromptResult(
+        status=str(told["status"]),
+        folder=folder.path,
+        policy=None,
+        steps=len(folder.read_metrics()),
+        rollouts=int(told["rollouts"]),
+        tokens=int(told["tokens"]),
+        reward_before=before.reward,
+        reward_after=after.reward,
+        success_before=before.success,
+        success_after=after.success,
+        judged_before=before.counts,
+        judged_after=after.counts,
+        failures=dict(told.get("failures") or {}),
+        metrics=tuple(folder.read_metrics()),
+        details=told,
+        verdict=Verdict(told["verdict"]),
+        interval=(float(gap["low"]), float(gap["high"])),
+        components=components,
+        resources=with_components(setup.company.resources, components),
+        dollars=float(told["dollars"]),
+    )
+
+
+class Reported:
+    """An `Observer` that tells a `Progress`, whose steps are rounds, and callbacks."""
+
+    def __init__(self, progress: Progress, callbacks: Sequence[Callback] = ()) -> None:
+        self._progress, self._callbacks = progress, callbacks
+
+    def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
+        """Rollouts of a batch."""
+        self._progress.evaluation(stage, done, total)
+
+    def round(self, found: Round) -> None:
+        """One step; its reward is that of the prompt that the round began with."""
+        values = {"rollouts": float(found.spent.rollouts), "dollars": found.spent.dollars}
+        values |= found.metrics()
+        self._progress.step(found.number, values)
+        for callback in self._callbacks:
+            callback.on_round_end(found)
+
+
+def _config(call: Call) -> PromptConfig:
+    flags: dict[str, Any] = {
+        "runners": call.n_runners,
+        "seed": call.seed,
+        "timeout": call.timeout,
+        "model": None if call.model is None else str(call.model),
+        **call.search,
+    }
+    # Agent and tasks are objects here, so nothing that names their files is given.
+    return resolve_prompt("math", (), flags | {"algorithm": call.algorithm.name})
+
+
+def _environment(call: Call) -> Mapping[str, str]:
+    """The environment, with the optimiser that was handed over."""
+    found = dict(environment())
+    if call.optimiser is None:
+        return found
+    llm = call.optimiser
+    if llm.endpoint is None:
+        raise ConfigError(
+            "optimiser= needs an endpoint: LLM('gpt-4o', endpoint='https://...', api_key='...')"
+        )
+    for role in ("GRADIENT", "EDIT"):
+        found[f"TUTELAGE_{role}_BASE_URL"] = llm.endpoint
+        found[f"TUTELAGE_{role}_MODEL"] = llm.model or llm.name
+        found[f"TUTELAGE_{role}_API_KEY"] = llm.api_key or ""
+    return found
+
+
+def _splits(call: Call, config: PromptConfig) -> Splits | None:
+    """The caller's tasks; one dataset alone is cut 40/20/40; None takes generated ones."""
+    if call.train is None:
+        if call.val is not None or call.test is not None:
+            raise ConfigError("val_dataset and test_dataset need a train_dataset as well")
+        return None
+    if (call.val is None) != (call.test is None):
+        missing = "val_dataset" if call.val is None else "test_dataset"
+        raise ConfigError(
+            f"a prompt search needs {missing} too; or give train_dataset alone, which is then cut "
+            "40/20/40"
+        )
+    if call.val is None or call.test is None:
+        return sized(cut(call.train, config.seed), config)
+    return sized(Splits(call.train, call.val, call.test), config)
+
+
+def _heard(call: Call) -> Any:
+    if not call.callbacks:
+        return None
+
+    def told(rollout: Any) -> None:
+        for callback in call.callbacks:
+            callback.on_rollout_end(rollout)
+
+    return told

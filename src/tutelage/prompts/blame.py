@@ -1,0 +1,48 @@
+"""Which of several components an edit should mend: those in force where rollouts went wrong.
+
+An agent that knows nothing of its components' part in a failure blames none, and then they take
+turns. Where failures blame some, turns go round among those, the most blamed first, and the
+evidence shown is of failures that blame the one in question. Pure functions of scores.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from tutelage.prompts.contract import Episode
+from tutelage.prompts.evaluator import Item, Score
+
+
+def suspect(names: Sequence[str], scores: Sequence[Score], turn: int) -> str:
+    """The component whose turn it is. `names` are all that may be edited, in order.
+
+    A part of a component (`prompt#2`) is blamed with the whole.
+    """
+    counts: defaultdict[str, float] = defaultdict(float)
+    for score in scores:
+        for episode in score.episodes:
+            if episode.value < 1:
+                # The likeliest culprit weighs most.
+                for place, name in enumerate(episode.blame):
+                    counts[name] += 1 / (1 + place)
+    blamed = [name for name in names if counts[whole(name)] > 0]
+    ranked = sorted(blamed, key=lambda name: -counts[whole(name)]) or list(names)
+    return ranked[turn % len(ranked)]
+
+
+def evidence(component: str, score: Score, most: int) -> list[tuple[Item, Episode]]:
+    """The rollouts to show for a component: those that blame it first, and the worst first."""
+    pairs = list(zip(score.items, score.episodes, strict=True))
+    name = whole(component)
+
+    def rank(pair: tuple[Item, Episode]) -> tuple[bool, float]:
+        blame = pair[1].blame
+        return bool(blame) and name not in blame, pair[1].value
+
+    return sorted(pairs, key=rank)[:most]
+
+
+def whole(part: str) -> str:
+    """The component that a region is a part of."""
+    return part.partition("#")[0]

@@ -1,0 +1,40 @@
+"""Which algorithm `auto` means, with the reason that is printed."""
+
+from __future__ import annotations
+
+from tutelage.errors import ConfigError
+from tutelage.prompts.apo import APO
+from tutelage.prompts.gepa import GEPA
+from tutelage.prompts.grips import GRIPS
+from tutelage.prompts.screen import Screen
+
+Algorithm = APO | GEPA | Screen | GRIPS
+
+SMALL = 300
+"""Up to so many rollouts, GEPA."""
+_BY_NAME: dict[str, type[Algorithm]] = {"apo": APO, "gepa": GEPA, "screen": Screen, "grips": GRIPS}
+
+
+def choose(
+    name: str, *, has_optimiser: bool, rollouts: int | None, expensive: bool = False
+) -> tuple[Algorithm, str]:
+    """The algorithm at its defaults, and why. Raises `ConfigError` for one that cannot run."""
+    if name == "auto":
+        if not has_optimiser:
+            return Screen(), "screen: there is no optimiser endpoint, and it needs none"
+        if rollouts is not None and rollouts <= SMALL:
+            return GEPA(), f"gepa: the budget is small ({rollouts} rollouts, at most {SMALL})"
+        if expensive:
+            return GEPA(), "gepa: rollouts are expensive, and it spends the fewest a proposal"
+        return APO(), f"apo: the budget allows more than {SMALL} rollouts"
+    if name not in _BY_NAME:
+        raise ConfigError(
+            f"there is no prompt algorithm {name!r}; take auto or {', '.join(_BY_NAME)}"
+        )
+    algorithm = _BY_NAME[name]()
+    if algorithm.needs_optimiser and not has_optimiser:
+        raise ConfigError(
+            f"{name} asks an optimiser LLM and no endpoint is named: name one, or use screen, "
+            "which needs none"
+        )
+    return algorithm, f"{name}: it was asked for"

@@ -1,0 +1,172 @@
+"""An agent with everything it plays with: which model answers it, and how much it may do.
+
+The LLMs of an agent are served by the task endpoint or by servers of their own, else sampled from a
+policy in this process: one that was handed over, the one at `model`, or the embedded
+prompt-following one, which is built on first use and kept. `setup.py` makes a search of it,
+`play.py` plays it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from tutelage.agents.function import AgentFunction
+from tutelage.agents.program import Isolation, Program
+from tutelage.engine.endpoint import Endpoint
+from tutelage.engine.meter import Caps
+from tutelage.engine.prices import Prices
+from tutelage.errors import ConfigError
+from tutelage.prompts.agent import ToolAgent, asks_for_a_model
+from tutelage.prompts.config import PromptConfig
+from tutelage.prompts.embedded import embedded
+from tutelage.prompts.play import Company
+from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
+from tutelage.resources import LLM, POLICY, NamedResources, Roles, model_folder
+from tutelage.rewards import RewardFunction
+from tutelage.runs.progress import Progress
+from tutelage.statistics.outcome import Success
+from tutelage.tools.tool import Tool
+from tutelage.types import Sampling
+
+if TYPE_CHECKING:
+    from tutelage.policy.model import Policy
+
+SAMPLED = 4096
+"""Numbers of each tensor that the mark of a policy is made of, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An agent before its models are known."""
+
+    program: Program
+    resources: NamedResources
+    reward: RewardFunction | None
+    isolation: Isolation = "none"
+    policy: Policy | None = None
+    """A policy that was handed over."""
+    urls: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Base URLs of LLMs by resource or model name."""
+
+
+def resources_of(subject: Subject, config: PromptConfig, task: Endpoint | None) -> NamedResources:
+    """What the agent is given: its own, an LLM where it has none, a place for demonstrations.
+
+    Raises `ConfigError` for a key that this agent makes no use of.
+    """
+    program = subject.program
+    given = {**program.own_resources(), **subject.resources}
+    given = _with_demonstrations(program, given, config)
+    if config.tune_tools and not any(isinstance(v, Tool) for v in given.values()):
+        raise ConfigError(
+            f"tune_tools=true, and the agent {program.name!r} has no tools among its resources; "
+            "give it some, as resources={'weigh': weigh}"
+        )
+    if not any(isinstance(v, LLM) for v in given.values()) and _wants_model(program, given):
+        named = POLICY if task is None or _brings_model(subject, config) else task.model
+        given = {POLICY: LLM(named, temperature=config.temperature), **given}
+    return NamedResources(given)
+
+
+def company_of(
+    subject: Subject,
+    resources: NamedResources,
+    config: PromptConfig,
+    task: Endpoint | None,
+    prices: Prices,
+    progress: Progress,
+) -> Company:
+    """The agent with its models, of which one in this process may have to be built first."""
+    program, own = subject.program, _brings_model(subject, config)
+    urls = dict(subject.urls)
+    llms = {n: v for n, v in resources.items() if isinstance(v, LLM) and not v.tokenizer_only}
+    endpoints: dict[str, Endpoint] = {}
+    for name, llm in llms.items():
+        url = llm.endpoint or urls.get(name) or urls.get(llm.name)
+        if url is not None:
+            endpoints[name] = Endpoint(name, url, llm.model or llm.name or name, llm.api_key)
+        elif task is not None and not own and not llm.trainable:
+            model = llm.model or llm.name or task.model
+            endpoints[name] = replace(task, role=name, model=model)
+    found = Roles({}, (), {n: e.base_url for n, e in endpoints.items()})
+    policy = None
+    local = [name for name in llms if name not in endpoints]
+    if local:
+        folder = config.model or model_folder(resources[local[0]])
+        policy = subject.policy or local_policy(folder, progress)
+        found = replace(found, policies=dict.fromkeys(local, POLICY))
+    caps = caps_of(config, isinstance(program, ToolAgent))
+    sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
+    return Company(
+        program=program,
+        resources=resources,
+        roles=found,
+        caps=caps,
+        sampling=sampling,
+        policy=policy,
+        endpoints=endpoints,
+        prices={name: prices.of(e.model) for name, e in endpoints.items()},
+        reward=subject.reward,
+        success=Success.of(config.success),
+        isolation=subject.isolation,
+    )
+
+
+def caps_of(config: PromptConfig, embedded: bool) -> Caps:
+    """The most that a rollout may do; agents of the user's own are given more room."""
+    usual = Caps(4, 4_000, 256) if embedded else Caps(16, 16_000, 2_000)
+    return Caps(
+        config.max_turns or usual.calls,
+        config.max_prompt_tokens or usual.prompt_tokens,
+        config.max_tokens or usual.reply_tokens,
+    )
+
+
+def _with_demonstrations(
+    program: Program, resources: Mapping[str, Any], config: PromptConfig
+) -> dict[str, Any]:
+    """The resources with a place for demonstrations, where the agent takes some."""
+    takes = isinstance(program, ToolAgent) and config.demonstrations > 0
+    if isinstance(program, AgentFunction):
+        takes = DEMONSTRATIONS in (*program.required, *program.optional)
+    if config.demonstrations and not takes:
+        raise ConfigError(
+            f"demonstrations={config.demonstrations!r}, and the agent {program.name!r} takes none: "
+            f"give it a parameter {DEMONSTRATIONS!r}, whose str() it puts into its prompt"
+        )
+    return {**resources, DEMONSTRATIONS: Demonstrations()} if takes else dict(resources)
+
+
+def local_policy(folder: str | None, progress: Progress) -> Policy:
+    """The model in a folder, or the embedded prompt-following one, built on first use and kept."""
+    if folder is None:
+        return embedded().policy(progress)
+    from tutelage.policy.model import load
+
+    return load(folder)
+
+
+def weights_mark(policy: Policy) -> str:
+    """A hash of what a policy answers by: its tokenizer and a sample of every tensor."""
+    tokenizer = policy.codec.tokenizer
+    words = (sorted(tokenizer.get_vocab().items()), str(tokenizer.chat_template))
+    digest = hashlib.blake2b(repr(words).encode(), digest_size=16)
+    for name, tensor in sorted(policy.network.state().items()):
+        flat = tensor.detach().reshape(-1)
+        some = flat[:: max(1, flat.numel() // SAMPLED)].cpu().float()
+        digest.update(f"{name} {tuple(tensor.shape)}".encode() + some.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _brings_model(subject: Subject, config: PromptConfig) -> bool:
+    """Whether a model was handed over or named, which then plays instead of an endpoint's."""
+    return subject.policy is not None or config.model is not None
+
+
+def _wants_model(program: Program, resources: Mapping[str, Any]) -> bool:
+    if isinstance(program, AgentFunction):
+        return asks_for_a_model({*program.required, *program.optional}, resources)
+    return True

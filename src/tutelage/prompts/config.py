@@ -1,0 +1,295 @@
+"""Every key of a prompt search: its name, type, default and help, each written once.
+
+A prompt search shares few keys with the training of weights, so it has a section of its own.
+`resolve_prompt` reads flags and `KEY=VALUE` and refuses what it does not know with the nearest key.
+Endpoints are no keys: they come from the environment (`engine/endpoint.py`), and their
+secrets are never written down.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import Field, ValidationError
+
+from tutelage.config.fields import (
+    Count,
+    CountOrZero,
+    Names,
+    NonNegative,
+    Paths,
+    Positive,
+    Section,
+    SuccessRule,
+    plain,
+)
+from tutelage.config.keys import words
+from tutelage.config.overrides import parse_overrides
+from tutelage.config.problems import Problem, fail_on
+from tutelage.config.reference import ReferenceRow
+from tutelage.errors import ConfigError
+
+PROMPT_ALGORITHMS = ("apo", "gepa", "screen", "grips", "auto")
+"""What `--algorithm` may say for a prompt search."""
+PROMPT_RECIPE = "prompt"
+KIND = "prompt"
+"""Marks the `config.json` of a prompt search."""
+
+
+class PromptConfig(Section):
+    """One prompt search, completely."""
+
+    recipe: Literal["math", "prompt"] = "math"
+    """`math` is the embedded task, `prompt` an agent of your own."""
+    algorithm: Literal["apo", "gepa", "screen", "grips", "auto"] = "auto"
+    """How prompts are searched for; `auto` chooses and says why."""
+    seed: CountOrZero = 0
+    """Seed of every random draw."""
+    output: str | None = None
+    """Folder of the run; null makes one under `runs/`."""
+    agent: str | None = None
+    """Your agent, as FILE.py or FILE.py:name."""
+    train: Paths = ()
+    """Training tasks, from which the optimiser learns."""
+    val: Paths = ()
+    """Validation tasks, which choose among prompts."""
+    test: Paths = ()
+    """Test tasks, sealed until the search is over."""
+    train_size: Count | None = None
+    """Training tasks at most; null takes 20 generated ones, or all of a file."""
+    val_size: Count | None = None
+    """Validation tasks at most; null takes 20 generated ones, or all of a file."""
+    test_size: Count | None = None
+    """Test tasks at most; null takes 200 generated ones, or all of a file."""
+    prompt: str | None = None
+    """Seed prompt of the embedded task; null takes its own."""
+    tools: Names = ()
+    """Tools of the embedded task's agent; empty takes its own."""
+    reward: str | None = None
+    """Grader by name or as FILE.py:function; null takes the task's, or what the agent returns."""
+    success: SuccessRule | None = None
+    """What counts as right: a part of the reward (right), a bound (>=0.5), or both (right>=0.5).
+    Null takes the part `exact`, else a reward of 1 where all are 0 or 1."""
+    model: str | None = None
+    """Folder of a Hugging Face model that plays; null takes the endpoint's, or the embedded one."""
+    components: Names = ()
+    """Resources that are searched over; empty takes every prompt template."""
+    tune_tools: bool = False
+    """Search over the descriptions of the agent's tools as well."""
+    demonstrations: Annotated[int, Field(ge=0, le=4)] = 0
+    """Examples at most, taken from exact training rollouts, that are shown to the agent."""
+    hints: Paths = ()
+    """Phrases of yours for `screen` and `grips` to try, beside those of the agent."""
+    iterations: Count | None = None
+    """Rounds of the search at most; null lets the budget end it (10 for `apo` and `grips`)."""
+    rollouts: Count = 600
+    """Rollouts of the search at most; the sealed test comes on top."""
+    budget_usd: NonNegative | None = None
+    """US dollars at most, the sealed test included."""
+    max_tokens_total: Count | None = None
+    """Tokens of all models at most, the sealed test included."""
+    optimiser_calls: CountOrZero | None = None
+    """Calls to the optimiser LLM at most."""
+    minutes: Positive | None = None
+    """Minutes of the search at most, over all its resumes."""
+    runners: Count | None = None
+    """Rollouts played at once; null takes 8, and 64 for the embedded policy."""
+    timeout: Positive = 60.0
+    """Seconds that an agent of yours may take for a rollout, not counting those in which its calls
+    wait for a model or are sampled. The embedded agent is bounded by its turns and tokens alone."""
+    failure_reward: float = 0.0
+    """What a rollout counts that failed. Where rewards may be lower, set it to the lowest."""
+    reward_timeout: Positive = 60.0
+    """Seconds that a reward of yours may take for one rollout, which is left out after that."""
+    samples: Count = 1
+    """Rollouts of each task; more than 1 makes sense where the agent samples."""
+    temperature: NonNegative = 0.0
+    """Temperature of the agent's model."""
+    max_turns: Count | None = None
+    """Model calls of one rollout at most; null takes 4, and 16 for an agent of your own."""
+    max_tokens: Count | None = None
+    """Tokens of one reply at most; null takes 256, and 2,000 for an agent of your own."""
+    max_prompt_tokens: Count | None = None
+    """Tokens of one request at most, so that the worst case is known; a longer one is refused.
+    Null takes 4,000, and 16,000 for an agent of your own."""
+    optimiser_tokens: Count = 2000
+    """Tokens of one reply of the optimiser LLM at most."""
+    optimiser_temperature: NonNegative = 1.0
+    """Temperature of the optimiser LLM."""
+    optimiser_concurrency: Count = 8
+    """Requests to the optimiser LLM at once."""
+    beam: Count | None = None
+    """apo: prompts kept after each round; null takes 2."""
+    branches: Count | None = None
+    """apo: edits of each prompt a round; null takes 3."""
+    minibatch: Count | None = None
+    """apo, gepa: training tasks that a prompt is played on each round; null takes 6."""
+    trials: CountOrZero | None = None
+    """apo, gepa: rollouts a round that sort out the sentences of all edits; null takes 30."""
+    selection: Literal["halving", "brute", "ucb"] | None = None
+    """apo: how candidates are narrowed; null takes halving."""
+    paraphrases: CountOrZero | None = None
+    """apo: Monte-Carlo paraphrases of each edit; null takes 0."""
+    allow_changes: bool = False
+    """Go on with a search whose agent, grader or tasks have changed."""
+    prices: str | None = None
+    """Price table, a TOML file; null takes TUTELAGE_PRICES, else prices.toml, else the built-in."""
+    otlp: str | None = None
+    """Collector for traces, by OTLP/HTTP; null takes OTEL_EXPORTER_OTLP_ENDPOINT, if it is set."""
+    store: str | None = None
+    """Database for rollouts, as postgresql://HOST/DATABASE; null makes a file in the run folder."""
+
+
+_OF_WEIGHTS: Mapping[str, str] = {
+    "steps": "Give --iterations N instead, or choose --algorithm rl or sft.",
+    "level": "Leave --level out: the embedded task of a search has one difficulty.",
+    "tools.allow_unsandboxed": "Leave it out: a search runs such code in a sandbox.",
+}
+"""Options of `tutelage train` that no search has, and what to do about each."""
+_APO_ONLY = ("beam", "branches", "selection", "paraphrases")
+_AGENT_ONLY = ("agent",)
+_MATH_ONLY = ("prompt", "tools")
+
+
+def resolve_prompt(
+    recipe: str,
+    overrides: Sequence[str],
+    flags: Mapping[str, Any],
+    *,
+    file: Path | None = None,
+) -> PromptConfig:
+    """The configuration from flags, a file, and `KEY=VALUE`, of which the last wins.
+
+    For the recipe `prompt` the first of `overrides` may be the agent's file. Raises `ConfigError`
+    with all findings.
+    """
+    given, values = list(overrides), dict[str, Any]()
+    if recipe == PROMPT_RECIPE and given and "=" not in given[0]:
+        values["agent"] = given.pop(0)
+    if file is not None:
+        values |= _read(file)
+    values |= {key: value for key, value in flags.items() if value is not None}
+    for override in parse_overrides(given):
+        if override.delete:
+            raise ConfigError(f"~{override.spelling} deletes nothing here; leave the key out")
+        values[override.spelling.replace("-", "_")] = override.value
+    for key in ("agent", "reward", "prices"):
+        if isinstance(values.get(key), str):
+            values[key] = _absolute(values[key])
+    try:
+        config = PromptConfig.model_validate({"recipe": recipe, **values})
+    except ValidationError as error:
+        fail_on(_problem(e, values) for e in error.errors())
+        raise
+    fail_on(_contradictions(config))
+    return config
+
+
+def prompt_rows() -> list[ReferenceRow]:
+    """Every key with its type, default and meaning, in the order of the schema."""
+    schema = PromptConfig.model_json_schema()["properties"]
+    return [
+        ReferenceRow(
+            key=name,
+            type=words(schema[name]),
+            default=json.dumps(plain(field.default)),
+            aliases=(),
+            help=" ".join((field.description or "").split()),
+        )
+        for name, field in PromptConfig.model_fields.items()
+    ]
+
+
+def to_json(config: PromptConfig, **more: Any) -> str:
+    """What stands in `config.json`."""
+    told = {"kind": KIND, "config": config.model_dump(mode="json"), **more}
+    return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+
+
+def from_json(text: str) -> PromptConfig:
+    """Back from `config.json`. Raises `ConfigError`."""
+    try:
+        return PromptConfig.model_validate(json.loads(text)["config"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"this is no configuration of a prompt search: {error}") from error
+
+
+def is_prompt_config(text: str) -> bool:
+    """Whether a `config.json` is that of a prompt search."""
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(told, dict) and cast("dict[str, Any]", told).get("kind") == KIND
+
+
+def _absolute(reference: str) -> str:
+    """A file's path that holds from any working directory, for a resume; a name stays a name."""
+    file, colon, name = reference.rpartition(":")
+    if not file.endswith(".py"):
+        file, colon, name = reference, "", ""
+    return f"{Path(file).resolve()}{colon}{name}" if Path(file).is_file() else reference
+
+
+def _read(path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        found: Any = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the configuration {str(path)!r}: {error}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{str(path)!r} holds no keys; write KEY = VALUE lines or a JSON object")
+    return cast("dict[str, Any]", found)
+
+
+def _problem(error: Any, values: Mapping[str, Any]) -> Problem:
+    key = str(error["loc"][0]) if error["loc"] else ""
+    if error["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(key, PromptConfig.model_fields, n=1, cutoff=0.6)
+        if key in _OF_WEIGHTS:
+            reason = "this is for the training of weights, and a prompt is searched for"
+            return Problem(key, values.get(key), reason, _OF_WEIGHTS[key])
+        fix = f"Did you mean {near[0]}?" if near else "`tutelage config --prompts` lists the keys."
+        return Problem(key, values.get(key), "a prompt search has no such key", fix)
+    told = PromptConfig.model_fields[key].description or ""
+    reason = str(error["msg"]).removeprefix("Value error, ")
+    return Problem(key, values.get(key), reason[:1].lower() + reason[1:], told)
+
+
+def _contradictions(config: PromptConfig) -> list[Problem]:
+    found: list[Problem] = []
+    said = config.model_fields_set
+
+    def refuse(key: str, reason: str, fix: str) -> None:
+        found.append(Problem(key, getattr(config, key), reason, fix))
+
+    if config.recipe == PROMPT_RECIPE and config.agent is None:
+        refuse("agent", "there is no agent to search for", "Write: tutelage train prompt AGENT.py")
+    if config.recipe == PROMPT_RECIPE and not config.train:
+        refuse("train", "an agent of your own needs tasks", "Give --train FILE.")
+    if (config.val or config.test) and not config.train:
+        refuse("val", "--val and --test need --train", "Give the training tasks as well.")
+    if config.train and bool(config.val) != bool(config.test):
+        missing = "test" if config.val else "val"
+        refuse(
+            missing,
+            "--val and --test come together",
+            "Give both, or neither: then the training tasks are split 40/20/40.",
+        )
+    for key in _MATH_ONLY if config.recipe == PROMPT_RECIPE else _AGENT_ONLY:
+        if key in said and getattr(config, key):
+            where = "of the embedded task" if config.recipe == PROMPT_RECIPE else "for own agents"
+            refuse(key, f"this is a key {where}", "Leave it out.")
+    for key in _APO_ONLY:
+        if getattr(config, key) is not None and config.algorithm not in ("apo", "auto"):
+            refuse(key, f"{config.algorithm} does not use it", "Leave it out, or use apo.")
+    for key in ("minibatch", "trials"):
+        if getattr(config, key) is not None and config.algorithm in ("screen", "grips"):
+            refuse(key, f"{config.algorithm} does not use it", "Leave it out.")
+    return found

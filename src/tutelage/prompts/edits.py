@@ -1,0 +1,189 @@
+"""What an edited prompt must be before it may cost a rollout, and how it is read from a reply.
+
+Same placeholders, braces escaped, a length cap, no leaked question or answer: pure checks that
+return the safe text or raise `Rejected` with the reason. `[[optimize]]` regions make the rest of a
+text untouchable by construction: each region becomes a component of its own. `workshop.py` applies
+all of it to every proposal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tutelage.errors import ConfigError
+from tutelage.prompts.contract import Components
+from tutelage.prompts.shots import DEMONSTRATIONS
+from tutelage.resources import PromptTemplate
+from tutelage.types import EXPECTED_FIELDS, Task
+
+LENGTH_CAP = 800
+"""Tokens that a component may always have; a longer seed may double."""
+OVERLAP = 8
+"""So many tokens in a row, shared with a question, are a leak."""
+SHORTEST_ANSWER = 3
+"""Answers of fewer characters (7, no) stand in any text and are not looked for."""
+OPEN, CLOSE = "[[optimize]]", "[[/optimize]]"
+
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+_REGION = re.compile(re.escape(OPEN) + r"(.*?)" + re.escape(CLOSE), re.DOTALL)
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_SLOT = re.compile(rf"\{{\{{{_NAME}\}}\}}|\{{({_NAME})\}}")
+_PROMPT = re.compile(r"<prompt>\n?(.*?)\n?</prompt>", re.DOTALL)
+
+
+class Rejected(Exception):
+    """An edit that is not safe; `law` is one word, `reason` a sentence."""
+
+    def __init__(self, law: str, reason: str) -> None:
+        super().__init__(law, reason)
+        self.law = law
+        self.reason = reason
+
+
+def tokens(text: str) -> list[str]:
+    """Words and marks, in lower case: a count that needs no tokenizer."""
+    return _TOKEN.findall(text.lower())
+
+
+def parse(reply: str) -> str:
+    """The text between the last `<prompt>` tags. Raises `Rejected` when there is none."""
+    found = _PROMPT.findall(reply)
+    if not found or not found[-1].strip():
+        raise Rejected("malformed", "the reply holds no text between <prompt> and </prompt>")
+    return found[-1].strip("\n")
+
+
+def keep_placeholders(seed: str, text: str) -> str:
+    """`text` with unknown `{names}` escaped. Raises `Rejected` when one of the seed's is lost."""
+    known = PromptTemplate(seed).placeholders
+    safe = _SLOT.sub(lambda m: f"{{{m[0]}}}" if m[1] and m[1] not in known else m[0], text)
+    got = PromptTemplate(safe).placeholders
+    lost = [name for name in known if name not in got]
+    new = [name for name in got if name not in known]
+    if lost or new:
+        raise Rejected("placeholders", f"the edit lost {lost!r} and added {new!r}")
+    return safe
+
+
+def length_cap(seed: str) -> int:
+    """The most tokens an edit of `seed` may have."""
+    return max(2 * len(tokens(seed)), LENGTH_CAP)
+
+
+def check_length(seed: str, text: str) -> None:
+    """Raises `Rejected` past the cap."""
+    size, cap = len(tokens(text)), length_cap(seed)
+    if size > cap:
+        raise Rejected("length", f"the edit has {size} tokens, more than the {cap} allowed")
+
+
+@dataclass(frozen=True, slots=True)
+class LeakGuard:
+    """Knows what an edit may not hold: runs of training questions, and expected answers."""
+
+    runs: frozenset[tuple[str, ...]] = field(repr=False)
+    answers: frozenset[tuple[str, ...]] = field(repr=False)
+
+    @staticmethod
+    def of(tasks: Sequence[Task]) -> LeakGuard:
+        """From the tasks a search may see.
+
+        An answer that a tenth of the tasks share is a label, which a prompt may name.
+        """
+        runs = {run for task in tasks for run in _runs(question(task), OVERLAP)}
+        counted = Counter(a for task in tasks for a in {*_answers(task)})
+        label = max(3, len(tasks) / 10)
+        answers = {tuple(tokens(a)) for a, n in counted.items() if n < label}
+        return LeakGuard(frozenset(runs), frozenset(answers))
+
+    def check(self, seed: str, text: str) -> None:
+        """Raises `Rejected` for what `text` gives away and `seed` did not."""
+        shared = ({*_runs(text, OVERLAP)} - {*_runs(seed, OVERLAP)}) & self.runs
+        if shared:
+            raise Rejected("leak", f"the edit quotes a training question: {' '.join(min(shared))}")
+        for size in sorted({len(a) for a in self.answers}):
+            said = {*_runs(text, size)} - {*_runs(seed, size)}
+            if told := said & self.answers:
+                raise Rejected("leak", f"the edit tells an expected answer: {' '.join(min(told))}")
+
+
+def _runs(text: str, size: int) -> Iterable[tuple[str, ...]]:
+    words = tokens(text)
+    return (tuple(words[i : i + size]) for i in range(len(words) - size + 1))
+
+
+def question(task: Task) -> str:
+    """What a task asks, as text; empty for one without a question."""
+    try:
+        return " ".join(m.content or "" for m in task.messages())
+    except KeyError:
+        return ""
+
+
+def _answers(task: Task) -> Iterable[str]:
+    for name in EXPECTED_FIELDS:
+        value = task.fields.get(name)
+        for answer in value if isinstance(value, list | tuple) else [value]:
+            text = str(answer).strip().lower()
+            if answer is not None and len(text) >= SHORTEST_ANSWER and tokens(text):
+                yield text
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """All checks, against the seed components."""
+
+    seed: Components
+    leaks: LeakGuard
+
+    def safe(self, component: str, text: str) -> str:
+        """The edit as it may be used. Raises `Rejected`."""
+        seed = self.seed[component]
+        if component == DEMONSTRATIONS:
+            return text  # training rollouts on purpose; the task played is left out of them
+        self.leaks.check(seed, text)
+        safe = keep_placeholders(seed, text)
+        check_length(seed, safe)
+        return safe
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """Components cut into what may be edited and what may not."""
+
+    frames: Mapping[str, tuple[str, ...]]
+    """For each component the fixed texts around its regions; one region more than frames less."""
+    parts: Components
+
+    @staticmethod
+    def split(components: Components) -> Regions:
+        """Cut at the markers; a component without them is one region. Raises `ConfigError`."""
+        frames: dict[str, tuple[str, ...]] = {}
+        parts: dict[str, str] = {}
+        for name, text in components.items():
+            pieces = _REGION.split(text)
+            fixed, regions = pieces[::2], pieces[1::2]
+            if any(mark in piece for piece in pieces for mark in (OPEN, CLOSE)):
+                raise ConfigError(
+                    f"component {name!r} has {OPEN} and {CLOSE} that do not pair; close each region"
+                )
+            frames[name] = tuple(fixed) if regions else ("", "")
+            for i, region in enumerate(regions or [text]):
+                parts[_part(name, i)] = region
+        return Regions(frames, parts)
+
+    def join(self, parts: Components) -> dict[str, str]:
+        """The components with these regions in place, without markers."""
+        made: dict[str, str] = {}
+        for name, fixed in self.frames.items():
+            made[name] = fixed[0] + "".join(
+                parts[_part(name, i)] + after for i, after in enumerate(fixed[1:])
+            )
+        return made
+
+
+def _part(name: str, index: int) -> str:
+    return name if index == 0 else f"{name}#{index + 1}"

@@ -1,0 +1,192 @@
+"""The optimiser LLM as a search uses it: budgeted, journalled, repaired once.
+
+Requests of one step go out together and are reserved together; their replies are settled in the
+order of the requests. A request that fails for good is an empty reply with the endpoint's reason:
+the search then has one proposal less. Where nobody answers at all there is nothing to search with,
+and the search stops with that reason. `requests.py` has the texts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tutelage.engine.usage import Spend, Usage, usage_to_dict
+from tutelage.errors import EngineError, RemoteError, RunError
+from tutelage.prompts.budget import Budget, BudgetSpent, spend_of_call
+from tutelage.prompts.contract import Ask
+from tutelage.prompts.edits import Rejected
+from tutelage.prompts.journal import Journal
+from tutelage.prompts.requests import repair
+from tutelage.types import JSON, Message
+
+MUTE_STEPS = 2
+"""Steps in a row in which no request at all was answered, after which a search stops."""
+_REFUSED = (401, 402, 403, 404, 405)
+"""Statuses of an endpoint that will answer no other request either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One question to an optimiser role; `step_key` is unique in the search."""
+
+    role: str
+    messages: Sequence[Message]
+    step_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A reply, or why the endpoint gave none and whether it refuses all others too."""
+
+    text: str
+    usage: Usage
+    problem: str = ""
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The text that was read from a reply, or why there is none, and what it cost."""
+
+    text: str
+    problem: str = ""
+    cost: Spend = field(default_factory=Spend)
+    unanswered: bool = False
+
+    @property
+    def reason(self) -> str:
+        """The problem under one word, for the lineage."""
+        return f"{'unanswered' if self.unanswered else 'malformed'}: {self.problem}"
+
+
+class Optimiser:
+    """Asks through budget and journal; `concurrency` caps the requests under way."""
+
+    def __init__(self, ask: Ask, budget: Budget, journal: Journal, concurrency: int = 8) -> None:
+        self._ask = ask
+        self._budget = budget
+        self._journal = journal
+        self._gate = asyncio.Semaphore(concurrency)
+        self._rounds = 0
+        self._mute: list[str] = []
+        """Keys of the requests since the last one that was answered."""
+        self._mute_steps = 0
+
+    async def read(
+        self, requests: Sequence[Request], reader: Callable[[str], str]
+    ) -> list[Outcome]:
+        """Ask all, read each reply, ask once more where `reader` raises `Rejected`.
+
+        Raises `BudgetSpent` before anything is sent that does not fit, `EngineError` where the
+        endpoint answers nothing: a resume then asks again.
+        """
+        first = await self._ask_all(requests)
+        self._check_answered(requests, first)
+        outcomes = [_outcome(reply, reader) for reply in first]
+        again = [i for i, made in enumerate(outcomes) if made.problem and not first[i].problem]
+        mended = await self._ask_all([_again(requests[i], first[i], outcomes[i]) for i in again])
+        for i, reply in zip(again, mended, strict=True):
+            second = _outcome(reply, reader)
+            cost = outcomes[i].cost + second.cost
+            outcomes[i] = Outcome(second.text, second.problem, cost)
+        return outcomes
+
+    def _check_answered(self, requests: Sequence[Request], replies: Sequence[_Answer]) -> None:
+        """Raise `EngineError` where every request was refused, or nobody answered for long."""
+        if not requests:
+            return
+        if any(not reply.problem for reply in replies):
+            self._mute, self._mute_steps = [], 0
+            return
+        self._mute += [_key(request) for request in requests]
+        self._mute_steps += 1
+        refused = any(reply.refused for reply in replies)
+        if refused or self._mute_steps >= MUTE_STEPS:
+            self._journal.forget(self._mute)
+            role = requests[0].role
+            raise EngineError(
+                f"the optimiser LLM ({role}) answers nothing, and without it there are no new "
+                f"prompts: {replies[0].problem}; mend that, then resume"
+            )
+
+    async def _ask_all(self, requests: Sequence[Request]) -> list[_Answer]:
+        worst = self._budget.worst.of_call()
+        self._budget.reserve(worst * len(requests))
+        stop_key = f"stop/ask/{self._rounds}"
+        self._rounds += 1
+        try:
+            # A recorded stop comes again at the same place; what it had answered is in the journal.
+            if self._journal.get(stop_key) is not None:
+                raise TimeoutError
+            answered = all(self._journal.get(_key(r)) is not None for r in requests)
+            async with asyncio.timeout(None if answered else self._budget.seconds_left()):
+                return await asyncio.gather(*(self._one(request) for request in requests))
+        except TimeoutError:
+            if self._journal.get(stop_key) is None:
+                self._journal.put(stop_key, {}, self._budget.elapsed())
+            raise BudgetSpent("seconds") from None
+        finally:
+            for request in requests:
+                known = self._journal.get(_key(request))
+                actual = Spend() if known is None else spend_of_call(Usage(**known["usage"]))
+                self._budget.settle(worst, actual)
+
+    async def _one(self, request: Request) -> _Answer:
+        key = _key(request)
+        said = json.dumps([request.role, [m.to_dict() for m in request.messages]])
+        mark = hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
+        known = self._journal.get(key)
+        if known is not None:
+            if known["request"] != mark:
+                raise RunError(
+                    f"the journal holds another request under {request.step_key!r}: it was kept by "
+                    "another version of the search; start a new run"
+                )
+            return _recorded(known)
+        async with self._gate:
+            try:
+                got = await self._ask(request.role, request.messages, request.step_key)
+                reply = _Answer(got.text, got.usage)
+            except EngineError as error:
+                reply = _lost(error, self._budget.worst.optimiser_call or Usage())
+        payload = {"request": mark, "text": reply.text, "usage": usage_to_dict(reply.usage)}
+        if reply.problem:
+            payload |= {"problem": reply.problem, "refused": reply.refused}
+        self._journal.put(key, payload, self._budget.elapsed())
+        return reply
+
+
+def _key(request: Request) -> str:
+    return f"ask/{request.step_key}"
+
+
+def _lost(error: EngineError, worst: Usage) -> _Answer:
+    """What is kept of a request that failed for good. A refusal costs nothing; of a request that
+    nothing is known of, the worst case is charged."""
+    told = isinstance(error, RemoteError)
+    refused = isinstance(error, RemoteError) and error.status in _REFUSED
+    return _Answer("", Usage() if told else worst, str(error), refused)
+
+
+def _recorded(known: JSON) -> _Answer:
+    problem, refused = known.get("problem", ""), known.get("refused", False)
+    return _Answer(known["text"], Usage(**known["usage"]), problem, refused)
+
+
+def _outcome(reply: _Answer, reader: Callable[[str], str]) -> Outcome:
+    cost = spend_of_call(reply.usage)
+    if reply.problem:
+        return Outcome("", reply.problem, cost, unanswered=True)
+    try:
+        return Outcome(reader(reply.text), cost=cost)
+    except Rejected as refused:
+        return Outcome("", refused.reason, cost)
+
+
+def _again(request: Request, reply: _Answer, outcome: Outcome) -> Request:
+    messages = repair(request.messages, reply.text, outcome.problem)
+    return Request(request.role, messages, f"{request.step_key}/repair")

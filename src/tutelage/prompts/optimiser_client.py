@@ -1,0 +1,94 @@
+"""The optimiser LLM of a prompt search: asked over HTTP, bounded, counted and priced.
+
+`OptimiserClient` is the `Ask` of a search. `engine/remote.py` sends, retries and pauses; this
+module bounds, counts and prices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import httpx2
+
+from tutelage.engine.endpoint import Counted, Endpoints, token_bound
+from tutelage.engine.prices import Price
+from tutelage.engine.remote import RemoteChatClient
+from tutelage.engine.usage import Usage
+from tutelage.errors import ConfigError
+from tutelage.prompts.contract import Reply
+from tutelage.seeds import SeedTree
+from tutelage.types import Message, Sampling
+
+REQUEST_TOKENS = 16_000
+"""Tokens of a request to the optimiser at most; the evidence in it is cut to 12,000."""
+
+
+def no_endpoint(algorithm: str, without: str) -> ConfigError:
+    """What to say where an algorithm needs an optimiser LLM and there is none; `without` is how
+    the caller asks for a search that needs none."""
+    return ConfigError(
+        f"{algorithm} asks an optimiser LLM, and no endpoint is set. Two ways out: set "
+        "OPENAI_BASE_URL or OPENAI_API_KEY in .env or the environment (any OpenAI-compatible "
+        f"server: OpenAI, vLLM, Ollama), or search without an LLM: {without}"
+    )
+
+
+class OptimiserClient:
+    """Asks the LLM of a role; see `contract.py`, `Ask`. Used on one event loop.
+
+    A request carries a seed from the seed tree where the server takes one. Raises `EngineError`
+    when the retries are used up.
+    """
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        prices: Mapping[str, Price | None],
+        seeds: SeedTree,
+        *,
+        temperature: float = 1.0,
+        max_tokens: int = 2000,
+        timeout: float = 120.0,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        """`prices` by role; None is not known and counts no dollars."""
+        self.counted = {role: Counted() for role in ("gradient", "edit")}
+        self._sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
+        self._endpoints, self._prices, self._seeds = endpoints, prices, seeds
+        self._clients = {
+            role: RemoteChatClient(
+                endpoint.base_url,
+                endpoint.api_key,
+                endpoint.model,
+                seeds=seeds.child(role),
+                name=role,
+                timeout=timeout,
+                keep=64,
+                transport=transport,
+            )
+            for role, endpoint in endpoints.items()
+            if role in self.counted
+        }
+
+    async def __call__(self, role: str, messages: Sequence[Message], step_key: str) -> Reply:
+        """One question; `step_key` addresses its seed."""
+        client = self._clients[role]
+        seed = self._seeds.child(step_key).value(31)
+        call = await client.chat(messages, sampling=self._sampling, agent=role, seed=seed)
+        text = call.reply.content or ""
+        bound = (sum(token_bound(m.content or "") for m in messages), token_bound(text))
+        prompt, completion = self.counted[role].add(client.usage(call), bound)
+        price = self._prices.get(role)
+        dollars = 0.0 if price is None else price.of(prompt, completion)
+        return Reply(text, Usage(1, prompt + completion, dollars))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for client in self._clients.values():
+            await client.close()
+
+
+def worst_call(prices: Sequence[Price | None], reply_tokens: int) -> Usage:
+    """The most that one request to an optimiser can cost, at the dearest of these prices."""
+    dearest = max((p.of(REQUEST_TOKENS, reply_tokens) for p in prices if p), default=0.0)
+    return Usage(1, REQUEST_TOKENS + reply_tokens, dearest)

@@ -1,0 +1,92 @@
+"""What a search may come to, worked out before it begins: rollouts, calls, tokens, dollars.
+
+The worst case is a bound, not a guess: cached scores, early ends and prefixes make a search cheaper
+and nothing makes it dearer. It is printed first, so that nobody finds out on the bill.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tutelage.engine.usage import Spend
+from tutelage.prompts.apo import APO
+from tutelage.prompts.gepa import GEPA
+from tutelage.prompts.grips import GRIPS
+from tutelage.prompts.run import plan
+from tutelage.prompts.setup import Setup
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The most that search and sealed test can spend; None: no bound is known."""
+
+    rounds: int | None
+    search: Spend
+    test: Spend
+    calls_bounded: bool
+    dollars_known: bool
+
+    @property
+    def total(self) -> Spend:
+        """Both."""
+        return self.search + self.test
+
+
+def make_plan(setup: Setup) -> Plan:
+    """The plan. Raises `ConfigError` for one that cannot work."""
+    limits, test = plan(setup.algorithm, setup.splits, setup.settings)
+    rounds, rollouts, calls = _most(setup)
+    settings = setup.settings
+    most = min(n for n in (rollouts, limits.rollouts) if n is not None)
+    asked = [n for n in (calls, limits.optimiser_calls) if n is not None]
+    worst = settings.worst
+    search = worst.of_rollout() * most + worst.of_call() * min(asked, default=0)
+    capped = Spend(
+        search.rollouts,
+        _least(search.task_calls, limits.task_calls),
+        search.optimiser_calls,
+        _least(search.tokens, limits.tokens),
+        search.dollars if limits.dollars is None else min(search.dollars, limits.dollars),
+    )
+    prices = [*setup.company.prices.values(), *setup.prices.values()]
+    known = all(price is not None for price in prices)
+    bounded = bool(asked) or not setup.algorithm.needs_optimiser
+    return Plan(rounds, capped, test, bounded, known)
+
+
+def _most(setup: Setup) -> tuple[int | None, int | None, int | None]:
+    """Rounds, and what they can come to: rollouts, optimiser calls."""
+    algorithm, val = setup.algorithm, len(setup.splits.val)
+    repeats, shown = setup.settings.samples, int(setup.settings.demonstrations > 0)
+    if isinstance(algorithm, APO):
+        edits = algorithm.beam * algorithm.branches
+        tried = edits * (1 + algorithm.paraphrases)
+        train = min(algorithm.minibatch, len(setup.splits.train))
+        if algorithm.trials:
+            played = algorithm.trials + (1 + min(algorithm.entrants, tried) + shown) * val
+        else:
+            played = (tried + shown) * val
+        each = algorithm.beam * train + played
+        asked = 2 * (algorithm.beam + tried)
+        return _times(algorithm.rounds, val * repeats, each * repeats, asked)
+    if isinstance(algorithm, GEPA):
+        each = 2 * algorithm.minibatch + (2 + shown) * val + algorithm.trials
+        asked = 2 * algorithm.asks if algorithm.trials else 2
+        return _times(algorithm.rounds, val * repeats, each * repeats, asked)
+    if isinstance(algorithm, GRIPS):
+        return _times(
+            algorithm.steps, val * repeats, (algorithm.candidates + shown) * val * repeats, 0
+        )
+    return algorithm.rounds, None, 0
+
+
+def _times(
+    rounds: int | None, first: int, each: int, asked: int
+) -> tuple[int | None, int | None, int | None]:
+    if rounds is None:
+        return None, None, None if asked else 0
+    return rounds, first + rounds * each, rounds * asked
+
+
+def _least(amount: int, limit: int | None) -> int:
+    return amount if limit is None else min(amount, limit)

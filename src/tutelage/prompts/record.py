@@ -1,0 +1,205 @@
+"""What a search leaves in its run folder, and how a part of it is read back.
+
+    best_prompt.txt      the winner, one file a component; while the search runs, the best so far
+    lineage.jsonl        every candidate, byte for byte reproducible
+    result.json          the outcome in numbers, under the names that other runs use as well
+    metrics.jsonl        a line a round
+    tasks/*.jsonl        the splits
+    journal.db           every answered rollout and request: what a resume goes on from
+
+`job.py` writes it, `pages.py` draws it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tutelage.errors import RunError
+from tutelage.prompts.config import from_json, is_prompt_config
+from tutelage.prompts.contract import Components
+from tutelage.prompts.embedded import embedded
+from tutelage.prompts.run import Result, Splits
+from tutelage.prompts.setup import Setup
+from tutelage.prompts.shots import DEMONSTRATIONS
+from tutelage.runs.folder import RunFolder, append_json, write_json, write_text
+from tutelage.runs.measured import written
+from tutelage.runs.metrics import low_reward_words
+from tutelage.statistics.outcome import Kind
+from tutelage.tools.registry import resolve_tools
+from tutelage.types import JSON, Task, ToolSpec
+
+SPLITS = ("train", "val", "test")
+
+
+def is_prompt_run(folder: RunFolder) -> bool:
+    """Whether a run folder is that of a prompt search."""
+    try:
+        return is_prompt_config(folder.config.read_text(encoding="utf-8"))
+    except OSError:
+        return False
+
+
+def told_tools(folder: RunFolder) -> tuple[ToolSpec, ...]:
+    """The tools of the embedded task's agent; an own agent's are in the record of its calls."""
+    config = from_json(folder.config.read_text(encoding="utf-8"))
+    if config.recipe != "math":
+        return ()
+    tools = resolve_tools(config.tools or embedded().tools)
+    return tuple(tool.spec for tool in tools.values())
+
+
+def journal_file(folder: RunFolder) -> Path:
+    """The memory of the search."""
+    return folder.path / "journal.db"
+
+
+def lineage_file(folder: RunFolder) -> Path:
+    """Every candidate, a line each."""
+    return folder.path / "lineage.jsonl"
+
+
+def best_file(folder: RunFolder, name: str = "", first: bool = True) -> Path:
+    """Where a component of the best prompt lies; the first one has the short name."""
+    return folder.path / ("best_prompt.txt" if first else f"best_prompt.{_safe(name)}.txt")
+
+
+def write_best(folder: RunFolder, components: Components) -> None:
+    """One file a component."""
+    first = first_of(components)
+    for name, text in components.items():
+        write_text(best_file(folder, name, name == first), text)
+
+
+def first_of(components: Components) -> str:
+    """The component that stands for the prompt: the first one that is no demonstrations."""
+    return min(components, key=lambda name: (name == DEMONSTRATIONS, name))
+
+
+def _safe(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
+
+
+def write_tasks(folder: RunFolder, splits: Splits) -> None:
+    """The splits, so that a resume has them whatever became of their files.
+
+    Fields keep their order: the store knows a task by its text.
+    """
+    place = folder.path / "tasks"
+    place.mkdir(exist_ok=True)
+    for name in SPLITS:
+        rows = [{**t.fields, "id": t.id} for t in getattr(splits, name)]
+        lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+        write_text(place / f"{name}.jsonl", "".join(lines))
+
+
+def read_tasks(folder: RunFolder) -> Splits | None:
+    """The splits of a run, None where they were not written yet."""
+    found = [folder.path / "tasks" / f"{name}.jsonl" for name in SPLITS]
+    if not all(path.is_file() for path in found):
+        return None
+    parts = [[_task(line) for line in _lines(path)] for path in found]
+    return Splits(*parts)
+
+
+def _lines(path: Path) -> list[JSON]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+
+
+def _task(row: JSON) -> Task:
+    # An id that was a number is one as a field; the task's own id is its text.
+    return Task(str(row["id"]), {k: v for k, v in row.items() if k != "id"})
+
+
+def read_lineage(folder: RunFolder) -> list[JSON]:
+    """The candidates in order. Raises `RunError` before there are any."""
+    path = lineage_file(folder)
+    if not path.is_file():
+        raise RunError(
+            f"{str(folder.path)!r} has no lineage yet: the search has not ended; go on with it: "
+            f"tutelage resume {folder.path}"
+        )
+    return _lines(path)
+
+
+def candidate_of(entries: Sequence[JSON], prefix: str) -> JSON:
+    """The candidate whose id begins so, or `seed`, `best`. Raises `RunError`."""
+    if prefix == "seed":
+        return entries[0]
+    if prefix == "best":
+        return next((e for e in entries if e["decision"] == "winner"), entries[0])
+    bare = prefix.removeprefix("cand_")
+    found = [e for e in entries if str(e["id"]).removeprefix("cand_").startswith(bare)]
+    if len(found) == 1 and bare:
+        return found[0]
+    what = "several candidates begin with" if found else "there is no candidate"
+    known = ", ".join(str(e["id"])[:13] for e in (found or entries)[:5])
+    raise RunError(f"{what} {prefix!r}; there are seed, best, {known}")
+
+
+def add_round(folder: RunFolder, line: Mapping[str, Any]) -> None:
+    """One line of metrics."""
+    append_json(folder.metrics, line)
+
+
+def write_result(
+    folder: RunFolder, setup: Setup, result: Result, seconds: float, extra: Mapping[str, Any]
+) -> JSON:
+    """Write the lineage, the best prompt and `result.json`, and return the last."""
+    write_text(lineage_file(folder), result.lineage.jsonl())
+    write_best(folder, result.components)
+    told = outcome(folder, setup, result, seconds) | dict(extra)
+    write_json(folder.result, told)
+    return told
+
+
+def outcome(folder: RunFolder, setup: Setup, result: Result, seconds: float) -> JSON:
+    """`result.json`. Names such as `success_after_sampled` mean what they do for every run."""
+    test, spent, on_test = result.test, result.spent, result.test_spent
+    tasks, kind = test.tasks, Kind(has_success=test.exact is not None)
+    told: JSON = {
+        "status": "finished",
+        "kind": "prompt",
+        "recipe": setup.config.recipe,
+        "algorithm": setup.algorithm.name,
+        "reason": setup.reason,
+        "seed": setup.config.seed,
+        "wall_seconds": round(seconds, 3),
+        "verdict": test.verdict.value,
+        "exit_code": test.verdict.exit_code,
+        "best": result.best.id,
+        "components": dict(result.components),
+        "seed_components": dict(setup.components),
+        "candidates": sum(entry.decision != "experiment" for entry in result.lineage),
+        "ended": result.ended,
+        "rollouts": spent.rollouts + on_test.rollouts,
+        "search_rollouts": spent.rollouts,
+        "optimiser_calls": spent.optimiser_calls,
+        "task_calls": spent.task_calls + on_test.task_calls,
+        "tokens": spent.tokens + on_test.tokens,
+        "dollars": round(spent.dollars + on_test.dollars, 6),
+        "dollars_known": not setup.remarks,
+        "spent": spent.to_dict(),
+        "test_spent": on_test.to_dict(),
+        "test": test.to_dict(),
+        "test_tasks": tasks,
+        "overlap": setup.overlap.record(),
+        "train_tasks": len(setup.splits.train),
+        "val_tasks": len(setup.splits.val),
+        "graded": test.exact is None,
+        **written("before_sampled", test.seed_sums.record(), kind),
+        **written("after_sampled", test.best_sums.record(), kind),
+        "best_prompt": str(best_file(folder)),
+        "failures": dict(result.failures),
+        "warnings": low_rewards(setup.config.failure_reward, result.lowest),
+    }
+    return told
+
+
+def low_rewards(failure_reward: float, lowest: float) -> list[str]:
+    """What is wrong where a rollout earned less than one that fails; nothing where none did."""
+    if lowest >= failure_reward:
+        return []
+    return [low_reward_words("failure_reward", failure_reward, lowest)]

@@ -1,0 +1,78 @@
+"""The messages that optimiser LLMs are sent: criticise, edit, reflect, repair.
+
+Texts only. They hold the current component, the evidence and the laws an edit must keep, so that a
+reply can be judged from its request alone. `apo.py` and `gepa.py` ask, `edits.py` reads replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tutelage.prompts.contract import Episode
+from tutelage.prompts.evaluator import Item
+from tutelage.prompts.evidence import render
+from tutelage.types import Message
+
+STYLES = {
+    "rewrite": "Rewrite the text so that the problems named cannot come back. Keep what works.",
+    "one point": "Mend only the most important problem. Stay as close to the text as you can.",
+}
+"""How edits of one critique differ: a free rewrite, and one point at a time."""
+
+_LAWS = (
+    "Write general instructions: no example, question or answer of the rollouts. Keep every "
+    "{placeholder} as it stands. Reply with the whole new text between <prompt> and </prompt>."
+)
+
+Shown = Sequence[tuple[Item, Episode]]
+
+
+def critique(component: str, text: str, shown: Shown) -> list[Message]:
+    """Ask why rollouts went wrong (the textual gradient)."""
+    return _messages(
+        "You find out why an AI agent fails. You give a short critique and no new prompt.",
+        f"This text is the agent's {component!r}:\n<current>\n{text}\n</current>\n\n"
+        f"The agent played these tasks:\n\n{render(shown)}\n\n"
+        "Write a critique: what in the text, or missing from it, led to the bad rewards?",
+    )
+
+
+def edit(component: str, text: str, criticism: str, style: str) -> list[Message]:
+    """Ask for a new text that answers a critique, in one of `STYLES`."""
+    return _messages(
+        "You improve the instructions of an AI agent.",
+        f"This text is the agent's {component!r}:\n<current>\n{text}\n</current>\n\n"
+        f"A critique of it:\n<critique>\n{criticism}\n</critique>\n\n{STYLES[style]} {_LAWS}",
+    )
+
+
+def reflect(component: str, text: str, shown: Shown) -> list[Message]:
+    """Ask for a new text straight from the evidence (GEPA's reflective mutation)."""
+    return _messages(
+        "You improve the instructions of an AI agent from what happened when it followed them.",
+        f"This text is the agent's {component!r}:\n<current>\n{text}\n</current>\n\n"
+        f"The agent played these tasks:\n\n{render(shown)}\n\n"
+        f"Work out what the agent needs to be told, then write a new text. {_LAWS}",
+    )
+
+
+def paraphrase(component: str, text: str, number: int) -> list[Message]:
+    """Ask for the same content in other words; `number` tells the requests of one text apart."""
+    return _messages(
+        "You rewrite the instructions of an AI agent.",
+        f"This text is the agent's {component!r}:\n<current>\n{text}\n</current>\n\n"
+        f"Say the same in other words (version {number + 1}). {_LAWS}",
+    )
+
+
+def repair(asked: Sequence[Message], reply: str, problem: str) -> list[Message]:
+    """Ask once more, with what was wrong with the reply."""
+    return [
+        *asked,
+        Message("assistant", reply or "(nothing)"),
+        Message("user", f"That cannot be used: {problem}. {_LAWS}"),
+    ]
+
+
+def _messages(system: str, user: str) -> list[Message]:
+    return [Message("system", system), Message("user", user)]

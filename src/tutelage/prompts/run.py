@@ -1,0 +1,308 @@
+"""One prompt search from seed to verdict: plan, baseline, search, winner, sealed test.
+
+`optimise` puts the parts together and knows no algorithm by name. A search that runs out of budget
+keeps its best; killed, it is called again with the same journal and goes on where it was. `save`
+writes what a person wants to keep. `gate.py` has the test, `workshop.py` what an algorithm holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from tutelage.engine.usage import Spend
+from tutelage.errors import ConfigError, EngineError
+from tutelage.prompts.budget import Budget, BudgetSpent, Limits, Worst
+from tutelage.prompts.choice import Algorithm
+from tutelage.prompts.contract import Ask, Components, Play
+from tutelage.prompts.edits import LeakGuard, Regions, Rules
+from tutelage.prompts.evaluator import Evaluator, Item, Job, task_hash
+from tutelage.prompts.gate import Sealed, sealed_test
+from tutelage.prompts.journal import Journal
+from tutelage.prompts.lineage import Candidate, Lineage
+from tutelage.prompts.optimiser import Optimiser
+from tutelage.prompts.workshop import Workshop
+from tutelage.runs.rounds import Nobody, Observer
+from tutelage.seeds import SeedTree
+from tutelage.tasks.overlap import content
+from tutelage.types import Mode, Task
+
+LEAST_PROPOSALS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """Training tasks feed the optimiser, validation selects, the test is sealed until the end."""
+
+    train: Sequence[Task]
+    val: Sequence[Task]
+    test: Sequence[Task]
+
+    def __post_init__(self) -> None:
+        for name in ("train", "val", "test"):
+            if not getattr(self, name):
+                raise ConfigError(f"the {name} split is empty; give it at least one task")
+        self.check_sealed(None)
+
+    def check_sealed(self, fields: Collection[str] | None) -> None:
+        """Refuse test tasks that stand in train or val too, by input and `fields` (all for None):
+        no verdict can rest on them. Raises `ConfigError`."""
+        known = {content(task, fields) for task in (*self.train, *self.val)}
+        shared = sum(content(task, fields) in known for task in self.test)
+        if shared:
+            raise ConfigError(
+                f"{shared} of {len(self.test)} test tasks also stand in train or val, so a sealed "
+                "test of them says nothing; give --test FILE (test_dataset=) with others, or one "
+                "file alone, which is cut in three"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a search runs. `fingerprint` stands for agent, grader, model and sampling."""
+
+    fingerprint: str
+    limits: Limits = field(default_factory=Limits)
+    worst: Worst = field(default_factory=Worst)
+    seed: int = 0
+    runners: int = 8
+    timeout: float | None = 120.0
+    """Seconds of a rollout; None where the `Play` bounds itself."""
+    failure_reward: float = 0.0
+    """What a rollout counts that failed."""
+    samples: int = 1
+    accept_changes: bool = False
+    demonstrations: int = 0
+    """Shots at most of the component `demonstrations`, for agents that take some."""
+    asked_at_once: int = 8
+    """Requests to the optimiser LLM under way at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a search; `components` are the winner's, whole."""
+
+    components: Components
+    best: Candidate
+    lineage: Lineage
+    spent: Spend
+    test_spent: Spend
+    ended: str
+    test: Sealed
+    failures: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Rollouts that failed, search and test together, by cause."""
+    lowest: float = 0.0
+    """The lowest reward of a rollout that did not fail, where it is lower than a failure's."""
+
+
+async def optimise(
+    algorithm: Algorithm,
+    components: Components,
+    splits: Splits,
+    play: Play,
+    settings: Settings,
+    *,
+    ask: Ask | None = None,
+    journal: Journal | None = None,
+    observer: Observer | None = None,
+) -> Result:
+    """Search, then open the test once.
+
+    Raises `ConfigError` for a plan that cannot work, `RunError` for a journal of another search,
+    `EngineError` when seed or test cannot be scored; then mend the cause and call again.
+    """
+    search_limits, test_spend = plan(algorithm, splits, settings)
+    journal = Journal() if journal is None else journal
+    journal.open(
+        _header(algorithm, components, splits, settings), accept_changes=settings.accept_changes
+    )
+    seeds = SeedTree(settings.seed).child("prompt", algorithm.name)
+    regions = Regions.split(components)
+    lineage = Lineage(seeds)
+    budget = Budget(search_limits, settings.worst, elapsed=journal.elapsed())
+    observer = observer or Nobody()
+    evaluator = _evaluator(play, budget, journal, settings, "search", observer)
+    shop = Workshop(
+        seed=lineage.add(regions.parts),
+        train=splits.train,
+        val=splits.val,
+        evaluator=evaluator,
+        budget=budget,
+        lineage=lineage,
+        rules=Rules(regions.parts, LeakGuard.of([*splits.train, *splits.val])),
+        regions=regions,
+        seeds=seeds,
+        optimiser=_optimiser(ask, budget, journal, settings),
+        samples=settings.samples,
+        observer=observer,
+        demonstrations=settings.demonstrations,
+    )
+    ended = await _search(algorithm, shop)
+    best = await shop.winner()
+    _close(lineage, evaluator, best)
+    test_limits = Limits(
+        rollouts=test_spend.rollouts,
+        tokens=None if settings.limits.tokens is None else test_spend.tokens,
+        dollars=None if settings.limits.dollars is None else test_spend.dollars,
+    )
+    test_budget = Budget(test_limits, settings.worst)
+    tester = _evaluator(play, test_budget, journal, settings, "test", observer)
+    test = await sealed_test(
+        tester,
+        journal,
+        regions.join(shop.seed.components),
+        regions.join(best.components),
+        splits.test,
+        seeds,
+        settings.samples,
+    )
+    whole = regions.join(best.components)
+    failures = Counter(evaluator.failures) + Counter(tester.failures)
+    return Result(
+        whole,
+        best,
+        lineage,
+        budget.spent,
+        test_budget.spent,
+        ended,
+        test,
+        dict(sorted(failures.items())),
+        min(evaluator.lowest, tester.lowest),
+    )
+
+
+def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> tuple[Limits, Spend]:
+    """What the search may spend, and the worst case of the sealed test, which is set aside first.
+
+    `limits.rollouts` bounds the search alone; tokens, dollars and task calls cover the test too.
+    Raises `ConfigError` when fewer than three proposals fit.
+    """
+    limits = settings.limits
+    test = settings.worst.of_rollout() * (2 * len(splits.test) * settings.samples)
+    rest: dict[str, float] = {}
+    for name in ("task_calls", "tokens", "dollars"):
+        limit = getattr(limits, name)
+        if limit is None:
+            continue
+        rest[name] = limit - getattr(test, name)
+        if rest[name] < 0:
+            raise ConfigError(
+                f"the sealed test alone may cost {getattr(test, name):g} {name}, more than the "
+                f"budget of {limit:g}; raise it, take fewer test tasks, or lower the worst case of "
+                "a rollout (max_turns, max_prompt_tokens, max_tokens)"
+            )
+    searching = replace(limits, **rest)
+    rollouts = _affordable(searching, settings.worst)
+    if rollouts is not None:
+        fit = algorithm.proposals(rollouts // settings.samples, len(splits.val))
+        if fit < LEAST_PROPOSALS:
+            raise ConfigError(
+                f"the budget allows {rollouts} rollouts, in which {fit} proposals of "
+                f"{algorithm.name} fit, fewer than {LEAST_PROPOSALS}; raise it, or take fewer than "
+                f"{len(splits.val)} validation tasks"
+            )
+    return searching, test
+
+
+def save(result: Result, folder: Path) -> None:
+    """Write `lineage.jsonl`, `result.json` and `best_prompt.txt` (one file a component)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "lineage.jsonl").write_text(result.lineage.jsonl(), encoding="utf-8")
+    for i, (name, text) in enumerate(sorted(result.components.items())):
+        file = "best_prompt.txt" if i == 0 else f"best_prompt.{name.replace('/', '_')}.txt"
+        (folder / file).write_text(text, encoding="utf-8")
+    told = {
+        "best": result.best.id,
+        "components": dict(result.components),
+        "spent": result.spent.to_dict(),
+        "test_spent": result.test_spent.to_dict(),
+        "ended": result.ended,
+        "test": result.test.to_dict(),
+    }
+    text = json.dumps(told, ensure_ascii=False, indent=2, sort_keys=True)
+    (folder / "result.json").write_text(text + "\n", encoding="utf-8")
+
+
+async def _search(algorithm: Algorithm, shop: Workshop) -> str:
+    """Why the search ended. The seed is scored first: without that nothing can be compared."""
+    try:
+        (score,) = await shop.score([shop.seed], Mode.VAL, shop.val)
+        if score.infra_error:
+            items = [Item(Mode.VAL, t, s) for t in shop.val for s in range(shop.samples)]
+            whole = shop.regions.join(shop.seed.components)
+            shop.evaluator.forget_infrastructure(Job(shop.seed.id, whole, items))
+            raise EngineError(
+                "the seed prompt cannot be scored, too many of its rollouts were lost to "
+                f"infrastructure, the first with {score.first_loss!r}; mend that, then resume"
+            )
+        shop.lineage.decide(shop.seed, "accepted", "the seed")
+        await algorithm.search(shop)
+    except BudgetSpent as spent:
+        return str(spent)
+    finally:
+        shop.close_round()
+    return "the search came to its own end"
+
+
+def _optimiser(
+    ask: Ask | None, budget: Budget, journal: Journal, settings: Settings
+) -> Optimiser | None:
+    return None if ask is None else Optimiser(ask, budget, journal, settings.asked_at_once)
+
+
+def _close(lineage: Lineage, evaluator: Evaluator, best: Candidate) -> None:
+    for entry in lineage:
+        entry.cost = entry.cost + evaluator.spent_by.get(entry.id, Spend())
+    lineage.decide(best, "winner", "best of the validated candidates")
+
+
+def _evaluator(
+    play: Play,
+    budget: Budget,
+    journal: Journal,
+    settings: Settings,
+    name: str,
+    observer: Observer,
+) -> Evaluator:
+    return Evaluator(
+        play,
+        budget,
+        journal,
+        fingerprint=settings.fingerprint,
+        runners=settings.runners,
+        timeout=settings.timeout,
+        failure_reward=settings.failure_reward,
+        name=name,
+        observer=observer,
+    )
+
+
+def _affordable(limits: Limits, worst: Worst) -> int | None:
+    """The rollouts that every ceiling allows in the worst case."""
+    one = worst.of_rollout()
+    allowed = [
+        int(limit // amount)
+        for name in ("rollouts", "task_calls", "tokens", "dollars")
+        if (limit := getattr(limits, name)) is not None and (amount := getattr(one, name)) > 0
+    ]
+    return min(allowed, default=None)
+
+
+def _header(
+    algorithm: Algorithm, components: Components, splits: Splits, settings: Settings
+) -> dict[str, str]:
+    """What must not change under a resume; runners and timeouts may."""
+    data = [[task_hash(t) for t in split] for split in (splits.train, splits.val, splits.test)]
+    changed = {"failure reward": repr(settings.failure_reward)} if settings.failure_reward else {}
+    return changed | {
+        "agent, grader, model or sampling": settings.fingerprint,
+        "algorithm": repr(algorithm),
+        "budget": repr((asdict(settings.limits), asdict(settings.worst))),
+        "dataset": hashlib.sha256(repr(data).encode()).hexdigest(),
+        "seed prompt": json.dumps(sorted(components.items())),
+        "seed or samples": repr((settings.seed, settings.samples)),
+    }

@@ -1,0 +1,335 @@
+"""A search put together from its configuration: agent, tasks, models, limits, algorithm.
+
+Everything that can be wrong is found here, before a rollout or a request is paid for. `company_of`
+decides which model an agent plays with: the task endpoint, its own LLMs, or the embedded policy
+where there is none. `job.py` runs a `Setup`; `trainer.py` makes one from Python objects.
+"""
+
+from __future__ import annotations
+
+import pprint
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tutelage.agents.own import load_agent, source_mark
+from tutelage.engine.endpoint import Endpoint, read_endpoints
+from tutelage.engine.meter import Caps
+from tutelage.engine.prices import Price, Prices, load_prices
+from tutelage.errors import ConfigError
+from tutelage.prompts.agent import PROMPT, ToolAgent, components_of, tool_resources
+from tutelage.prompts.apo import APO
+from tutelage.prompts.bank import GENERIC, bank_of
+from tutelage.prompts.budget import Limits, Worst
+from tutelage.prompts.choice import Algorithm, choose
+from tutelage.prompts.company import Subject, caps_of, company_of, resources_of, weights_mark
+from tutelage.prompts.config import PromptConfig
+from tutelage.prompts.embedded import embedded
+from tutelage.prompts.gepa import GEPA
+from tutelage.prompts.grips import GRIPS
+from tutelage.prompts.optimiser_client import no_endpoint, worst_call
+from tutelage.prompts.play import SLOTS, Company
+from tutelage.prompts.run import Settings, Splits, plan
+from tutelage.prompts.shots import DEMONSTRATIONS
+from tutelage.prompts.tasks import make_splits
+from tutelage.resources import LLM, NamedResources, PromptTemplate
+from tutelage.rewards import check
+from tutelage.rewards.function import fields_read
+from tutelage.rewards.registry import resolve_reward
+from tutelage.runs.progress import Progress
+from tutelage.tasks.overlap import Overlap, content, count_overlap
+from tutelage.tools.registry import resolve_tools
+from tutelage.tools.tool import Tool
+from tutelage.tracing.export import endpoint as collector
+from tutelage.types import Sampling
+
+ITERATIONS = 10
+"""Rounds of apo and steps of grips where nobody asks for another number."""
+EXPENSIVE = 2.0
+"""US dollars for a million sampled tokens from which on `auto` spares rollouts."""
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""Where an object lies in memory, which is no part of what it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A search, ready to run."""
+
+    config: PromptConfig
+    algorithm: Algorithm
+    reason: str
+    """Why this algorithm."""
+    company: Company
+    components: Mapping[str, str]
+    splits: Splits
+    settings: Settings
+    endpoints: Mapping[str, Endpoint]
+    """Of the optimiser's roles; empty for a search without an LLM."""
+    prices: Mapping[str, Price | None]
+    """Of those roles."""
+    facts: Mapping[str, str]
+    """What is shown before it begins."""
+    remarks: tuple[str, ...] = ()
+    overlap: Overlap = field(default_factory=Overlap)
+    """Tasks that stand in more than one split, or twice in one."""
+    fields: frozenset[str] | None = None
+    """The fields of a task that count beside its input when two are compared; None for all."""
+    python: bool = False
+    """Whether its agent is a Python object that no file has."""
+
+
+def setup_from(
+    config: PromptConfig,
+    env: Mapping[str, str],
+    progress: Progress,
+    *,
+    subject: Subject | None = None,
+    splits: Splits | None = None,
+    algorithm: Algorithm | None = None,
+) -> Setup:
+    """Put a search together. `subject`, `splits` and `algorithm` are a Python caller's objects.
+
+    Raises `ConfigError` for all that can be seen to be wrong.
+    """
+    endpoints = read_endpoints(env)
+    optimiser = {role: e for role, e in endpoints.items() if role in ("gradient", "edit")}
+    python = subject is not None
+    prices = load_prices(config.prices, env)
+    collector(config.otlp, env)  # refused now rather than when the first trace is sent
+    _check_algorithm(config, algorithm, bool(optimiser))
+    subject = subject or _subject(config)
+    if isinstance(subject.program, ToolAgent) and "timeout" in config.model_fields_set:
+        progress.note(
+            "Warning: timeout has no effect: the embedded agent is bounded by its turns and "
+            "tokens, and each tool by its own timeout"
+        )
+    splits = splits or make_splits(config)
+    if subject.reward is not None:
+        for part in (splits.train, splits.val, splits.test):
+            check(subject.reward, part)
+    # An agent of one's own may read any field of a task, the built-in one reads its question.
+    builtin = isinstance(subject.program, ToolAgent)
+    fields = fields_read(subject.reward) if builtin and subject.reward else None
+    splits.check_sealed(fields)
+    expensive = _is_expensive(endpoints.get("task"), prices)
+    chosen, reason = _choose(config, algorithm, bool(optimiser), expensive)
+    # Before a model is built or loaded for it, as all that follows up to `company_of`.
+    plan(chosen, splits, Settings("", Limits(rollouts=config.rollouts), samples=config.samples))
+    task = endpoints.get("task")
+    resources = resources_of(subject, config, task)
+    components = components_of(resources, config.components, config.tune_tools)
+    if not config.demonstrations:
+        components.pop(DEMONSTRATIONS, None)
+    subject.program.check([*resources])
+    company = company_of(subject, resources, config, task, prices, progress)
+    if algorithm is None:
+        chosen = configured(chosen, config, phrases_of(company, config))
+    if not chosen.needs_optimiser:
+        optimiser = {}
+    role_prices = {role: prices.of(e.model) for role, e in optimiser.items()}
+    remarks = _unknown_prices(company, optimiser, role_prices, config)
+    asked = worst_call([*role_prices.values()], config.optimiser_tokens) if optimiser else None
+    worst = Worst(_worst_rollout(company), asked)
+    return Setup(
+        config=config,
+        algorithm=chosen,
+        reason=reason,
+        company=company,
+        components=components,
+        splits=splits,
+        settings=_settings(config, company, optimiser, worst),
+        endpoints=optimiser,
+        prices=role_prices,
+        facts=_facts(config, company, optimiser),
+        remarks=tuple(remarks),
+        fields=fields,
+        overlap=count_overlap(splits.train, splits.val, splits.test, lambda t: content(t, fields)),
+        python=python,
+    )
+
+
+def _choose(
+    config: PromptConfig, algorithm: Algorithm | None, has_optimiser: bool, expensive: bool
+) -> tuple[Algorithm, str]:
+    """The algorithm and why, before its phrases are known."""
+    if algorithm is not None:
+        return algorithm, f"{algorithm.name}: it was asked for"
+    chosen, reason = choose(
+        config.algorithm,
+        has_optimiser=has_optimiser,
+        rollouts=config.rollouts,
+        expensive=expensive,
+    )
+    return configured(chosen, config, GENERIC), reason
+
+
+def _is_expensive(task: Endpoint | None, prices: Prices) -> bool:
+    price = None if task is None else prices.of(task.model)
+    return price is not None and price.output > EXPENSIVE
+
+
+def configured(algorithm: Algorithm, config: PromptConfig, bank: tuple[str, ...]) -> Algorithm:
+    """The algorithm with what the configuration says of it."""
+    if isinstance(algorithm, APO):
+        classical = config.selection is not None or bool(config.paraphrases)
+        said = {
+            "beam": config.beam,
+            "branches": config.branches,
+            "minibatch": config.minibatch,
+            "selection": config.selection,
+            "paraphrases": config.paraphrases,
+            "trials": 0 if classical and config.trials is None else config.trials,
+        }
+        given: dict[str, Any] = {k: v for k, v in said.items() if v is not None}
+        return replace(algorithm, rounds=config.iterations or ITERATIONS, **given)
+    if isinstance(algorithm, GEPA):
+        batch = config.minibatch or algorithm.minibatch
+        trials = algorithm.trials if config.trials is None else config.trials
+        return replace(algorithm, minibatch=batch, trials=trials, rounds=config.iterations)
+    if isinstance(algorithm, GRIPS):
+        return replace(algorithm, bank=bank, steps=config.iterations or ITERATIONS)
+    return replace(algorithm, bank=bank, rounds=config.iterations)
+
+
+def phrases_of(company: Company, config: PromptConfig) -> tuple[str, ...]:
+    """Phrases to try: generic ones, those that the agent gives away, the user's hints."""
+    tools = {v.name: v for v in company.resources.values() if isinstance(v, Tool)}
+    return bank_of(tools, company.reward, config.hints)
+
+
+def _subject(config: PromptConfig) -> Subject:
+    reward = None if config.reward is None else resolve_reward(config.reward)
+    if config.agent is not None:
+        program, resources = load_agent(config.agent)
+        return Subject(program, resources, reward)
+    tools = resolve_tools(config.tools or embedded().tools)
+    caps = caps_of(config, True)
+    sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
+    prompt = PromptTemplate(config.prompt or embedded().prompt)
+    if prompt.placeholders:
+        raise ConfigError(
+            f"the embedded agent fills no placeholders, and the prompt has {prompt.placeholders!r};"
+            " write {{name}} for {name} as text"
+        )
+    given: dict[str, Any] = {PROMPT: prompt}
+    given |= tool_resources(tools)
+    return Subject(
+        ToolAgent(sampling, caps.calls),
+        NamedResources(given),
+        reward or resolve_reward(embedded().reward),
+    )
+
+
+def _check_algorithm(
+    config: PromptConfig, algorithm: Algorithm | None, has_optimiser: bool
+) -> None:
+    """Refuse early what needs an LLM that is not there: no model is built for it."""
+    needs = config.algorithm in ("apo", "gepa") if algorithm is None else algorithm.needs_optimiser
+    if needs and not has_optimiser:
+        if algorithm is None:
+            raise no_endpoint(config.algorithm, "--algorithm screen")
+        raise no_endpoint(algorithm.name, "algorithm=Screen()")
+
+
+def _settings(
+    config: PromptConfig, company: Company, optimiser: Mapping[str, Endpoint], worst: Worst
+) -> Settings:
+    models = {name: e.shown() for name, e in company.endpoints.items()}
+    graders = [] if company.reward is None else [company.reward]
+    tools = [v.fn for v in company.resources.values() if isinstance(v, Tool)]
+    mark = source_mark(company.program, *graders, *tools)
+    passed = {n: _told(v) for n, v in company.resources.items() if not isinstance(v, LLM)}
+    said = (
+        mark,
+        sorted(passed.items()),
+        models,
+        company.sampling,
+        company.caps,
+        company.policy is None or weights_mark(company.policy),
+    )
+    return Settings(
+        fingerprint=repr(said),
+        limits=Limits(
+            rollouts=config.rollouts,
+            optimiser_calls=config.optimiser_calls,
+            tokens=config.max_tokens_total,
+            dollars=config.budget_usd,
+            seconds=None if config.minutes is None else 60 * config.minutes,
+        ),
+        worst=worst,
+        seed=config.seed,
+        runners=runners_of(config, company),
+        timeout=None,  # a rollout's own deadline knows what waiting for a model is
+        failure_reward=config.failure_reward,
+        samples=config.samples,
+        accept_changes=config.allow_changes,
+        demonstrations=config.demonstrations,
+        asked_at_once=config.optimiser_concurrency,
+    )
+
+
+def _told(value: object) -> str:
+    """A resource in words that are the same in every process: no addresses, sets in order.
+
+    `pprint` sorts only what it breaks into lines, so it has to break everything.
+    """
+    return _ADDRESS.sub("", pprint.pformat(value, width=1))
+
+
+def runners_of(config: PromptConfig, company: Company) -> int:
+    """Rollouts at once; the embedded policy samples many as fast as few."""
+    if config.runners is not None:
+        return config.runners
+    return SLOTS if company.policy is not None else 8
+
+
+def _worst_rollout(company: Company) -> Any:
+    if company.roles.remote:
+        known = [p for p in company.prices.values() if p is not None]
+        dearest = max(known, key=lambda p: p.of(company.caps.prompt_tokens, 1), default=None)
+        return company.caps.worst(dearest)
+    if company.policy is not None:
+        width = company.policy.max_positions
+        return Caps(company.caps.calls, width, 0).worst(None)
+    return None
+
+
+def _unknown_prices(
+    company: Company,
+    optimiser: Mapping[str, Endpoint],
+    prices: Mapping[str, Price | None],
+    config: PromptConfig,
+) -> list[str]:
+    """Models without a price: stated, and refused under a budget in dollars."""
+    unknown = {company.endpoints[n].model for n, p in company.prices.items() if p is None}
+    unknown |= {optimiser[role].model for role, p in prices.items() if p is None}
+    if not unknown:
+        return []
+    names = ", ".join(sorted(map(repr, unknown)))
+    if config.budget_usd is not None:
+        raise ConfigError(
+            f"the price of {names} is not known, so --budget-usd cannot hold; add it to "
+            f'prices.toml ([models] "NAME" = {{ input = 0.15, output = 0.60 }}, dollars a '
+            "million tokens), or limit --rollouts"
+        )
+    return [f"the price of {names} is not known: tokens are counted, dollars are not"]
+
+
+def _facts(
+    config: PromptConfig, company: Company, optimiser: Mapping[str, Endpoint]
+) -> dict[str, str]:
+    facts = {"agent": company.program.name}
+    if company.policy is not None:
+        name = config.model or "embedded, trained to follow prompts"
+        facts["task model"] = f"{name}, {company.policy.count() / 1e6:.2f} M parameters"
+    for name, endpoint in company.endpoints.items():
+        shown = endpoint.shown()
+        key = "task model" if len(company.endpoints) == 1 else f"model {name}"
+        facts[key] = f"{shown['model']} at {shown['base_url']}"
+    for role, endpoint in optimiser.items():
+        shown = endpoint.shown()
+        facts[f"{role} model"] = f"{shown['model']} at {shown['base_url']}"
+    if company.reward is not None:
+        facts["grader"] = company.reward.name
+    return facts

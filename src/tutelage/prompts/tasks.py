@@ -1,0 +1,95 @@
+"""The three splits of a search: generated, from files, or one dataset cut 40/20/40.
+
+The test is sealed: the search never sees it, and no test task may stand in train or val. `fresh`
+draws test tasks that no look has opened yet, for `tutelage prompts confirm`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tutelage.errors import ConfigError
+from tutelage.prompts.config import PromptConfig
+from tutelage.prompts.embedded import embedded
+from tutelage.prompts.run import Splits
+from tutelage.seeds import SeedTree
+from tutelage.tasks.dataset import Dataset
+from tutelage.tasks.overlap import content, distinct
+from tutelage.types import Task
+
+TRAIN, VAL, TEST = 20, 20, 200
+"""Generated tasks where nobody asks for another number."""
+SHARES = (0.4, 0.2)
+"""Of one dataset: training and validation; the rest is the test."""
+LEAST = 5
+"""Tasks below which a dataset cannot be cut in three."""
+
+
+def make_splits(config: PromptConfig) -> Splits:
+    """The splits of a configuration. Raises `ConfigError` and `DataError`."""
+    if not config.train:
+        return generated(config)
+    train = _files(config.train)
+    if not config.val:
+        return sized(cut(train, config.seed), config)
+    return sized(Splits(train, _files(config.val), _files(config.test)), config)
+
+
+def generated(config: PromptConfig) -> Splits:
+    """Math tasks for the tools `calculator` and `sum_1_to_n`."""
+    counts = (config.train_size or TRAIN, config.val_size or VAL, config.test_size or TEST)
+    names = ("train", "val", "test")
+    tasks = embedded().tasks
+    made = [tasks(n, k, config.seed) for n, k in zip(names, counts, strict=True)]
+    return Splits(*made)
+
+
+def cut(tasks: Sequence[Task], seed: int) -> Splits:
+    """One dataset as 40 % train, 20 % val and 40 % test, by the seed alone."""
+    order = distinct(tasks, content)  # equal tasks stay together
+    if len(order) < LEAST:
+        raise ConfigError(
+            f"{len(order)} different tasks cannot be cut into train, val and test; give at least "
+            f"{LEAST}, or the three by themselves"
+        )
+    SeedTree(seed).child("prompt", "split").python().shuffle(order)
+    first = max(1, round(len(order) * SHARES[0]))
+    second = first + max(1, round(len(order) * SHARES[1]))
+    parts = (order[:first], order[first:second], order[second:])
+    places = (sorted(itertools.chain.from_iterable(part)) for part in parts)
+    return Splits(*([tasks[i] for i in part] for part in places))
+
+
+def sized(splits: Splits, config: PromptConfig) -> Splits:
+    """At most as many tasks as are asked for."""
+    return Splits(
+        splits.train[: config.train_size],
+        splits.val[: config.val_size],
+        splits.test[: config.test_size],
+    )
+
+
+def fresh(config: PromptConfig, looked: int, files: Sequence[str] = ()) -> list[Task]:
+    """Test tasks after the first `looked`: generated ones, or those of a file."""
+    if files:
+        return list(_files(files))
+    if config.train or config.recipe != "math":
+        raise ConfigError(
+            "this run's tasks came from you, so fresh ones must too: give --test FILE with tasks "
+            "that no look has opened yet"
+        )
+    count, most = config.test_size or TEST, embedded().most_tasks
+    if looked + count > most:
+        raise ConfigError(
+            f"{looked} of {most} test tasks are used up; give --test FILE, or start a new run"
+        )
+    return list(embedded().tasks("test", looked + count, config.seed)[looked:])
+
+
+def _files(paths: Sequence[str]) -> Sequence[Task]:
+    if len(paths) == 1:
+        return Dataset[Any].load(Path(paths[0]))
+    return Dataset[Any]([t for path in paths for t in Dataset[Any].load(Path(path))])

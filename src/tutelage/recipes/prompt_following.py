@@ -1,0 +1,37 @@
+"""The prompt-following recipe as a search takes it: its tasks, and a policy that obeys its prompt.
+
+`prompted.py` has the tasks, `prompt_policy.py` builds the policy, on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tutelage.prompts.embedded import Embedded
+from tutelage.recipes.prompted import MOST_TASKS, PROMPTED_TOOLS, SEED_PROMPT, prompted_tasks
+from tutelage.runs.progress import Progress
+from tutelage.tasks.arithmetic import PROMPTED_REWARD
+
+if TYPE_CHECKING:
+    from tutelage.policy.model import Policy
+
+
+def embedded_policy(progress: Progress) -> Policy:
+    """The policy, with this process set up for it."""
+    import torch
+
+    from tutelage.recipes.prompt_policy import prompt_policy
+
+    policy = prompt_policy(progress=progress)
+    torch.set_num_threads(1)  # it is so small that threads cost more than they give
+    return policy
+
+
+EMBEDDED = Embedded(
+    prompt=SEED_PROMPT,
+    tools=PROMPTED_TOOLS,
+    reward=PROMPTED_REWARD,
+    most_tasks=MOST_TASKS,
+    tasks=prompted_tasks,
+    policy=embedded_policy,
+)

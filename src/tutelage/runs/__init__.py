@@ -1,0 +1,1 @@
+"""Runs: what each has, whatever it trains: folder, loggers, callbacks, results, report."""

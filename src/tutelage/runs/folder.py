@@ -1,0 +1,278 @@
+"""The run folder: where everything that a run leaves behind lies, and under which names.
+
+    config.json       the resolved configuration, with the origin of each value
+    conditions.json   machine, versions and threads: what bit-for-bit repetition depends on
+    metrics.jsonl     one line a step; `phase`, `step`, then metrics by name
+    events.jsonl      decisions that depended on the clock, so that a resume can honour them
+    agent.json        which Python agent is trained, and tasks/ on what, where there is one
+    store.db          every rollout with its calls, tokens, rewards and causes of failure
+    checkpoints/      step_000040/: weights, optimizer, counters
+    policy/           the final policy, an ordinary Hugging Face folder
+    report.html       curves, before and after, rollouts side by side
+    result.json       the outcome in numbers
+
+Files are written aside and renamed, or appended a whole line at a time. `weights/checkpoint.py`
+fills `checkpoints/`, `report.py` draws the report.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tutelage import files
+from tutelage.errors import RunError
+
+RUNS = Path("runs")
+"""Where runs go unless `--output` says otherwise, below the working directory."""
+
+WALL_CLOCK_METRICS = ("time/", "tokens_per_second")
+"""Beginnings of the names of metrics that may differ between equal runs; all others may not."""
+
+
+def is_wall_clock(name: str) -> bool:
+    """Whether a metric depends on the clock: those named above, and the seconds of tools."""
+    of_tool = name.startswith("tools/") and name.endswith("/seconds")
+    return of_tool or name.startswith(WALL_CLOCK_METRICS)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Paths and small files of one run."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The folder's name, which is the run's identifier."""
+        return self.path.name
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.json"
+
+    @property
+    def conditions(self) -> Path:
+        """Machine, versions, threads."""
+        return self.path / "conditions.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One line a step."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        """Decisions that depended on the clock."""
+        return self.path / "events.jsonl"
+
+    @property
+    def store(self) -> Path:
+        """The SQLite database."""
+        return self.path / "store.db"
+
+    def store_address(self) -> Path | str | None:
+        """Where the run's rollouts are: its own file, or the database that its configuration
+        names; None when there is no file yet."""
+        if self.store.is_file():
+            return self.store
+        try:
+            values = json.loads(self.config.read_text(encoding="utf-8"))
+            url = values["config"]["trainer"].get("store_url")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+        return url if isinstance(url, str) else None
+
+    @property
+    def agent(self) -> Path:
+        """Says which agent a run trains; only runs of Python agents have it."""
+        return self.path / "agent.json"
+
+    def tasks(self, split: str) -> Path:
+        """Where the tasks of `train`, `val` or `test` lie, in runs that were given them."""
+        return self.path / "tasks" / f"{split}.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def policy(self) -> Path:
+        """The final policy."""
+        return self.path / "policy"
+
+    @property
+    def report(self) -> Path:
+        """The report page."""
+        return self.path / "report.html"
+
+    @property
+    def result(self) -> Path:
+        """The outcome."""
+        return self.path / "result.json"
+
+    def read_result(self) -> dict[str, Any] | None:
+        """The outcome, None while the run has not ended."""
+        return json.loads(self.result.read_text()) if self.result.is_file() else None
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """All complete metric lines; a line cut off by a kill is left out."""
+        return list(_lines(self.metrics))
+
+
+def create(path: Path) -> RunFolder:
+    """Make an empty run folder. Raises `RunError` when the place is taken or cannot be written."""
+    try:
+        if path.exists() and not path.is_dir():
+            raise RunError(f"the output path {str(path)!r} is a file; choose another --output")
+        if path.is_dir() and any(path.iterdir()):
+            raise RunError(
+                f"the output folder {str(path)!r} is not empty; choose another --output, or go on "
+                f"with what is there: tutelage resume {path}"
+            )
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "checkpoints").mkdir(exist_ok=True)
+    except RunError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RunError(
+            f"cannot write to {str(path)!r}: {reason}; choose another --output"
+        ) from error
+    return RunFolder(path)
+
+
+def find(name: str, runs: Path = RUNS) -> RunFolder:
+    """A run by path or by (the beginning of) its name below `runs`. Raises `RunError`."""
+    direct = Path(name)
+    if (direct / "config.json").is_file():
+        return RunFolder(direct)
+    known = every(runs)
+    found = [f for f in known if f.name.startswith(name)]
+    exact = [f for f in found if f.name == name]
+    if len(exact or found) == 1:
+        return (exact or found)[0]
+    listed = ", ".join(f.name for f in (found or known)[:5]) or "none yet"
+    what = "several runs begin with" if found else "there is no run"
+    raise RunError(f"{what} {name!r}; runs in {str(runs)!r}: {listed}")
+
+
+def every(runs: Path = RUNS) -> list[RunFolder]:
+    """All runs below a folder, the newest first."""
+    if not runs.is_dir():
+        return []
+    folders = [p for p in runs.iterdir() if (p / "config.json").is_file()]
+    folders.sort(key=lambda p: (p / "config.json").stat().st_mtime, reverse=True)
+    return [RunFolder(p) for p in folders]
+
+
+def fresh_name(recipe: str, runs: Path = RUNS, *, claim: bool = False) -> Path:
+    """A path for a new run: recipe, date, and a number where that is taken.
+
+    With `claim` the folder is made, so that nobody who asks in the same second gets it too.
+    """
+    base = f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = (base if i == 0 else f"{base}-{i}" for i in range(1000))
+    for path in (runs / name for name in names):
+        try:
+            if claim:
+                path.mkdir(parents=True)
+            elif path.exists():
+                continue
+        except FileExistsError:
+            continue
+        except OSError:
+            pass  # whoever makes the run there says why it cannot be
+        return path
+    raise RunError(f"there is no free name for a run in {str(runs)!r}; give one: --output")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file aside, flush it to the disk, and rename it. Raises `RunError`."""
+    aside = files.aside(path)
+    try:
+        with aside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError as error:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise disk_error(path, error) from error
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """`write_text` of JSON; NaN and infinity are refused."""
+    write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
+
+
+def append_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Append one line of JSON. Raises `RunError` when the disk is full."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(data, allow_nan=False) + "\n")
+    except OSError as error:
+        raise disk_error(path, error) from error
+
+
+def keep_lines(path: Path, count: int) -> None:
+    """Cut a JSONL file to its first `count` lines, as a resume does after a kill."""
+    if path.is_file():
+        lines = [json.dumps(line, allow_nan=False) for line in _lines(path)]
+        write_text(path, "".join(line + "\n" for line in lines[:count]))
+
+
+def disk_error(path: Path, error: OSError) -> RunError:
+    """What to say when a file of a run cannot be written."""
+    run = next((p for p in path.parents if (p / "config.json").is_file()), None)
+    kept = "" if run is None else "What was acknowledged is safe. "
+    way = "start again" if run is None else f"go on with: tutelage resume {run}"
+    return RunError(
+        f"cannot write {str(path)!r}: {error.strerror or error}. {kept}Free some space and {way}"
+    )
+
+
+@contextmanager
+def locked(folder: RunFolder) -> Generator[None]:
+    """Hold the run for this process. Raises `RunError` when another one has it."""
+    import fcntl
+
+    with (folder.path / ".lock").open("w") as file:
+        for last in (False, True):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if last:
+                    message = f"another process is working on the run {folder.name!r}"
+                    raise RunError(message) from error
+                time.sleep(0.1)  # `tutelage runs` looks at the lock for a moment
+        for place in (folder.path, folder.checkpoints):
+            files.clear(place)
+        yield
+
+
+def is_free(folder: RunFolder) -> bool:
+    """Whether no process works on a run."""
+    try:
+        with locked(folder):
+            return True
+    except RunError:
+        return False
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.is_file():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        if line.endswith("\n"):
+            yield json.loads(line)

@@ -1,0 +1,129 @@
+"""What a Python caller hands to a job beside its configuration: an agent, resources, tasks.
+
+A configuration is text and can be stored; these are objects and cannot. `trainer/trainer.py`
+collects them, `weights/setting.py` and `weights/context.py` use them; what of them can be written
+down lies in the run folder (`agent.json`, `tasks/`), so that a run that is gone on with is the same
+run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tutelage.agents.program import Program
+from tutelage.errors import RunError
+from tutelage.policy.model import Policy
+from tutelage.resources import NamedResources, PromptTemplate, Roles
+from tutelage.rewards import RewardFunction
+from tutelage.runs.folder import RunFolder, write_json, write_text
+from tutelage.types import JSON, Rollout, Task
+
+if TYPE_CHECKING:
+    from tutelage.rollouts.stage import Stage
+
+AGENT_REWARD = "agent"
+"""Stands for the reward in the configuration where the agent returns it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An agent to train, and what it is trained with."""
+
+    program: Program
+    resources: NamedResources
+    roles: Roles
+    stage: Stage
+    train: Sequence[Task] | None
+    """None takes the tasks of the configuration."""
+    val: Sequence[Task] | None
+    test: Sequence[Task] | None
+    reward: RewardFunction | None
+    """Grades what returns no reward of its own."""
+    policies: Mapping[str, Policy]
+    """Policies handed over as objects, by name."""
+    on_rollout: Callable[[Rollout], None] | None = None
+
+    @property
+    def own_tasks(self) -> bool:
+        """Whether the tasks are the caller's, rather than those of the configuration."""
+        return self.train is not None or self.test is not None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveAgent:
+    """An agent of the user's, at a temperature: what `Context.play` plays on the stage."""
+
+    given: Given
+    temperature: float
+
+
+def _description(given: Given) -> JSON:
+    """What of it can be written down."""
+    resources = {
+        name: {"kind": type(value).__name__, "value": _shown(value)}
+        for name, value in given.resources.items()
+    }
+    return {
+        "agent": given.program.name,
+        "kind": type(given.program).__name__,
+        "resources": resources,
+        "policies": dict(given.roles.policies),
+        "frozen": list(given.roles.frozen),
+        "remote": dict(given.roles.remote),
+        "reward": None if given.reward is None else given.reward.name,
+    }
+
+
+def _shown(value: Any) -> str:
+    return value.template if isinstance(value, PromptTemplate) else repr(value)
+
+
+def agent_file(folder: RunFolder) -> Path:
+    """Says which agent a run trains; only runs of Python agents have it."""
+    return folder.agent
+
+
+def task_files(folder: RunFolder) -> dict[str, Path]:
+    """Where the tasks of such a run lie, by split."""
+    return {split: folder.tasks(split) for split in ("train", "val", "test")}
+
+
+def record(folder: RunFolder, given: Given, splits: Mapping[str, Sequence[Task]]) -> None:
+    """Write down which agent is trained on which tasks, or check that they are still the same.
+
+    The embedded tasks follow from the configuration and are not written. Raises `RunError`.
+    """
+    if given.own_tasks:
+        for split, path in task_files(folder).items():
+            if given.train is not None or split == "test":
+                _write_tasks(path, splits[split])
+    write_json(agent_file(folder), _description(given))
+
+
+def _write_tasks(path: Path, tasks: Sequence[Task]) -> None:
+    """Write tasks, or check that they are those that the run began with. Raises `RunError`."""
+    lines = [json.dumps({**t.fields, "id": t.id}, ensure_ascii=False) + "\n" for t in tasks]
+    text = "".join(lines)
+    if not path.is_file():
+        path.parent.mkdir(exist_ok=True)
+        write_text(path, text)
+    elif path.read_text(encoding="utf-8") != text:
+        raise RunError(
+            f"the run was begun with other tasks than it is given now ({str(path)!r}); give the "
+            "same ones, or another output_dir"
+        )
+
+
+def check_python(folder: RunFolder, given: Given | None) -> None:
+    """Refuse to go on with a Python agent's run without the agent. Raises `RunError`."""
+    path = agent_file(folder)
+    if given is None and path.is_file():
+        name = json.loads(path.read_text()).get("agent")
+        raise RunError(
+            f"the run in {str(folder.path)!r} trains the Python agent {name!r}, which only its "
+            f"program has: go on with it from there, Trainer(output_dir={str(folder.path)!r}, ...)"
+        )

@@ -1,0 +1,139 @@
+"""What a run's configuration names: its tasks, its tools and its reward, read and checked.
+
+`weights/setting.py` makes the rest of a job of them, and an evaluation reads from here what a run
+was trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tutelage.agents.builtin import OWN_TOOLS
+from tutelage.config import RunConfig
+from tutelage.errors import ConfigError
+from tutelage.rewards import RewardFunction, RewardOptions, resolve_reward
+from tutelage.seeds import SeedTree
+from tutelage.tasks.arithmetic import EMBEDDED_REWARD, Level, make_tasks
+from tutelage.tasks.dataset import Dataset
+from tutelage.tasks.overlap import hold_out
+from tutelage.tools.options import ToolOptions
+from tutelage.tools.registry import resolve_tools
+from tutelage.tools.tool import Tool
+from tutelage.types import Task
+
+EMBEDDED_TOOLS = ("calculator", "sum_1_to_n", "lookup")
+TRAIN_TASKS = 8192
+"""Training tasks that the embedded job draws."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Training, validation and test tasks, and what the cold start shows, if anything."""
+
+    train: Sequence[Task]
+    val: Sequence[Task]
+    test: Sequence[Task]
+    shown: Sequence[Task] = ()
+    """Training tasks whose gold calls are demonstrated."""
+    skill: Sequence[Task] = ()
+    """Held-out tasks like those, by which the cold start measures what it has taught."""
+
+    @property
+    def splits(self) -> Mapping[str, Sequence[Task]]:
+        """The three parts by name."""
+        return {"train": self.train, "val": self.val, "test": self.test}
+
+
+def reward_of(config: RunConfig) -> RewardFunction:
+    """The reward that the configuration names."""
+    options = RewardOptions(
+        judge_base_url=config.judge.base_url,
+        judge_model=config.judge.model,
+        allow_unsandboxed=config.tools.allow_unsandboxed,
+    )
+    return resolve_reward(config.agent.reward_name or EMBEDDED_REWARD, options)
+
+
+def load_tools(config: RunConfig) -> dict[str, Tool]:
+    """The agent's tools; none where the agent is off."""
+    if not config.agent.use_agent:
+        return {}
+    own = OWN_TOOLS.get(config.agent.agent_type, EMBEDDED_TOOLS)
+    options = ToolOptions(
+        search_index=config.tools.search_index, allow_unsandboxed=config.tools.allow_unsandboxed
+    )
+    return resolve_tools(config.agent.tools or own, options)
+
+
+def load_tasks(config: RunConfig) -> Tasks:
+    """The tasks of the configured files, or the embedded ones; all checked."""
+    data, limit, tested = config.data, config.trainer.val_tasks, most_test_tasks(config)
+    if not data.train_files:
+        if data.val_files or data.test_files:
+            raise ConfigError("--val and --test need --train: give the training tasks as well")
+        level: Level = data.level
+        return Tasks(
+            train=make_tasks(level, "train", data.train_tasks or TRAIN_TASKS, config.seed),
+            val=make_tasks(level, "val", limit, config.seed),
+            test=make_tasks(level, "test", tested, config.seed),
+            shown=_shown(level, config),
+            skill=make_tasks("default", "val", min(100, limit), config.seed),
+        )
+    train = _files(data.train_files)[: data.train_tasks]
+    if data.val_files:
+        val = _files(data.val_files)
+    else:
+        train, val = held_out(train, limit, "--val")
+    test = _files(data.test_files) if data.test_files else val
+    return Tasks(train, val[:limit], test[:tested])
+
+
+def held_out(
+    tasks: Sequence[Task], limit: int, other: str
+) -> tuple[Sequence[Task], Sequence[Task]]:
+    """(kept, held out): a tenth, at most `limit`. Raises `ConfigError` where nothing is kept."""
+    kept, held = hold_out(tasks, min(limit, max(1, len(tasks) // 10)))
+    if not kept:
+        what = "one training task" if len(tasks) == 1 else f"{len(tasks)} equal training tasks"
+        raise ConfigError(f"{what} cannot be split; add tasks or give {other}")
+    return kept, held
+
+
+def training_tasks(config: RunConfig) -> Sequence[Task]:
+    """The tasks that a run with this configuration trains on, as its files are now. Raises
+    `DataError` for files that are gone."""
+    data = config.data
+    if not data.train_files:
+        count = data.train_tasks or TRAIN_TASKS
+        return make_tasks(data.level, "train", count, config.seed)
+    train = _files(data.train_files)[: data.train_tasks]
+    return train if data.val_files else held_out(train, config.trainer.val_tasks, "--val")[0]
+
+
+def load_test_tasks(config: RunConfig) -> Sequence[Task]:
+    """The test tasks of the configured files, none without files; checked."""
+    files = config.data.test_files
+    return _files(files)[: most_test_tasks(config)] if files else ()
+
+
+def most_test_tasks(config: RunConfig) -> int:
+    """Test tasks at most."""
+    return config.trainer.test_tasks or config.trainer.val_tasks
+
+
+def _shown(level: Level, config: RunConfig) -> list[Task]:
+    """Tasks of the default level, and as many of the harder one as `sft.hard_share` says."""
+    easy = make_tasks("default", "train", TRAIN_TASKS, config.seed)
+    if level == "default":
+        return easy
+    rng = SeedTree(config.seed).child("shown").python()
+    hard = make_tasks(level, "train", TRAIN_TASKS, config.seed)
+    share = config.sft.hard_share
+    return [h if rng.random() < share else e for h, e in zip(hard, easy, strict=True)]
+
+
+def _files(paths: Sequence[str]) -> Sequence[Task]:
+    if len(paths) == 1:
+        return Dataset.load(paths[0])
+    return Dataset([task for path in paths for task in Dataset.load(path)])

@@ -1,0 +1,263 @@
+"""Where metrics go beside the run folder: TensorBoard, Weights & Biases, MLflow.
+
+`metrics.jsonl` is the run's own record and is always written; the console is the live display
+(`progress.py`). Each further logger takes the same lines behind one small protocol, with the run's
+tick as its step, so cold start, training and control lie on one axis; metrics of a phase other than
+`rl` carry its name in front. A resume has neither gaps nor doubles: a logger that keeps its record
+in the run folder writes it again from `metrics.jsonl`, one whose record is elsewhere asks for the
+last tick that arrived. Packages are imported when they are asked for, and missing ones are found
+before the run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import netrc
+import os
+import shutil
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from tutelage.config import RunConfig
+from tutelage.errors import MissingExtraError, RunError
+from tutelage.runs.folder import RunFolder, write_json
+from tutelage.runs.progress import Progress
+
+PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
+"""What each logger needs; the extra has the logger's name."""
+
+PROJECT = "tutelage"
+"""The project or experiment of a run that names none."""
+
+OWN_NAMES = ("rl", "phase1", "phase2")
+"""Phases whose metrics keep their names: the training itself, and the planner's two."""
+
+WANDB_HOST = "api.wandb.ai"
+
+
+class Logger(Protocol):
+    """A place for metrics. Lines come in the order of their ticks, each tick once."""
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Take one line of `metrics.jsonl`: `phase`, `step`, `tick`, and numbers by name."""
+        ...
+
+    def close(self) -> None:
+        """The process stops working on the run, for good or not; nothing may be lost."""
+        ...
+
+
+def check_loggers(names: Sequence[str]) -> None:
+    """Raise `MissingExtraError` unless the packages of all named loggers are installed."""
+    for name in names:
+        package = PACKAGES.get(name)
+        if package is not None and importlib.util.find_spec(package) is None:
+            raise MissingExtraError(
+                f"trainer.logger={name!r} needs the package {package!r}, which is not installed; "
+                f"install it with: pip install 'tutelage[{name}]', or leave {name!r} out"
+            )
+
+
+@contextmanager
+def open_loggers(
+    config: RunConfig, folder: RunFolder, progress: Progress
+) -> Generator[list[Logger]]:
+    """The loggers that `trainer.logger` names beside console and jsonl, closed at the end.
+
+    Lines that the run has already are in them when this returns. Raises `RunError` when a logger
+    cannot be reached.
+    """
+    makers = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
+    with ExitStack() as stack:
+        found: list[Logger] = []
+        for name in dict.fromkeys(config.trainer.logger):
+            if name in makers:
+                logger = makers[name](config, folder, progress)
+                stack.callback(logger.close)
+                found.append(logger)
+        yield found
+
+
+def numbers(line: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a line by the names that a logger shows."""
+    front = "" if line["phase"] in OWN_NAMES else f"{line['phase']}/"
+    skipped = ("phase", "step", "tick")
+    return {f"{front}{k}": float(v) for k, v in line.items() if k not in skipped}
+
+
+# ---------------------------------------------------------------- TensorBoard
+
+
+class TensorBoardLogger:
+    """Event files in a folder of the run, written again from the start by each process."""
+
+    def __init__(self, path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        shutil.rmtree(path, ignore_errors=True)
+        self._writer: Any = SummaryWriter(str(path))
+        for line in lines:
+            self.log(line)
+        self._writer.flush()
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """One scalar for each number."""
+        for name, value in numbers(line).items():
+            self._writer.add_scalar(name, value, line["tick"])
+
+    def close(self) -> None:
+        """Flush and close the file."""
+        self._writer.close()
+
+
+def _tensorboard(config: RunConfig, folder: RunFolder, progress: Progress) -> Logger:
+    return TensorBoardLogger(folder.path / "tensorboard", folder.read_metrics())
+
+
+# ---------------------------------------------------------------- Weights & Biases
+
+
+class WandbLogger:
+    """A run of Weights & Biases; offline where there is no login or no network.
+
+    Offline the record lies in the run folder and is written again by each process, under the run's
+    identifier, so that `wandb sync` makes one run of it. Online the server tells how far it got.
+    """
+
+    def __init__(
+        self, config: RunConfig, folder: RunFolder, identifier: str, *, offline: bool
+    ) -> None:
+        import wandb
+
+        place = folder.path / "wandb"
+        if offline:
+            shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(exist_ok=True)
+        api: Any = wandb
+        self._run: Any = api.init(
+            mode="offline" if offline else "online",
+            dir=str(folder.path),
+            project=config.trainer.project_name or PROJECT,
+            name=config.trainer.experiment_name or folder.name,
+            id=identifier,
+            resume="allow",
+            config=config.model_dump(mode="json"),
+            settings=api.Settings(
+                console="off", silent=True, init_timeout=30, x_disable_stats=True
+            ),
+        )
+        self._next = 0 if offline else int(self._run.step)
+        for line in folder.read_metrics():
+            self.log(line)
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """All numbers of a tick at once."""
+        if line["tick"] >= self._next:
+            self._run.log(numbers(line), step=line["tick"])
+
+    def close(self) -> None:
+        """Wait until everything is written or sent."""
+        self._run.finish()
+
+
+def _wandb(config: RunConfig, folder: RunFolder, progress: Progress) -> Logger:
+    identifier = _identifier(folder, "wandb")
+    if os.environ.get("WANDB_MODE", "") != "offline" and _has_wandb_login():
+        try:
+            return WandbLogger(config, folder, identifier, offline=False)
+        except Exception as error:  # whatever its client makes of a missing network
+            reason = str(error).partition("\n")[0] or type(error).__name__
+    else:
+        reason = "no login"
+    progress.note(
+        f"wandb: {reason}, so it logs offline; send it later with: "
+        f"wandb sync {folder.path}/wandb/offline-run-*"
+    )
+    return WandbLogger(config, folder, identifier, offline=True)
+
+
+def _has_wandb_login() -> bool:
+    """Whether a key is set in the environment or in the netrc file."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    try:
+        return netrc.netrc().authenticators(WANDB_HOST) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+# ---------------------------------------------------------------- MLflow
+
+
+class MLflowLogger:
+    """A run in an MLflow store: the one of `MLFLOW_TRACKING_URI`, or files in the run folder."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder, uri: str) -> None:
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+
+        try:
+            self._client: Any = MlflowClient(tracking_uri=uri)
+            self._run = self._find(config, folder)
+            seen = self._client.get_metric_history(self._run, "tick")
+        except (MlflowException, ImportError) as error:
+            raise RunError(
+                f"MLflow at {uri!r} cannot be used: {error}; mend MLFLOW_TRACKING_URI, or leave "
+                "'mlflow' out of trainer.logger"
+            ) from error
+        self._next = 1 + max((int(m.step) for m in seen), default=-1)
+        for line in folder.read_metrics():
+            self.log(line)
+
+    def _find(self, config: RunConfig, folder: RunFolder) -> str:
+        """The run that an earlier process began, or a new one."""
+        note = folder.path / "mlflow.json"
+        if note.is_file():
+            return str(json.loads(note.read_text())["run"])
+        name = config.trainer.project_name or PROJECT
+        known = self._client.get_experiment_by_name(name)
+        experiment = self._client.create_experiment(name) if known is None else known.experiment_id
+        title = config.trainer.experiment_name or folder.name
+        made = self._client.create_run(experiment, run_name=title).info.run_id
+        for section, values in config.model_dump(mode="json").items():
+            self._client.log_param(made, section, json.dumps(values))
+        write_json(note, {"run": made})
+        return made
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """All numbers of a tick in one call, the tick itself last: it says that all are there."""
+        from mlflow.entities import Metric
+
+        tick = int(line["tick"])
+        if tick < self._next:
+            return
+        values = numbers(line)
+        self._client.log_batch(
+            self._run, [Metric(k, v, 0, tick) for k, v in (*values.items(), ("tick", float(tick)))]
+        )
+
+    def close(self) -> None:
+        """Mark the run as ended; a resume goes on with it."""
+        self._client.set_terminated(self._run)
+
+
+def _mlflow(config: RunConfig, folder: RunFolder, progress: Progress) -> Logger:
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if uri is None:
+        # Its file store is all that the small package has; it has to be asked for by name.
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+        uri = (folder.path / "mlflow").resolve().as_uri()
+    return MLflowLogger(config, folder, uri)
+
+
+def _identifier(folder: RunFolder, name: str) -> str:
+    """The run's identifier with a tracker, drawn once and kept: names of runs may repeat."""
+    note = folder.path / f"{name}.json"
+    if note.is_file():
+        return str(json.loads(note.read_text())["run"])
+    made = os.urandom(4).hex()
+    write_json(note, {"run": made})
+    return made

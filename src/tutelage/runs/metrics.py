@@ -1,0 +1,109 @@
+"""What a step reports of its rollouts: rewards, turns, tokens, failures, tools.
+
+Every number is named for what it is and averaged, never summed. What the update reports is in
+`weights/update.py`; which names depend on the clock, in `folder.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from tutelage.types import Rollout
+
+
+def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Rewards, turns, tokens, failures and tool use of a step, averaged."""
+    total = len(rollouts)
+    out = _reward_metrics(rollouts) | failure_metrics(rollouts)
+    out |= {
+        "rollout/turns": sum(len(r.last.calls) for r in rollouts) / total,
+        "rollout/tokens": sum(
+            len(c.sampled.token_ids) for r in rollouts for c in r.last.calls
+        ) / total,
+        "rollout/truncated": sum(r.last.stop in ("token_budget", "context") for r in rollouts)
+        / total,
+    }  # fmt: skip
+    # A part that has the name of a sum, such as `mean`, does not stand in its place.
+    return out | {**_part_metrics(rollouts), **out} | _tool_metrics(rollouts)
+
+
+def _part_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """The mean of each named part, over the rollouts that have it; `rollout/with_<part>` says how
+    many these are where that is not every rollout that was judged: a failed one has no parts."""
+    judged = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+    parts: dict[str, list[float]] = {}
+    for reward in judged:
+        for name, value in reward.parts.items():
+            parts.setdefault(name, []).append(value)
+    out: dict[str, float] = {}
+    for name, values in sorted(parts.items()):
+        out[f"reward/{name}"] = sum(values) / len(values)
+        if len(values) < len(judged):
+            out[f"rollout/with_{name}"] = len(values)
+    return out
+
+
+def _reward_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Over the rollouts that were judged; of none there is no mean."""
+    rewards = [r.reward.value for r in rollouts if r.reward is not None]
+    counts = {"rollout/number": len(rollouts), "rollout/judged": len(rewards)}
+    if not rewards:
+        return {**counts}
+    mean = sum(rewards) / len(rewards)
+    variance = sum((x - mean) ** 2 for x in rewards) / len(rewards)
+    return {
+        "reward/mean": mean,
+        "reward/std": variance**0.5,
+        "reward/min": min(rewards),
+        "reward/max": max(rewards),
+        **counts,
+    }
+
+
+def _tool_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    total, out = len(rollouts), dict[str, float]()
+    calls: Counter[str] = Counter()
+    errors: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
+    for result in (t for r in rollouts for t in r.last.tool_results):
+        name = result.name if result.error != "unknown_tool" else "unknown"
+        calls[name] += 1
+        errors[name] += result.error is not None
+        seconds[name] += result.seconds
+    for name in sorted(calls):
+        out[f"tools/{name}/calls"] = calls[name] / total
+        out[f"tools/{name}/errors"] = errors[name] / calls[name]
+        out[f"tools/{name}/seconds"] = seconds[name] / calls[name]
+    return out
+
+
+def failure_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """The share that failed, and that of each cause that occurred, such as `rollout/timeout`."""
+    total, causes = max(1, len(rollouts)), failures_by_cause(rollouts)
+    shares = {f"rollout/{cause}": count / total for cause, count in causes.items()}
+    return {"rollout/failed": sum(causes.values()) / total, **shares}
+
+
+def failures_by_cause(rollouts: Sequence[Rollout]) -> dict[str, int]:
+    """How many rollouts failed in the end, by cause, in the order of their names."""
+    failures = (r.last.failure for r in rollouts)
+    return dict(sorted(Counter(f.cause.value for f in failures if f is not None).items()))
+
+
+def low_reward_warning(rollouts: Sequence[Rollout], failure_reward: float) -> str | None:
+    """What is wrong where an attempt earned less than a failure does; None where none did."""
+    graded = [r.reward.value for r in rollouts if r.reward is not None and r.last.failure is None]
+    lowest = min(graded, default=failure_reward)
+    if lowest >= failure_reward:
+        return None
+    return low_reward_words("agent.failure_reward", failure_reward, lowest)
+
+
+def low_reward_words(key: str, failure_reward: float, lowest: float) -> str:
+    """Says that failing earns more than some attempts did; `key` is the one to set."""
+    return (
+        f"a rollout earned {lowest:g}, which is less than the {failure_reward:g} of one that fails "
+        f"({key}), so crashing is better than trying; set {key} to the lowest reward that there "
+        f"is, {lowest:g} or less"
+    )

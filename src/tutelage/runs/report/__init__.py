@@ -1,0 +1,29 @@
+"""The report of a run: one HTML page that explains what was trained, how, and how well.
+
+The page is a pure function of the run folder and stands alone: no script, no network, no other
+file. The road is `source.py` (read the folder, forgive what is missing) → `episodes.py` (a rollout
+as something to read) and `pick.py` (which ones to show, who solved what) → `charts.py` over
+`svg.py` (curves) → `view.py` (what the page says) → `page.html.j2` with `style.css` (how it looks).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tutelage.runs.folder import RunFolder, write_text
+
+
+def write_report(folder: RunFolder) -> Path:
+    """Write `report.html` of a run, ended or not, and return its path.
+
+    The same folder gives the same bytes. What the folder lacks is left out with a remark. Raises
+    `MissingExtraError` without the `train` extra and `RunError` when the file cannot be written.
+    """
+    from tutelage.runs.report.page import render
+    from tutelage.runs.report.source import read_source
+
+    write_text(folder.report, render(read_source(folder)))
+    return folder.report
+
+
+__all__ = ["write_report"]

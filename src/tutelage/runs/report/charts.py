@@ -1,0 +1,336 @@
+"""The charts of a report: which metrics are shown, over what, and in how many words explained.
+
+Each function reads curves off a `Source` and gives a `Chart`, or None where the run has no such
+metric. To add a diagnostic, add a line to `_DIAGNOSTICS`. How a curve looks is `svg.py`'s matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tutelage.runs.measured import control_estimator
+from tutelage.runs.report.source import Points, Source
+from tutelage.runs.report.svg import Panel, Series, Style, draw
+from tutelage.runs.report.words import cut, exact_percent, listed, percent, short
+from tutelage.tasks.overlap import named, title
+
+WIDE = (460, 280)
+SMALL = (300, 126)
+MAX_DLOGP = 1e-4
+"""The bar for max |Δ log p| between engine and trainer in fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One entry of a legend: a role's colour, how it is drawn, and its words."""
+
+    role: str
+    style: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A drawing with its title, what it says in words, and its legend; `value` is its last y."""
+
+    title: str
+    note: str
+    svg: str
+    legend: tuple[Key, ...] = ()
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Diagnostic:
+    title: str
+    note: str
+    metric: str
+    unit: str = ""
+    scale: Literal["plain", "share", "log"] = "plain"
+    bar: float | None = None
+
+
+_DIAGNOSTICS = (
+    _Diagnostic(
+        "Entropy",
+        "Uncertainty of the sampled tokens. At 0 the policy has stopped exploring.",
+        "entropy",
+        unit="nats",
+    ),
+    _Diagnostic(
+        "Clip fraction",
+        "Share of the tokens whose probability moved out of the trusted range.",
+        "ratio/clip_fraction",
+        scale="share",
+    ),
+    _Diagnostic(
+        "Max |Δ log p|",
+        "Largest gap between engine and trainer at a sampled token. Dashed: the bar of fp32.",
+        "max_dlogp",
+        scale="log",
+        bar=MAX_DLOGP,
+    ),
+    _Diagnostic(
+        "Groups without variance",
+        "Share of the tasks whose rollouts all earned the same, which teaches nothing.",
+        "group/zero_variance",
+        scale="share",
+    ),
+    _Diagnostic("Turns", "Model calls in one rollout, on average.", "rollout/turns"),
+    _Diagnostic("Gradient norm", "Before clipping.", "grad_norm"),
+    _Diagnostic(
+        "Tokens per second",
+        "Sampled tokens per second of sampling and training.",
+        "tokens_per_second",
+    ),
+)
+
+
+def smoothed(points: Points, window: int) -> Points:
+    """The mean of each point and those before it, `window` points in all."""
+    ys = [y for _, y in points]
+    return tuple(
+        (x, sum(ys[max(0, i + 1 - window) : i + 1]) / min(window, i + 1))
+        for i, (x, _) in enumerate(points)
+    )
+
+
+def reward_chart(source: Source) -> Chart | None:
+    """Mean reward of each RL step, with success where it was measured."""
+    reward, what = source.curve("rl", "reward/mean"), held_out(source)
+    sampled = source.curve("rl", f"val/{what}_sampled")
+    greedy = source.curve("rl", f"val/{what}_greedy")
+    if not (reward or sampled or greedy):
+        return None
+    window = max(1, len(reward) // 20)
+    curves = [
+        (Series(reward, "train", "faint"), "") if window > 1 else None,
+        (Series(smoothed(reward, window), "train"), _reward_label(window)),
+        (Series(greedy, "after", "dashes"), title(source.result, f"{what}, greedy", "val")),
+        (Series(sampled, "after", "marks"), title(source.result, f"{what}, sampled", "val")),
+    ]
+    return _chart(
+        f"Reward and {title(source.result, what, 'val')}",
+        "Reward is the mean over the rollouts of a step, on training tasks.",
+        [curve for curve in curves if curve is not None],
+        x_label="RL step",
+        percent_axis=all(0 <= y <= 1 for _, y in (*reward, *sampled, *greedy)),
+    )
+
+
+def held_out(source: Source) -> str:
+    """What of validation tasks is drawn: success where there is one, else the mean reward."""
+    return "success" if source.kind.has_success else "reward"
+
+
+def cold_start_chart(source: Source) -> Chart | None:
+    """Loss and greedy success of the cold start; the steps of mixed quality are shaded."""
+    if source.phase("sft"):
+        return _sft_chart(source)
+    loss = source.curve("cold_start", "loss/sft")
+    success = source.curve("cold_start", "val/success_greedy")
+    if not (loss or success):
+        return None
+    shaded = _mixed_steps(source)
+    panels: list[Panel] = []
+    legend: list[Key] = []
+    if success:
+        series = Series(success, "before", "dashes")
+        panels.append(Panel([series], "percent", shaded=shaded, height=1.7))
+        what = f"success{_skill_level(source)}, greedy"
+        legend.append(Key("before", "dashes", title(source.result, what, "val")))
+    if loss:
+        shade = None if shaded is None else (*shaded[:2], "" if success else shaded[2])
+        series = Series(loss, "train")
+        panels.append(Panel([series], shaded=shade))
+        legend.append(Key("train", "line", "loss"))
+    note = "Supervised steps on demonstrations, before the first reward."
+    if shaded is not None:
+        note += " Shaded: demonstrations of mixed quality."
+    svg = draw(panels, size=WIDE, x_label="cold-start step", salt="cold start")
+    return Chart("Cold start", note, svg, tuple(legend))
+
+
+def _skill_level(source: Source) -> str:
+    """Whose success the clean part is measured by: it shows easier tasks than the hard level's."""
+    config = None if source.config is None else source.config.config
+    easier = config is not None and config.data.level == "hard" and not config.data.train_files
+    return " at the default level" if easier else ""
+
+
+def _sft_chart(source: Source) -> Chart | None:
+    """The loss of `train sft` on its batches, and on other demonstrations."""
+    loss, held = source.curve("sft", "loss/sft"), source.curve("sft", "val/loss")
+    window = max(1, len(loss) // 20)
+    label = "loss of a step" if window == 1 else f"loss, mean of {window} steps"
+    curves = [(Series(loss, "train", "faint"), "")] if window > 1 else []
+    curves += [(Series(smoothed(loss, window), "train"), label)] if loss else []
+    other = f"loss on {named(source.result, 'val')} demonstrations"
+    curves += [(Series(held, "after", "marks"), other)] if held else []
+    if not curves:
+        return None
+    return _chart(
+        "Supervised training",
+        "Nats for each token that the assistant wrote.",
+        curves,
+        x_label="step",
+        percent_axis=False,
+    )
+
+
+def control_chart(source: Source) -> Chart | None:
+    """RL and the control side by side, over time where both have it: validation success where both
+    measured it, else the mean reward of the steps."""
+    phases, quantity = ("rl", "control"), held_out(source)
+    metric = f"val/{quantity}_sampled"
+    curves = {phase: source.curve(phase, metric) for phase in phases}
+    measured = all(len(points) > 1 for points in curves.values())
+    if not measured:
+        metric = "reward/mean"
+        curves = {phase: source.curve(phase, metric) for phase in phases}
+    if any(len(points) < 2 for points in curves.values()):
+        return None
+    timed = {phase: _over_minutes(source, phase, metric) for phase in phases}
+    have_time = all(len(timed[phase]) == len(curves[phase]) for phase in curves)
+    if not have_time:
+        timed = {p: _over_share(points) for p, points in curves.items()}
+    window = 1 if measured else max(1, max(map(len, curves.values())) // 20)
+    measured_on = f"Sampled {quantity} on {named(source.result, 'val')} tasks"
+    what = measured_on if measured else "Mean reward on training tasks"
+    if window > 1:
+        what += f", mean of {window} steps"
+    styles: tuple[Style, Style] = ("dashes", "marks") if measured else ("line", "line")
+    return _chart(
+        "The same start, two ways to learn",
+        f"{what}: {_two_ways(source)}.",
+        [
+            (Series(smoothed(timed["control"], window), "control", styles[0]), "control"),
+            (Series(smoothed(timed["rl"], window), "after", styles[1]), "RL"),
+        ],
+        x_label="minutes since the first step" if have_time else "% of the steps",
+        percent_axis=all(0 <= y <= 1 for points in curves.values() for _, y in points),
+    )
+
+
+def _two_ways(source: Source) -> str:
+    """What RL and the control learned with."""
+    estimator = control_estimator(source.result)
+    config = None if source.config is None else source.config.config
+    if estimator is None or config is None:
+        return "from rewards, and from the policy's own successes"
+    return f"with {config.algorithm.adv_estimator}, and with {cut(estimator, 40)} for the control"
+
+
+def diagnostics(source: Source) -> list[Chart]:
+    """Small charts of the RL steps, those that the run has metrics for."""
+    charts = [_diagnostic_chart(source, d) for d in _DIAGNOSTICS]
+    charts.insert(5, _tool_errors_chart(source))
+    return [chart for chart in charts if chart is not None] + _part_charts(source)
+
+
+def _reward_label(window: int) -> str:
+    return f"reward, mean of {window} steps" if window > 1 else "reward"
+
+
+def _chart(
+    title: str,
+    note: str,
+    curves: Sequence[tuple[Series, str]],
+    *,
+    x_label: str,
+    percent_axis: bool = True,
+) -> Chart:
+    drawn = [(series, label) for series, label in curves if series.points]
+    panel = Panel([series for series, _ in drawn], "percent" if percent_axis else "plain")
+    legend = tuple(Key(s.role, s.style, label) for s, label in reversed(drawn) if label)
+    return Chart(title, note, draw([panel], size=WIDE, x_label=x_label, salt=title), legend)
+
+
+def _mixed_steps(source: Source) -> tuple[float, float, str] | None:
+    """The last steps of the cold start, once it is over and if they guessed."""
+    steps = [step for step, _ in source.curve("cold_start", "loss/sft")]
+    if source.config is None or not steps or not source.phase("rl"):
+        return None
+    share, mixed = source.config.config.sft.guess_share, source.mixed_steps or 0
+    if not 0 < mixed < len(steps) or share == 0:
+        return None
+    return (steps[-mixed], steps[-1], f"{exact_percent(share)} guess")
+
+
+def _over_minutes(source: Source, phase: str, metric: str) -> Points:
+    times = dict(source.curve(phase, "time/elapsed"))
+    start = min(times.values(), default=0.0)
+    points = source.curve(phase, metric)
+    return tuple(((times[x] - start) / 60, y) for x, y in points if x in times)
+
+
+def _over_share(points: Points) -> Points:
+    first, last = points[0][0], points[-1][0]
+    return tuple((100 * (x - first) / ((last - first) or 1), y) for x, y in points)
+
+
+def _diagnostic_chart(source: Source, wanted: _Diagnostic) -> Chart | None:
+    points = source.curve("rl", wanted.metric)
+    if not points:
+        return None
+    last = points[-1][1]
+    above = tuple((x, y) for x, y in points if y > 0)
+    log = wanted.scale == "log" and bool(above)
+    points = above if log else points
+    window = max(1, len(points) // 20)
+    fine = Series(points, "train", "faint")
+    series = [fine, Series(smoothed(points, window), "train")] if window > 1 else []
+    panel = Panel(
+        series or [Series(points, "train")],
+        "log" if log else "share" if wanted.scale == "share" else "plain",
+        bar=wanted.bar,
+    )
+    show = percent if wanted.scale == "share" else short
+    words = show(last) + (f" {wanted.unit}" if wanted.unit else "")
+    return Chart(wanted.title, wanted.note, _small(panel, wanted.metric), value=words)
+
+
+def _tool_errors_chart(source: Source) -> Chart | None:
+    """Share of all tool calls of a step that failed."""
+    tools = _tools(source)
+    calls: dict[float, float] = {}
+    failed: dict[float, float] = {}
+    for tool in tools:
+        share = dict(source.curve("rl", f"tools/{tool}/errors"))
+        for x, number in source.curve("rl", f"tools/{tool}/calls"):
+            calls[x] = calls.get(x, 0.0) + number
+            failed[x] = failed.get(x, 0.0) + number * share.get(x, 0.0)
+    points = tuple((x, failed[x] / number) for x, number in sorted(calls.items()) if number > 0)
+    if not points:
+        return None
+    panel = Panel([Series(points, "train")], "share")
+    note = f"Share of the calls of {listed([cut(tool, 40) for tool in tools])} that failed."
+    last = percent(points[-1][1])
+    return Chart("Tool errors", note, _small(panel, "tool errors"), value=last)
+
+
+def _part_charts(source: Source) -> list[Chart]:
+    charts: list[Chart] = []
+    totals = {f"reward/{name}" for name in ("mean", "std", "min", "max", "baseline")}
+    for name in source.metric_names("rl"):
+        if name.startswith("reward/") and name not in totals:
+            title = f"Reward part {cut(name.removeprefix('reward/'), 40)}"
+            note = "One named part of the reward, mean over the step"
+            few = f"rollout/with_{name.removeprefix('reward/')}" in source.metric_names("rl")
+            note += "'s rollouts that have it; those that failed have none." if few else "."
+            chart = _diagnostic_chart(source, _Diagnostic(title, note, name))
+            charts += [] if chart is None else [chart]
+    return charts
+
+
+def _tools(source: Source) -> list[str]:
+    """The tools of `tools/<name>/calls` (per rollout) and `tools/<name>/errors` (share of them)."""
+    named = [name for name in source.metric_names("rl") if name.startswith("tools/")]
+    calls = [name for name in named if name.endswith("/calls") and name.count("/") > 1]
+    return [name.removeprefix("tools/").removesuffix("/calls") for name in calls]
+
+
+def _small(panel: Panel, salt: str) -> str:
+    return draw([panel], size=SMALL, x_label="RL step", salt=salt, font=10)

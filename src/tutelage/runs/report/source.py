@@ -1,0 +1,275 @@
+"""Read a run folder for its report, forgiving whatever is missing, cut off or damaged.
+
+A report must be possible for a run that was killed, so nothing here raises for the sake of the
+folder's content: a part that cannot be read is empty and leaves a remark. `number`, `share` and
+their like read one value of JSON that may be anything. Next: `view.py`, which says what it means.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from tutelage.errors import TutelageError
+from tutelage.runs.folder import RunFolder
+from tutelage.runs.measured import Measured, defines_success, is_graded, measured
+from tutelage.runs.report.episodes import CAUSES, Episode, Reading, read_episode
+from tutelage.runs.report.words import cut
+from tutelage.statistics.outcome import UNSEEN, Kind, Success, summarise
+from tutelage.types import JSON, Mode, Rollout
+
+if TYPE_CHECKING:
+    from tutelage.config import Resolved
+    from tutelage.store import Store
+
+LABELS = (
+    "before/sampled",
+    "before/greedy",
+    "after/sampled",
+    "after/greedy",
+    "after/no_tools",
+    "control/sampled",
+    "control/greedy",
+)
+"""The evaluations of a run, as its rollouts are labelled."""
+
+Points = tuple[tuple[float, float], ...]
+"""A curve: (step, value) in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """How many training rollouts failed for one cause, and what the first of them said."""
+
+    cause: str
+    number: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """All that a report is made from."""
+
+    path: Path
+    result: JSON = field(default_factory=dict[str, Any])
+    conditions: JSON = field(default_factory=dict[str, Any])
+    config: Resolved | None = None
+    metrics: tuple[JSON, ...] = ()
+    evaluations: Mapping[str, Sequence[Episode]] = field(
+        default_factory=dict[str, Sequence[Episode]]
+    )
+    families: Mapping[str, Mapping[str, Measured]] = field(
+        default_factory=dict[str, Mapping[str, Measured]]
+    )
+    """By evaluation, then by family of tasks."""
+    kind: Kind = UNSEEN
+    """What the rewards of the run are."""
+    trained_rollouts: int | None = None
+    failed: tuple[Failed, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def mixed_steps(self) -> int | None:
+        """Steps of the cold start's mixed part, once a result tells."""
+        found = number(self.result, "mixed_steps")
+        return None if found is None else int(found)
+
+    def phase(self, name: str) -> list[JSON]:
+        """The metric lines of one phase (`cold_start`, `rl`, `control`)."""
+        return [line for line in self.metrics if line.get("phase") == name]
+
+    def curve(self, phase: str, metric: str) -> Points:
+        """The steps of a phase that have this metric as a finite number."""
+        pairs = ((number(x, "step"), number(x, metric)) for x in self.phase(phase))
+        return tuple((step, y) for step, y in pairs if step is not None and y is not None)
+
+    def metric_names(self, phase: str) -> list[str]:
+        """All metrics of a phase, sorted."""
+        return sorted({name for line in self.phase(phase) for name in line})
+
+
+@dataclass(slots=True)
+class _Rollouts:
+    evaluations: dict[str, list[Episode]] = field(default_factory=dict[str, list[Episode]])
+    families: dict[str, Mapping[str, Measured]] = field(
+        default_factory=dict[str, Mapping[str, Measured]]
+    )
+    kind: Kind = UNSEEN
+    total: int | None = None
+    failed: tuple[Failed, ...] = ()
+
+
+def number(values: Mapping[str, Any], key: str) -> float | None:
+    """A finite number, else None."""
+    value = values.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def share(values: Mapping[str, Any], key: str) -> float | None:
+    """A number from 0 to 1, else None."""
+    value = number(values, key)
+    return value if value is not None and 0 <= value <= 1 else None
+
+
+def text(values: Mapping[str, Any], key: str) -> str | None:
+    """A text that is not empty, cut to a line or two, else None."""
+    value = values.get(key)
+    return cut(value, 120) if isinstance(value, str) and value else None
+
+
+def mapping(values: Mapping[str, Any], key: str) -> JSON:
+    """An object, else an empty one."""
+    value = values.get(key)
+    return cast("JSON", value) if isinstance(value, dict) else {}
+
+
+def texts(values: Mapping[str, Any], key: str) -> list[str]:
+    """A list of anything as texts of a few lines, else an empty list."""
+    value = values.get(key)
+    return [cut(str(v), 600) for v in cast("list[Any]", value)] if isinstance(value, list) else []
+
+
+def read_source(folder: RunFolder) -> Source:
+    """Everything in the folder that can be read, with a remark for each part that cannot."""
+    remarks: list[str] = []
+    if not folder.result.is_file():
+        remarks.append("The run has not ended: there is no result.json yet.")
+    result = _read_object(folder.result, remarks)
+    config = _read_config(folder.config, remarks)
+    rule = None if config is None else Success.of(config.config.reward.success)
+    known = Kind(is_graded(result), defines_success(result)) if "graded" in result else None
+    rollouts = _read_store(folder, remarks, rule, known)
+    return Source(
+        path=folder.path,
+        result=result,
+        conditions=_read_object(folder.conditions, remarks),
+        config=config,
+        metrics=tuple(_read_lines(folder.metrics, remarks)),
+        evaluations=rollouts.evaluations,
+        families=rollouts.families,
+        kind=known or rollouts.kind,
+        trained_rollouts=rollouts.total,
+        failed=rollouts.failed,
+        remarks=tuple(remarks),
+    )
+
+
+def _read_object(path: Path, remarks: list[str]) -> JSON:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError) as error:
+        remarks.append(f"{path.name} cannot be read: {error}")
+        return {}
+    if not isinstance(value, dict):
+        remarks.append(f"{path.name} holds no JSON object")
+        return {}
+    return cast("JSON", value)
+
+
+def _read_config(path: Path, remarks: list[str]) -> Resolved | None:
+    from tutelage.config import Resolved
+
+    if not path.is_file():
+        remarks.append("There is no config.json.")
+        return None
+    try:
+        return Resolved.from_json(path.read_text(encoding="utf-8"))
+    except (TutelageError, ValueError, OSError, RecursionError) as error:
+        remarks.append(f"{path.name} cannot be read: {cut(str(error), 300)}")
+        return None
+
+
+def _read_lines(path: Path, remarks: list[str]) -> Iterator[JSON]:
+    if not path.is_file():
+        remarks.append("There is no metrics.jsonl.")
+        return
+    broken = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            continue  # cut off by a kill, which is no damage
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            yield cast("JSON", value)
+        else:
+            broken += 1
+    if broken:
+        remarks.append(f"{broken} broken lines of metrics.jsonl were left out.")
+
+
+def _read_store(
+    folder: RunFolder, remarks: list[str], rule: Success | None, known: Kind | None
+) -> _Rollouts:
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from tutelage.store import open_store
+
+    found = _Rollouts()
+    address = folder.store_address()
+    if address is None:
+        remarks.append("There is no store.db, so no rollouts can be shown.")
+        return found
+    try:
+        with open_store(address, create=False) as store:
+            run_id = _run_id(store, folder.name)
+            if run_id is not None:
+                _read_evaluations(store, run_id, found, rule, known)
+                _read_failures(store, run_id, found)
+    except (TutelageError, SQLAlchemyError, ValueError, KeyError, TypeError) as error:
+        remarks.append(f"{folder.store.name} cannot be read: {cut(str(error), 300)}")
+    return found
+
+
+def _run_id(store: Store, name: str) -> str | None:
+    """The run of that name, else the newest one: a folder's store has one run, whatever its id."""
+    runs = store.runs()
+    named = [run.id for run in runs if name in (run.id, run.name)]
+    return (named or [run.id for run in runs] or [None])[-1]
+
+
+def _read_evaluations(
+    store: Store, run_id: str, into: _Rollouts, rule: Success | None, known: Kind | None
+) -> None:
+    """Episodes and rates by family; without a result, the kind of rewards is read off first."""
+    kind = known or Kind()
+    if known is None:
+        for label in LABELS:
+            kind = kind.after((r for r in store.rollouts(run_id, label=label) if r.attempts), rule)
+    into.kind, reading = kind, Reading(rule, kind)
+    for label in LABELS:
+        episodes: list[Episode] = []
+        bare: list[Rollout] = []
+        for rollout in store.rollouts(run_id, label=label):
+            if rollout.attempts:
+                episodes.append(read_episode(rollout, reading))
+                bare.append(replace(rollout, attempts=(replace(rollout.last, calls=()),)))
+        if episodes:
+            into.evaluations[label] = episodes
+            by_family = summarise(bare, rule, kind).by_family
+            into.families[label] = {n: measured(e.record()) for n, e in by_family.items()}
+
+
+def _read_failures(store: Store, run_id: str, into: _Rollouts) -> None:
+    into.total = store.count(run_id, mode=Mode.TRAIN, label="")
+    causes: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for failed in store.failures(run_id, mode=Mode.TRAIN, label=""):
+        cause = "cancelled" if failed.cause is None else CAUSES[failed.cause]
+        causes[cause] += failed.number
+        examples.setdefault(cause, cut(failed.example, 300))
+    ordered = sorted(causes, key=lambda cause: (-causes[cause], cause))
+    into.failed = tuple(Failed(cause, causes[cause], examples[cause]) for cause in ordered)

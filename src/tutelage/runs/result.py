@@ -1,0 +1,130 @@
+"""What a training of a Python agent came to: `TrainingResult`, and `DevReport` of a preflight.
+
+Both are read from what the run recorded, never from memory alone, so that a run that was gone on
+with reports the same as one that was not. `trainer/trainer.py` makes them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tutelage.rollouts.rows import build_rows
+from tutelage.runs.folder import RunFolder
+from tutelage.runs.measured import Measured, read
+from tutelage.types import JSON, Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """The outcome of a run. Rewards and success are means over the test tasks, sampled at the
+    training temperature; None where they were not measured, where more than 1 % of the rollouts
+    were lost, and success also where a graded reward does not say what it is."""
+
+    status: str
+    """`finished`, or how it ended before."""
+    folder: Path
+    """The run folder: report, store, metrics, checkpoints."""
+    policy: Path | None
+    """The trained policy, a Hugging Face folder; None where prompts were searched for."""
+    steps: int
+    """Steps of reinforcement learning."""
+    rollouts: int
+    tokens: int
+    """Sampled ones."""
+    reward_before: float | None
+    reward_after: float | None
+    success_before: float | None
+    success_after: float | None
+    judged_before: tuple[int, int] | None
+    """Test rollouts that were judged, and all; None where they were not played."""
+    judged_after: tuple[int, int] | None
+    failures: Mapping[str, int]
+    """Rollouts that failed in the end, by cause."""
+    metrics: tuple[JSON, ...] = field(repr=False)
+    """The lines of metrics.jsonl."""
+    details: JSON = field(repr=False)
+    """All of result.json."""
+
+    def rewards(self) -> list[float]:
+        """The mean reward of each training step that was judged."""
+        lines = (m for m in self.metrics if m.get("phase") == "rl")
+        return [float(m["reward/mean"]) for m in lines if "reward/mean" in m]
+
+
+def read_result(folder: RunFolder, details: JSON) -> TrainingResult:
+    """The result of a run from its folder and its `result.json`."""
+    before = read(details, "before_sampled") or Measured()
+    after = read(details, "after_sampled") or Measured()
+    return TrainingResult(
+        status=str(details["status"]),
+        folder=folder.path,
+        policy=folder.policy,
+        steps=int(details["rl_steps"]),
+        rollouts=int(details["rollouts"]),
+        tokens=int(details["tokens"]),
+        reward_before=before.reward,
+        reward_after=after.reward,
+        success_before=before.success,
+        success_after=after.success,
+        judged_before=before.counts,
+        judged_after=after.counts,
+        failures=dict(details.get("failures") or {}),
+        metrics=tuple(folder.read_metrics()),
+        details=details,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DevReport:
+    """What a few rollouts showed, before anything is trained; `str()` is a short table."""
+
+    rollouts: tuple[Rollout, ...] = field(repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every rollout earned a reward and some call of it could be trained."""
+        return all(r.last.failure is None and self._trained(r) for r in self.rollouts)
+
+    @property
+    def calls(self) -> int:
+        """Model calls of all rollouts."""
+        return sum(len(r.last.calls) for r in self.rollouts)
+
+    @property
+    def agents(self) -> Mapping[str, int]:
+        """Calls by agent."""
+        return Counter(c.agent for r in self.rollouts for c in r.last.calls)
+
+    @property
+    def tokens(self) -> int:
+        """Sampled tokens."""
+        return sum(len(c.sampled.token_ids) for r in self.rollouts for c in r.last.calls)
+
+    @property
+    def rewards(self) -> list[float | None]:
+        """The reward of each rollout, None for those that have none."""
+        return [None if r.reward is None else r.reward.value for r in self.rollouts]
+
+    @property
+    def failures(self) -> list[str]:
+        """What went wrong, one line for each rollout that failed."""
+        found = ((r.id, r.last.failure) for r in self.rollouts)
+        return [f"{id}: {f.cause.value}: {f.message}" for id, f in found if f is not None]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{r.task.id}: {len(r.last.calls)} calls by "
+            f"{', '.join(dict.fromkeys(c.agent for c in r.last.calls)) or 'nobody'}, "
+            f"{self._trained(r)} trained tokens in {len(build_rows(r.last.calls))} rows, "
+            f"reward {'none' if r.reward is None else format(r.reward.value, 'g')}"
+            for r in self.rollouts
+        ]
+        return "\n".join([*lines, *self.failures])
+
+    def _trained(self, rollout: Rollout) -> int:
+        names = {c.policy for c in rollout.last.calls if c.policy is not None}
+        rows = (row for name in names for row in build_rows(rollout.last.calls, name))
+        return sum(row.trained for row in rows)

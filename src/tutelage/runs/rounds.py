@@ -1,0 +1,92 @@
+"""What a search tells whoever watches it: rollouts as they end, rounds as they close.
+
+A search decides nothing by it and works without it. `prompts/workshop.py` and
+`prompts/evaluator.py` call, a display or a report listens; `Nobody` drops everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tutelage.engine.usage import Spend
+from tutelage.statistics.outcome import too_many_lost
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One candidate of a round. Wins, losses and ties are against its first parent, on the
+    validation tasks that both have played."""
+
+    id: str
+    operation: str
+    decision: str
+    reason: str
+    tasks: int
+    reward: float | None
+    exact: float | None
+    wins: int
+    losses: int
+    ties: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round: the prompt it began with and what that earned, then what was tried."""
+
+    number: int
+    """From 1."""
+    components: Mapping[str, str]
+    split: str
+    rewards: tuple[float, ...]
+    """Of the rollouts that were judged."""
+    standings: Sequence[Standing]
+    leader: str
+    """The best candidate at its end."""
+    best: Mapping[str, str]
+    """Its components."""
+    spent: Spend
+    lost: int = 0
+    """Rollouts of the prompt that it began with which infrastructure lost: no evidence."""
+
+    @property
+    def rollouts(self) -> int:
+        """How many the prompt that it began with was played on."""
+        return len(self.rewards) + self.lost
+
+    @property
+    def average(self) -> float | None:
+        """The mean reward; None where there is none to tell."""
+        if too_many_lost(len(self.rewards), self.rollouts):
+            return None
+        return sum(self.rewards) / len(self.rewards)
+
+    def metrics(self) -> dict[str, float]:
+        """The mean reward, and of how many of how many rollouts; empty where none was played."""
+        if not self.rollouts:
+            return {}
+        told = {} if self.average is None else {"reward/mean": self.average}
+        return told | {"rollout/number": self.rollouts, "rollout/judged": len(self.rewards)}
+
+
+class Observer(Protocol):
+    """Hears of a search. Every method returns at once."""
+
+    def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
+        """`done` of `total` rollouts of a batch have ended; `spent` is what came before it."""
+        ...
+
+    def round(self, found: Round) -> None:
+        """A round has ended."""
+        ...
+
+
+class Nobody:
+    """Drops everything."""
+
+    def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
+        """Drop it."""
+
+    def round(self, found: Round) -> None:
+        """Drop it."""

@@ -1,0 +1,103 @@
+"""Being asked to end: Ctrl-C, SIGTERM and SIGHUP, which all save what there is and then end.
+
+Each becomes a `KeyboardInterrupt`, so that whatever saves at Ctrl-C saves at the others too;
+`Stopped` is the one that knows its signal, and with it the exit code that shells report: 130, 143,
+129. A SIGHUP that is ignored (`nohup`) stays ignored. `weights/context.py` lets a job finish its
+step first; `cli/failures.py` turns the exception into words and the code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+import threading
+from collections.abc import Callable, Generator
+from types import FrameType
+from typing import Any
+
+Handler = Callable[[int, FrameType | None], Any]
+
+HANGUP: int | None = getattr(signal, "SIGHUP", None)
+"""When a terminal goes away; None on a system that has no such signal."""
+ENDING: tuple[int, ...] = (signal.SIGTERM,) if HANGUP is None else (signal.SIGTERM, HANGUP)
+"""The signals that ask to end beside Ctrl-C, which Python hears by itself."""
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked this process to end."""
+
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__(number)
+        self.number = int(number)
+
+    def __str__(self) -> str:
+        return f"stopped by {signal.Signals(self.number).name}"
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code after an interruption, as shells report it."""
+    return 128 + (error.number if isinstance(error, Stopped) else signal.SIGINT)
+
+
+def hear(number: int, handler: Handler) -> Any:
+    """Give a signal to `handler`; returns what had it before, None where it stays as it is.
+
+    That is so outside of the main thread, where Python allows no change, and for a SIGHUP that is
+    ignored.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    if number == HANGUP and signal.getsignal(number) is signal.SIG_IGN:
+        return None
+
+    def heard(number: int, frame: FrameType | None) -> Any:
+        if number == HANGUP:
+            leave_lost_terminal()
+        return handler(number, frame)
+
+    return signal.signal(number, heard)
+
+
+def listen() -> None:
+    """For the rest of this process, SIGTERM and SIGHUP raise `Stopped` as Ctrl-C does."""
+    for number in ENDING:
+        hear(number, _stop)
+
+
+@contextlib.contextmanager
+def ending_as_asked() -> Generator[None]:
+    """Let what runs inside save before SIGTERM or SIGHUP end this process as they would have.
+
+    For code that others call: a signal that the program hears itself stays the program's.
+    """
+    before = {n: hear(n, _stop) for n in ENDING if signal.getsignal(n) is signal.SIG_DFL}
+    asked: Stopped | None = None
+    try:
+        yield
+    except Stopped as stopped:
+        asked = stopped
+        raise
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
+        if asked is not None and before.get(asked.number) is not None:
+            os.kill(os.getpid(), asked.number)
+
+
+def leave_lost_terminal() -> None:
+    """Send what is still said nowhere once the terminal is gone: writing to it would fail, in the
+    middle of saving."""
+    with contextlib.suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for fd in (1, 2):
+            # A terminal that hung up is a character device that no longer calls itself one.
+            if stat.S_ISCHR(os.fstat(fd).st_mode) and not os.isatty(fd):
+                os.dup2(nowhere, fd)
+        os.close(nowhere)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped(number)

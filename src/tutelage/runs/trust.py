@@ -1,0 +1,80 @@
+"""Whose code a run folder names, and whether it may be run.
+
+The configuration of a run can name code: tools, a reward or an agent in a file, a command that
+serves tools. A run folder may come from anybody, so verbs that go on with a run, ask it or evaluate
+it run such code only for a run that was begun on this machine by this user (`remember`), or with
+`--trust`. What is remembered is a fingerprint outside of the run folder, of the configuration and
+of the places of the files that it names: another configuration, or the same one elsewhere, is
+another run. The code itself may change, as one's own does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+from tutelage.errors import ConfigError
+from tutelage.runs.folder import RunFolder
+from tutelage.tools.loading import is_file_reference
+from tutelage.tools.registry import MCP_PREFIXES
+
+
+def is_code(reference: str) -> bool:
+    """Whether a name stands for code that is not part of this package."""
+    return is_file_reference(reference) or reference.startswith(MCP_PREFIXES)
+
+
+def code_of(folder: RunFolder) -> list[str]:
+    """All code that the configuration of a run names."""
+    try:
+        told = json.loads(folder.config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []  # whoever reads it next says what is wrong
+    return sorted({text for text in _texts(told) if is_code(text)})
+
+
+def remember(folder: RunFolder) -> None:
+    """Note that a run was begun here. Where that cannot be written, `--trust` is needed later."""
+    if not code_of(folder):
+        return
+    mark = _mark(folder)
+    with suppress(OSError):
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+
+
+def check_trusted(folder: RunFolder, code: Sequence[str], *, trust: bool) -> None:
+    """Raise `ConfigError` when `code`, named by a run of somebody else, would be run."""
+    named = [reference for reference in code if is_code(reference)]
+    if trust or not named or _mark(folder).is_file():
+        return
+    raise ConfigError(
+        f"the run in {str(folder.path)!r} names code that would be run, "
+        f"{', '.join(map(repr, named))}, and it was not begun on this machine by this user; look "
+        "at that code, and give --trust if it may run"
+    )
+
+
+def _mark(folder: RunFolder) -> Path:
+    state = os.environ.get("XDG_STATE_HOME", "").strip()
+    root = Path(state) if state else Path("~/.local/state").expanduser()
+    places = [os.path.abspath(text.rpartition(":")[0] or text) for text in code_of(folder)]
+    told = json.dumps(places).encode() + b"\0" + folder.config.read_bytes()
+    return root / "tutelage" / "runs" / hashlib.blake2b(told, digest_size=16).hexdigest()
+
+
+def _texts(value: Any) -> Iterator[str]:
+    stack: list[Any] = [value]
+    while stack:
+        here = stack.pop()
+        if isinstance(here, str):
+            yield here
+        elif isinstance(here, dict):
+            stack += cast("dict[str, Any]", here).values()
+        elif isinstance(here, list):
+            stack += cast("list[Any]", here)

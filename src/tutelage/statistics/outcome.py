@@ -1,0 +1,256 @@
+"""What rollouts add up to: the one owner of success rates and mean rewards.
+
+A rollout without a reward is *lost*: infrastructure failed, so it is no evidence. A *failed* one (a
+timeout, an agent that raised) counts with the reward of failures, and is named by its cause. Where
+more than `LOST` of the rollouts are lost, what is left may be a biased part, so there is no rate
+and no mean, only counts and the cause.
+
+*Success* is what the user says it is (`reward.success`), else the grader's own part `exact`, else a
+reward of 1 where every reward is 0 or 1. A graded reward without either has no success. The
+headline of a graded reward is its mean. `Kind` keeps both one for a whole run, so that rows of one
+table are of one kind.
+
+`runs/measured.py` reads back what `Evaluation.record` wrote, and words it; `intervals.py` has the
+intervals.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+from tutelage.config.fields import read_success
+from tutelage.errors import RewardError
+from tutelage.statistics.intervals import mean_interval, rate_interval
+from tutelage.types import JSON, Reward, Rollout
+
+LOST = 0.01
+"""Share of rollouts without a judgement above which no rate and no mean is told."""
+FULL = 1.0 - 1e-9
+"""From which on a reward counts as 1."""
+EXACT = "exact"
+"""The part by which a grader says itself whether an answer was right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """What counts as success: the reward, or a part of it, reaches a bound."""
+
+    part: str | None
+    least: float
+
+    @staticmethod
+    def of(text: str | None) -> Success | None:
+        """Read `right`, `>=0.5` or `right>=0.5`, as `reward.success` has it; None stays None."""
+        if text is None:
+            return None
+        part, least = read_success(text)
+        return Success(part, FULL if least is None else least - 1e-9)
+
+    def met(self, reward: Reward, where: str) -> bool:
+        """Whether a reward is a success. Raises `RewardError` where it has no such part."""
+        if self.part is None:
+            return reward.value >= self.least
+        if self.part not in reward.parts:
+            known = ", ".join(map(repr, reward.parts)) or "none"
+            raise RewardError(
+                f"reward.success names the part {self.part!r}, which the reward of {where} does "
+                f"not have; its parts are: {known}. Return it beside 'reward', or name another one"
+            )
+        return reward.parts[self.part] >= self.least
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the rewards of a run are: decided once, for all of its numbers."""
+
+    graded: bool = False
+    """Some reward was neither 0 nor 1."""
+    has_success: bool = True
+    """Every reward said whether its rollout succeeded."""
+
+    def after(self, rollouts: Iterable[Rollout], rule: Success | None = None) -> Kind:
+        """The kind when these have been seen too. What failed earned no reward of the grader's."""
+        kind = self
+        for rollout in rollouts:
+            reward = rollout.reward
+            if reward is not None and rollout.last.failure is None:
+                whole = _is_whole(reward.value)
+                known = rule is not None or EXACT in reward.parts or whole
+                kind = Kind(kind.graded or not whole, kind.has_success and known)
+        return kind
+
+
+UNSEEN = Kind()
+"""Of a run that has seen no reward yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What became of one rollout: its reward, None where it was lost, and why it failed."""
+
+    task: str
+    reward: float | None
+    success: bool
+    cause: str | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The numbers of an `Evaluation`, which says what each is."""
+
+    rollouts: int
+    tasks: int
+    judged: int
+    lost: Mapping[str, int]
+    failed: Mapping[str, int]
+    reason: str
+    success: float | None
+    interval: tuple[float, float] | None
+    mean_reward: float | None
+    reward_interval: tuple[float, float] | None
+
+    def record(self) -> JSON:
+        """As JSON."""
+        told: JSON = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        told |= {name: dict(told[name]) for name in ("lost", "failed")}
+        ends = {n: told[n] for n in ("interval", "reward_interval")}
+        return told | {n: None if end is None else list(end) for n, end in ends.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What rollouts add up to; every rate is over those that were judged."""
+
+    rollouts: list[Rollout]
+    tasks: int
+    judged: int
+    lost: Mapping[str, int]
+    """Rollouts without a reward, by cause."""
+    failed: Mapping[str, int]
+    """Judged ones that failed and count with the reward of failures, by cause."""
+    reason: str
+    """What the first of the lost ones said."""
+    kind: Kind
+    success: float | None
+    """None where success is not defined, or too many rollouts were lost."""
+    interval: tuple[float, float] | None
+    """95 % interval of the success rate."""
+    mean_reward: float | None
+    """None where too many rollouts were lost."""
+    reward_interval: tuple[float, float] | None
+    solved: float
+    """The share that succeeded, or where success is not defined that earned at least 1. A cold
+    start is steered by it; it is shown to nobody."""
+    by_family: Mapping[str, Evaluation] = field(default_factory=dict[str, "Evaluation"])
+    in_training: int | None = None
+    """How many of the tasks the policy was trained on; None where that is not known."""
+    repeated: int = 0
+    """How many of the tasks repeat another one."""
+
+    def record(self) -> JSON:
+        """As JSON, for result files; `runs/measured.py` reads it."""
+        names = [entry.name for entry in fields(Sums)]
+        values = {name: getattr(self, name) for name in names if name != "rollouts"}
+        return Sums(rollouts=len(self.rollouts), **values).record()
+
+
+def too_many_lost(judged: int, rollouts: int) -> bool:
+    """Whether so few of the rollouts were judged that they tell no rate."""
+    return rollouts - judged > LOST * rollouts or judged == 0
+
+
+def succeeded(rollout: Rollout, rule: Success | None = None) -> bool:
+    """Whether a rollout succeeded: by the rule, else by its part `exact`, else by a reward of 1."""
+    reward = rollout.reward
+    if reward is None or (rollout.last.failure is not None and rule is not None):
+        return False
+    if rule is not None:
+        return rule.met(reward, f"task {rollout.task.id!r}")
+    if EXACT in reward.parts:
+        return reward.parts[EXACT] >= FULL
+    return reward.value >= FULL
+
+
+def summarise(
+    rollouts: Sequence[Rollout], rule: Success | None = None, kind: Kind | None = None
+) -> Evaluation:
+    """Add rollouts up. `kind` is the run's, where more than these decide it."""
+    kind = kind or Kind().after(rollouts, rule)
+    families: dict[str, list[Rollout]] = {}
+    for rollout in rollouts:
+        family = rollout.task.fields.get("family")
+        if isinstance(family, str):
+            families.setdefault(family, []).append(rollout)
+    by_family = {name: _add_up(some, rule, kind) for name, some in sorted(families.items())}
+    return _add_up(rollouts, rule, kind, by_family)
+
+
+def _add_up(
+    rollouts: Sequence[Rollout],
+    rule: Success | None,
+    kind: Kind,
+    by_family: Mapping[str, Evaluation] | None = None,
+) -> Evaluation:
+    wins = [succeeded(r, rule) for r in rollouts]
+    told = add_up([_judgement(r, win) for r, win in zip(rollouts, wins, strict=True)], kind)
+    judged = [win for r, win in zip(rollouts, wins, strict=True) if r.reward is not None]
+    return Evaluation(
+        rollouts=list(rollouts),
+        tasks=told.tasks,
+        judged=told.judged,
+        lost=told.lost,
+        failed=told.failed,
+        reason=told.reason,
+        kind=kind,
+        success=told.success,
+        interval=told.interval,
+        mean_reward=told.mean_reward,
+        reward_interval=told.reward_interval,
+        solved=sum(judged) / max(1, len(judged)),
+        by_family=by_family or {},
+    )
+
+
+def _judgement(rollout: Rollout, success: bool) -> Judgement:
+    failure = rollout.last.failure
+    return Judgement(
+        rollout.task.id,
+        None if rollout.reward is None else rollout.reward.value,
+        success,
+        None if failure is None else failure.cause.value,
+        "" if failure is None else failure.message,
+    )
+
+
+def add_up(some: Sequence[Judgement], kind: Kind) -> Sums:
+    """The sums of judgements, whatever made them."""
+    judged = [j for j in some if j.reward is not None]
+    rewards, tasks = [j.reward or 0.0 for j in judged], [j.task for j in judged]
+    wins = [j.success for j in judged]
+    told = not too_many_lost(len(judged), len(some))
+    defined = told and kind.has_success
+    lost = [j for j in some if j.reward is None]
+    return Sums(
+        rollouts=len(some),
+        tasks=len({j.task for j in some}),
+        judged=len(judged),
+        lost=_by_cause(j.cause or "not ended" for j in lost),
+        failed=_by_cause(j.cause for j in judged if j.cause is not None),
+        reason=next((j.message for j in lost if j.message), ""),
+        success=sum(wins) / len(wins) if defined else None,
+        interval=rate_interval(wins, tasks) if defined else None,
+        mean_reward=sum(rewards) / len(rewards) if told else None,
+        reward_interval=mean_interval(rewards, tasks) if told else None,
+    )
+
+
+def _by_cause(causes: Iterable[str]) -> dict[str, int]:
+    """The most frequent cause first."""
+    return dict(Counter(causes).most_common())
+
+
+def _is_whole(value: float) -> bool:
+    return abs(value) < 1e-9 or abs(value - 1) < 1e-9

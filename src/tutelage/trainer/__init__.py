@@ -1,0 +1,1 @@
+"""`Trainer` and the algorithms that it is given: training from Python."""

@@ -1,0 +1,479 @@
+"""`Trainer`: train any agent from Python.
+
+It takes an algorithm, tasks and resources, checks all of it before anything runs, and hands the job
+to `weights/jobs.py`, the same one that the command line runs. Agents play in the event loop of the
+caller (`rollouts/stage.py`); training computes in a thread beside it.
+
+    trainer = Trainer(algorithm=RL(lr=1e-4), train_dataset=tasks)
+    result = trainer.fit(agent)          # or: await trainer.train(agent)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from tutelage.agents.accepted import as_program
+from tutelage.agents.program import Isolation, Program
+from tutelage.config import Resolved, RunConfig
+from tutelage.config.aliases import canonical
+from tutelage.config.problems import Problem
+from tutelage.errors import ConfigError
+from tutelage.policy.model import Policy
+from tutelage.prompts import Algorithm
+from tutelage.prompts.api import PROMPT_ALGORITHMS, Call, search_agent, try_agent
+from tutelage.resources import LLM, POLICY, NamedResources, Roles, model_folder, roles
+from tutelage.rewards import RewardFunction, reward
+from tutelage.rewards.registry import resolve_reward
+from tutelage.rollouts.runner import RunnerSettings, Spec
+from tutelage.rollouts.stage import Stage
+from tutelage.runs.callbacks import Callback, Watch
+from tutelage.runs.folder import RunFolder, create, fresh_name
+from tutelage.runs.given import AGENT_REWARD, Given, task_files
+from tutelage.runs.progress import Progress, Silent
+from tutelage.runs.result import DevReport, TrainingResult, read_result
+from tutelage.runs.signals import ending_as_asked
+from tutelage.tasks.dataset import Dataset
+from tutelage.trainer.algorithm import RL, SFT
+from tutelage.types import Mode, Rollout, Sampling, Task
+from tutelage.weights import jobs
+from tutelage.weights.places import check_name_is_new
+from tutelage.weights.setting import Setting, prepare
+
+if TYPE_CHECKING:
+    from tutelage.engine.remote import RemoteServers
+
+T = TypeVar("T")
+Tasks = Dataset[Any] | Sequence[Mapping[str, Any] | Task] | str | Path
+"""Tasks as a Dataset, as rows, or as a file of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A training, checked and ready to run."""
+
+    resolved: Resolved
+    place: Path
+    program: Program
+    resources: NamedResources
+    roles: Roles
+    train: Sequence[Task] | None
+    val: Sequence[Task] | None
+    test: Sequence[Task] | None
+    policies: Mapping[str, Policy]
+
+
+class Trainer:
+    """See the module's docstring; `docs/agents.md` has the whole story.
+
+    The policy is `policy` (a `Policy`, or several by name), else the model at `model`, else the
+    folder that the policy's `LLM` names, else the embedded small one. `endpoints` says where other
+    LLMs are served, by resource or model name. `n_runners` rollouts play at once. `reward` grades
+    agents that return no reward of their own.
+
+    With `APO`, `GEPA`, `Screen` or `GRIPS` the agent's texts are searched over instead and the
+    result is a `PromptResult`: `optimiser` is the LLM that is asked (else the environment says),
+    `search` has keys of a prompt search, such as rollouts, budget_usd, components.
+    """
+
+    def __init__(
+        self,
+        *,
+        algorithm: RL | Algorithm | None = None,
+        num_epochs: int | None = None,
+        train_dataset: Tasks | None = None,
+        val_dataset: Tasks | None = None,
+        test_dataset: Tasks | None = None,
+        resources: NamedResources | Mapping[str, Any] | None = None,
+        output_dir: str | Path | None = None,
+        n_runners: int = 8,
+        model: str | Path | None = None,
+        policy: Policy | Mapping[str, Policy] | None = None,
+        reward: RewardFunction | Callable[..., Any] | str | None = None,
+        endpoints: Mapping[str, str] | None = None,
+        seed: int | None = None,
+        timeout: float | None = None,
+        isolation: Isolation = "none",
+        callbacks: Sequence[Callback] = (),
+        progress: Progress | None = None,
+        optimiser: LLM | None = None,
+        search: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Raises `ConfigError` for what can be seen to be wrong before there is an agent."""
+        known = (RL, *PROMPT_ALGORITHMS)
+        if algorithm is not None and not isinstance(cast("object", algorithm), known):
+            raise ConfigError(
+                f"algorithm={algorithm!r} is not one that Trainer runs; use RL(...) or SFT(...) "
+                "for weights, APO(...), GEPA(...), Screen(...) or GRIPS(...) for prompts"
+            )
+        prompts = isinstance(algorithm, PROMPT_ALGORITHMS)
+        if not prompts and (optimiser is not None or search is not None):
+            raise ConfigError(
+                "optimiser= and search= are for prompt searches; leave them out, or give "
+                "algorithm=APO(...), GEPA(...), Screen(...) or GRIPS(...)"
+            )
+        if prompts and num_epochs is not None:
+            raise ConfigError("num_epochs is for weights; bound a search by APO(rounds=...)")
+        if n_runners < 1:
+            raise ConfigError(f"n_runners={n_runners!r} must be at least 1")
+        self.algorithm: RL | Algorithm = algorithm or RL()
+        self.optimiser, self.search = optimiser, dict(search or {})
+        self.num_epochs, self.n_runners = num_epochs, n_runners
+        self.train_dataset, self.val_dataset = train_dataset, val_dataset
+        self.test_dataset = test_dataset
+        self.resources = NamedResources(resources or {})
+        self.output_dir = None if output_dir is None else Path(output_dir)
+        self.model, self.endpoints = model, dict(endpoints or {})
+        self.seed, self.timeout = seed, timeout
+        self.isolation: Isolation = isolation
+        self.callbacks, self.progress = tuple(callbacks), progress or Silent()
+        self._policies = _by_name(policy)
+        self._reward = _reward_of(reward)
+        if model is not None and self._policies:
+            raise ConfigError("give either model= or policy=, not both")
+
+    # ------------------------------------------------------------ the three ways in
+
+    async def train(
+        self,
+        agent: Any,
+        train_dataset: Tasks | None = None,
+        *,
+        val_dataset: Tasks | None = None,
+    ) -> TrainingResult:
+        """Train `agent` and return what came of it; its rollouts play in this event loop.
+
+        In a folder that holds the same run, unfinished, it goes on from the latest checkpoint.
+        Cancelling ends the run, which can be gone on with. Raises `ConfigError` and other
+        `TutelageError`s, most of them before anything runs.
+        """
+        if not isinstance(self.algorithm, RL):
+            call = self._search_call(self.algorithm, agent, train_dataset, val_dataset)
+            return await search_agent(call)
+        plan = self._plan(agent, train_dataset, val_dataset, claim=True)
+        if self.output_dir is None:
+            check_name_is_new(plan.resolved)
+        async with self._stage(plan) as stage:
+            work = asyncio.ensure_future(asyncio.to_thread(self._job, plan, stage))
+            try:
+                result = await asyncio.shield(work)
+            except asyncio.CancelledError:
+                stage.stop()
+                await asyncio.wait({work})
+                work.exception()
+                raise
+        if isinstance(result, KeyboardInterrupt):
+            raise result
+        for callback in self.callbacks:
+            callback.on_train_end(result)
+        return result
+
+    def fit(
+        self,
+        agent: Any,
+        train_dataset: Tasks | None = None,
+        *,
+        val_dataset: Tasks | None = None,
+    ) -> TrainingResult:
+        """`train` for code without an event loop. Ctrl-C, SIGTERM and SIGHUP end it, and it can be
+        gone on with; after the latter two the process ends."""
+        return _blocking(lambda: self.train(agent, train_dataset, val_dataset=val_dataset))
+
+    def dev(self, agent: Any, n: int = 3) -> DevReport:
+        """Play `n` training tasks with the untrained policy, or for a prompt search with the
+        prompt as it is, and report what was seen.
+
+        Nothing is trained and nothing is stored: it shows calls, agents, tokens, rewards and
+        failures of an agent before a run is worth starting.
+        """
+        return _blocking(lambda: self.preflight(agent, n))
+
+    async def preflight(self, agent: Any, n: int) -> DevReport:
+        """`dev` for code in an event loop; the rollouts play in it."""
+        if not isinstance(self.algorithm, RL):
+            call = self._search_call(self.algorithm, agent, None, None)
+            return DevReport(tuple(await try_agent(call, n)))
+        if isinstance(self.algorithm, SFT):
+            raise ConfigError("SFT plays no training tasks; give dev to a Trainer of RL")
+        plan = self._plan(agent, None, None)
+        async with self._stage(plan) as stage:
+            given = self._given(plan, stage)
+            setting = await asyncio.to_thread(prepare, plan.resolved.config, None, given)
+            rollouts = await asyncio.to_thread(_try, setting, given, n)
+        return DevReport(tuple(rollouts))
+
+    # ------------------------------------------------------------ what they share
+
+    def _search_call(
+        self,
+        algorithm: Algorithm,
+        agent: Any,
+        train_dataset: Tasks | None,
+        val_dataset: Tasks | None,
+    ) -> Call:
+        if len(self._policies) > 1:
+            raise ConfigError("a prompt search plays with one policy; give policy=Policy")
+        return Call(
+            algorithm=algorithm,
+            agent=agent,
+            train=_tasks(self.train_dataset if train_dataset is None else train_dataset, "train"),
+            val=_tasks(self.val_dataset if val_dataset is None else val_dataset, "val"),
+            test=_tasks(self.test_dataset, "test"),
+            resources=self.resources,
+            output=self.output_dir,
+            n_runners=self.n_runners,
+            policy=next(iter(self._policies.values()), None),
+            model=self.model,
+            reward=self._reward,
+            urls=self.endpoints,
+            optimiser=self.optimiser,
+            seed=self.seed,
+            timeout=self.timeout,
+            isolation=self.isolation,
+            callbacks=self.callbacks,
+            progress=self.progress,
+            search=self.search,
+        )
+
+    def _rl(self) -> RL:
+        if isinstance(self.algorithm, RL):
+            return self.algorithm
+        raise ConfigError(
+            f"dev plays an agent for RL, and this Trainer has {self.algorithm.name}; on the "
+            "command line --dry-run does it for prompt searches"
+        )
+
+    def _plan(
+        self,
+        agent: Any,
+        train_dataset: Tasks | None,
+        val_dataset: Tasks | None,
+        *,
+        claim: bool = False,
+    ) -> _Plan:
+        """Check everything that can be checked without a model; `claim` makes a new folder."""
+        program = as_program(agent)
+        given = {**program.own_resources(), **self.resources}
+        if not any(isinstance(v, LLM) and not v.tokenizer_only for v in given.values()):
+            given = {POLICY: LLM(), **given}
+        resources = NamedResources(given)
+        found = roles(resources, self.endpoints)
+        if found.main is None:
+            raise ConfigError(
+                "every LLM of this run has an endpoint or is frozen, so there is nothing to train; "
+                "give one LLM(trainable=True) without an endpoint"
+            )
+        program.check([*resources])
+        main = found.policies[found.main]
+        if main != POLICY:
+            found = _renamed(found, main)
+        unknown = sorted({*self._policies} - {*found.policies.values()})
+        if unknown:
+            raise ConfigError(
+                f"policy={unknown[0]!r} is trained by no LLM of this run; give one "
+                f"LLM(trainable=True, policy={unknown[0]!r})"
+            )
+        train = _tasks(self.train_dataset if train_dataset is None else train_dataset, "train")
+        val = _tasks(self.val_dataset if val_dataset is None else val_dataset, "val")
+        test = _tasks(self.test_dataset, "test")
+        if isinstance(self.algorithm, SFT):
+            if train is not None or val is not None:
+                raise ConfigError(
+                    "SFT learns from its demonstrations: leave train_dataset and val_dataset out; "
+                    "test_dataset is what the agent plays before and after"
+                )
+        elif train is None and (val is not None or test is not None):
+            raise ConfigError("val_dataset and test_dataset need a train_dataset as well")
+        place = self.output_dir or fresh_name("agent", claim=claim)
+        folder = model_folder(resources[cast("str", found.main)])
+        resolved = self._resolve(train, test, place, folder)
+        return _Plan(resolved, place, program, resources, found, train, val, test, self._policies)
+
+    def _resolve(
+        self,
+        train: Sequence[Task] | None,
+        test: Sequence[Task] | None,
+        place: Path,
+        folder: str | None,
+    ) -> Resolved:
+        flags: dict[str, Any] = {
+            "seed": self.seed,
+            "trainer.total_epochs": self.num_epochs,
+            "agent.timeout": self.timeout,
+            "model.path": str(self.model) if self.model is not None else folder,
+        }
+        if self._policies:
+            flags["model.path"] = None
+        files = task_files(RunFolder(place))
+        graded = AGENT_REWARD if self._reward is None else self._reward.name
+        if isinstance(self.algorithm, SFT):
+            if test is not None:
+                flags |= {"data.test_files": [str(files["test"])], "agent.reward_name": graded}
+            return self.algorithm.resolve(own_agent=True, **flags)
+        own_model = self._policies or flags["model.path"] is not None
+        # What the embedded job's tasks hold is what its cold start demonstrates.
+        shown = train is None or (not own_model and all("calls" in t.fields for t in train))
+        if train is not None:
+            flags |= {f"data.{split}_files": [str(path)] for split, path in files.items()}
+            flags["agent.reward_name"] = graded
+        if shown and self._policies:  # a policy that is handed over has its skills already
+            flags["sft.max_steps"] = 0
+        # The control answers a question about algorithms, at the price of a second training.
+        algorithm = self._rl()
+        if "trainer.control" not in _canonical(algorithm.keys):
+            flags["trainer.control"] = "none"
+        return algorithm.resolve("math" if shown else "rl", own_agent=True, **flags)
+
+    def _stage(self, plan: _Plan) -> Stage:
+        return Stage(
+            plan.program,
+            plan.resources,
+            plan.roles,
+            n_runners=self.n_runners,
+            isolation=self.isolation,
+            remote=_remotes(plan),
+        )
+
+    def _given(self, plan: _Plan, stage: Stage) -> Given:
+        def told(rollout: Rollout) -> None:
+            for callback in self.callbacks:
+                callback.on_rollout_end(rollout)
+
+        return Given(
+            program=plan.program,
+            resources=plan.resources,
+            roles=plan.roles,
+            stage=stage,
+            train=plan.train,
+            val=plan.val,
+            test=plan.test,
+            reward=self._reward,
+            policies=plan.policies,
+            on_rollout=told if self.callbacks else None,
+        )
+
+    def _job(self, plan: _Plan, stage: Stage) -> TrainingResult | KeyboardInterrupt:
+        """The training, in a thread. An interruption comes back as a value: raised in a thread, it
+        would stop the event loop instead of this task."""
+        place = plan.place
+        there = (place / "config.json").is_file()
+        folder = RunFolder(place) if there else create(place)
+        progress = Watch(self.progress, self.callbacks)
+        try:
+            details = jobs.train(plan.resolved, folder, progress, self._given(plan, stage))
+        except KeyboardInterrupt as stopped:
+            return stopped
+        return read_result(folder, details)
+
+
+def _try(setting: Setting, given: Given, n: int) -> list[Rollout]:
+    """Play the first tasks once each."""
+    config: RunConfig = setting.config
+    policies = {POLICY: setting.policy, **setting.others}
+    names = {**given.roles.policies, **dict.fromkeys(given.roles.frozen, POLICY)}
+    sources = {
+        resource: (setting.engine(slots=8, policy=policies[name]), policies[name])
+        for resource, name in names.items()
+    }
+    specs = [
+        Spec(task, Mode.TRAIN, "dev", i, setting.seeds.child("dev", i), label="dev")
+        for i, task in enumerate(setting.tasks.train[:n])
+    ]
+    return given.stage.play(
+        specs,
+        sources,
+        sampling=Sampling(config.rollout.temperature, config.rollout.top_p, config.rollout.top_k),
+        max_tokens=config.agent.max_tokens_per_turn,
+        token_budget=config.rollout.response_length,
+        settings=RunnerSettings(
+            "dev",
+            config.agent.timeout,
+            concurrency=given.stage.n_runners,
+            failure_reward=config.agent.failure_reward,
+            reward_timeout=config.agent.reward_timeout,
+        ),
+        reward=given.reward,
+        on_done=None,
+        on_spans=lambda rollout, spans: None,  # they name the agents that are marked
+    )
+
+
+def _tasks(given: Tasks | None, name: str) -> Sequence[Task] | None:
+    if given is None:
+        return None
+    if isinstance(given, (str, Path)):
+        return Dataset[Any].load(given)
+    if isinstance(given, Dataset):
+        return given
+    return Dataset(given, name=f"{name}_dataset", input_required=False)
+
+
+def _by_name(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Policy]:
+    if policy is None:
+        return {}
+    return {POLICY: policy} if isinstance(policy, Policy) else dict(policy)
+
+
+def _reward_of(given: RewardFunction | Callable[..., Any] | str | None) -> RewardFunction | None:
+    if given is None or isinstance(given, RewardFunction):
+        return given
+    return resolve_reward(given) if isinstance(given, str) else reward(given)
+
+
+def _canonical(keys: Mapping[str, Any]) -> set[str]:
+    """The canonical names of keys; what is none is refused later, with all other findings."""
+    known: set[str] = set()
+    for key, value in keys.items():
+        with suppress(Problem):
+            known.add(canonical(key, value))
+    return known
+
+
+def _renamed(found: Roles, main: str) -> Roles:
+    """The first policy is the main one, whatever it was called, unless another one is."""
+    if POLICY in found.policies.values():
+        order = sorted(found.policies.items(), key=lambda item: item[1] != POLICY)
+        return Roles(dict(order), found.frozen, found.remote)
+    renamed = {r: POLICY if name == main else name for r, name in found.policies.items()}
+    return Roles(renamed, found.frozen, found.remote)
+
+
+def _remotes(plan: _Plan) -> RemoteServers | None:
+    """Clients of the LLMs that other servers serve; None where there are none."""
+    if not plan.roles.remote:
+        return None
+    from tutelage.engine.remote import RemoteServers, Server
+
+    servers: dict[str, Server] = {}
+    for name, url in plan.roles.remote.items():
+        llm: LLM = plan.resources[name]
+        servers[name] = Server(url, llm.model or llm.name or name, llm.api_key)
+    return RemoteServers(servers)
+
+
+def _blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine to its end, also where an event loop runs already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        with ending_as_asked():
+            return asyncio.run(work())
+    box: list[T | BaseException] = []
+
+    def run() -> None:
+        try:
+            box.append(asyncio.run(work()))
+        except BaseException as error:
+            box.append(error)
+
+    thread = threading.Thread(target=run, name="tutelage-fit")
+    thread.start()
+    thread.join()
+    if isinstance(box[0], BaseException):
+        raise box[0]
+    return box[0]

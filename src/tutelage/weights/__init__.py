@@ -1,0 +1,1 @@
+"""Weights: supervised and reinforcement learning of a policy."""

@@ -1,0 +1,273 @@
+"""Rollouts to a training batch: rows, rewards, groups, advantages, and what is left out and why.
+
+A failed rollout is data: one that failed for the agent's own reasons counts with its failure
+reward, also where it failed before a token was sampled: it has no row then, and stays in its
+group's statistics. One that infrastructure lost is left out of baselines and losses, and counted. A
+rollout that became several rows stays one rollout in every statistic. `gather` makes rows of
+rollouts, `advise` gives them advantages; between the two `learner.py` asks models for what an
+estimator needs (values, log-probabilities of a reference). `update.py` turns the batch into an
+optimizer step; the mathematics is `algorithms/rl`.
+
+Legend: B rows, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tutelage.algorithms.rl import estimate_advantages, group_counts, kl_in_reward
+from tutelage.config import RunConfig
+from tutelage.errors import FailureBudgetError
+from tutelage.policy.packing import TokenRow
+from tutelage.resources import POLICY
+from tutelage.rollouts.rows import Row, build_rows
+from tutelage.statistics.outcome import Success, succeeded
+from tutelage.types import Rollout
+
+FAILURE_BUDGET = 0.5
+"""Share of a batch that may be lost to infrastructure before the run stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rowless:
+    """A rollout that counts in its group and has no trained token: it failed before its first one,
+    or a grammar left it nothing to choose."""
+
+    rollout: int
+    group: str
+    reward: float
+    success: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Rows of a step's rollouts with their rewards, before anything is estimated."""
+
+    rows: list[Row]
+    rollouts_B: list[int]
+    """Number of the rollout that each row belongs to; rows of one rollout in time order."""
+    groups_B: list[str]
+    successes_B: list[bool]
+    """Whether the rollout that each row belongs to succeeded."""
+    mask_BT: Tensor
+    old_logp_BT: Tensor
+    """Log-probabilities as the engine recorded them, 0 where the mask is 0."""
+    rewards_BT: Tensor
+    """The rollout's reward on the last token of its last row."""
+    rowless: list[Rowless]
+    """Rollouts that count without a row."""
+    closed: int
+    """Groups of which no rollout is left."""
+
+    def token_rows(self) -> list[TokenRow]:
+        """The rows as the policy scores them."""
+        return [TokenRow(r.ids, r.mask, r.narrowed) for r in self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of a batch with one advantage a token; B rows, T tokens, 0 where the mask is 0."""
+
+    rows: list[Row]
+    rollouts_B: list[int]
+    """Number of the rollout that each row belongs to; rows of one rollout in time order."""
+    mask_BT: Tensor
+    old_logp_BT: Tensor
+    advantages_BT: Tensor
+    zero_variance: int
+    """Groups whose rewards are all equal."""
+    single_member: int
+    """Groups of which fewer than two rollouts are left, so that there is nothing to compare."""
+    groups: int
+    returns_BT: Tensor
+    """What the critic aims at; the estimator's own where there is no critic."""
+    old_values_BT: Tensor
+    """The critic's values before the update, 0 without a critic."""
+    ref_logp_BT: Tensor | None = None
+    """Log-probabilities of the reference, where it is in the loss."""
+
+    def token_rows(self) -> list[TokenRow]:
+        """The rows as the policy scores them."""
+        return [TokenRow(r.ids, r.mask, r.narrowed) for r in self.rows]
+
+
+def make_batch(
+    rollouts: Sequence[Rollout],
+    config: RunConfig,
+    *,
+    values_BT: Tensor | None = None,
+    baselines: Mapping[str, float] | None = None,
+) -> Batch:
+    """Rows and advantages of a step's rollouts; arguments as for `gather` and `advise`."""
+    found = gather(rollouts, config)
+    return advise(found, config, values_BT=values_BT, baselines=baselines)
+
+
+def counted(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """The rollouts that count, as a batch numbers them: those that infrastructure did not lose."""
+    return [r for r in rollouts if r.reward is not None]
+
+
+def gather(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY) -> Gathered:
+    """Rows and rewards of a step's rollouts, of the calls that train `policy`.
+
+    A rollout in which only another trained policy spoke is no sample of this one and does not
+    count; one in which no policy came to speak counts for each. Raises `FailureBudgetError` when
+    infrastructure lost too many, or nothing was sampled.
+    """
+    judged = counted(rollouts)
+    if len(rollouts) - len(judged) > FAILURE_BUDGET * len(rollouts):
+        raise FailureBudgetError(_lost(rollouts))
+    rows: list[Row] = []
+    owners: list[int] = []
+    groups: list[str] = []
+    successes: list[bool] = []
+    rewards: list[float] = []
+    rowless: list[Rowless] = []
+    rule = Success.of(config.reward.success)
+    for number, rollout in enumerate(judged):
+        made = build_rows(rollout.last.calls, policy)
+        value = rollout.reward.value if rollout.reward is not None else 0.0
+        won = succeeded(rollout, rule)
+        if not made and _takes_part(rollout, policy):
+            rowless.append(Rowless(number, rollout.group, value, won))
+        rows += made
+        owners += [number] * len(made)
+        groups += [rollout.group] * len(made)
+        successes += [won] * len(made)
+        rewards += [0.0] * (len(made) - 1) + [value] if made else []
+    if not rows:
+        raise FailureBudgetError(
+            f"none of {len(rollouts)} rollouts of a step sampled a token ({_ends(rollouts)}), so "
+            f"there is nothing to learn from; {_unmarked(judged)}look at one with: tutelage show "
+            "ROLLOUT"
+        )
+    width = max(len(r.ids) for r in rows)
+    mask_BT = torch.zeros(len(rows), width, dtype=torch.bool)
+    old_logp_BT = torch.zeros(len(rows), width)
+    rewards_BT = torch.zeros(len(rows), width)
+    for b, row in enumerate(rows):
+        mask_BT[b, : len(row.mask)] = torch.tensor(row.mask, dtype=torch.bool)
+        old_logp_BT[b, : len(row.logprobs)] = torch.tensor(row.logprobs)
+        rewards_BT[b, len(row.ids) - 1] = rewards[b]
+    return Gathered(
+        rows=rows,
+        rollouts_B=owners,
+        groups_B=groups,
+        successes_B=successes,
+        mask_BT=mask_BT,
+        old_logp_BT=old_logp_BT,
+        rewards_BT=rewards_BT,
+        rowless=rowless,
+        closed=len({r.group for r in rollouts} - set(groups) - {r.group for r in rowless}),
+    )
+
+
+def _takes_part(rollout: Rollout, policy: str) -> bool:
+    """Whether a rollout without a row is one of this policy's all the same."""
+    spoke = {c.policy for c in rollout.last.calls if c.policy is not None}
+    return not spoke or policy in spoke
+
+
+def advise(
+    found: Gathered,
+    config: RunConfig,
+    *,
+    values_BT: Tensor | None = None,
+    baselines: Mapping[str, float] | None = None,
+    kl_BT: Tensor | None = None,
+    beta: float = 0.0,
+    ref_logp_BT: Tensor | None = None,
+) -> Batch:
+    """Advantages of gathered rows: `values_BT` for gae, `baselines` by group for remax, and a KL
+    per token that costs `beta` times itself of the reward. Groups are counted by their rewards
+    alone: a KL differs between any two rollouts."""
+    rule = config.algorithm
+    rewards_BT = found.rewards_BT
+    if kl_BT is not None:
+        rewards_BT = kl_in_reward(rewards_BT, kl_BT, found.mask_BT, beta)
+    # Rollouts without a row get one without a trained token for as long as statistics are made.
+    extra = len(found.rowless)
+    groups_B = found.groups_B + [r.group for r in found.rowless]
+    rollouts_B = found.rollouts_B + [r.rollout for r in found.rowless]
+    mask_BT = _more(found.mask_BT, extra)
+    advantages_BT, returns_BT = estimate_advantages(
+        rule.adv_estimator,
+        _with_rowless(rewards_BT, found.rowless),
+        mask_BT,
+        groups_B=groups_B,
+        rollouts_B=rollouts_B,
+        values_BT=None if values_BT is None else _more(values_BT, extra),
+        baselines_B=None
+        if baselines is None
+        else torch.tensor([baselines[group] for group in groups_B]),
+        successes_B=torch.tensor(found.successes_B + [r.success for r in found.rowless]),
+        gamma=config.algorithm.gamma,
+        lam=config.algorithm.lam,
+        norm_by_std=rule.norm_adv_by_std_in_grpo,
+        single_member=rule.single_member,
+    )
+    advantages_BT = advantages_BT[: len(found.rows)]
+    returns_BT = returns_BT[: len(found.rows)]
+    counts = group_counts(
+        _with_rowless(found.rewards_BT, found.rowless), mask_BT, groups_B, rollouts_B=rollouts_B
+    )
+    return Batch(
+        rows=found.rows,
+        rollouts_B=found.rollouts_B,
+        mask_BT=found.mask_BT,
+        old_logp_BT=found.old_logp_BT,
+        advantages_BT=advantages_BT,
+        zero_variance=counts.zero_variance,
+        single_member=counts.single_member + found.closed,
+        groups=counts.groups + found.closed,
+        returns_BT=returns_BT,
+        old_values_BT=torch.zeros_like(returns_BT) if values_BT is None else values_BT,
+        ref_logp_BT=ref_logp_BT,
+    )
+
+
+def _more(x_BT: Tensor, extra: int) -> Tensor:
+    """The tensor with `extra` rows of zeros below."""
+    return torch.cat([x_BT, x_BT.new_zeros(extra, x_BT.shape[1])]) if extra else x_BT
+
+
+def _with_rowless(rewards_BT: Tensor, rowless: Sequence[Rowless]) -> Tensor:
+    """Rewards, with a row below for each rollout that has none of its own."""
+    out_BT = _more(rewards_BT, len(rowless))
+    for row, rollout in enumerate(rowless, start=rewards_BT.shape[0]):
+        out_BT[row, 0] = rollout.reward
+    return out_BT
+
+
+def _unmarked(rollouts: Sequence[Rollout]) -> str:
+    """What to say where calls were sampled and none is of an agent that is trained."""
+    calls = [call for r in rollouts for call in r.last.calls if call.sampled.token_ids]
+    if not calls or any(call.policy is not None for call in calls):
+        return ""
+    seen = ", ".join(map(repr, sorted({call.agent for call in calls})))
+    return (
+        f"no call trains the policy, the agents seen are {seen}: mark_agent_as_trainable takes one "
+        "of these, or a name given by rollout.agent(NAME); "
+    )
+
+
+def _lost(rollouts: Sequence[Rollout]) -> str:
+    """What to say when most rollouts were lost."""
+    failures = [r.last.failure for r in rollouts if r.last.failure is not None]
+    first = failures[0].message if failures else "unknown"
+    return (
+        f"{len(failures)} of {len(rollouts)} rollouts of a step failed ({_ends(rollouts)}), so "
+        f"there is nothing to learn from. The first: {first}"
+    )
+
+
+def _ends(rollouts: Sequence[Rollout]) -> str:
+    """How the rollouts ended, counted: causes of failure, and how agents stopped."""
+    ends = (r.last.failure.cause.value if r.last.failure else r.last.stop for r in rollouts)
+    return ", ".join(f"{count} x {end}" for end, count in Counter(ends).most_common())

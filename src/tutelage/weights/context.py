@@ -1,0 +1,449 @@
+"""What the phases of a job share: the run's state, its records, and a way to play rollouts.
+
+The context logs metrics, writes checkpoints, keeps the clock, and runs rollouts on engines that
+sample from the policy. After a resume it hands back recorded rollouts instead of playing a step
+again whenever the store has all of them: they are bit for bit what would be sampled, and a deadline
+that fired stays fired. The phases are `phases.py`; what a run leaves behind is `runs/folder.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from types import FrameType
+from typing import Any
+
+from tutelage.agents.builtin import BuiltinAgent
+from tutelage.engine.driver import EngineDriver
+from tutelage.engine.native import NativeEngine
+from tutelage.errors import FailureBudgetError, RewardError
+from tutelage.policy.model import Policy
+from tutelage.resources import POLICY
+from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
+from tutelage.runs.folder import RunFolder, append_json
+from tutelage.runs.given import LiveAgent
+from tutelage.runs.loggers import Logger
+from tutelage.runs.metrics import failures_by_cause, low_reward_warning
+from tutelage.runs.progress import Progress
+from tutelage.runs.signals import ENDING, Stopped, hear
+from tutelage.statistics.outcome import Kind, Success
+from tutelage.store import Store, StoreWriter
+from tutelage.tracing import SpanRecord
+from tutelage.tracing.ingest import TraceIngest
+from tutelage.types import FailureCause, Mode, Rollout, Sampling
+from tutelage.weights import checkpoint
+from tutelage.weights.optim import Trained
+from tutelage.weights.reference import frozen
+from tutelage.weights.setting import Setting
+
+EVALUATION_SLOTS = 64
+LOOK_SECONDS = 0.5
+"""Between two looks at whether a stop was asked for."""
+STOP_SECONDS = 5.0
+"""How long a reward may go on when it was; then the step is given up, and repeated by a resume."""
+_GRADING = {
+    FailureCause.ANSWER_ERROR: "the reward raised on an answer, which counts as wrong",
+    FailureCause.GRADER_ERROR: "the grader could not run, so a rollout is left out",
+    FailureCause.REWARD_TIMEOUT: "the reward was too slow, so a rollout is left out",
+}
+"""What is said, once a run, when a cause first occurs."""
+
+Player = BuiltinAgent | LiveAgent
+"""Whoever plays rollouts: a built-in agent, or one of the user's."""
+
+
+class Clock:
+    """Seconds that a run has worked, over all its processes."""
+
+    def __init__(self, before: float = 0.0) -> None:
+        self._before, self._start = before, time.perf_counter()
+
+    def elapsed(self) -> float:
+        """Seconds until now."""
+        return self._before + time.perf_counter() - self._start
+
+
+class StopSignal:
+    """The first Ctrl-C, SIGTERM or SIGHUP asks the job to stop after its step; the second one
+    insists."""
+
+    def __init__(self, on_ask: Callable[[], None]) -> None:
+        self.asked = False
+        self._on_ask = on_ask
+        self._number = int(signal.SIGINT)
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignal:
+        for number in (signal.SIGINT, *ENDING):
+            old = hear(number, self._handle)
+            if old is not None:
+                self._old[number] = old
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    def stopped(self) -> Stopped:
+        """The interruption that was asked for."""
+        return Stopped(self._number)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._number = number
+        if self.asked:
+            raise self.stopped()
+        self.asked = True
+        with suppress(OSError):  # nobody may be there any more to be told
+            self._on_ask()
+
+
+@dataclass(slots=True)
+class Context:
+    """One process's work on a run."""
+
+    folder: RunFolder
+    setting: Setting
+    state: checkpoint.State
+    store: Store
+    writer: StoreWriter
+    progress: Progress
+    clock: Clock
+    stop: StopSignal
+    events: list[dict[str, Any]]
+    """What earlier processes of this run decided by the clock."""
+    recorded: dict[tuple[int, str, str], dict[str, Rollout]] = field(
+        default_factory=dict[tuple[int, str, str], dict[str, Rollout]]
+    )
+    """Rollouts of the store that lie after the checkpoint, by (tick, mode, label) and id."""
+    optimizer: Trained | None = None
+    """What the phase in progress trains beside the policy's weights."""
+    loggers: Sequence[Logger] = ()
+    """Where metrics go beside the run folder and the store."""
+    kept: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Tensors that outlive a phase, such as the policy that reinforcement learning starts from."""
+    _engines: dict[tuple[bool, str], NativeEngine] = field(
+        default_factory=dict[tuple[bool, str], NativeEngine]
+    )
+    """By whether samples are independent of their neighbours, and policy."""
+    _models: dict[str, Policy] = field(default_factory=dict[str, Policy])
+
+    # ------------------------------------------------------------ records
+
+    def log(self, phase: str, step: int, values: Mapping[str, float]) -> None:
+        """One line of metrics, in the file and in the store."""
+        line: dict[str, Any] = {"phase": phase, "step": step, "tick": self.state.tick, **values}
+        append_json(self.folder.metrics, line)
+        self.store.put_metrics(self.folder.name, self.state.tick, line)
+        self.state.metrics_lines += 1
+        for logger in self.loggers:
+            logger.log(line)
+        self.progress.step(step, values)
+
+    def event(self, name: str, **values: Any) -> None:
+        """Record a decision that depended on the clock."""
+        append_json(self.folder.events, {"event": name, **values})
+
+    def decided(self, name: str, phase: str) -> dict[str, Any] | None:
+        """A decision that an earlier process of this run made."""
+        found = (e for e in self.events if e["event"] == name and e.get("phase") == phase)
+        return next(found, None)
+
+    def save(self) -> None:
+        """Write a checkpoint; everything before it is in the store by then."""
+        self.writer.flush()
+        state = self.state
+        state.policy_version = self.setting.policy.version
+        state.seconds["total"] = self.clock.elapsed()
+        tensors: dict[str, Any] = {
+            "policy": {n: t.detach() for n, t in self.setting.policy.named()},
+            "kept": self.kept,
+        }
+        if self.optimizer is not None:
+            tensors["optimizer"] = self.optimizer.state_dict()
+        path = checkpoint.save(self.folder, state, tensors)
+        self.store.put_checkpoint(self.folder.name, state.tick, str(path))
+
+    def bind_others(self) -> None:
+        """Take further policies over from a checkpoint, where it has them, and keep their weights
+        in every one that follows."""
+        others = self.setting.others
+        for name, tensors in self.kept.get("others", {}).items():
+            others[name].load_tensors(tensors)
+            others[name].version = self.state.policy_version
+        if others:
+            self.kept["others"] = {
+                name: {n: t.detach() for n, t in policy.named()} for name, policy in others.items()
+            }
+
+    def check_stop(self) -> None:
+        """Save and raise `KeyboardInterrupt` when the user asked to stop."""
+        given = self.setting.given
+        if self.stop.asked or (given is not None and given.stage.stopping):
+            self.save()
+            raise self.stop.stopped()
+
+    # ------------------------------------------------------------ what rewards mean
+
+    @property
+    def success(self) -> Success | None:
+        """What the user says is a success."""
+        return Success.of(self.setting.config.reward.success)
+
+    @property
+    def kind(self) -> Kind:
+        """What the rewards of this run are, by all that it has seen of them."""
+        return Kind(**self.state.results.get("kind", {}))
+
+    @kind.setter
+    def kind(self, kind: Kind) -> None:
+        self.state.results["kind"] = asdict(kind)
+
+    # ------------------------------------------------------------ rollouts
+
+    def player(self, temperature: float, *, with_tools: bool = True) -> Player:
+        """Who plays in the phase in progress: demonstrations are of the built-in agent's calls, so
+        the cold start is measured on that one, whichever is trained."""
+        if self.state.phase == "cold_start":
+            return self.setting.agent(temperature, with_tools=with_tools)
+        return self.setting.player(temperature, with_tools=with_tools)
+
+    def play(
+        self,
+        specs: Sequence[Spec],
+        agent: Player,
+        *,
+        invariant: bool = False,
+        on_done: Callable[[Rollout], None] | None = None,
+    ) -> list[Rollout]:
+        """Run rollouts of one tick, mode and label, or take them from the record; store them."""
+        first = specs[0]
+        key = (first.step, first.mode.value, first.label)
+        known = self.recorded.pop(key, {})
+        ids = [s.seeds.id("roll") for s in specs]
+        live = isinstance(agent, LiveAgent)
+        # A reward that failed has been mended since, where it is a function of ours.
+        good = live or not any(_ungraded(r) for r in known.values())
+        if len(known) == len(ids) and all(i in known for i in ids) and good:
+            return self._counted([known[i] for i in ids])
+        if self.recorded or known:
+            self._forget_from(first.step, key)
+        if isinstance(agent, LiveAgent):
+            rollouts = self._play_live(specs, agent, invariant, on_done)
+        else:
+            engine = self._engine(invariant)
+            found = asyncio.run(self._run(engine, specs, agent, on_done))
+            if found is None:
+                raise self.stop.stopped()
+            rollouts = found
+            self.writer.submit(rollouts)
+        self._counted(rollouts)
+        if live:
+            self._stop_if_all_failed(rollouts)
+        else:
+            self._stop_if_ungraded(rollouts)
+        return rollouts
+
+    def _play_live(
+        self,
+        specs: Sequence[Spec],
+        agent: LiveAgent,
+        invariant: bool,
+        on_done: Callable[[Rollout], None] | None,
+    ) -> list[Rollout]:
+        """Run rollouts of a Python agent on its stage, storing each as it ends."""
+        config, given, setting = self.setting.config, agent.given, self.setting
+        told = [f for f in (on_done, given.on_rollout) if f is not None]
+
+        def done(rollout: Rollout) -> None:
+            for listener in told:
+                listener(rollout)
+
+        def keep(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
+            self.writer.submit_spans(self.folder.name, spans)
+            self.writer.submit([rollout])
+
+        sources: dict[str, tuple[NativeEngine, Policy]] = {
+            resource: (self._engine(invariant, name), self._policy_of(name))
+            for resource, name in given.roles.policies.items()
+        }
+        sources |= {name: self._frozen(invariant) for name in given.roles.frozen}
+        sampling = Sampling(
+            temperature=agent.temperature, top_p=config.rollout.top_p, top_k=config.rollout.top_k
+        )
+        return given.stage.play(
+            specs,
+            sources,
+            sampling=sampling,
+            max_tokens=config.agent.max_tokens_per_turn,
+            token_budget=config.rollout.response_length,
+            settings=RunnerSettings(
+                self.folder.name,
+                timeout=config.agent.timeout,
+                group_deadline=config.agent.group_deadline,
+                failure_reward=config.agent.failure_reward,
+                reward_timeout=config.agent.reward_timeout,
+                concurrency=given.stage.n_runners,
+            ),
+            reward=given.reward if given.own_tasks else setting.reward,
+            on_done=done,
+            on_spans=keep,
+            on_traces=TraceIngest(self.writer.submit_spans, self.folder.name),
+        )
+
+    def _policy_of(self, name: str) -> Policy:
+        return self.setting.policy if name == POLICY else self.setting.others[name]
+
+    def _frozen(self, invariant: bool) -> tuple[NativeEngine, Policy]:
+        """An engine over the policy as it was before training, and that policy."""
+        if "frozen" not in self._models:
+            if "start" not in self.kept:
+                named = self.setting.policy.named()
+                self.kept["start"] = {n: t.detach().clone() for n, t in named}
+            self._models["frozen"] = frozen(self.setting.policy, self.kept["start"])
+        policy = self._models["frozen"]
+        key = (invariant, "frozen ")
+        if key not in self._engines:
+            self._engines[key] = self._new_engine(invariant, policy)
+        return self._engines[key], policy
+
+    def _stop_if_all_failed(self, rollouts: Sequence[Rollout]) -> None:
+        """A training step in which nothing but failures came back has nothing to learn from, and a
+        measurement that lost every rollout has measured nothing."""
+        wrong = FailureCause.ANSWER_ERROR  # an answer that is wrong is something to learn from
+        failures = [f for r in rollouts if (f := r.last.failure) is not None and f.cause != wrong]
+        if len(failures) < len(rollouts):
+            return
+        measured = rollouts[0].mode is not Mode.TRAIN
+        if measured and not all(f.cause.infrastructure for f in failures):
+            return
+        self.writer.flush()
+        ends = ", ".join(f"{n} x {c}" for c, n in Counter(f.cause.value for f in failures).items())
+        raise FailureBudgetError(
+            f"all {len(rollouts)} rollouts of a {'measurement' if measured else 'step'} failed "
+            f"({ends}), so there is nothing to {'measure' if measured else 'learn from'}. The "
+            f"first: {failures[0].message}. Look at it with: tutelage show {rollouts[0].id}"
+        )
+
+    def _counted(self, rollouts: list[Rollout]) -> list[Rollout]:
+        """These rollouts, added to the totals, whether they were played or recorded."""
+        self.state.rollouts += len(rollouts)
+        failed: dict[str, int] = self.state.results.setdefault("failures", {})
+        phases: dict[str, dict[str, int]] = self.state.results.setdefault("failures_by_phase", {})
+        self.kind = self.kind.after(rollouts, self.success)
+        first: dict[str, str] = self.state.results.setdefault("first_failures", {})
+        for cause, count in failures_by_cause(rollouts).items():
+            here = phases.setdefault(self.state.phase, {})
+            failed[cause] = failed.get(cause, 0) + count
+            here[cause] = here.get(cause, 0) + count
+        for failure in (r.last.failure for r in rollouts if r.last.failure is not None):
+            if failure.cause.value not in first:
+                first[failure.cause.value] = failure.message
+                if failure.cause in _GRADING:
+                    self.progress.note(f"{_GRADING[failure.cause]}: {failure.message}")
+        self._warn_of_low_rewards(rollouts)
+        self.state.tokens += sum(
+            len(c.sampled.token_ids) for r in rollouts for a in r.attempts for c in a.calls
+        )
+        return rollouts
+
+    def _warn_of_low_rewards(self, rollouts: Sequence[Rollout]) -> None:
+        """Say once, and keep, that failing earns more than some attempts did."""
+        warnings: list[str] = self.state.results.setdefault("warnings", [])
+        warning = low_reward_warning(rollouts, self.setting.config.agent.failure_reward)
+        if warning is not None and not any("agent.failure_reward" in w for w in warnings):
+            warnings.append(warning)
+            self.progress.note(f"Warning: {warning}")
+
+    def _stop_if_ungraded(self, rollouts: Sequence[Rollout]) -> None:
+        """A reward that fails is a defect of the task, and training on the rest would hide it."""
+        broken = [r for r in rollouts if _ungraded(r)]
+        if not broken or broken[0].last.failure is None:
+            return
+        self.writer.flush()
+        raise RewardError(
+            f"{broken[0].last.failure.message}. So it was for {len(broken)} of {len(rollouts)} "
+            f"rollouts, the first of them {broken[0].id}, and all are kept. Mend the reward, and "
+            f"go on with: tutelage resume {self.folder.path}"
+        )
+
+    async def _run(
+        self,
+        engine: NativeEngine,
+        specs: Sequence[Spec],
+        agent: BuiltinAgent,
+        on_done: Callable[[Rollout], None] | None,
+    ) -> list[Rollout] | None:
+        config, setting = self.setting.config, self.setting
+        runner = Runner(
+            EngineDriver(engine, config.rollout.schedule),
+            setting.policy.codec,
+            setting.reward,
+            RunnerSettings(
+                self.folder.name,
+                failure_reward=config.agent.failure_reward,
+                reward_timeout=config.agent.reward_timeout,
+            ),
+        )
+        return await self._unless_stuck(
+            asyncio.ensure_future(runner.run(specs, agent, on_done)), runner
+        )
+
+    async def _unless_stuck(
+        self, work: asyncio.Future[list[Rollout]], runner: Runner
+    ) -> list[Rollout] | None:
+        """The rollouts; None where a stop was asked for and a reward keeps the step going."""
+        while True:
+            done, _ = await asyncio.wait({work}, timeout=LOOK_SECONDS)
+            if done:
+                return work.result()
+            if self.stop.asked and runner.grading_for() > STOP_SECONDS:
+                work.cancel()
+                await asyncio.wait({work})
+                return None
+
+    def _engine(self, invariant: bool, name: str = POLICY) -> NativeEngine:
+        """A policy's training engine, or the one whose samples do not depend on neighbours."""
+        policy, key = self._policy_of(name), (invariant, name)
+        if key not in self._engines:
+            self._engines[key] = self._new_engine(invariant, policy)
+        engine = self._engines[key]
+        if engine.version != policy.version:
+            engine.set_version(policy.version)
+        return engine
+
+    def _new_engine(self, invariant: bool, policy: Policy) -> NativeEngine:
+        slots = min(EVALUATION_SLOTS, self.setting.config.rollout.slots) if invariant else None
+        return self.setting.engine(slots=slots, invariant=invariant, policy=policy)
+
+    def _forget_from(self, tick: int, key: tuple[int, str, str]) -> None:
+        """Drop what the store has of this tick and later but for complete sets already used."""
+        self.writer.flush()
+        kept = [
+            r
+            for r in self.store.rollouts(self.folder.name, step=tick)
+            if (r.step, r.mode.value, r.label) != key
+            and (r.step, r.mode.value, r.label) not in self.recorded
+        ]  # fmt: skip
+        self.store.discard_after(self.folder.name, tick - 1)
+        self.writer.submit(kept)
+        self.recorded.clear()
+
+
+def _ungraded(rollout: Rollout) -> bool:
+    """Whether its reward failed."""
+    failure = rollout.last.failure
+    return failure is not None and failure.cause is FailureCause.REWARD_ERROR
+
+
+def recorded_after(store: Store, run_id: str, tick: int) -> dict[Any, dict[str, Rollout]]:
+    """The store's rollouts after a tick, by (tick, mode, label) and id."""
+    out: dict[Any, dict[str, Rollout]] = {}
+    for rollout in store.rollouts(run_id, after=tick):
+        key = (rollout.step, rollout.mode.value, rollout.label)
+        out.setdefault(key, {})[rollout.id] = rollout
+    return out

@@ -1,0 +1,136 @@
+"""The critic: a value model, its optimizer, and one update of it from a batch.
+
+Only `gae` has one. Its trunk begins as a copy of the policy that reinforcement learning starts from
+or as the model of `critic.model.path`. A batch is cut into optimizer batches of rollouts as the
+policy's is, each with the number of its own trained tokens as the denominator, so that neither
+micro-batches nor rows change the gradient. The loss is `algorithms/rl/value.py`; `learner.py` says
+when to step.
+
+Legend: B rows, T tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tutelage.algorithms.rl import value_loss
+from tutelage.config import RunConfig
+from tutelage.errors import RunError
+from tutelage.policy.numerics import Numerics
+from tutelage.policy.packing import TokenRow, plan_micro_batches
+from tutelage.policy.value import ValueModel
+from tutelage.seeds import SeedTree
+from tutelage.weights.batch import Batch
+from tutelage.weights.cuts import mini_batches, token_budget
+from tutelage.weights.gradients import accumulate
+from tutelage.weights.optim import Optimizer, adamw_of
+from tutelage.weights.scoring import values_of
+
+
+class Critic:
+    """A value model in training."""
+
+    def __init__(self, model: ValueModel, config: RunConfig) -> None:
+        self.model = model
+        self._config = config
+        self._optimizer: Optimizer = adamw_of(model.named(), config.critic.optim)
+
+    def values(self, rows: list[TokenRow], numerics: Numerics) -> Tensor:
+        """The value of each trained token, [B, T], without gradient."""
+        return values_of(self.model, rows, self._config, numerics.dtype)
+
+    def update(
+        self, batch: Batch, numerics: Numerics, *, seeds: SeedTree, rate: float
+    ) -> dict[str, float]:
+        """Train on a batch that has values and returns; metrics are means over optimizer steps.
+
+        `value/explained_variance` is that of the values before the update.
+        """
+        config = self._config
+        size = config.critic.ppo_mini_batch_size or config.actor.ppo_mini_batch_size
+        losses: list[float] = []
+        clipped: list[float] = []
+        norms: list[float] = []
+        for epoch in range(config.actor.ppo_epochs):
+            for part in mini_batches(batch.rollouts_B, size, seeds.child("epoch", epoch)):
+                loss, fraction = self._accumulate(batch, part, numerics)
+                losses.append(loss)
+                clipped.append(fraction)
+                norms.append(self._optimizer.step(rate))
+        steps = len(norms)
+        return {
+            "loss/value": sum(losses) / steps,
+            "value/clip_fraction": sum(clipped) / steps,
+            "value/grad_norm": sum(norms) / steps,
+            "value/mean": float(_trained(batch, batch.old_values_BT).mean()),
+            "value/explained_variance": explained_variance(
+                _trained(batch, batch.old_values_BT), _trained(batch, batch.returns_BT)
+            ),
+        }
+
+    def _accumulate(self, batch: Batch, part: list[int], numerics: Numerics) -> tuple[float, float]:
+        """The gradient of one optimizer batch; its loss and its share of clipped tokens."""
+        config, rows = self._config, batch.token_rows()
+        count = config.critic.ppo_micro_batch_size_per_gpu
+        budget = token_budget(
+            rows, part, count or config.actor.ppo_micro_batch_size_per_gpu, config.actor
+        )
+        plan = plan_micro_batches([rows[b] for b in part], budget)
+        total = float(batch.mask_BT[part].sum())
+
+        def loss(chosen: list[int]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+            numbers = [part[i] for i in chosen]
+            width = max(len(rows[b].ids) for b in numbers)
+            found = self.model.values([rows[b] for b in numbers], numerics.dtype)
+
+            def cut(tensor: Tensor) -> Tensor:
+                return tensor[numbers, :width].to(found.values_K.device)
+
+            mask = cut(batch.mask_BT)
+            values = torch.zeros_like(cut(batch.returns_BT)).index_put(
+                (found.rows_K, found.columns_K), found.values_K
+            )
+            value, fraction = value_loss(
+                values,
+                cut(batch.returns_BT),
+                cut(batch.old_values_BT),
+                mask,
+                clip=config.critic.cliprange_value,
+                denominator=total,
+            )
+            return value, (value.detach(), fraction * mask.sum() / total)
+
+        reports = accumulate(self.model.parameters(), plan, loss, threads=numerics.threads)
+        return float(sum(r[0] for r in reports)), float(sum(r[1] for r in reports))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights and optimizer."""
+        weights = {n: t.detach() for n, t in self.model.named()}
+        return {"weights": weights, "optimizer": self._optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a `state_dict`, bit for bit. Raises `RunError` when it is another model's."""
+        shapes = {n: t.shape for n, t in self.model.named()}
+        if {n: t.shape for n, t in state["weights"].items()} != shapes:
+            raise RunError(
+                "the critic of the checkpoint is another model than this configuration's; give the "
+                "same critic.model.path, or start a new run"
+            )
+        self.model.load_tensors(state["weights"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+
+def _trained(batch: Batch, x_BT: Tensor) -> Tensor:
+    """The numbers of trained tokens, flat."""
+    return x_BT[batch.mask_BT]
+
+
+def explained_variance(values_K: Tensor, returns_K: Tensor) -> float:
+    """`1 - Var(G - V) / Var(G)`: 1 is perfect, 0 as good as a constant; 0 when G is constant."""
+    spread = float(returns_K.var(correction=0)) if returns_K.numel() else 0.0
+    if spread < 1e-12:
+        return 0.0
+    return 1.0 - float((returns_K - values_K).var(correction=0)) / spread

@@ -1,0 +1,150 @@
+"""The loss of one micro-batch as its share of the optimizer batch's: policy, KL, entropy.
+
+    loss = policy_loss + kl_loss_coef * agg(kl) - entropy_coeff * agg(entropy)
+
+Every term is averaged by the same rule with the same denominator. What is reported of the terms is
+before their coefficients. `update.py` cuts the batch; the formulas are in `algorithms/rl`.
+
+Legend: B rows, T tokens, K trained tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tutelage.algorithms.rl import (
+    aggregate,
+    aggregation_of,
+    kl_penalty,
+    policy_loss,
+    rollout_importance_weights,
+)
+from tutelage.config import RunConfig
+from tutelage.config.rl import PolicyLossConfig
+from tutelage.policy.network import Scores
+from tutelage.weights.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the micro-batches of an optimizer batch share; tensors [B, T] over the whole batch."""
+
+    batch: Batch
+    old_logp_BT: Tensor | None
+    """None: the trainer's log-probabilities before the update are those of this very pass."""
+    weights_BT: Tensor | None
+    selection_BT: Tensor | None
+    denominator: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one micro-batch tells: its share of each term of the loss before the coefficients, the
+    policy loss's metrics, sums over its tokens, and the sampler's error."""
+
+    metrics: dict[str, Tensor]
+    policy: Tensor
+    kl: Tensor
+    entropy: Tensor
+    entropy_sum: Tensor
+    mismatch_max: Tensor
+    mismatch_k3_sum: Tensor
+    tokens: int
+
+
+def rows_loss(
+    scores: Scores, part: Part, numbers: list[int], config: RunConfig
+) -> tuple[Tensor, Report]:
+    """The loss of the rows with these numbers, and what to report of them."""
+    actor, batch = config.actor, part.batch
+    device = scores.logp_K.device
+    width = max(len(batch.rows[b].ids) for b in numbers)
+
+    def cut(tensor: Tensor) -> Tensor:
+        return tensor[numbers, :width].to(device)
+
+    mask, sampled = cut(batch.mask_BT), cut(batch.old_logp_BT)
+    owners = [batch.rollouts_B[b] for b in numbers]
+    where = (scores.rows_K, scores.columns_K)
+    known = sampled if part.old_logp_BT is None else cut(part.old_logp_BT)
+    logp = known.clone().index_put(where, scores.logp_K)
+    old = logp.detach() if part.old_logp_BT is None else known
+    way = aggregation_of(actor.policy_loss.loss_mode, actor.loss_agg_mode)
+
+    def average(x_BT: Tensor) -> Tensor:
+        return aggregate(x_BT, mask, way, rollouts_B=owners, denominator=part.denominator)
+
+    options = mode_options(actor.policy_loss)
+    if part.old_logp_BT is None:
+        correction = (config.rollout.correction, config.rollout.correction_cap)
+        options["weights_BT"] = rollout_importance_weights(old - sampled, mask, *correction)
+    elif part.weights_BT is not None:
+        options["weights_BT"] = cut(part.weights_BT)
+    if part.selection_BT is not None:
+        options["selection_BT"] = cut(part.selection_BT)
+    policy, metrics = policy_loss(
+        actor.policy_loss.loss_mode,
+        logp,
+        old,
+        cut(batch.advantages_BT),
+        mask,
+        clip_ratio=actor.clip_ratio,
+        clip_ratio_low=actor.clip_ratio_low,
+        clip_ratio_high=actor.clip_ratio_high,
+        clip_ratio_c=actor.clip_ratio_c,
+        aggregation=way,
+        rollouts_B=owners,
+        denominator=part.denominator,
+        **options,
+    )
+    value = policy
+    kl = entropy = policy.new_zeros(())
+    if actor.use_kl_loss:
+        assert batch.ref_logp_BT is not None, "a KL in the loss comes with its reference"
+        kl = average(
+            token_kl(logp, cut(batch.ref_logp_BT), actor.kl_loss_type, where, scores.full_kl_K)
+        )
+        value = value + actor.kl_loss_coef * kl
+    if actor.entropy_coeff > 0:
+        entropy = average(torch.zeros_like(old).index_put(where, scores.entropy_K))
+        value = value - actor.entropy_coeff * entropy
+    gap = (scores.logp_K - sampled[where]).detach()
+    return value, Report(
+        metrics=metrics,
+        policy=policy.detach(),
+        kl=kl.detach(),
+        entropy=entropy.detach(),
+        entropy_sum=scores.entropy_K.detach().sum(),
+        mismatch_max=gap.abs().max() if gap.numel() else gap.new_zeros(()),
+        mismatch_k3_sum=(gap.exp() - gap - 1).sum(),
+        tokens=gap.numel(),
+    )
+
+
+def token_kl(
+    logp_BT: Tensor,
+    ref_logp_BT: Tensor,
+    kind: str,
+    where: tuple[Tensor, Tensor],
+    full_kl_K: Tensor | None,
+) -> Tensor:
+    """The KL of each token, [B, T]. `full` takes the exact one of the trained tokens `where`;
+    `full+` is its value with the gradient of `k2`, as for the estimators."""
+    if not kind.startswith("full"):
+        return kl_penalty(logp_BT, ref_logp_BT, kind)
+    assert full_kl_K is not None, "an exact KL comes with the distributions of both models"
+    exact_BT = torch.zeros_like(ref_logp_BT).index_put(where, full_kl_K)
+    if kind == "full":
+        return exact_BT
+    slope_BT = kl_penalty(logp_BT, ref_logp_BT, "k2")
+    return exact_BT.detach() + (slope_BT - slope_BT.detach())
+
+
+def mode_options(loss: PolicyLossConfig) -> dict[str, Any]:
+    """The options that the loss in use knows beside its selection."""
+    names = {"sapo": ("tau_pos", "tau_neg"), "kl_cov": ("ppo_kl_coef",)}
+    return {name: getattr(loss, name) for name in names.get(loss.loss_mode, ())}

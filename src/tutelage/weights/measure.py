@@ -1,0 +1,84 @@
+"""Measurements: held-out tasks played once each, within a phase or as a phase of their own.
+
+A phase of measurement plays the test tasks, sampled and greedy, with samples that do not depend on
+the other tasks; a glance within a phase plays validation tasks, faster. `statistics/outcome.py`
+sums up; `phases.py` has what all phases share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tutelage.rollouts.runner import Spec
+from tutelage.statistics.outcome import Evaluation, summarise
+from tutelage.types import Mode, Rollout, Task
+from tutelage.weights.context import Context
+
+
+def measure(
+    ctx: Context,
+    tasks: Sequence[Task],
+    label: str,
+    *,
+    temperature: float,
+    mode: Mode,
+    with_tools: bool = True,
+    invariant: bool = True,
+) -> Evaluation:
+    """Play held-out tasks once each. With `invariant` a task's samples do not depend on the other
+    tasks, bit for bit, at some cost."""
+    state = ctx.state
+    seeds = ctx.setting.seeds.child("evaluation", label, state.tick)
+    specs = [
+        Spec(task, mode, task.id, 0, seeds.child(i), state.tick, label)
+        for i, task in enumerate(tasks)
+    ]
+    done = 0
+
+    def count(_: Rollout) -> None:
+        nonlocal done
+        done += 1
+        ctx.progress.evaluation(label, done, len(specs))
+
+    agent = ctx.player(temperature, with_tools=with_tools)
+    played = ctx.play(specs, agent, invariant=invariant, on_done=count)
+    return summarise(played, ctx.success, ctx.kind)
+
+
+def glance(ctx: Context, tasks: Sequence[Task], label: str, temperature: float) -> Evaluation:
+    """A quick measurement on validation tasks, within a phase."""
+    return measure(ctx, tasks, label, temperature=temperature, mode=Mode.VAL, invariant=False)
+
+
+def glance_values(found: Evaluation, name: str) -> dict[str, float]:
+    """A glance as metrics: `val/success_sampled` and so on, with how many were judged of how many.
+
+    A rate that there is not has no key.
+    """
+    values = {f"val/judged_{name}": found.judged, f"val/rollouts_{name}": len(found.rollouts)}
+    told = {f"val/success_{name}": found.success, f"val/reward_{name}": found.mean_reward}
+    return {**values, **{key: value for key, value in told.items() if value is not None}}
+
+
+def measure_before_or_after(ctx: Context, name: str, *, no_tools: bool = False) -> None:
+    """The phase that measures test tasks, sampled and greedy, and keeps what it found."""
+    kinds = [("sampled", ctx.setting.config.rollout.temperature, True), ("greedy", 0.0, True)]
+    if no_tools:
+        kinds.append(("no_tools", 0.0, False))
+    ctx.progress.phase(f"measure {name}")
+    for kind, temperature, with_tools in kinds:
+        label = f"{name}/{kind}"
+        if label in ctx.state.results:
+            continue
+        ctx.state.tick += 1
+        found = measure(
+            ctx,
+            ctx.setting.tasks.test,
+            label,
+            temperature=temperature,
+            mode=Mode.TEST,
+            with_tools=with_tools,
+        )
+        ctx.state.results[label] = found.record()
+        ctx.save()
+        ctx.check_stop()

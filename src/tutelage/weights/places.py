@@ -1,0 +1,128 @@
+"""What a configuration points at on the disk: models, checkpoints, and the run that it began.
+
+It is looked for before any model loads: a path that is not there would otherwise be taken for a
+name of the hub, and end in a message about network or spelling after other work was done.
+`setting.py`, `jobs.py` and the command line call this first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from tutelage.config import Resolved, RunConfig
+from tutelage.errors import ConfigError, RunError, TutelageError
+from tutelage.runs.folder import RunFolder, every, is_free
+from tutelage.weights import checkpoint
+from tutelage.weights.checkpoint import State
+
+
+def check_models_are_there(config: RunConfig) -> None:
+    """Raise `ConfigError` for a model folder that does not exist, or that is a run's."""
+    named = {"model.path": config.model.path}
+    named["critic.model.path"] = config.critic.model.path if config.has_critic else None
+    named["ref.path"] = config.ref.path if config.needs_reference else None
+    for key, path in named.items():
+        if path is not None:
+            _check_model(key, path)
+
+
+def _check_model(key: str, path: str) -> None:
+    place = Path(path).expanduser()
+    if (place / "policy" / "config.json").is_file():
+        raise ConfigError(
+            f"{key}={path!r} is the folder of a run; its policy is {key}={place / 'policy'}"
+        )
+    # OWNER/NAME may be a model of the hub; anything else can only be a folder.
+    named_on_hub = not place.is_absolute() and path.count("/") <= 1 and path[:1] not in "~."
+    if not place.exists() and not named_on_hub:
+        raise ConfigError(
+            f"{key}: there is no folder {path!r}; give the folder of a Hugging Face model, or the "
+            "name of one on the hub, such as OWNER/NAME"
+        )
+
+
+def check_checkpoint(path: Path) -> None:
+    """Raise `RunError` when a checkpoint to start from is not there."""
+    if (path / "state.json").is_file():
+        return
+    found = checkpoint.complete(RunFolder(path)) or checkpoint.complete(RunFolder(path.parent))
+    inside = found or checkpoint.complete(RunFolder(path.parent.parent))
+    listed = f"; there is {', '.join(str(place) for place in inside)}" if inside else ""
+    raise RunError(
+        f"trainer.resume_from_path={str(path)!r} is no checkpoint, which is a folder such as "
+        f"runs/RUN/checkpoints/step_000040{listed}"
+    )
+
+
+def check_something_is_left(path: Path, state: State, phases: Sequence[str]) -> None:
+    """Raise `RunError` when one of the `phases` that train had ended in a checkpoint.
+
+    Such a checkpoint holds no optimizer any more, and only measurements would follow.
+    """
+    done: list[str] = state.results.get("done", [])
+    if set(done) & set(phases):
+        policy = path.parent.parent / "policy"
+        raise RunError(
+            f"trainer.resume_from_path={str(path)!r} was written after the training of its run had "
+            f"ended, so nothing would be trained; to train its policy further, give it as the "
+            f"model: model.path={policy}"
+        )
+
+
+def interrupted(resolved: Resolved) -> Path | None:
+    """The newest run of the same name and configuration that was cut off, None without one.
+
+    With `trainer.resume_mode=auto` a command that names its experiment goes on there when it is
+    given again, though it names no folder.
+    """
+    trainer = resolved.config.trainer
+    if trainer.experiment_name is None or trainer.resume_mode != "auto":
+        return None
+    for folder in every():
+        try:
+            same = not changed_sections(resolved, folder)
+        except (OSError, ValueError, TutelageError):
+            continue  # a run of another version, or being written
+        if not same:
+            continue
+        if (folder.read_result() or {}).get("status") != "finished" and is_free(folder):
+            return folder.path
+    return None
+
+
+def check_name_is_new(resolved: Resolved) -> None:
+    """Raise `RunError` where a run below `runs/` has the name of this one.
+
+    With `trainer.resume_mode=disable` it begins anew, in a folder of its own.
+    """
+    trainer = resolved.config.trainer
+    name = trainer.experiment_name
+    if name is None or trainer.resume_mode != "auto":
+        return
+    for folder in every():
+        try:
+            before = Resolved.from_json(folder.config.read_text()).config
+        except (OSError, ValueError, KeyError, TypeError, TutelageError):
+            continue  # of another kind or version
+        if before.trainer.experiment_name != name:
+            continue
+        finished = (folder.read_result() or {}).get("status") == "finished"
+        state = "finished" if finished else "of another configuration, or at work"
+        further = (
+            f"train its policy further: model.path={folder.policy}"
+            if finished
+            else f"go on with it as it is: tutelage resume {folder.path}"
+        )
+        raise RunError(
+            f"there is a run of the name trainer.experiment_name={name!r} already, {state}, in "
+            f"{str(folder.path)!r}; give another name, {further}, or begin anew beside it: "
+            "trainer.resume_mode=disable"
+        )
+
+
+def changed_sections(resolved: Resolved, folder: RunFolder) -> list[str]:
+    """The sections in which a configuration differs from that of a run."""
+    before = Resolved.from_json(folder.config.read_text()).config.model_dump(mode="json")
+    now = resolved.config.model_dump(mode="json")
+    return [key for key in now if now[key] != before[key] and key != "output"]

@@ -1,0 +1,137 @@
+"""The reference policy and what the distance from it costs.
+
+The reference is loaded only where some KL is on: the policy that reinforcement learning starts
+from, frozen, or the model of `ref.path`. The KL may enter the reward, where a controller steers its
+coefficient, and the loss, whose coefficient is fixed. The coefficient is all of a controller's
+state and travels in the checkpoint. The estimators and the controllers are `algorithms/rl/kl.py`.
+
+Legend: B rows, T tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tutelage.algorithms.rl import AdaptiveKL, FixedKL, kl_penalty
+from tutelage.config import RunConfig
+from tutelage.config.rl import AlgorithmConfig
+from tutelage.errors import ConfigError, ModelError
+from tutelage.policy.model import Policy
+from tutelage.policy.numerics import Numerics
+from tutelage.weights.batch import Gathered
+from tutelage.weights.scoring import full_kl_of, logp_of
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far the policy was from the reference when it sampled."""
+
+    ref_logp_BT: Tensor
+    penalty_BT: Tensor | None
+    """The KL that is taken from the reward, where it is."""
+    kl: float
+    """Mean over trained tokens of the low-variance estimator, in nats: what is logged."""
+
+
+class Reference:
+    """A frozen policy and the price of leaving it."""
+
+    def __init__(self, policy: Policy, config: RunConfig) -> None:
+        self.policy = policy
+        for tensor in policy.parameters():
+            tensor.requires_grad_(False)
+        self._config = config
+        self._control = controller(config.algorithm)
+
+    @property
+    def beta(self) -> float:
+        """The coefficient of the KL in the reward."""
+        return self._control.coef
+
+    @property
+    def whole(self) -> Policy | None:
+        """The frozen policy where the loss needs its whole distribution, else None."""
+        actor = self._config.actor
+        full = actor.use_kl_loss and actor.kl_loss_type.startswith("full")
+        return self.policy if full else None
+
+    def measure(
+        self, policy: Policy, found: Gathered, logp_BT: Tensor, numerics: Numerics
+    ) -> Distance:
+        """The reference's view of a batch that the policy, not updated yet, sampled."""
+        rows, config = found.token_rows(), self._config
+        ref_logp_BT = logp_of(self.policy, rows, config, numerics.dtype)
+        penalty_BT = None
+        if config.algorithm.use_kl_in_reward:
+            kind = config.algorithm.kl_penalty
+            if kind.startswith("full"):
+                penalty_BT = full_kl_of(policy, self.policy, rows, config, numerics.dtype)
+            else:
+                penalty_BT = kl_penalty(logp_BT, ref_logp_BT, kind)
+        calm_BT = kl_penalty(logp_BT, ref_logp_BT, "low_var_kl")
+        return Distance(ref_logp_BT, penalty_BT, _mean(calm_BT, found.mask_BT))
+
+    def steer(self, distance: Distance, found: Gathered) -> dict[str, float]:
+        """Log the KL, and move the coefficient after a batch, for the next one."""
+        out = {"kl/ref": distance.kl}
+        if distance.penalty_BT is not None:
+            penalty = _mean(distance.penalty_BT, found.mask_BT)
+            out |= {"kl/reward": penalty, "kl/coef": self.beta}
+            self._control.update(penalty, len(set(found.rollouts_B)))
+        return out
+
+    def state_dict(self) -> dict[str, Any]:
+        """The coefficient."""
+        return {"coef": self.beta}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the coefficient, bit for bit."""
+        self._control.coef = float(state["coef"])
+
+
+def controller(rule: AlgorithmConfig) -> AdaptiveKL | FixedKL:
+    """The controller that `algorithm.kl_ctrl` asks for."""
+    kl_ctrl = rule.kl_ctrl
+    if kl_ctrl.type == "adaptive":
+        return AdaptiveKL(kl_ctrl.kl_coef, kl_ctrl.target_kl, kl_ctrl.horizon)
+    return FixedKL(kl_ctrl.kl_coef)
+
+
+def _mean(x_BT: Tensor, mask_BT: Tensor) -> float:
+    """Mean over trained tokens."""
+    return float(x_BT[mask_BT].mean())
+
+
+def check_vocabulary(policy: Policy, path: str, key: str) -> None:
+    """Refuse a second model whose tokens mean something else. Reads only its tokenizer.
+
+    Raises `ModelError` when the folder cannot be read, `ConfigError` when the tokens differ.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    try:
+        if (Path(path) / "tokenizer.json").is_file():
+            other: Any = PreTrainedTokenizerFast(tokenizer_file=str(Path(path) / "tokenizer.json"))
+        else:
+            other = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except Exception as error:  # a broken file comes out of transformers as almost anything
+        raise ModelError(f"{key}={path!r}: its tokenizer cannot be read: {error}") from error
+    if other.get_vocab() != policy.codec.tokenizer.get_vocab():
+        raise ConfigError(
+            f"{key}={path!r} has another vocabulary than the policy, so its numbers would be about "
+            f"other tokens. Give a model of the same family, or leave {key} out."
+        )
+
+
+@torch.no_grad()
+def frozen(policy: Policy, tensors: dict[str, Tensor] | None = None) -> Policy:
+    """A copy of a policy, with other weights where they are given."""
+    made = policy.copy()
+    if tensors is not None:
+        made.load_tensors(tensors)
+    return made

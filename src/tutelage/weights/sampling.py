@@ -1,0 +1,180 @@
+"""Where a step's rollouts come from: tasks, groups, refills and greedy baselines.
+
+A step draws tasks (in epochs, or by difficulty: `curriculum.py`), plays `agent.num_chains` rollouts
+of each, replaces groups whose rewards are all equal by fresh ones where that is asked for, and for
+`remax` plays each task once greedily, through the same agent and its tools. All of it is addressed
+by step and place in the seed tree. Rollouts of refills, of baselines and of the control are stored
+under labels of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tutelage.config import RunConfig
+from tutelage.rollouts.runner import Spec
+from tutelage.seeds import SeedTree
+from tutelage.types import Mode, Rollout, Task
+from tutelage.weights import curriculum
+from tutelage.weights.context import Context
+from tutelage.weights.phases import RL
+
+BASELINE, REFILL = "baseline", "refill"
+"""Labels of greedy baseline rollouts, and of what was played to replace flat groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one step learns from, and what it cost."""
+
+    rollouts: list[Rollout]
+    """The rollouts of the batch, group by group."""
+    played: list[Rollout]
+    """All rollouts that were sampled for it; the batch is among them."""
+    baselines: dict[str, float] | None
+    """Reward of the greedy rollout of each group, for `remax`."""
+    metrics: dict[str, float]
+
+
+def sample_step(ctx: Context, phase: str, step: int, config: RunConfig) -> Sample:
+    """Play the rollouts of one step of reinforcement learning, as the phase's `config` says."""
+    size, rule = config.data.train_batch_size, config.algorithm.filter_groups
+    tasks = _draw(ctx, step, size, 0)
+    placed = list(enumerate(tasks))
+    apart = "" if phase == RL else phase
+    groups = _play(ctx, phase, step, placed, label=apart)
+    every = list(groups)
+    rounds = 1
+    while rule.enable and rounds < rule.max_num_gen_batches:
+        missing = size - sum(informative(g) for g in every)
+        if missing <= 0:
+            break
+        fresh = _draw(ctx, step, missing, rounds)
+        here = list(enumerate(fresh, start=len(placed)))
+        placed += here
+        label = f"{REFILL}/{rounds}"
+        every += _play(ctx, phase, step, here, label=f"{apart}/{label}" if apart else label)
+        rounds += 1
+    chosen = _choose(every, size)
+    metrics: dict[str, float] = {}
+    if rule.enable:
+        flat = sum(not informative(g) for g in groups)
+        metrics = {"group/flat": flat / len(groups), "group/sampled": float(len(every))}
+    _remember(ctx, placed, every)
+    played = [r for group in every for r in group]
+    baselines = None
+    if config.algorithm.adv_estimator == "remax":
+        baselines, greedy = _baselines(ctx, phase, step, dict(placed), chosen)
+        if baselines:
+            metrics["reward/baseline"] = sum(baselines.values()) / len(baselines)
+        metrics["rollout/no_baseline"] = 1 - len(baselines) / len(greedy)
+        chosen = [group for group in chosen if group[0].group in baselines]
+    return Sample([r for g in chosen for r in g], played, baselines, metrics)
+
+
+def epoch_places(total: int, start: int, count: int, seeds: SeedTree) -> list[int]:
+    """Numbers of `count` tasks of `total` from place `start` of the stream of shuffled epochs."""
+    out: list[int] = []
+    order: list[int] = []
+    known = -1
+    for place in range(start, start + count):
+        epoch, at = divmod(place, total)
+        if epoch != known:
+            order, known = list(range(total)), epoch
+            seeds.child(epoch).python().shuffle(order)
+        out.append(order[at])
+    return out
+
+
+def informative(group: Sequence[Rollout]) -> bool:
+    """Whether a group can teach: two rollouts or more that count, and not all rewarded alike."""
+    rewards = [r.reward.value for r in group if r.reward is not None]
+    return len(rewards) >= 2 and min(rewards) < max(rewards)
+
+
+def _choose(every: Sequence[list[Rollout]], size: int) -> list[list[Rollout]]:
+    """`size` groups in the order played, those that can teach before the others."""
+    if len(every) <= size:
+        return list(every)
+    ranked = sorted(range(len(every)), key=lambda i: (not informative(every[i]), i))
+    return [every[i] for i in sorted(ranked[:size])]
+
+
+def _draw(ctx: Context, step: int, count: int, fill: int) -> list[Task]:
+    """Fresh tasks: the first draw of a step (`fill` 0), or one that replaces flat groups. The
+    control takes the same ones."""
+    setting, data = ctx.setting, ctx.setting.config.data
+    tasks, seeds = setting.tasks.train, setting.seeds.child(RL, "order")
+    if data.sampling == "difficulty":
+        under = seeds.child("difficulty", step, fill)
+        known = ctx.state.phase_data.get(curriculum.STATE, {})
+        numbers = curriculum.draw(len(tasks), count, known, data.sampling_floor, under)
+        return [tasks[i] for i in numbers]
+    start = step * data.train_batch_size
+    if setting.config.algorithm.filter_groups.enable:
+        # Refills take from the same stream, so that an epoch still has every task once.
+        start = ctx.state.phase_data.get("drawn", 0)
+        ctx.state.phase_data["drawn"] = start + count
+    return [tasks[i] for i in epoch_places(len(tasks), start, count, seeds)]
+
+
+def _play(
+    ctx: Context, phase: str, step: int, placed: Sequence[tuple[int, Task]], label: str
+) -> list[list[Rollout]]:
+    """The groups of some tasks, each at its place in the step."""
+    setting, tick = ctx.setting, ctx.state.tick
+    config = setting.config
+    specs = [
+        Spec(
+            task,
+            Mode.TRAIN,
+            f"{phase}/{step}/{place}",
+            index,
+            setting.seeds.child(phase, step, place, index),
+            tick,
+            label,
+        )
+        for place, task in placed
+        for index in range(config.agent.num_chains)
+    ]
+    rollouts = ctx.play(specs, ctx.player(config.rollout.temperature))
+    size = config.agent.num_chains
+    return [rollouts[i : i + size] for i in range(0, len(rollouts), size)]
+
+
+def _baselines(
+    ctx: Context,
+    phase: str,
+    step: int,
+    tasks: dict[int, Task],
+    groups: Sequence[Sequence[Rollout]],
+) -> tuple[dict[str, float], list[Rollout]]:
+    """The reward of one greedy rollout for each group; one that was lost gives none."""
+    setting = ctx.setting
+    size = setting.config.agent.num_chains
+    specs: list[Spec] = []
+    for group in groups:
+        place = int(group[0].group.rsplit("/", 1)[1])
+        seeds = setting.seeds.child(phase, step, place, "greedy")
+        name, tick = group[0].group, ctx.state.tick
+        specs.append(Spec(tasks[place], Mode.TRAIN, name, size, seeds, tick, BASELINE))
+    greedy = ctx.play(specs, ctx.player(0.0))
+    return {r.group: r.reward.value for r in greedy if r.reward is not None}, greedy
+
+
+def _remember(
+    ctx: Context, placed: Sequence[tuple[int, Task]], groups: Sequence[Sequence[Rollout]]
+) -> None:
+    """Take what was seen of the tasks into the curriculum's state."""
+    if ctx.setting.config.data.sampling != "difficulty":
+        return
+    tasks = ctx.setting.tasks.train
+    numbers = {task.id: i for i, task in enumerate(tasks)}
+    seen: dict[int, float] = {}
+    for (_, task), group in zip(placed, groups, strict=True):
+        rewards = [r.reward.value for r in group if r.reward is not None]
+        if rewards:
+            seen[numbers[task.id]] = sum(rewards) / len(rewards)
+    state = ctx.state.phase_data.get(curriculum.STATE, {})
+    ctx.state.phase_data[curriculum.STATE] = curriculum.remember(state, seen)

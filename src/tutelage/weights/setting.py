@@ -1,0 +1,224 @@
+"""Everything a job works with, made from a configuration: tasks, tools, reward, policy, engines.
+
+Cheap and fallible things come first (files, names, the reward's parameters), so that bad input is
+refused before any model loads. `jobs.py` runs phases on a `Setting`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tutelage.agents.builtin import BuiltinAgent, builtin_agent
+from tutelage.config import RunConfig
+from tutelage.engine.backends import make_backend
+from tutelage.engine.native import NativeEngine
+from tutelage.errors import ConfigError
+from tutelage.policy.machine import Choice, choose, set_threads
+from tutelage.policy.model import Policy, build, load
+from tutelage.resources import POLICY, model_folder
+from tutelage.rewards import RewardFunction, check, resolve_reward
+from tutelage.rewards.function import fields_read
+from tutelage.runs.given import Given, LiveAgent
+from tutelage.runs.inputs import Tasks, held_out, load_tasks, load_tools, most_test_tasks, reward_of
+from tutelage.seeds import SeedTree
+from tutelage.tasks.arithmetic import EMBEDDED_REWARD, demonstrations
+from tutelage.tasks.overlap import Overlap, content, count_overlap
+from tutelage.tools.tool import Tool
+from tutelage.types import Sampling, Task, ToolSpec
+from tutelage.weights.lessons import Lessons
+from tutelage.weights.places import check_models_are_there
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a job works with."""
+
+    config: RunConfig
+    seeds: SeedTree
+    tasks: Tasks
+    tools: Mapping[str, Tool]
+    reward: RewardFunction
+    policy: Policy
+    choice: Choice
+    given: Given | None = None
+    """The Python agent that is trained, and what came with it; None for a built-in agent."""
+    others: Mapping[str, Policy] = field(default_factory=dict[str, "Policy"])
+    """Further policies that are trained at once, by name."""
+    lessons: Lessons | None = None
+    """What the recipe `sft` trains on; see `sft.py`."""
+    overlap: Overlap = field(default_factory=Overlap)
+    """Tasks that stand in more than one split."""
+
+    @property
+    def embedded_tasks(self) -> bool:
+        """Whether the tasks are drawn, not the user's: those repeat one another by chance."""
+        handed = self.given is not None and self.given.own_tasks
+        return not handed and not self.config.data.train_files
+
+    def specs(self) -> list[ToolSpec]:
+        """What the model is told about the tools."""
+        return [t.spec for t in self.tools.values()]
+
+    def agent(self, temperature: float, *, with_tools: bool = True) -> BuiltinAgent:
+        """The agent at a temperature; without tools it is told of none and gets no results."""
+        config = self.config
+        return builtin_agent(
+            config.agent.agent_type,
+            self.tools if with_tools else {},
+            Sampling(
+                temperature=temperature,
+                top_p=config.rollout.top_p,
+                top_k=config.rollout.top_k,
+                max_tokens=config.agent.max_tokens_per_turn,
+            ),
+            max_turns=config.agent.max_turns if config.agent.use_agent else 1,
+            token_budget=config.response_tokens,
+            system_prompt=config.agent.system_prompt,
+        )
+
+    def player(self, temperature: float, *, with_tools: bool = True) -> BuiltinAgent | LiveAgent:
+        """Who plays rollouts: the Python agent where one is given, else the built-in one."""
+        if self.given is not None:
+            return LiveAgent(self.given, temperature)
+        return self.agent(temperature, with_tools=with_tools)
+
+    def engine(
+        self, *, slots: int | None = None, invariant: bool = False, policy: Policy | None = None
+    ) -> NativeEngine:
+        """A native engine that samples from the policy, or from another one."""
+        policy = policy or self.policy
+        codec = policy.codec
+        return NativeEngine(
+            lambda count, width: make_backend(policy, count, width, self.choice.numerics.dtype),
+            slots=slots or self.config.rollout.slots,
+            max_length=min(self.config.rollout.max_len, policy.max_positions),
+            eos_ids=sorted(codec.eos_ids),
+            decode=codec.decode,
+            invariant=invariant,
+        )
+
+
+def prepare(
+    config: RunConfig, policy_folder: Path | None = None, given: Given | None = None
+) -> Setting:
+    """Make the setting of a run. `policy_folder` overrides where the policy comes from (resume);
+    `given` is the Python agent with its tasks, where there is one."""
+    check_models_are_there(config)
+    seeds = SeedTree(config.seed)
+    tasks = load_tasks(config) if given is None else _given_tasks(config, given)
+    tools = load_tools(config)
+    reward = reward_for(config, given)
+    if given is None or given.reward is not None:
+        for part in (tasks.train, tasks.val, tasks.test):
+            check(reward, part)
+    policy = None if given is None else given.policies.get(POLICY)
+    if given is not None and given.policies and config.model.lora.rank:
+        raise ConfigError(
+            "model.lora makes adapters for a model that the run loads, and this one was handed "
+            "over as an object; name its folder instead, or give an object made by with_lora"
+        )
+    if policy is None:
+        policy = _policy(config, tasks, tools, policy_folder)
+    elif policy_folder is not None:  # the object is trained, from where the run began
+        policy.load_tensors(dict(load(str(policy_folder)).named()))
+    choice = choose(config, policy.count())
+    if choice.device != policy.device:
+        policy = policy.to(choice.device)
+    set_threads(choice, config, policy.count())
+    others = {} if given is None else _others(given, policy, config)
+    overlap = _overlap(tasks, reward, tools, given)
+    return Setting(
+        config, seeds, tasks, tools, reward, policy, choice, given, others, overlap=overlap
+    )
+
+
+def _overlap(
+    tasks: Tasks, reward: RewardFunction, tools: Mapping[str, Tool], given: Given | None
+) -> Overlap:
+    """How the splits overlap: by input and reward fields, by all fields where more is read."""
+    open_ended = given is not None or any(t.environment is not None for t in tools.values())
+    fields = None if open_ended else fields_read(reward)
+    return count_overlap(tasks.train, tasks.val, tasks.test, key=lambda task: content(task, fields))
+
+
+def _others(given: Given, main: Policy, config: RunConfig) -> dict[str, Policy]:
+    """The further policies: as handed over, from the folder that their LLM names, or copies."""
+    out: dict[str, Policy] = {}
+    for resource, name in given.roles.policies.items():
+        if name == POLICY or name in out:
+            continue
+        folder = model_folder(given.resources[resource])
+        found = given.policies.get(name) or (
+            adapted(load(folder), config) if folder is not None else main.copy()
+        )
+        out[name] = found if found.device == main.device else found.to(main.device)
+    return out
+
+
+def _given_tasks(config: RunConfig, given: Given) -> Tasks:
+    """The caller's tasks, or the embedded ones; a part of the training tasks is held out."""
+    limit, tested = config.trainer.val_tasks, most_test_tasks(config)
+    if given.train is None:
+        return load_tasks(config)
+    train, val = given.train[: config.data.train_tasks], given.val
+    if val is None:
+        train, val = held_out(train, limit, "val_dataset")
+    test = val if given.test is None else given.test
+    demonstrated = config.recipe == "math" and all("calls" in t.fields for t in train)
+    if not demonstrated:
+        return Tasks(train, val[:limit], test[:tested])
+    return Tasks(train, val[:limit], test[:tested], shown=train, skill=val[:100])
+
+
+def reward_for(config: RunConfig, given: Given | None) -> RewardFunction:
+    """The reward that grades what an agent does not grade itself."""
+    if given is None:
+        return reward_of(config)
+    return given.reward or resolve_reward(EMBEDDED_REWARD)
+
+
+def _policy(
+    config: RunConfig, tasks: Tasks, tools: Mapping[str, Tool], folder: Path | None
+) -> Policy:
+    if folder is not None:
+        return load(str(folder))
+    if config.model.path is not None:
+        return adapted(load(config.model.path, template=config.agent.template), config)
+    return build(
+        _corpus(tasks.train, tools, SeedTree(config.seed)),
+        size=config.model.size,
+        layout=config.model.layout,
+        seed=SeedTree(config.seed).child("weights").value(),
+        max_positions=max(512, config.rollout.max_len),
+    )
+
+
+def adapted(policy: Policy, config: RunConfig) -> Policy:
+    """The policy with adapters, where `model.lora` asks for them."""
+    lora = config.model.lora
+    if lora.rank == 0:
+        return policy
+    from tutelage.policy.lora import Lora, with_lora
+
+    shape = Lora(lora.rank, lora.alpha, lora.target_modules)
+    return with_lora(policy, shape, seed=SeedTree(config.seed).child("lora").value())
+
+
+def _corpus(tasks: Sequence[Task], tools: Mapping[str, Tool], seeds: SeedTree) -> Iterator[str]:
+    """What the embedded tokenizer is trained on: questions, calls, results and tool names."""
+    rng = seeds.child("corpus").python()
+    names = " ".join(f"{t.name}({', '.join(t.parameters['properties'])})" for t in tools.values())
+    for task in tasks[:2000]:
+        yield f"system\nTools: {names}\nuser\nassistant\ntool\n"
+        yield str(task.input) if task.has_input else json.dumps(task.fields, ensure_ascii=False)
+        if "calls" not in task.fields:
+            continue
+        for message in demonstrations(task, False, rng):
+            if message.content:
+                yield message.content
+            for call in message.tool_calls:
+                arguments = json.dumps(json.loads(call.arguments))
+                yield f'{{"name": "{call.name}", "arguments": {arguments}}}'

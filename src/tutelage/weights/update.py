@@ -1,0 +1,255 @@
+"""One policy update: a batch of rows to optimizer steps, and what to log of them.
+
+The batch is cut into optimizer batches of `ppo_mini_batch_size` rollouts, each into micro-batches
+by tokens; every micro-batch is divided by the whole optimizer batch's denominator, so the gradient
+does not depend on the cut. Rows whose advantages are all zero have a gradient of exactly zero when
+no KL or entropy term is on: they are skipped, and still counted in the denominator. Tokens that a
+loss selects are selected once for the optimizer batch. Losses and their formulas live in
+`algorithms/rl`; batches come from `batch.py`, and `loss.py` is the loss of one micro-batch.
+
+Legend: B rows, T tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tutelage.algorithms.rl import (
+    aggregation_denominator,
+    aggregation_of,
+    merge_metrics,
+    rollout_importance_weights,
+    select_clip_cov,
+    select_kl_cov,
+)
+from tutelage.config import RunConfig
+from tutelage.policy.model import Policy
+from tutelage.policy.numerics import Numerics
+from tutelage.policy.packing import plan_micro_batches
+from tutelage.seeds import SeedTree
+from tutelage.weights.batch import Batch, Gathered
+from tutelage.weights.cuts import mini_batches, together, token_budget
+from tutelage.weights.gradients import accumulate
+from tutelage.weights.loss import Part, Report, rows_loss
+from tutelage.weights.optim import Optimizer
+from tutelage.weights.recording import TokenRecord
+from tutelage.weights.scoring import logp_of
+
+WHOLE_ROLLOUT_LOSSES = ("gspo", "geo_mean")
+"""Losses that weigh a token by all of its rollout, so that its rows may not be parted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one update works with."""
+
+    policy: Policy
+    batch: Batch
+    config: RunConfig
+    numerics: Numerics
+    old_logp_BT: Tensor | None
+    """The trainer's log-probabilities before the update, which ratios are taken against; None where
+    the update's own forward pass tells them (`tells_itself`)."""
+    weights_BT: Tensor | None
+    """Importance weights between sampler and trainer, where they are known by then."""
+    reference: Policy | None
+    """The reference policy, where its whole distribution is needed."""
+
+
+def update_policy(
+    policy: Policy,
+    optimizer: Optimizer,
+    batch: Batch,
+    config: RunConfig,
+    numerics: Numerics,
+    *,
+    seeds: SeedTree,
+    rate: float = 1.0,
+    trainer_logp_BT: Tensor | None = None,
+    reference: Policy | None = None,
+    tokens: TokenRecord | None = None,
+) -> dict[str, float]:
+    """Train on a batch and return metrics; the policy's version grows by one.
+
+    `trainer_logp_BT` are the trainer's own log-probabilities where they are known already, see
+    `trainer_logp`. `max_dlogp` and `kl/rollout` compare sampler and trainer before the first
+    optimizer step, on the trained tokens that were scored. `tokens` is told what the first epoch's
+    passes said.
+    """
+    old_logp_BT = trainer_logp_BT
+    if old_logp_BT is None and not tells_itself(config, numerics):
+        old_logp_BT = trainer_logp(policy, batch, config, numerics)
+    update = Update(
+        policy, batch, config, numerics, old_logp_BT,
+        weights_BT=None if old_logp_BT is None else _weights(batch, old_logp_BT, config),
+        reference=reference,
+    )  # fmt: skip
+    if tokens is not None:
+        tokens.weights_BT = update.weights_BT
+        tokens.before_BT = old_logp_BT if config.updates_per_batch > 1 else None
+    reports: list[Report] = []
+    first: list[Report] = []
+    norms: list[float] = []
+    for epoch in range(config.actor.ppo_epochs):
+        under = seeds.child("epoch", epoch)
+        parts = mini_batches(batch.rollouts_B, config.actor.ppo_mini_batch_size, under)
+        for number, part in enumerate(parts):
+            seen = tokens if epoch == 0 else None
+            found = _gradient(update, part, under.child("part", number), seen)
+            if epoch == 0 and number == 0:
+                first = found
+            reports += found
+            # A batch without any variance has no gradient; the optimizer's clock still goes on.
+            norms.append(optimizer.step(rate) if found else 0.0)
+    policy.version += 1
+    return _summary(reports, first, norms, update)
+
+
+def trainer_logp(
+    policy: Policy, batch: Batch | Gathered, config: RunConfig, numerics: Numerics
+) -> Tensor:
+    """What the trainer says of the sampled tokens before any update: as recorded where it computes
+    what the sampler did, else computed again."""
+    if numerics.exact and config.rollout.correction == "none":
+        return batch.old_logp_BT
+    return logp_of(policy, batch.token_rows(), config, numerics.dtype)
+
+
+def tells_itself(config: RunConfig, numerics: Numerics) -> bool:
+    """Whether the only optimizer step's forward pass says what the trainer says before the update:
+    then a pass of its own over every row is saved. Not where something needs those numbers for the
+    whole batch before it is cut."""
+    recomputed = not numerics.exact or config.rollout.correction != "none"
+    whole = config.rollout.correction.startswith("sequence") or (
+        config.actor.policy_loss.loss_mode in ("clip_cov", "kl_cov")
+    )
+    return recomputed and config.updates_per_batch == 1 and not whole
+
+
+def group_metrics(batch: Batch) -> dict[str, float]:
+    """Shares of the groups that cannot teach."""
+    return {
+        "group/zero_variance": batch.zero_variance / max(1, batch.groups),
+        "group/single": batch.single_member / max(1, batch.groups),
+    }
+
+
+def _weights(batch: Batch, old_logp_BT: Tensor, config: RunConfig) -> Tensor | None:
+    if old_logp_BT is batch.old_logp_BT:
+        return None
+    return rollout_importance_weights(
+        old_logp_BT - batch.old_logp_BT,
+        batch.mask_BT,
+        config.rollout.correction,
+        config.rollout.correction_cap,
+        rollouts_B=batch.rollouts_B,
+    )
+
+
+def _gradient(
+    update: Update, part: list[int], seeds: SeedTree, tokens: TokenRecord | None
+) -> list[Report]:
+    """Accumulate the gradient of one optimizer batch."""
+    batch, config = update.batch, update.config
+    actor, mode = config.actor, config.actor.policy_loss.loss_mode
+    owners = [batch.rollouts_B[b] for b in part]
+    scale = actor.loss_scale_factor or float(config.response_tokens)
+    way = aggregation_of(mode, actor.loss_agg_mode)
+    denominator = aggregation_denominator(batch.mask_BT[part], way, rollouts_B=owners, scale=scale)
+    live = part
+    if actor.skip_zero_variance and not _every_row_counts(config):
+        some = {batch.rollouts_B[b] for b in part if bool(batch.advantages_BT[b].any())}
+        live = [b for b in part if batch.rollouts_B[b] in some]
+    rows = batch.token_rows()
+    budget = token_budget(rows, live, actor.ppo_micro_batch_size_per_gpu, actor)
+    plan = plan_micro_batches([rows[b] for b in live], budget)
+    if way == "seq-mean-token-mean" or mode in WHOLE_ROLLOUT_LOSSES:
+        plan = together(plan, [batch.rollouts_B[b] for b in live])
+    shared = Part(
+        batch=batch,
+        old_logp_BT=update.old_logp_BT,
+        weights_BT=update.weights_BT,
+        selection_BT=_selection(update, part, seeds),
+        denominator=denominator,
+    )
+
+    def loss(chosen: list[int]) -> tuple[Tensor, Report]:
+        numbers = [live[i] for i in chosen]
+        some = [rows[b] for b in numbers]
+        warm, dtype = config.rollout.temperature, update.numerics.dtype
+        reference_KV = None
+        if update.reference is not None:
+            reference_KV = update.reference.network.distribution(some, warm, dtype)
+        scores = update.policy.score(
+            some,
+            temperature=warm,
+            dtype=dtype,
+            entropy_gradient=actor.entropy_coeff > 0,
+            reference_KV=reference_KV,
+        )
+        if tokens is not None:
+            tokens.add(numbers, scores)
+        return rows_loss(scores, shared, numbers, config)
+
+    return accumulate(update.policy.parameters(), plan, loss, threads=update.numerics.threads)
+
+
+def _every_row_counts(config: RunConfig) -> bool:
+    """Whether rows without any advantage have a gradient all the same."""
+    actor = config.actor
+    # kl_cov penalises tokens by their covariance, also where the advantage is zero.
+    penalised = actor.policy_loss.loss_mode == "kl_cov"
+    return actor.entropy_coeff > 0 or actor.use_kl_loss or penalised
+
+
+def _selection(update: Update, part: list[int], seeds: SeedTree) -> Tensor | None:
+    """The tokens that the loss selects in one optimizer batch, [B, T] over the whole batch."""
+    options, batch = update.config.actor.policy_loss, update.batch
+    if options.loss_mode not in ("clip_cov", "kl_cov"):
+        return None
+    assert update.old_logp_BT is not None, "tokens are selected by what the trainer said before"
+    numbers = (update.old_logp_BT[part], batch.advantages_BT[part], batch.mask_BT[part])
+    if options.loss_mode == "kl_cov":
+        found = select_kl_cov(*numbers, kl_cov_ratio=options.kl_cov_ratio)
+    else:
+        found = select_clip_cov(
+            *numbers,
+            clip_cov_ratio=options.clip_cov_ratio,
+            clip_cov_lb=options.clip_cov_lb,
+            clip_cov_ub=options.clip_cov_ub,
+            generator=torch.Generator().manual_seed(seeds.child("clip_cov").value()),
+        )
+    selection_BT = torch.zeros_like(batch.mask_BT)
+    selection_BT[part] = found
+    return selection_BT
+
+
+def _summary(
+    reports: list[Report], first: list[Report], norms: list[float], update: Update
+) -> dict[str, float]:
+    """Metrics over all optimizer steps of a batch, averaged by tokens."""
+    batch, actor = update.batch, update.config.actor
+    out: dict[str, float] = {"grad_norm": sum(norms) / len(norms), **group_metrics(batch)}
+    known = update.old_logp_BT
+    exact_gap = 0.0 if known is None else float((known - batch.old_logp_BT).abs().max())
+    if not reports:
+        return {**out, "loss/policy": 0.0, "max_dlogp": exact_gap}
+    merged = merge_metrics([r.metrics for r in reports])
+    tokens = max(1, sum(r.tokens for r in reports))
+    seen = max(1, sum(r.tokens for r in first))
+    out["loss/policy"] = float(sum(r.policy for r in reports)) / len(norms)
+    if actor.use_kl_loss:
+        out["loss/kl"] = float(sum(r.kl for r in reports)) / len(norms)
+    if actor.entropy_coeff > 0:
+        out["loss/entropy"] = -float(sum(r.entropy for r in reports)) / len(norms)
+    return {
+        **out,
+        "entropy": float(sum(r.entropy_sum for r in reports)) / tokens,
+        "ratio/clip_fraction": float(merged["clip_fraction"]),
+        "ratio/max": float(merged["ratio_max"]),
+        "max_dlogp": max([exact_gap, *(float(r.mismatch_max) for r in first)]),
+        "kl/rollout": float(sum(r.mismatch_k3_sum for r in first)) / seen,
+    }

@@ -1,0 +1,140 @@
+"""Scripts of replies: which line answers what, and what is wrong with a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tutelage.engine.chat import ChatSession
+from tutelage.engine.scripted import ScriptedReply
+from tutelage.errors import DataError, RemoteError
+from tutelage.gateway import Script, ScriptedClient
+from tutelage.seeds import SeedTree
+from tutelage.testing import ScriptedEngine, tiny_policy
+from tutelage.types import Message, Sampling, StopReason, ToolCall
+
+SAMPLING = Sampling(max_tokens=1000)
+GOOD = """
+{"content": "It is 2.", "match": "1 + 1"}
+
+{"tool_calls": [{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": "{}"}]}
+{"content": "Hm.", "tool_calls": [{"name": "g"}], "delay": 0}
+{"error": {"status": 429, "message": "slow down"}}
+"""
+
+
+def user(text: str) -> list[Message]:
+    return [Message("user", text)]
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+async def test_a_file_is_played_in_order_and_again(tmp_path: Path) -> None:
+    client = ScriptedClient(Script.load(written(tmp_path / "s.jsonl", GOOD)))
+    for _ in range(2):
+        first = await client.chat(user("hello"), sampling=SAMPLING)
+        assert [(c.name, c.arguments) for c in first.reply.tool_calls] == [
+            ("f", '{"x":1}'),
+            ("g", "{}"),
+        ]
+        matched = await client.chat(user("What is 1 + 1?"), sampling=SAMPLING)
+        assert matched.reply.content == "It is 2."
+        second = await client.chat(user("hello"), sampling=SAMPLING)
+        assert second.reply.content == "Hm."
+        with pytest.raises(RemoteError, match="slow down") as caught:
+            await client.chat(user("hello"), sampling=SAMPLING)
+        assert caught.value.status == 429
+    ids = [c.id for call in client.calls for c in call.reply.tool_calls]
+    assert len(set(ids)) == len(ids) == 6
+    assert len({call.id for call in client.calls}) == len(client.calls) == 6
+
+
+async def test_a_match_looks_at_what_is_new() -> None:
+    client = ScriptedClient([ScriptedReply("sum", match="46"), ScriptedReply("other")])
+    history = [*user("is it 46?"), Message("assistant", "46"), Message("tool", "47")]
+    assert (await client.chat(history, sampling=SAMPLING)).reply.content == "other"
+    assert (await client.chat(user("46"), sampling=SAMPLING)).reply.content == "sum"
+
+
+async def test_a_request_that_no_line_fits_is_a_404() -> None:
+    client = ScriptedClient([ScriptedReply("a", match="x")])
+    with pytest.raises(RemoteError, match="no line") as caught:
+        await client.chat(user("y"), sampling=SAMPLING)
+    assert caught.value.status == 404
+
+
+async def test_calls_repeat_with_the_seed_and_can_be_bounded() -> None:
+    def client(seed: int) -> ScriptedClient:
+        reply = ScriptedReply(None, (("f", "{}"),))
+        return ScriptedClient([reply], seeds=SeedTree(seed), keep=2)
+
+    made = []
+    for seed in (1, 1, 2):
+        one = client(seed)
+        for _ in range(3):
+            await one.chat(user("x"), sampling=SAMPLING)
+        assert len(one.calls) == 2
+        made.append([(c.id, c.reply.tool_calls[0].id) for c in one.calls])
+    assert made[0] == made[1] != made[2]
+
+
+async def test_max_tokens_cuts() -> None:
+    client = ScriptedClient([ScriptedReply("héllo", (("f", "{}"),))])
+    call = await client.chat(user("x"), sampling=Sampling(max_tokens=2))
+    assert call.sampled.stop_reason is StopReason.LENGTH
+    assert call.reply == Message("assistant", "h")
+    assert len(call.sampled.token_ids) == 2
+
+
+async def test_a_script_can_be_played_as_tokens_through_a_codec() -> None:
+    """With a tokenizer the same lines make a record that can be trained on."""
+    codec = tiny_policy().codec
+    play = Script([ScriptedReply("Hm.", (("calculator", '{"e": "1"}'),)), "done"]).player()
+    engine = ScriptedEngine(codec, lambda request: play(()).text())
+    session = ChatSession(engine, codec, seeds=SeedTree(0), name="a")
+    call = await session.chat(user("x"), sampling=SAMPLING)
+    assert call.reply.content == "Hm."
+    (tool,) = call.reply.tool_calls
+    assert tool == ToolCall(tool.id, "calculator", '{"e": "1"}')
+    assert call.sampled.token_ids
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "must be a JSON object"),
+        ("{}", "needs `content`"),
+        ('{"contents": "x"}', "unknown field 'contents'"),
+        ('{"content": 5}', "must be a string"),
+        ('{"content": "x", "match": []}', "must be a string"),
+        ('{"content": "x", "delay": -1}', "seconds"),
+        ('{"content": "x", "delay": true}', "seconds"),
+        ('{"content": "x", "delay": "1"}', "seconds"),
+        ('{"tool_calls": {}}', "must be a list"),
+        ('{"tool_calls": [{"arguments": {}}]}', "tool_calls[0]"),
+        ('{"tool_calls": [{"name": "f", "arguments": 5}]}', "must be an object"),
+        ('{"tool_calls": [{"name": "f", "id": "x"}]}', "unknown field 'id'"),
+        ('{"error": {"status": 200}}', "from 400 to 599"),
+        ('{"error": {"status": 500, "message": 1}}', "must be a string"),
+        ('{"error": {"state": 500}}', "unknown field 'state'"),
+        ('{"error": "x"}', "must be an object"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, line: str, told: str) -> None:
+    path = written(tmp_path / "s.jsonl", '{"content": "ok"}\n\n' + line + "\n")
+    with pytest.raises(DataError) as caught:
+        Script.load(path)
+    assert f"{path}:3" in str(caught.value)
+    assert told in str(caught.value)
+
+
+def test_a_file_that_is_empty_or_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no replies"):
+        Script.load(written(tmp_path / "s.jsonl", "\n"))
+    with pytest.raises(DataError, match="cannot read"):
+        Script.load(tmp_path / "none.jsonl")

@@ -1,0 +1,160 @@
+"""What is chosen for a machine, why, and what a resume compares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.weights.samples import config
+
+from tutelage.policy import machine
+from tutelage.weights import gradients
+
+SMALL, LARGE = 600_000, 500_000_000
+
+
+def test_small_models_use_threads_for_micro_batches() -> None:
+    choice = machine.choose(config("trainer.threads=3", "trainer.device=cpu"), SMALL)
+    assert choice.device.type == "cpu"
+    assert choice.numerics.threads == 3
+    assert choice.numerics.dtype == torch.float32
+    assert choice.numerics.exact
+    assert "3 threads" in choice.reason
+    assert "sampler and trainer agree" in choice.reason
+
+
+def test_large_models_use_threads_inside_an_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", told.append)
+    settings = config("trainer.threads=3", "trainer.device=cpu")
+    choice = machine.choose(settings, LARGE)
+    assert choice.numerics.threads == 1
+    machine.set_threads(choice, settings, LARGE)
+    machine.set_threads(choice, settings, SMALL)
+    assert told == [3, 1]
+
+
+def test_the_environments_threads_are_honoured_where_no_key_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", told.append)
+    monkeypatch.setattr(machine, "cores", lambda: 8)
+    cases = [("3", 3, "OMP_NUM_THREADS"), ("5,2", 5, "OMP_NUM_THREADS")]
+    cases += [(odd, 8, "the cores here") for odd in ("", "0", "many", "-1")]
+    for said, count, by in cases:
+        monkeypatch.setenv("OMP_NUM_THREADS", said)
+        small = machine.choose(config("trainer.device=cpu"), SMALL)
+        assert small.numerics.threads == count
+        assert f"{count} threads ({by})" in small.reason
+        large = machine.choose(config("trainer.device=cpu"), LARGE)
+        machine.set_threads(large, config("trainer.device=cpu"), LARGE)
+        assert told.pop() == count
+        assert machine.conditions(large)["operation_threads_from"] == by
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    keyed = machine.choose(config("trainer.threads=2", "trainer.device=cpu"), LARGE)
+    assert "2 threads (trainer.threads)" in keyed.reason
+
+
+def test_who_chose_the_threads_is_no_difference() -> None:
+    before = {"operation_threads": 2, "operation_threads_from": "the cores here"}
+    now = {"operation_threads": 2, "operation_threads_from": "OMP_NUM_THREADS"}
+    assert machine.differences(before, now) == []
+
+
+def test_a_given_format_is_used_everywhere() -> None:
+    choice = machine.choose(config("model.dtype=bfloat16", "trainer.device=cpu"), SMALL)
+    assert choice.numerics.dtype == choice.cold_start.dtype == torch.bfloat16
+    assert not choice.numerics.exact
+    assert "model.dtype=bfloat16" in choice.reason
+
+
+GPU_RUNS = [
+    ((), "rollout.correction=none, which corrects nothing"),
+    (("rollout.correction=token_tis",), "rollout.correction=token_tis, which corrects it"),
+]
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+@pytest.mark.parametrize(("overrides", "said"), GPU_RUNS)
+def test_what_is_said_of_a_correction_is_what_is_configured(
+    overrides: tuple[str, ...], said: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a pretended GPU: bfloat16 by default, and no claim that something mends its rounding."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    settings = config(f"trainer.device={device}", *overrides)
+    choice = machine.choose(settings, SMALL)
+    differs = device == "auto"
+    assert choice.device.type == ("cuda" if differs else "cpu")
+    assert choice.numerics.exact is not differs
+    assert (said in choice.reason) is differs
+    assert "recomputes and corrects" not in choice.reason
+
+
+def test_bfloat16_on_a_cpu_says_so_too() -> None:
+    overrides = ("model.dtype=bfloat16", "trainer.device=cpu")
+    said = "rollout.correction=none, which corrects nothing"
+    assert said in machine.choose(config(*overrides), SMALL).reason
+    assert said not in machine.choose(config(*overrides, "algorithm.name=sft"), SMALL).reason
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_no_gpu_is_put_on_reduced_precision_by_an_amd_host(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While gradients are computed on a host whose CPU products go through oneDNN: only oneDNN may
+    be told of reduced precision, and nobody when the model is on another device (meta stands for
+    a GPU)."""
+    for name in ("_medium_is_float32", "_reduced_is_float32"):
+        monkeypatch.setattr(gradients, name, lambda: True, raising=False)
+    seen: list[tuple[str, str, bool]] = []
+
+    def loss(_: int) -> tuple[torch.Tensor, None]:
+        seen.append(precisions())
+        return (weight * 2).sum(), None
+
+    def precisions() -> tuple[str, str, bool]:
+        backends: Any = torch.backends
+        matmul = backends.cuda.matmul
+        return backends.mkldnn.matmul.fp32_precision, matmul.fp32_precision, matmul.allow_tf32
+
+    weight = torch.ones(3, device=device, requires_grad=True)
+    before = precisions()
+    gradients.accumulate([weight], [0], loss)
+    cpu = "bf16" if device == "cpu" else before[0]
+    assert seen == [(cpu, *before[1:])]
+    assert precisions() == before
+    assert before[2] is False
+
+
+def test_the_choice_is_a_function_of_the_machine() -> None:
+    first, again = (machine.choose(config(), SMALL) for _ in range(2))
+    assert first == again
+
+
+def test_conditions_hold_what_repetition_depends_on_and_not_the_gradient_threads() -> None:
+    one, two = (
+        machine.conditions(machine.choose(config(f"trainer.threads={n}"), SMALL)) for n in (1, 2)
+    )
+    assert one == two
+    assert {"torch", "cpu_capability", "matmul", "dtype", "device", "operation_threads"} <= {*one}
+
+
+def test_differences_are_told_in_words() -> None:
+    before = {"torch": "2.9", "cpu": "amd", "old": 1}
+    now = {"torch": "2.10", "cpu": "amd", "new": 2}
+    assert machine.differences(before, now) == [
+        "new was None and is 2",
+        "old was 1 and is None",
+        "torch was '2.9' and is '2.10'",
+    ]
+    assert machine.differences(now, now) == []
+
+
+def test_the_doctor_has_a_line_for_each_part() -> None:
+    lines = {name: (found, remedy) for name, found, remedy in machine.describe()}
+    assert {"python", "torch", "device", "cores", "bfloat16", "disk", "transformers"} <= {*lines}
+    assert all(found for found, _ in lines.values())
+    assert lines["torch"] == (torch.__version__, None)
+    assert lines["hydra"][1] is None

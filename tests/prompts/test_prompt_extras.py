@@ -1,0 +1,248 @@
+"""APO's classical settings, blame among components, demonstrations, and what an observer hears."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import clerk
+import pytest
+from players import clerk_agent, clerk_optimiser, splits
+
+from tutelage.engine.usage import Spend
+from tutelage.prompts import (
+    APO,
+    GEPA,
+    GRIPS,
+    Algorithm,
+    Components,
+    Episode,
+    Limits,
+    Reply,
+    Result,
+    Screen,
+    Settings,
+    Splits,
+    optimise,
+)
+from tutelage.prompts.blame import evidence, suspect
+from tutelage.prompts.contract import SLOT, Slot
+from tutelage.prompts.evaluator import Item, Score
+from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
+from tutelage.runs.rounds import Round
+from tutelage.types import Message, Mode, Task
+
+SEED = {"prompt": clerk.SEED_PROMPT}
+SETTINGS = Settings("clerk", Limits(rollouts=300))
+DATA = splits(clerk.make_task, 20, 16, 60)
+BANK = tuple(sentence for sentence, _, _ in clerk.RULES.values())
+
+
+class Heard:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.rounds: list[Round] = []
+        self.played_: list[tuple[str, int, int]] = []
+
+    def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
+        self.played_.append((stage, done, total))
+
+    def round(self, found: Round) -> None:
+        self.rounds.append(found)
+
+
+async def searched(
+    algorithm: Algorithm, settings: Settings = SETTINGS, heard: Heard | None = None
+) -> Result:
+    ask = clerk_optimiser(settings.seed) if algorithm.needs_optimiser else None
+    play = clerk_agent(settings.seed)
+    return await optimise(algorithm, SEED, DATA, play, settings, ask=ask, observer=heard)
+
+
+# ------------------------------------------------------------ classical settings
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        APO(beam=4, branches=4, selection="brute", rounds=2, trials=0),
+        APO(beam=3, branches=3, selection="ucb", rounds=2, trials=0),
+        APO(paraphrases=1, rounds=2, trials=0),
+    ],
+    ids=["brute", "ucb", "paraphrases"],
+)
+async def test_classical_settings_lift_the_prompt_too(algorithm: APO) -> None:
+    settings = replace(SETTINGS, limits=Limits(rollouts=900))
+    result = await searched(algorithm, settings)
+    again = await searched(algorithm, replace(settings, runners=1))
+    assert result.test.best_reward > result.test.seed_reward + 0.2
+    assert again.lineage.jsonl() == result.lineage.jsonl()
+
+
+async def test_brute_force_plays_everything_in_full_and_halving_does_not() -> None:
+    def whole(result: Result) -> list[int]:
+        scored = [e.scores["val"]["n"] for e in result.lineage if "val" in e.scores]
+        return [n for n in scored if n == len(DATA.val)]
+
+    settings = replace(SETTINGS, limits=Limits(rollouts=900))
+    brute = await searched(APO(selection="brute", rounds=2, branches=6, trials=0), settings)
+    halved = await searched(APO(rounds=2, branches=6, trials=0, prefixes=(4, 8)), settings)
+    scored = [e for e in brute.lineage if "val" in e.scores]
+    assert len(whole(brute)) == len(scored)
+    assert len(whole(halved)) < len(whole(brute))
+
+
+async def test_a_bandit_spends_more_on_the_promising() -> None:
+    result = await searched(
+        APO(selection="ucb", rounds=1, branches=8, trials=0),
+        replace(SETTINGS, limits=Limits(rollouts=900)),
+    )
+    played = {e.scores["val"]["n"] for e in result.lineage if "val" in e.scores}
+    assert len(played) > 1
+    assert max(played) == len(DATA.val)
+
+
+async def test_paraphrases_are_asked_for_and_stand_in_the_lineage() -> None:
+    asked: list[str] = []
+    optimiser = clerk_optimiser(0)
+
+    async def ask(role: str, messages: Sequence[Message], step_key: str) -> Reply:
+        asked.append(step_key)
+        return await optimiser(role, messages, step_key)
+
+    result = await optimise(
+        APO(paraphrases=2, rounds=1), SEED, DATA, clerk_agent(0), SETTINGS, ask=ask
+    )
+    assert sum("/paraphrase/" in key for key in asked) >= 2
+    assert any(e.operation == "paraphrase" for e in result.lineage)
+
+
+# ------------------------------------------------------------ blame
+
+
+def score(*episodes: Episode) -> Score:
+    items = tuple(Item(Mode.TRAIN, Task(f"t{i}", {"question": "q"})) for i in range(len(episodes)))
+    return Score(items, episodes)
+
+
+def test_turns_go_round_among_the_blamed_the_most_blamed_first() -> None:
+    names = ["a", "b", "c", "c#2"]
+    blamed = score(Episode(0.0, blame=("c", "a")), Episode(0.5, blame=("c",)))
+    assert [suspect(names, [blamed], turn) for turn in range(4)] == ["c", "c#2", "a", "c"]
+    solved = score(Episode(1.0, blame=("b",)), Episode(0.0))
+    assert [suspect(names, [solved], turn) for turn in range(5)] == [*names, "a"]
+
+
+def test_evidence_is_of_failures_that_blame_the_component() -> None:
+    episodes = (
+        Episode(0.0, blame=("b",)),
+        Episode(0.5, blame=("a", "b")),
+        Episode(1.0),
+        Episode(0.25, blame=("a",)),
+    )
+    shown = evidence("a#2", score(*episodes), 3)
+    assert [e.value for _, e in shown] == [0.25, 0.5, 1.0]
+
+
+async def test_an_agent_with_two_prompts_has_the_guilty_one_edited() -> None:
+    """The second prompt decides, and episodes say so; the first is left alone."""
+    optimiser = clerk_optimiser(0)
+    agent = clerk_agent(0)
+
+    async def play(components: Components, task: Task, sample: int) -> Episode:
+        found = await agent({"prompt": components["worker"]}, task, sample)
+        return replace(found, blame=() if found.exact else ("worker",))
+
+    seed = {"aide": "You never matter.", "worker": clerk.SEED_PROMPT}
+    for algorithm in (APO(rounds=2), GEPA(rounds=6)):
+        result = await optimise(algorithm, seed, DATA, play, SETTINGS, ask=optimiser)
+        assert {e.components["aide"] for e in result.lineage} == {"You never matter."}
+        assert result.test.best_reward > result.test.seed_reward
+
+
+# ------------------------------------------------------------ demonstrations
+
+
+async def shown(components: Components, task: Task, sample: int) -> Episode:
+    """Right when it has been shown two other tasks, or its own number is even."""
+    shots = Demonstrations.read(components[DEMONSTRATIONS]).without(task.id).shots
+    right = len(shots) >= 2 or int(task.id.rpartition("-")[2]) % 2 == 0
+    return Episode(float(right), right, trace=f"I solved {task.id}." if right else "")
+
+
+@pytest.mark.parametrize("algorithm", [APO(rounds=2), GEPA(rounds=8), GRIPS(steps=2), Screen()])
+async def test_demonstrations_are_tried_by_every_algorithm(algorithm: Algorithm) -> None:
+    async def ask(role: str, messages: Sequence[Message], step_key: str) -> Reply:
+        assert DEMONSTRATIONS not in messages[1].content.partition("\n")[0]  # pyright: ignore
+        return Reply(f"<prompt>\nHelp well, {step_key}.\n</prompt>")
+
+    def tasks(split: str, count: int) -> list[Task]:
+        return [Task(f"{split}-{i}", {"question": f"{split} {i}"}) for i in range(count)]
+
+    settings = Settings("shots", Limits(rollouts=500), demonstrations=3)
+    data = Splits(tasks("train", 12), tasks("val", 8), tasks("test", 60))
+    seed = {"prompt": "Help.", DEMONSTRATIONS: ""}
+    result = await optimise(algorithm, seed, data, shown, settings, ask=ask)
+    tried = [e for e in result.lineage if e.operation == "demonstrations"]
+    shots = [s for e in tried for s in Demonstrations.read(e.components[DEMONSTRATIONS]).shots]
+    assert shots
+    assert all(s.task.startswith("train-") and s.trace == f"I solved {s.task}." for s in shots)
+    assert result.test.best_reward == 1.0
+    off = await optimise(algorithm, seed, data, shown, replace(settings, demonstrations=0), ask=ask)
+    assert {e.components[DEMONSTRATIONS] for e in off.lineage} == {""}
+
+
+# ------------------------------------------------------------ observers and slots
+
+
+async def test_rounds_tell_wins_losses_and_ties_against_the_parent() -> None:
+    heard = Heard()
+    result = await searched(APO(rounds=3), heard=heard)
+    assert [r.number for r in heard.rounds] == [1, 2, 3]
+    told = [s for r in heard.rounds for s in r.standings]
+    assert {s.id for s in told} == {e.id for e in result.lineage} - {next(iter(result.lineage)).id}
+    for standing in told:
+        assert standing.wins + standing.losses + standing.ties == standing.tasks
+    assert any(s.wins for s in told)
+    assert heard.rounds[0].components == SEED
+    assert heard.rounds[0].split == "train"
+    assert [r.spent.rollouts for r in heard.rounds] == sorted(
+        r.spent.rollouts for r in heard.rounds
+    )
+    assert {stage for stage, _, _ in heard.played_} == {"search", "test"}
+    assert all(0 < done <= total for _, done, total in heard.played_)
+
+
+@pytest.mark.parametrize("algorithm", [GEPA(), Screen(bank=BANK), GRIPS(bank=BANK)])
+async def test_every_candidate_is_told_of_once(algorithm: Algorithm) -> None:
+    heard = Heard()
+    result = await searched(algorithm, heard=heard)
+    told = [s.id for r in heard.rounds for s in r.standings]
+    assert sorted(told) == sorted(e.id for e in result.lineage if e.parents)
+
+
+async def test_an_agent_knows_which_rollout_it_is_asked_for() -> None:
+    slots: list[Slot] = []
+    agent = clerk_agent(0)
+
+    async def play(components: Components, task: Task, sample: int) -> Episode:
+        slot = SLOT.get()
+        assert slot is not None
+        slots.append(slot)
+        return await agent(components, task, sample)
+
+    await optimise(GRIPS(bank=BANK), SEED, DATA, play, replace(SETTINGS, seed=1))
+    assert len({s.key for s in slots}) == len(slots)
+    assert {s.split for s in slots} == {Mode.VAL, Mode.TEST}
+    assert {s.candidate for s in slots if s.split is Mode.TEST} == {"seed", "best"}
+    assert SLOT.get() is None
+
+
+def test_an_episode_comes_back_from_the_journal_with_its_blame() -> None:
+    episode = Episode(0.5, blame=("a", "b"))
+    assert Episode.from_dict(episode.to_dict()) == episode
+    old: dict[str, Any] = episode.to_dict()
+    del old["blame"]
+    assert Episode.from_dict(old).blame == ()

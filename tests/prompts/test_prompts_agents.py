@@ -1,0 +1,527 @@
+"""Own agents: prompt templates, named components, tools, demonstrations, blame; Trainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.prompts.prompt_parts import SMALL, Watched, configured, searched, served, set_up
+
+from tutelage import (
+    GRIPS,
+    LLM,
+    ExternalAgent,
+    NamedResources,
+    PromptTemplate,
+    Trainer,
+    rollout,
+    tool,
+)
+from tutelage.agents.accepted import as_program
+from tutelage.agents.own import load_agent, source_mark
+from tutelage.errors import ConfigError
+from tutelage.prompts import APO, Limits, Settings, Splits, optimise
+from tutelage.prompts.agent import components_of, with_components
+from tutelage.prompts.api import PromptResult
+from tutelage.prompts.company import Subject
+from tutelage.prompts.setup import setup_from
+from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
+from tutelage.recipes.prompted import prompted_tasks
+from tutelage.runs.callbacks import Callback
+from tutelage.runs.progress import Silent
+from tutelage.store import open_store
+from tutelage.testing import tiny_policy
+from tutelage.types import Task
+
+AGENT = """
+from tutelage import PromptTemplate, rollout
+
+seed_prompt = PromptTemplate("Be {mood}.")
+
+@rollout
+def solve(task, seed_prompt):
+    return float("kind" in seed_prompt.format(mood="quick"))
+"""
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[dict[str, str]]:
+    with served() as (found, _):
+        yield found
+
+
+@pytest.fixture
+def at_endpoint(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+
+
+def rows(count: int, begin: int = 0) -> list[dict[str, Any]]:
+    return [{"id": f"t{i}", "question": f"question {i}"} for i in range(begin, begin + count)]
+
+
+def test_a_fingerprint_tells_policies_tools_and_sets_apart_and_repeats() -> None:
+    def mark(word: str, names: set[str], seed: int = 0) -> str:
+        @tool
+        def say(text: str) -> str:
+            """Say it."""
+            return text + word
+
+        given = NamedResources(style=PromptTemplate("Be {mood}."), names=names, say=say)
+        policy = tiny_policy(seed=seed)
+
+        @rollout
+        def agent(task: dict[str, Any], style: PromptTemplate, llm: LLM) -> float:
+            return 1.0
+
+        subject = Subject(as_program(agent), given, None, policy=policy)
+        splits = Splits(*(prompted_tasks(n, 5, 0) for n in ("train", "val", "test")))
+        config = configured(algorithm="grips")
+        return setup_from(config, {}, Silent(), subject=subject, splits=splits).settings.fingerprint
+
+    one = mark("!", {"a", "b", "c"})
+    assert one == mark("!", {"c", "b", "a"})
+    assert len({one, mark("!", {"a", "b"}), mark("!", {"a", "b", "c"}, seed=1)}) == 3
+    code = (
+        "from tutelage.prompts.setup import _told\n"
+        "print(_told({'names': {'one', 'two', 'three', 'four'}, 'of': object()}))"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "01"
+    }
+    assert len(said) == 1
+
+
+# ------------------------------------------------------------ Trainer
+
+
+@rollout
+async def polite(task: dict[str, Any], style: PromptTemplate, keep: dict[str, int]) -> float:
+    """Earns by its prompt alone, and asks no model."""
+    assert keep == {"n": 1}
+    return 1.0 if "kind" in style.format(task=task["question"]) else 0.25
+
+
+class Heard(Callback):
+    def __init__(self) -> None:
+        self.rollouts = 0
+        self.ended: Any = None
+
+    def on_rollout_end(self, rollout: Any) -> None:
+        self.rollouts += 1
+
+    def on_train_end(self, result: Any) -> None:
+        self.ended = result
+
+
+async def test_the_trainer_searches_and_returns_the_best_prompt(tmp_path: Path) -> None:
+    heard = Heard()
+    trainer = Trainer(
+        algorithm=GRIPS(bank=("Be kind.", "Hurry."), steps=3),
+        train_dataset=rows(60),
+        resources=NamedResources(style=PromptTemplate("Answer {task}."), keep={"n": 1}),
+        output_dir=tmp_path / "run",
+        callbacks=[heard],
+        seed=3,
+    )
+    result = await trainer.train(polite)
+    assert isinstance(result, PromptResult)
+    assert result.verdict == "improved"
+    assert (result.reward_before, result.reward_after) == (0.25, 1.0)
+    assert result.interval[0] > 0
+    assert result.policy is None
+    assert "kind" in result.prompt
+    assert "{task}" in result.prompt
+    assert result.resources["keep"] == {"n": 1}
+    assert result.resources["style"].format(task="{x}").count("Answer {x}") == 1
+    assert heard.rollouts == result.rollouts
+    assert heard.ended is result
+    parts = [result.folder / "tasks" / f"{name}.jsonl" for name in ("train", "val", "test")]
+    assert [len(_lines(path)) for path in parts] == [24, 12, 24]
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def test_fit_goes_on_in_a_folder_and_repeats_nothing(tmp_path: Path) -> None:
+    def trainer() -> Trainer:
+        return Trainer(
+            algorithm=GRIPS(bank=("Be kind.",), steps=2),
+            train_dataset=rows(60),
+            resources={"style": PromptTemplate("Answer {task}."), "keep": {"n": 1}},
+            output_dir=tmp_path / "run",
+        )
+
+    first = trainer().fit(polite)
+    lineage = (tmp_path / "run" / "lineage.jsonl").read_bytes()
+    heard = Heard()
+    again = trainer()
+    again.callbacks = (heard,)
+    second = again.fit(polite)
+    assert heard.rollouts == 0, "a finished search played again"
+    assert (tmp_path / "run" / "lineage.jsonl").read_bytes() == lineage
+    assert second.reward_after == first.reward_after
+
+
+def test_the_trainer_refuses_what_cannot_work(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="APO"):
+        Trainer(algorithm="apo")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="prompt searches"):
+        Trainer(search={"rollouts": 3})
+    with pytest.raises(ConfigError, match="rounds"):
+        Trainer(algorithm=GRIPS(), num_epochs=2)
+    given: dict[str, Any] = {"resources": {"style": PromptTemplate("A {task}"), "keep": {}}}
+    with pytest.raises(ConfigError, match="test_dataset"):
+        Trainer(
+            algorithm=GRIPS(), train_dataset=rows(9), val_dataset=rows(3, 9), **given
+        ).fit(polite)  # fmt: skip
+    with pytest.raises(ConfigError, match="Did you mean rollouts"):
+        Trainer(algorithm=GRIPS(), search={"rollout": 3}, **given).fit(polite)
+    with pytest.raises(ConfigError, match=r"no resource 'nosuch'\. There are"):
+        Trainer(algorithm=GRIPS(), search={"components": ["nosuch"]}, **given).fit(polite)
+    with pytest.raises(ConfigError, match="no text to search over"):
+        Trainer(algorithm=GRIPS(), train_dataset=rows(20)).fit(lambda task: 1.0)
+    with pytest.raises(ConfigError, match="3 of 3 test tasks also stand in train or val"):
+        Trainer(
+            algorithm=GRIPS(),
+            train_dataset=rows(9),
+            val_dataset=rows(3, 9),
+            test_dataset=rows(3),
+            **given,
+        ).fit(polite)
+
+
+def test_a_program_of_any_language_is_given_its_prompts(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(
+        "import json, os, sys\n"
+        "style = json.load(open(os.environ['TUTELAGE_RESOURCES_FILE']))['style']\n"
+        "said = style.replace('{task}', json.load(sys.stdin)['question'])\n"
+        "print(1.0 if 'kind' in said else 0.25)\n"
+    )
+    program = ExternalAgent([sys.executable, "agent.py"], output="reward", cwd=tmp_path)
+    before = source_mark(program)
+    result = Trainer(
+        algorithm=GRIPS(bank=("Be kind.",), steps=1, candidates=1),
+        train_dataset=rows(60),
+        resources={"style": PromptTemplate("Answer {task}.")},
+        output_dir=tmp_path / "run",
+        search={"train_size": 2, "val_size": 2, "test_size": 7},
+        policy=tiny_policy(),
+    ).fit(program)
+    assert isinstance(result, PromptResult)
+    assert (result.reward_before, result.reward_after) == (0.25, 1.0)
+    assert result.verdict == "improved"
+    (tmp_path / "agent.py").write_text("print(1.0)")
+    assert source_mark(program) != before
+
+
+@pytest.mark.usefixtures("at_endpoint")
+def test_a_function_agent_plays_with_the_task_endpoint(tmp_path: Path) -> None:
+    @rollout
+    async def solve(task: dict[str, Any], llm: LLM, prompt_template: PromptTemplate) -> float:
+        said = prompt_template.format()
+        call = await llm.chat(
+            [{"role": "system", "content": said}, {"role": "user", "content": "hi"}]
+        )
+        return float(bool(call.reply.content) and "kind" in said)
+
+    result = Trainer(
+        algorithm=GRIPS(bank=("Be kind.",), steps=1),
+        train_dataset=rows(40),
+        resources={"prompt_template": PromptTemplate("Help.")},
+        output_dir=tmp_path / "run",
+        search={"timeout": 20},
+    ).fit(solve)
+    assert isinstance(result, PromptResult)
+    assert result.verdict == "improved"
+    assert result.tokens > 0
+    with open_store(tmp_path / "run" / "store.db") as store:
+        assert all(r.last.calls for r in store.rollouts("run"))
+
+
+# ------------------------------------------------------------ agents in files
+
+
+def test_an_agent_file_brings_its_prompts(tmp_path: Path) -> None:
+    path = tmp_path / "agent.py"
+    path.write_text(AGENT)
+    program, resources = load_agent(str(path))
+    assert program.name == "solve"
+    assert [*resources] == ["seed_prompt"]
+    path.write_text(AGENT + "\n\n@rollout\ndef other(task):\n    return 1.0\n")
+    with pytest.raises(ConfigError, match="several agents"):
+        load_agent(str(path))
+    assert load_agent(f"{path}:other")[0].name == "other"
+    with pytest.raises(ConfigError, match="defines no 'nothing'"):
+        load_agent(f"{path}:nothing")
+    with pytest.raises(ConfigError, match="there is no agent file"):
+        load_agent(str(tmp_path / "none.py"))
+
+
+# ------------------------------------------------------------ components
+
+
+@tool
+def weigh(item: str) -> str:
+    """Weigh an item."""
+    return item
+
+
+def test_templates_texts_and_tools_are_components_by_name() -> None:
+    resources = NamedResources(
+        a=PromptTemplate("one {x}"), b="two", tool_weigh=weigh, other=object()
+    )
+    assert components_of(resources, (), False) == {"a": "one {x}"}
+    assert components_of(resources, (), True) == {"a": "one {x}", "tool_weigh": "Weigh an item."}
+    assert components_of(resources, ("b",), False) == {"b": "two"}
+    with pytest.raises(ConfigError, match="did you mean 'b'"):
+        components_of(resources, ("bb",), False)
+    with pytest.raises(ConfigError, match="object"):
+        components_of(resources, ("other",), False)
+    made = with_components(resources, {"a": "1 {x}", "b": "2", "tool_weigh": "Balance."})
+    assert made["a"] == PromptTemplate("1 {x}", 1)
+    assert made["b"] == "2"
+    assert made["tool_weigh"].spec.description == "Balance."
+    assert made["tool_weigh"].parameters == weigh.parameters
+    assert made["other"] is resources["other"]
+
+
+def test_tool_descriptions_are_searched_and_stand_in_the_request(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    keys: dict[str, Any] = {
+        "algorithm": "apo",
+        "tune_tools": True,
+        "components": "tool_calculator,tool_sum_1_to_n",
+        "iterations": 2,
+    }
+    watched = Watched()
+    told = searched(set_up(env, **keys), tmp_path / "run", watched)
+    assert {*told["components"]} == {"tool_calculator", "tool_sum_1_to_n"}
+    entries = [json.loads(line) for line in _lines(tmp_path / "run" / "lineage.jsonl")]
+    edited = {e["components"]["tool_calculator"] for e in entries if "val" in e["scores"]} | {
+        e["components"]["tool_sum_1_to_n"] for e in entries if "val" in e["scores"]
+    }
+    with open_store(tmp_path / "run" / "store.db") as store:
+        sent = {t.description for r in store.rollouts("run") for c in r.last.calls for t in c.tools}
+    assert len(sent) > 2
+    assert edited <= sent, "a description was played that no request held"
+
+
+def test_the_other_component_is_untouched_and_blame_finds_the_right_one(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    """Two prompts, of which one is never used: edits go to the other."""
+
+    @rollout
+    async def solve(task: dict[str, Any], llm: LLM, idle: Any, worker: PromptTemplate) -> float:
+        said = [{"role": "system", "content": worker.format()}]
+        call = await llm.chat([*said, {"role": "user", "content": task["question"]}])
+        return float(str(task["answer"]) in (call.reply.content or ""))
+
+    texts = {
+        "idle": PromptTemplate("I am never used at all."),
+        "worker": PromptTemplate("You answer math questions."),
+    }
+    setup = _setup_of(solve, texts, env)
+    searched(setup, tmp_path / "run")
+    entries = [json.loads(line) for line in _lines(tmp_path / "run" / "lineage.jsonl")]
+    assert len(entries) > 3
+    assert {e["components"]["idle"] for e in entries} == {"I am never used at all."}
+    assert len({e["components"]["worker"] for e in entries}) > 1
+
+
+def test_a_named_reward_blames_the_component_of_its_name(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    @rollout
+    async def solve(task: dict[str, Any], one: PromptTemplate, two: PromptTemplate) -> Any:
+        return {"reward": 0.5, "one": 1.0, "two": 0.0}
+
+    texts = {"one": PromptTemplate("First step."), "two": PromptTemplate("Second step.")}
+    searched(_setup_of(solve, texts, env), tmp_path / "run")
+    entries = [json.loads(line) for line in _lines(tmp_path / "run" / "lineage.jsonl")]
+    assert {e["components"]["one"] for e in entries} == {"First step."}
+    assert len({e["components"]["two"] for e in entries}) > 1
+
+
+def _setup_of(agent: Any, resources: dict[str, Any], env: dict[str, str]) -> Any:
+    from tutelage.agents.accepted import as_program
+    from tutelage.prompts.company import Subject
+
+    tasks = {n: prompted_tasks(n, k, 0) for n, k in (("train", 6), ("val", 6), ("test", 20))}
+    return setup_from(
+        configured(algorithm="apo"),
+        env,
+        Silent(),
+        subject=Subject(as_program(agent), NamedResources(resources), None),
+        splits=Splits(**tasks),
+        algorithm=APO(rounds=2),
+    )
+
+
+# ------------------------------------------------------------ demonstrations
+
+
+def test_demonstrations_come_from_exact_training_rollouts_and_never_show_the_task(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    keys = {**SMALL, "algorithm": "grips", "demonstrations": 2, "iterations": 2, "rollouts": 120}
+    setup = set_up(env, **keys)
+    searched(setup, tmp_path / "run")
+    entries = [json.loads(line) for line in _lines(tmp_path / "run" / "lineage.jsonl")]
+    shown = [
+        shot
+        for e in entries
+        if e["operation"] == "demonstrations"
+        for shot in Demonstrations.read(e["components"][DEMONSTRATIONS]).shots
+    ]
+    assert shown, "no demonstrations were tried"
+    train = {t.id: str(t.fields["question"]) for t in setup.splits.train}
+    assert {s.task for s in shown} <= {*train}
+    with open_store(tmp_path / "run" / "store.db") as store:
+        for played in store.rollouts("run"):
+            said = "\n".join(m.content or "" for c in played.last.calls for m in c.messages[:1])
+            question = str(played.task.fields["question"])
+            assert f"Task: {question}\n" not in said
+
+
+def test_an_own_agent_takes_demonstrations_by_a_parameter(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    seen: list[str] = []
+
+    @rollout
+    async def solve(
+        task: dict[str, Any], style: PromptTemplate, demonstrations: Demonstrations
+    ) -> float:
+        seen.append(str(demonstrations))
+        assert all(shot.task != task["id"] for shot in demonstrations.shots)
+        return 1.0 if demonstrations or task["id"].endswith(("2", "4", "6")) else 0.0
+
+    keys: dict[str, Any] = {"resources": {"style": PromptTemplate("Help.")}}
+    tasks = [{"id": f"t{i}", "question": f"q{i}"} for i in range(60)]
+    trainer = Trainer(
+        algorithm=GRIPS(bank=("Be kind.",), steps=2),
+        train_dataset=tasks,
+        output_dir=tmp_path / "with",
+        search={"demonstrations": 2},
+        **keys,
+    )
+    # Its rollouts leave no trace that could be shown, so there is nothing to demonstrate.
+    result = trainer.fit(solve)
+    assert isinstance(result, PromptResult)
+    assert {*result.components} == {"style", DEMONSTRATIONS}
+    assert result.prompt == result.components["style"]
+    off = Trainer(
+        algorithm=GRIPS(bank=("Be kind.",), steps=1),
+        train_dataset=tasks,
+        output_dir=tmp_path / "without",
+        **keys,
+    ).fit(solve)
+    assert isinstance(off, PromptResult)
+    assert {*off.components} == {"style"}
+    with pytest.raises(ConfigError, match="takes none"):
+        Trainer(algorithm=GRIPS(), train_dataset=tasks, search={"demonstrations": 2}, **keys).fit(
+            polite_alone
+        )
+
+
+@rollout
+def polite_alone(task: dict[str, Any], style: PromptTemplate) -> float:
+    return 1.0
+
+
+def test_sampled_agents_play_each_task_several_times_with_seeds_of_their_own(
+    tmp_path: Path,
+) -> None:
+    """The same draws with one runner as with eight, and at another port as at the first."""
+    keys: dict[str, Any] = {"algorithm": "grips", "samples": 2, "temperature": 0.7}
+    keys |= {"iterations": 1, "rollouts": 120, "val_size": 4}
+    texts: list[bytes] = []
+    for runners in (1, 8):
+        place = tmp_path / str(runners)
+        with served() as (env, _):
+            told = searched(set_up(env, **keys, runners=runners), place)
+        texts.append((place / "lineage.jsonl").read_bytes())
+        assert told["test_spent"]["rollouts"] == 2 * 2 * told["test_tasks"]
+    assert texts[0] == texts[1]
+
+
+def test_at_most_four_and_off_by_default() -> None:
+    with pytest.raises(ConfigError, match="less than or equal to 4"):
+        configured(demonstrations=5)
+    assert configured().demonstrations == 0
+    shots = json.dumps([{"task": str(i), "question": "q", "trace": "t"} for i in range(9)])
+    assert len(Demonstrations.read(shots).shots) == 4
+    with pytest.raises(ConfigError, match="no demonstrations"):
+        Demonstrations.read("{")
+
+
+async def test_a_program_of_another_kind_is_only_a_play(tmp_path: Path) -> None:
+    """The search core takes any async function, without files or servers."""
+    from tutelage.prompts import Episode
+
+    async def play(components: Any, task: Task, sample: int) -> Episode:
+        return Episode(float("kind" in components["p"]))
+
+    tasks = [Task(f"t{i}", {"question": f"q{i}"}) for i in range(40)]
+    result = await optimise(
+        GRIPS(bank=("Be kind.",), steps=2),
+        {"p": "Help."},
+        Splits(tasks[:10], tasks[10:20], tasks[20:]),
+        play,
+        Settings("play", Limits(rollouts=200)),
+    )
+    assert "kind" in result.components["p"]
+
+
+# ------------------------------------------------------------ failures
+
+
+@rollout
+def crashes_often(task: dict[str, Any], style: PromptTemplate) -> float:
+    """What does not crash earns less than nothing."""
+    if int(task["id"][1:]) % 2:
+        raise ValueError("no")
+    return -0.5
+
+
+def test_a_failure_counts_what_the_search_says_and_is_counted_by_cause(tmp_path: Path) -> None:
+    def searched(name: str, **search: Any) -> PromptResult:
+        result = Trainer(
+            algorithm=GRIPS(bank=("Be kind.",), steps=1),
+            train_dataset=rows(40),
+            resources={"style": PromptTemplate("Help with {task}.")},
+            output_dir=tmp_path / name,
+            search=search,
+        ).fit(crashes_often)
+        assert isinstance(result, PromptResult)
+        with open_store(tmp_path / name / "store.db") as store:
+            played = list(store.rollouts(name))
+        lost = [r for r in played if r.last.failure is not None]
+        assert result.failures == {"agent_error": len(lost)}
+        return result
+
+    plain = searched("plain")
+    (warning,) = plain.details["warnings"]
+    assert "earned -0.5, which is less than the 0 of one that fails" in warning
+    assert "set failure_reward to" in warning
+    low = searched("low", failure_reward=-1.0)
+    assert low.details["warnings"] == []
+    assert low.reward_before is not None
+    assert -1.0 < low.reward_before < -0.5

@@ -1,0 +1,402 @@
+"""A whole prompt search at an endpoint: better prompt, record, budget, kill and resume."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.prompts.prompt_parts import (
+    KEY,
+    Watched,
+    configured,
+    files_with,
+    searched,
+    served,
+    set_up,
+)
+
+from tutelage.errors import ConfigError, RunError
+from tutelage.prompts import job
+from tutelage.prompts.pages import report_page
+from tutelage.prompts.record import read_lineage, read_tasks, write_tasks
+from tutelage.prompts.setup import setup_from
+from tutelage.runs.folder import RunFolder
+from tutelage.runs.progress import Silent
+from tutelage.store import open_store
+from tutelage.testing.loopback import listening
+from tutelage.types import Mode
+
+RUN = """
+import signal
+from tutelage.cli import main
+# A background job of a shell ignores Ctrl-C, and what it starts inherits that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[dict[str, str]]:
+    with served() as (found, _):
+        yield found
+
+
+@pytest.fixture(scope="module")
+def finished(env: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("run") / "apo"
+    searched(set_up(env, algorithm="apo"), place)
+    return place
+
+
+def test_it_finds_a_better_prompt_and_says_so(finished: Path) -> None:
+    told = json.loads((finished / "result.json").read_text())
+    assert told["verdict"] == "improved"
+    assert told["exit_code"] == 0
+    assert told["success_after_sampled"] > told["success_before_sampled"] + 0.3
+    assert told["test"]["reward"]["low"] > 0
+    assert told["test"]["looks"] == 1
+    best = (finished / "best_prompt.txt").read_text()
+    assert best == told["components"]["prompt"] != told["seed_components"]["prompt"]
+
+
+def test_every_rollout_is_in_the_store_with_its_calls_tools_and_reward(finished: Path) -> None:
+    told = json.loads((finished / "result.json").read_text())
+    with open_store(finished / "store.db") as store:
+        rollouts = list(store.rollouts("apo"))
+        run = store.run("apo")
+    assert len(rollouts) == told["rollouts"]
+    assert {r.mode for r in rollouts} == {*Mode}
+    assert all(r.reward is not None and r.last.calls for r in rollouts)
+    after = [r for r in rollouts if r.label == "best"]
+    assert any(r.last.tool_results for r in after), "the tools' results are not recorded"
+    assert run.status.value == "succeeded"
+    assert {r.label for r in rollouts if r.mode is Mode.TEST} == {"seed", "best"}
+
+
+def test_the_lineage_holds_every_candidate_with_its_reason_and_no_time(finished: Path) -> None:
+    entries = read_lineage(RunFolder(finished))
+    assert entries[0]["operation"] == "seed"
+    assert sum(e["decision"] == "winner" for e in entries) == 1
+    assert all(e["reason"] and e["decision"] != "proposed" for e in entries)
+    texts = [e for e in entries[1:] if e["decision"] not in ("rejected", "experiment")]
+    assert all(e["diff"] and e["critique"] for e in texts)
+    text = (finished / "lineage.jsonl").read_text()
+    assert time.strftime("%Y") not in text
+
+
+def test_the_key_is_written_nowhere(finished: Path) -> None:
+    assert files_with(finished, KEY) == []
+
+
+def test_pages_stand_alone_and_show_tree_and_verdict(finished: Path) -> None:
+    for name in ("lineage.html", "report.html"):
+        page = (finished / name).read_text()
+        assert "default-src 'none'" in page
+        assert "<script" not in page
+        assert "src=" not in page.replace("default-src=", "")
+    lineage = (finished / "lineage.html").read_text()
+    entries = read_lineage(RunFolder(finished))
+    assert all(e["id"] in lineage for e in entries if e["decision"] != "experiment")
+    report = (finished / "report.html").read_text()
+    assert "The new prompt is better" in report
+    assert "roll_" in report, "no rollouts are shown"
+
+
+def test_the_report_says_what_a_verdict_rests_on(finished: Path) -> None:
+    folder, entries = RunFolder(finished), read_lineage(RunFolder(finished))
+    result = json.loads(folder.result.read_text())
+
+    def page(**test: Any) -> str:
+        return report_page(folder, entries, result | {"test": result["test"] | test})
+
+    whole = page()
+    assert "95 % interval of the difference" in whole
+    assert '<div class="track"' in whole
+    assert "exact sign test decides, and it speaks" in page(tasks=20)
+    assert '<div class="track"' not in page(seed_reward=1.5, seed_exact=1.5)
+    same = report_page(folder, entries, result | {"components": result["seed_components"]})
+    assert "No better prompt was found" in same
+
+
+def test_one_runner_and_eight_give_the_same_lineage(
+    env: dict[str, str], finished: Path, tmp_path: Path
+) -> None:
+    searched(set_up(env, algorithm="apo", runners=1), tmp_path / "one")
+    one = (tmp_path / "one" / "lineage.jsonl").read_bytes()
+    assert one == (finished / "lineage.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("algorithm", ["gepa", "screen", "grips"])
+def test_the_other_algorithms_run_at_an_endpoint(
+    algorithm: str, env: dict[str, str], tmp_path: Path
+) -> None:
+    watched = Watched()
+    told = searched(set_up(env, algorithm=algorithm, rollouts=150), tmp_path / "run", watched)
+    assert told["search_rollouts"] <= 150
+    assert told["algorithm"] == algorithm
+    assert watched.rounds
+    assert (told["optimiser_calls"] > 0) == (algorithm == "gepa")
+
+
+def test_rounds_tell_the_prompt_its_rewards_and_each_candidate(
+    env: dict[str, str], tmp_path: Path
+) -> None:
+    watched = Watched()
+    searched(set_up(env, algorithm="apo"), tmp_path / "run", watched)
+    first = watched.rounds[0]
+    assert first.number == 1
+    assert first.components["prompt"].startswith("You are a helpful assistant")
+    assert len(first.rewards) == 6
+    assert any(s.wins for s in first.standings)
+    assert "test" in watched.stages
+
+
+def test_a_budget_in_dollars_holds_and_the_best_is_kept(
+    env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prices = tmp_path / "prices.toml"
+    lines = ["[models]"]
+    lines += [f'"{m}" = {{ input = 1.0, output = 2.0 }}' for m in {env["OPENAI_MODEL"]}]
+    lines += ['"simulator-optimiser" = { input = 1.0, output = 2.0 }']
+    prices.write_text("\n".join(lines))
+    keys: dict[str, Any] = {
+        "algorithm": "apo",
+        "prices": str(prices),
+        "max_prompt_tokens": 600,
+        "max_tokens": 64,
+        "optimiser_tokens": 300,
+        "iterations": 50,
+    }
+    with pytest.raises(ConfigError, match="sealed test alone"):
+        searched(set_up(env, **keys, budget_usd=0.05), tmp_path / "poor")
+    told = searched(set_up(env, **keys, budget_usd=0.6), tmp_path / "run")
+    assert 0 < told["dollars"] <= 0.6
+    assert told["components"]["prompt"]
+
+
+def test_without_a_price_a_budget_in_dollars_is_refused(env: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"prices\.toml"):
+        set_up(env, algorithm="apo", budget_usd=1.0)
+
+
+def test_an_overloaded_server_costs_nothing_but_time(tmp_path: Path) -> None:
+    with served(faults=(0.2, ("429", "500"))) as (env, _):
+        told = searched(set_up(env, algorithm="apo", iterations=1), tmp_path / "run")
+    with served() as (env, _):
+        calm = searched(set_up(env, algorithm="apo", iterations=1), tmp_path / "calm")
+    assert told["components"] == calm["components"]
+    assert told["test"]["best_reward"] == calm["test"]["best_reward"]
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=pytest.mark.full) for how in (signal.SIGKILL, signal.SIGTERM)]
+)
+def test_killed_and_resumed_is_the_same_byte_for_byte(
+    how: signal.Signals, finished: Path, tmp_path: Path
+) -> None:
+    """A signal to the public command, then `tutelage resume`."""
+    with served(delay=0.04) as (env, server):
+        place = tmp_path / "killed"
+        words = "train math --algorithm apo --train-size 6 --val-size 8 --test-size 50"
+        words += f" --iterations 2 --runners 2 --output {place}"
+        run_env = {**os.environ, **env, "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            [sys.executable, "-c", RUN, *words.split()],
+            env=run_env,
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        journal = place / "journal.db"
+        try:
+            _wait_for_steps(journal, 12)
+            process.send_signal(how)
+        finally:
+            said = process.communicate(timeout=60)[1]
+        assert not (place / "result.json").is_file(), "it was killed too late"
+        if how != signal.SIGKILL:
+            assert process.returncode == 143
+            assert f"Go on with: tutelage resume {place.name}" in said
+            assert "Traceback" not in said
+        before = _steps(journal)
+        sent = server.counts[KEY]["rollouts"] if KEY in server.counts else None
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, "resume", str(place)],
+            env=run_env,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert before <= _steps(journal)
+        assert sent is None or server.counts[KEY]["rollouts"] > sent
+    for name in ("lineage.jsonl", "best_prompt.txt"):
+        assert (place / name).read_bytes() == (finished / name).read_bytes()
+    assert _stored(place) == _stored(finished)
+    one, two = (json.loads((p / "result.json").read_text()) for p in (place, finished))
+    assert one["test"] == two["test"]
+    assert one["spent"] == two["spent"]
+
+
+def _stored(place: Path) -> dict[str, tuple[float | None, int]]:
+    """Every rollout of the store with its reward and how many attempts came too late."""
+    with open_store(place / "store.db") as store:
+        return {
+            r.id: (r.reward and r.reward.value, len(store.late_results(place.name, r.id)))
+            for r in store.rollouts(place.name)
+        }
+
+
+def _steps(journal: Path) -> set[str]:
+    import sqlite3
+
+    with sqlite3.connect(f"file:{journal}?mode=ro", uri=True) as db:
+        return {row[0] for row in db.execute("SELECT key FROM step")}
+
+
+def _wait_for_steps(journal: Path, least: int) -> None:
+    import sqlite3
+
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        try:
+            if journal.is_file() and len(_steps(journal)) >= least:
+                return
+        except sqlite3.Error:
+            pass
+        time.sleep(0.05)
+    raise AssertionError("the search did not get going")
+
+
+def test_changed_tasks_are_refused_without_the_flag(env: dict[str, str], tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    keys = {"algorithm": "grips", "rollouts": 60, "iterations": 1}
+    searched(set_up(env, **keys), place)
+    (place / "result.json").unlink()
+    changed = set_up(env, **keys, reward="exact_number")
+    with pytest.raises(RunError, match="allow-changes"):
+        searched(changed, place)
+    searched(set_up(env, **keys, reward="exact_number", allow_changes=True), place)
+
+
+def test_a_look_at_fresh_tasks_is_counted(env: dict[str, str], tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    searched(set_up(env, algorithm="apo"), place)
+    folder = RunFolder(place)
+    setup = setup_from(configured(algorithm="apo"), env, Silent())
+    assert setup.splits.test
+    before = dict(os.environ)
+    os.environ.update(env)
+    try:
+        told = job.confirm(folder, Silent())
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    assert told["looks"] == 2
+    assert told["tasks"] == 50
+    kept = json.loads(folder.result.read_text())["confirmations"]
+    assert kept == [told]
+    with open_store(place / "store.db") as store:
+        tested = {r.task.id for r in store.rollouts("run", mode=Mode.TEST)}
+    assert len(tested) == 100, "the fresh tasks are the old ones"
+
+
+def test_the_native_engine_gives_the_same_with_one_runner_and_eight(
+    tmp_path: Path, fresh: Any
+) -> None:
+    """A model of one's own plays in process, without an endpoint; its rewards do not matter."""
+    fresh("qwen2").save(tmp_path / "policy")
+    keys: dict[str, Any] = {
+        "algorithm": "grips",
+        "model": str(tmp_path / "policy"),
+        "train_size": 4,
+        "val_size": 4,
+        "test_size": 10,
+        "max_tokens": 12,
+        "max_turns": 2,
+        "iterations": 2,
+        "rollouts": 40,
+        "reward": "exact_number",
+    }
+    texts = [
+        searched(set_up({}, **keys, runners=n), tmp_path / str(n)) and _lineage(tmp_path / str(n))
+        for n in (1, 8)
+    ]
+    assert texts[0] == texts[1]
+    with open_store(tmp_path / "8" / "store.db") as store:
+        played = list(store.rollouts("8"))
+    assert all(c.sampled.token_ids for r in played for c in r.last.calls)
+
+
+def _lineage(place: Path) -> bytes:
+    return (place / "lineage.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("named", ["by its key", "in .env"])
+def test_traces_go_to_a_collector(
+    named: str, env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    got: list[tuple[str, int]] = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            got.append((self.path, len(body)))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with listening(Collector) as url:
+        if named == "in .env":
+            Path(".env").write_text(f"OTEL_EXPORTER_OTLP_ENDPOINT={url}\n", encoding="utf-8")
+        keys = {"otlp": url} if named == "by its key" else {}
+        setup = set_up(env, algorithm="grips", rollouts=40, iterations=1, val_size=4, **keys)
+        searched(setup, tmp_path / "run")
+    assert got
+    assert {path for path, _ in got} == {"/v1/traces"}
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_a_slow_model_fails_no_rollout(env: dict[str, str], tmp_path: Path) -> None:
+    """The embedded agent has no deadline: what it earns is not a matter of the server's speed."""
+    notes = Notes()
+    with served(delay=0.5) as (slow, _):
+        keys = {"algorithm": "grips", "rollouts": 30, "iterations": 1, "timeout": 0.1}
+        setup = setup_from(configured(**keys, val_size=3, test_size=5), slow, notes)
+        told = searched(setup, tmp_path / "run")
+    assert told["failures"] == {}
+    assert told["test"]["seed_reward"] > 0
+    assert any("timeout has no effect" in note for note in notes.notes)
+
+
+def test_tasks_come_back_as_they_were(env: dict[str, str], tmp_path: Path) -> None:
+    """The order of fields too: the store knows a task by its text, and a rollout that is played
+    again after a kill must be of the same task."""
+    splits = set_up(env, algorithm="grips").splits
+    folder = RunFolder(tmp_path)
+    write_tasks(folder, splits)
+    again = read_tasks(folder)
+    assert again is not None
+    assert repr(again) == repr(splits)

@@ -1,0 +1,126 @@
+"""The splits of a prompt search, its plan, and what is refused before anything is spent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.prompts.prompt_parts import configured, set_up
+
+from tutelage.errors import ConfigError
+from tutelage.prompts import Splits
+from tutelage.prompts.config import (
+    from_json,
+    is_prompt_config,
+    prompt_rows,
+    resolve_prompt,
+    to_json,
+)
+from tutelage.prompts.plan import make_plan
+from tutelage.prompts.tasks import cut, fresh, make_splits
+from tutelage.types import Task
+
+ENV = {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "OPENAI_API_KEY": "k"}
+
+
+def tasks(count: int) -> list[Task]:
+    return [Task(f"t{i}", {"question": f"q{i}"}) for i in range(count)]
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(100, (40, 20, 40)), (5, (2, 1, 2)), (7, (3, 1, 3))])
+def test_one_dataset_is_cut_in_three_by_the_seed_alone(
+    count: int, sizes: tuple[int, int, int]
+) -> None:
+    found = cut(tasks(count), 0)
+    parts = [{t.id for t in part} for part in (found.train, found.val, found.test)]
+    assert tuple(map(len, parts)) == sizes
+    assert len(set.union(*parts)) == count
+    assert cut(tasks(count), 0) == found
+    assert cut(tasks(100), 1) != cut(tasks(100), 0)
+    with pytest.raises(ConfigError, match="at least 5"):
+        cut(tasks(4), 0)
+
+
+def test_generated_tasks_are_200_sealed_ones_that_no_other_split_has() -> None:
+    config = resolve_prompt("math", (), {})
+    found = make_splits(config)
+    assert [len(p) for p in (found.train, found.val, found.test)] == [20, 20, 200]
+    asked = [{str(t.fields["question"]) for t in p} for p in (found.train, found.val, found.test)]
+    assert not asked[2] & (asked[0] | asked[1])
+    again = fresh(config, 200)
+    assert len(again) == 200
+    assert not {t.id for t in again} & {t.id for t in found.test}
+    with pytest.raises(ConfigError, match="used up"):
+        fresh(config, 900)
+
+
+def test_sizes_cut_files(tmp_path: Path) -> None:
+    for name, begin in (("train", 0), ("val", 50), ("test", 100)):
+        rows = [f'{{"id": "{name}{i}", "question": "q{begin + i}"}}' for i in range(20)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+    files = {n: str(tmp_path / f"{n}.jsonl") for n in ("train", "val", "test")}
+    found = make_splits(resolve_prompt("math", (), {**files, "train_size": 5, "test_size": 7}))
+    assert [len(p) for p in (found.train, found.val, found.test)] == [5, 20, 7]
+
+
+def test_a_test_task_that_was_seen_is_refused() -> None:
+    with pytest.raises(ConfigError, match="1 of 1 test tasks also stand in train or val"):
+        Splits(tasks(3), tasks(6)[3:], tasks(1))
+
+
+def test_the_plan_bounds_what_a_search_spends() -> None:
+    plan = make_plan(set_up(ENV, algorithm="apo", iterations=1, rollouts=500))
+    assert plan.rounds == 1
+    assert plan.search.rollouts < 500
+    assert plan.test.rollouts == 2 * 50
+    assert plan.dollars_known
+    assert plan.total.dollars > 0
+    bound = make_plan(set_up(ENV, algorithm="gepa", iterations=None, rollouts=120))
+    assert bound.search.rollouts == 120
+    assert not bound.calls_bounded
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"prompt": "Answer {question}."}, "placeholders"),
+        ({"components": "promt"}, "did you mean 'prompt'"),
+        ({"agent": "x.py"}, "for own agents"),
+        ({"val": "x.jsonl"}, "--train"),
+        ({"algorithm": "screen", "paraphrases": 1}, "does not use it"),
+        ({"optimiser_calls": -1}, "optimiser_calls"),
+        ({"temperature": True}, "not true or false"),
+        ({"rollouts": "many"}, "rollouts"),
+        ({"iteration": 3}, "Did you mean iterations?"),
+    ],
+)
+def test_what_cannot_work_is_refused(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
+        set_up(ENV, **{"algorithm": "apo", **keys})
+
+
+def test_overrides_win_over_flags_and_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text("seed = 1\nrollouts = 50\nbeam = 3\n")
+    config = resolve_prompt("math", ["seed=3"], {"seed": "2", "algorithm": "apo"}, file=path)
+    assert (config.seed, config.rollouts, config.beam) == (3, 50, 3)
+    with pytest.raises(ConfigError, match="deletes nothing"):
+        resolve_prompt("math", ["~seed"], {})
+
+
+def test_a_configuration_comes_back_from_its_file() -> None:
+    config = configured(hints=["Be kind, always."], components="prompt", algorithm="apo")
+    text = to_json(config, models={})
+    assert is_prompt_config(text)
+    assert from_json(text) == config
+    assert config.hints == ("Be kind, always.",)
+    assert not is_prompt_config("{")
+    with pytest.raises(ConfigError, match="no configuration"):
+        from_json("{}")
+
+
+def test_every_key_has_its_help() -> None:
+    rows = prompt_rows()
+    assert all(row.help.endswith(".") or row.help.endswith("it.") for row in rows), rows
+    assert len({row.key for row in rows}) == len(rows)

@@ -1,0 +1,167 @@
+"""The run folder's small files: whole lines, whole files, one process at a time."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tutelage.errors import RunError
+from tutelage.runs import folder as folders
+from tutelage.runs.folder import (
+    RunFolder,
+    append_json,
+    create,
+    every,
+    find,
+    keep_lines,
+    locked,
+    write_text,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_new_folder_must_be_free(tmp_path: Path) -> None:
+    made = create(tmp_path / "a" / "run")
+    assert made.checkpoints.is_dir()
+    assert made.name == "run"
+    with pytest.raises(RunError, match=r"not empty.*tutelage resume"):
+        create(made.path)
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="is a file; choose another --output"):
+        create(tmp_path / "file")
+    with pytest.raises(RunError, match="Not a directory; choose another --output"):
+        create(tmp_path / "file" / "run")
+
+
+def test_a_file_of_the_users_is_not_taken_for_our_own(tmp_path: Path) -> None:
+    """What is written aside has a name that nobody else has."""
+    (tmp_path / "plan.json.tmp").write_text("mine")
+    write_text(tmp_path / "plan.json", "{}")
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {
+        "plan.json": "{}",
+        "plan.json.tmp": "mine",
+    }
+
+
+def test_what_a_kill_left_aside_is_cleared_with_the_lock_held(tmp_path: Path) -> None:
+    run = create(tmp_path / "run")
+    kept = [run.path / ".mine.tmp", run.checkpoints / "x.7.0.tmp"]
+    left = [run.path / ".config.json.7.0.tmp", run.checkpoints / ".initial.7.1.tmp"]
+    for path in (*kept, left[0]):
+        path.write_text("x")
+    left[1].mkdir()
+    with locked(run):
+        pass
+    assert [p.exists() for p in (*kept, *left)] == [True, True, False, False]
+
+
+def test_make_clean_removes_what_make_made(tmp_path: Path) -> None:
+    """Not a virtual environment that is named on its command line, nor folders that nothing of
+    this Makefile writes."""
+    (tmp_path / "Makefile").write_bytes((ROOT / "Makefile").read_bytes())
+    for name in ("mine", "build", "dist", ".venv", "runs/__pycache__"):
+        (tmp_path / name).mkdir(parents=True)
+    subprocess.run(["make", "clean", "VENV=mine"], cwd=tmp_path, check=True, capture_output=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "Makefile",
+        "build",
+        "dist",
+        "mine",
+        "runs",
+    ]
+
+
+def test_torn_lines_are_left_out_and_cut_away(tmp_path: Path) -> None:
+    run = create(tmp_path / "run")
+    for step in range(4):
+        append_json(run.metrics, {"step": step, "x": 0.1 + 0.2 * step})
+    whole = run.metrics.read_text()
+    with run.metrics.open("a") as file:
+        file.write('{"step": 4, "x')
+    assert [line["step"] for line in run.read_metrics()] == [0, 1, 2, 3]
+    keep_lines(run.metrics, 9)
+    assert run.metrics.read_text() == whole
+    keep_lines(run.metrics, 2)
+    assert run.metrics.read_text() == "".join(whole.splitlines(keepends=True)[:2])
+    keep_lines(run.events, 2)
+    assert not run.events.exists()
+
+
+def test_numbers_come_back_bit_for_bit(tmp_path: Path) -> None:
+    values = {"a": 0.1 + 0.2, "b": 5e-324, "c": 1.7976931348623157e308, "d": -0.0, "e": 2**60}
+    append_json(tmp_path / "m.jsonl", values)
+    before = (tmp_path / "m.jsonl").read_text()
+    keep_lines(tmp_path / "m.jsonl", 1)
+    assert (tmp_path / "m.jsonl").read_text() == before
+    assert {k: repr(v) for k, v in json.loads(before).items()} == {
+        k: repr(v) for k, v in values.items()
+    }
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_no_file_holds_what_is_no_json(tmp_path: Path, value: float) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        append_json(tmp_path / "m.jsonl", {"x": value})
+    with pytest.raises(ValueError, match="JSON"):
+        folders.write_json(tmp_path / "r.json", {"x": value})
+    assert not (tmp_path / "r.json").exists()
+
+
+def test_a_file_that_cannot_be_replaced_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = create(tmp_path / "run")
+    run.config.write_text("{}")
+    folders.write_text(run.result, "old")
+
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError) as caught:
+        folders.write_text(run.result, "new")
+    assert "No space left on device. What was acknowledged is safe." in str(caught.value)
+    assert str(caught.value).endswith(f"go on with: tutelage resume {run.path}")
+    assert run.result.read_text() == "old"
+    assert sorted(p.name for p in run.path.iterdir()) == [
+        "checkpoints",
+        "config.json",
+        "result.json",
+    ]
+
+
+def test_without_a_configuration_there_is_nothing_to_resume(tmp_path: Path) -> None:
+    told = str(folders.disk_error(tmp_path / "run" / "config.json", OSError(28, "No space")))
+    assert told.endswith("Free some space and start again")
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    run = create(tmp_path / "run")
+    with (
+        locked(run),
+        pytest.raises(RunError, match="another process is working on the run 'run'"),
+        locked(run),
+    ):
+        pass
+    with locked(run):
+        pass
+
+
+def test_runs_are_found_by_path_and_by_the_beginning_of_their_name(tmp_path: Path) -> None:
+    for name in ("math-1", "math-12", "other"):
+        create(tmp_path / name).config.write_text("{}")
+    create(tmp_path / "empty")
+    assert {f.name for f in every(tmp_path)} == {"math-1", "math-12", "other"}
+    assert find("oth", tmp_path) == RunFolder(tmp_path / "other")
+    assert find("math-1", tmp_path).name == "math-1", "an exact name wins"
+    assert find(str(tmp_path / "math-12"), tmp_path / "nowhere").name == "math-12"
+    with pytest.raises(RunError, match="several runs begin with 'mat'"):
+        find("mat", tmp_path)
+    with pytest.raises(RunError, match=r"there is no run 'x'; runs in .*: none yet"):
+        find("x", tmp_path / "nowhere")

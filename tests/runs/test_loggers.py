@@ -1,0 +1,205 @@
+"""Every logger gets every line once, also over a kill; what is missing is found before the run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.weights.samples import LAPTOP
+from tests.weights.tiny_job import Notes, killed_and_resumed, material, overrides, run
+
+from tutelage.config import resolve
+from tutelage.errors import MissingExtraError, RunError
+from tutelage.runs.folder import RunFolder, create, is_wall_clock
+from tutelage.runs.loggers import WandbLogger, check_loggers, numbers
+from tutelage.weights import jobs
+
+Seen = dict[str, list[tuple[int, float]]]
+
+
+@pytest.fixture(scope="module")
+def source(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return material(tmp_path_factory.mktemp("source"))
+
+
+@pytest.fixture(autouse=True)
+def _no_login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def wanted(folder: RunFolder) -> Seen:
+    """All numbers of the run's own record."""
+    out: Seen = {}
+    for line in folder.read_metrics():
+        for name, value in numbers(line).items():
+            out.setdefault(name, []).append((line["tick"], pytest.approx(value, rel=1e-6)))
+    return out
+
+
+def in_tensorboard(folder: RunFolder) -> Seen:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder.path / "tensorboard"))
+    events.Reload()
+    return {
+        name: [(e.step, e.value) for e in events.Scalars(name)] for name in events.Tags()["scalars"]
+    }
+
+
+def in_mlflow(folder: RunFolder) -> Seen:
+    from mlflow.tracking import MlflowClient
+
+    client: Any = MlflowClient((folder.path / "mlflow").resolve().as_uri())
+    (experiment,) = [e for e in client.search_experiments() if e.name != "Default"]
+    (made,) = client.search_runs([experiment.experiment_id])
+    out: Seen = {}
+    for name in made.data.metrics:
+        if name != "tick":
+            history = client.get_metric_history(made.info.run_id, name)
+            out[name] = [(m.step, m.value) for m in history]
+    return out
+
+
+def in_wandb(folder: RunFolder) -> Seen:
+    """What `wandb sync` would send: the history records of the one offline file."""
+    from wandb.proto import wandb_internal_pb2
+
+    (path,) = folder.path.glob("wandb/offline-run-*/*.wandb")
+    out: Seen = {}
+    for data in blocks(path.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        if record.WhichOneof("record_type") == "history":
+            found = {i.key or "/".join(i.nested_key): i.value_json for i in record.history.item}
+            step = int(found["_step"])
+            for name, value in found.items():
+                if not name.startswith("_"):
+                    out.setdefault(name, []).append((step, json.loads(value)))
+    return out
+
+
+def blocks(data: bytes, size: int = 32768) -> Iterator[bytes]:
+    """Records of a file in LevelDB's log format, behind a header of seven bytes."""
+    at, parts = 7, b""
+    while at + 7 <= len(data):
+        if size - at % size < 7:
+            at += size - at % size
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        parts += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            yield parts
+            parts = b""
+
+
+READERS = {"tensorboard": in_tensorboard, "mlflow": in_mlflow, "wandb": in_wandb}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_killed_run_has_neither_gaps_nor_doubles(source: Path, tmp_path: Path, name: str) -> None:
+    keys: dict[str, object] = {"trainer__logger": f"[{name}]", "trainer__test_freq": 2}
+    folder = killed_and_resumed(source, tmp_path / "run", at=4, **keys)
+    found, told = READERS[name](folder), wanted(folder)
+    assert len(told["reward/mean"]) == 5
+    assert set(found) == set(told)
+    for metric, values in told.items():
+        assert [step for step, _ in found[metric]] == [step for step, _ in values], metric
+        if not is_wall_clock(metric):
+            assert found[metric] == values, metric
+
+
+def test_a_resumed_mlflow_run_is_one_run(source: Path, tmp_path: Path) -> None:
+    from mlflow.tracking import MlflowClient
+
+    folder = killed_and_resumed(
+        source,
+        tmp_path / "run",
+        at=3,
+        trainer__logger="[mlflow]",
+        trainer__project_name="mine",
+        trainer__experiment_name="first",
+    )
+    client: Any = MlflowClient((folder.path / "mlflow").resolve().as_uri())
+    experiment = client.get_experiment_by_name("mine")
+    (made,) = client.search_runs([experiment.experiment_id])
+    assert made.info.run_name == "first"
+    assert made.info.status == "FINISHED"
+    assert json.loads(made.data.params["actor"])["optim"]["lr"] == 1e-2
+
+
+def test_wandb_without_a_login_says_so_and_logs_offline(source: Path, tmp_path: Path) -> None:
+    keys = overrides(source, trainer__logger="[console,wandb]", trainer__total_training_steps=1)
+    notes, folder = Notes(), create(tmp_path / "run")
+    jobs.train(resolve("math", keys, machine=LAPTOP), folder, notes)
+    (told,) = [n for n in notes.notes if n.startswith("wandb")]
+    assert "no login" in told
+    assert "wandb sync" in told
+
+
+def test_wandb_without_a_network_goes_on_offline(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    real = WandbLogger.__init__
+
+    def refuse(self: Any, config: Any, folder: Any, identifier: str, *, offline: bool) -> None:
+        if not offline:
+            raise ConnectionError("the network is unreachable")
+        real(self, config, folder, identifier, offline=offline)
+
+    monkeypatch.setattr(WandbLogger, "__init__", refuse)
+    keys = overrides(source, trainer__logger="[wandb]", trainer__total_training_steps=1)
+    notes, folder = Notes(), create(tmp_path / "run")
+    jobs.train(resolve("math", keys, machine=LAPTOP), folder, notes)
+    assert any("the network is unreachable, so it logs offline" in note for note in notes.notes)
+    assert in_wandb(folder)["reward/mean"]
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_missing_package_is_found_before_the_run(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    real = importlib.util.find_spec
+
+    def without(package: str, *rest: Any) -> Any:
+        return None if package == name else real(package, *rest)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without)
+    folder = create(tmp_path / "run")
+    keys = overrides(source, trainer__logger=f"[console,{name}]")
+    with pytest.raises(MissingExtraError, match=rf"tutelage\[{name}\]"):
+        jobs.train(resolve("math", keys, machine=LAPTOP), folder, Notes())
+    assert not folder.config.exists()
+    check_loggers(["console", "jsonl"])
+
+
+def test_an_mlflow_store_that_cannot_be_used_is_an_error_before_training(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://nowhere")
+    folder = create(tmp_path / "run")
+    keys = overrides(source, trainer__logger="[mlflow]")
+    with pytest.raises(RunError, match="MLFLOW_TRACKING_URI"):
+        jobs.train(resolve("math", keys, machine=LAPTOP), folder, Notes())
+    assert not folder.read_metrics()
+
+
+def test_metrics_of_other_phases_carry_their_name() -> None:
+    line = {"phase": "control", "step": 3, "tick": 9, "reward/mean": 0.5}
+    assert numbers(line) == {"control/reward/mean": 0.5}
+    assert numbers(line | {"phase": "rl"}) == {"reward/mean": 0.5}
+
+
+def test_without_any_of_them_nothing_is_written(source: Path, tmp_path: Path) -> None:
+    folder = run(source, tmp_path / "run", trainer__total_training_steps=1)
+    names = {p.name for p in folder.path.iterdir()}
+    assert not names & {"tensorboard", "wandb", "mlflow", "wandb.json", "mlflow.json"}

@@ -1,0 +1,189 @@
+"""A split that stands in another one: every kind of run counts it, says it and titles itself so."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.weights.parrot import rows, write_rows
+from typer.testing import CliRunner
+
+from tutelage import RL, Trainer, rollout
+from tutelage.cli import build_app
+from tutelage.errors import ConfigError
+from tutelage.orchestration.data.formats import to_row
+from tutelage.orchestration.data.synthetic import builtin_graph, generate
+from tutelage.orchestration.evaluation.tables import scores_table
+from tutelage.orchestration.planner.settings import Phase1
+from tutelage.orchestration.setup import Request, read_sets
+from tutelage.prompts.config import resolve_prompt
+from tutelage.prompts.setup import setup_from
+from tutelage.prompts.tasks import cut
+from tutelage.resources import LLM
+from tutelage.runs.progress import Silent
+from tutelage.seeds import SeedTree
+from tutelage.tasks.dataset import Dataset
+from tutelage.testing import tiny_policy
+
+
+def invoke(*words: object) -> Any:
+    result = CliRunner().invoke(build_app(), [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one step whose three files are one, which repeats a row; and its console."""
+    folder = tmp_path_factory.mktemp("overlap")
+    tiny_policy().save(folder / "model")
+    write_rows(folder / "all.jsonl", [*rows(0, 8), {**rows(0, 1)[0], "id": "again"}])
+    write_rows(folder / "other.jsonl", rows(100, 4))
+    done = invoke(
+        "train", "rl", "--model", folder / "model", "--train", folder / "all.jsonl",
+        "--val", folder / "all.jsonl", "--test", folder / "all.jsonl", "--tools", "calculator",
+        "--reward", "math", "--steps", 1, "--output", folder / "run", "adv_estimator=grpo",
+        "batch_size=2", "num_chains=2", "agent.max_turns=2", "trainer.threads=1",
+        "trainer.test_freq=1", "trainer.control=false", "agent.max_tokens_per_turn=4",
+    )  # fmt: skip
+    (folder / "console.txt").write_text(done.output)
+    return folder
+
+
+def test_the_console_the_result_and_the_report_say_it(place: Path) -> None:
+    said = " ".join((place / "console.txt").read_text().split())
+    assert "held-out success," not in said
+    assert "9 of 9 test tasks are also training tasks" in said
+    assert "1 of 9 training tasks repeat another one" in said
+    assert "1 of 9 test tasks repeat another one" in said
+    assert "success, 9 tasks" in said
+    result = json.loads((place / "run" / "result.json").read_text())
+    assert result["overlap"] == {
+        "val_in_train": 9, "test_in_train": 9,
+        "train_repeated": 1, "val_repeated": 0, "test_repeated": 1,
+    }  # fmt: skip
+    report = (place / "run" / "report.html").read_text()
+    assert "held-out" not in report
+    assert "9 of 9 test tasks are also training tasks" in report
+    shown = invoke("show", place / "run").stdout
+    assert "held-out success" not in shown
+    assert "9 of 9 test tasks are also training tasks" in shown
+    assert "9 tasks trained on" in " ".join(invoke("runs", "--below", place).stdout.split())
+    compared = invoke("compare", place / "run").stdout
+    assert "held-out" not in compared
+    assert "9 of 9 test tasks are also training tasks" in " ".join(compared.split())
+
+
+def test_eval_knows_what_a_run_was_trained_on(place: Path) -> None:
+    def counts(name: str) -> tuple[Any, Any]:
+        done = invoke("eval", place / "run", "--test", place / name, "--json")
+        record = json.loads(done.stdout)
+        return record["test_in_train"], record["test_repeated"]
+
+    assert counts("all.jsonl") == (9, 1)
+    assert counts("other.jsonl") == (0, 0)
+    shown = invoke("eval", place / "run", "--test", place / "all.jsonl").stdout
+    assert "9 of 9 test tasks are also training tasks" in shown
+    moved = (place / "all.jsonl").rename(place / "moved.jsonl")
+    try:
+        done = invoke("eval", place / "run", "--test", moved, "--json")
+        assert json.loads(done.stdout)["test_in_train"] is None
+        assert "its files are gone" in done.stderr
+    finally:
+        moved.rename(place / "all.jsonl")
+
+
+@rollout
+async def answers(task: Any, llm: LLM) -> float:
+    """One call, any reward."""
+    return float(len((await llm.chat(task["question"], max_tokens=2)).reply.content or "") % 2)
+
+
+def test_a_trainer_counts_its_datasets(
+    tmp_path: Path, one_thread: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks = [{"question": f"What is {i} + 1?", "answer": i + 1} for i in range(4)]
+    keys = {
+        "steps": 1, "agent.num_chains": 2, "data.train_batch_size": 2, "agent.max_turns": 1,
+        "agent.max_tokens_per_turn": 2, "rollout.max_len": 64, "trainer.device": "cpu",
+        "trainer.threads": 1,
+    }  # fmt: skip
+    trainer = Trainer(
+        algorithm=RL(keys),
+        train_dataset=[*tasks, tasks[0]],
+        val_dataset=tasks[:3],
+        test_dataset=[*tasks[:1], {"question": "What is 9 + 1?", "answer": 10}],
+        policy=tiny_policy(),
+        output_dir=tmp_path / "run",
+    )
+    with caplog.at_level(logging.WARNING, logger="tutelage"):
+        result = trainer.fit(answers)
+    assert result.details["overlap"] == {
+        "val_in_train": 3, "test_in_train": 1,
+        "train_repeated": 1, "val_repeated": 0, "test_repeated": 0,
+    }  # fmt: skip
+    assert "1 of 2 test tasks are also training tasks" in caplog.text
+    ids = [t.id for t in Dataset.load(tmp_path / "run" / "tasks" / "train.jsonl")]
+    assert len({*ids}) == 5
+
+
+def test_a_test_of_demonstrations_counts_their_questions(tmp_path: Path, one_thread: None) -> None:
+    pairs = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(6)]
+    write_rows(tmp_path / "shown.jsonl", pairs)
+    write_rows(tmp_path / "test.jsonl", [*pairs[:2], {"question": "What is 9?", "answer": "9"}])
+    done = invoke(
+        "train", "sft", "--train", tmp_path / "shown.jsonl", "--test", tmp_path / "test.jsonl",
+        "--val", tmp_path / "shown.jsonl", "--reward", "math", "--steps", 1, "--output",
+        tmp_path / "run", "model.size=xs", "batch_size=2",
+    )  # fmt: skip
+    said = " ".join(done.output.split())
+    assert "2 of 3 test tasks are also training tasks" in said
+    assert "held-out success," not in said
+    overlap = json.loads((tmp_path / "run" / "result.json").read_text())["overlap"]
+    assert (overlap["test_in_train"], overlap["val_in_train"]) == (2, 6)
+
+
+def test_a_prompt_search_refuses_a_test_that_is_not_sealed(tmp_path: Path) -> None:
+    """Another id or label does not make another task."""
+    made = [{"id": i, "question": f"What is {i} + 1?", "answer": i + 1} for i in range(9)]
+    write_rows(tmp_path / "train.jsonl", made[:3])
+    write_rows(tmp_path / "val.jsonl", made[3:6])
+    labelled = [{**made[4], "id": "new", "source": "test"}, *made[6:]]
+    write_rows(tmp_path / "test.jsonl", labelled)
+    files = {name: [str(tmp_path / f"{name}.jsonl")] for name in ("train", "val", "test")}
+    config = resolve_prompt("math", (), {**files, "algorithm": "screen", "reward": "math"})
+    with pytest.raises(ConfigError, match="1 of 4 test tasks also stand in train or val"):
+        setup_from(config, {}, Silent())
+
+
+def test_one_dataset_is_cut_so_that_equal_rows_stay_together() -> None:
+    tasks = Dataset([{"id": i, "question": f"q{i % 10}"} for i in range(40)])
+    for seed in range(5):
+        splits = cut(tasks, seed)
+        assert sum(map(len, (splits.train, splits.val, splits.test))) == 40
+
+
+def test_a_planner_counts_instructions(tmp_path: Path) -> None:
+    catalog = builtin_graph().catalog
+    made = [to_row(w, catalog) for w in generate(builtin_graph(), 80, SeedTree(2), max_nodes=3)]
+    (tmp_path / "train.json").write_text(json.dumps(made[:60]))
+    (tmp_path / "test.json").write_text(json.dumps(made[50:]))
+    train, test = str(tmp_path / "train.json"), str(tmp_path / "test.json")
+    sets = read_sets(Request(phase="1", train=train, test=test), Phase1())
+    assert "10 of 30 test tasks are also training tasks" in sets.facts["overlap"]
+    (tmp_path / "train.json").write_text(json.dumps(made[:60] * 2))
+    cut_off = read_sets(Request(phase="1", train=train), Phase1())
+    asked = {w.instruction for w in (*cut_off.train, *cut_off.held_out)}
+    assert not asked & {w.instruction for w in cut_off.test}
+
+
+def test_a_planners_table_says_it() -> None:
+    scores = {"planner": {"validity": 1.0, "hallucination": 0.0}}
+    test = {"workflows": 30, "scores": scores, "in_training": 10}
+    assert scores_table(test).lead.startswith(
+        "30 test workflows, of which 10 are also training workflows."
+    )
+    assert scores_table({**test, "in_training": 0}).lead.startswith("30 held-out workflows.")

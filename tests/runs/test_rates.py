@@ -1,0 +1,117 @@
+"""What a training says of its rates: out of how many judged, and what a graded reward is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tutelage import RL, Trainer, rollout
+from tutelage.cli.outcome import before_after
+from tutelage.resources import LLM
+from tutelage.runs.measured import judged_words, read
+from tutelage.runs.result import TrainingResult
+from tutelage.testing import tiny_policy
+
+KEYS: dict[str, Any] = {
+    "lr": 1e-2,
+    "steps": 2,
+    "agent.num_chains": 2,
+    "data.train_batch_size": 2,
+    "agent.max_turns": 1,
+    "agent.max_tokens_per_turn": 4,
+    "rollout.max_len": 128,
+    "trainer.device": "cpu",
+    "trainer.threads": 1,
+    "trainer.test_freq": 1,
+    "trainer.val_tasks": 8,
+}
+
+
+@rollout
+async def asks(task: Any, llm: LLM) -> None:
+    """One call, graded by the reward of the trainer."""
+    await llm.chat(task["question"], max_tokens=4)
+
+
+def train(folder: Path, reward: Any, worth: list[float], **keys: Any) -> TrainingResult:
+    """Two steps; the test tasks carry what they are worth, the others are worth 1 and 0."""
+    trainer = Trainer(
+        algorithm=RL({**KEYS, **keys}),
+        train_dataset=[{"question": f"a{i}", "worth": float(i % 2)} for i in range(4)],
+        val_dataset=[{"question": f"v{i}", "worth": worth[i]} for i in range(len(worth))],
+        test_dataset=[{"question": f"t{i}", "worth": worth[i]} for i in range(len(worth))],
+        policy=tiny_policy(),
+        output_dir=folder / "run",
+        reward=reward,
+    )
+    return trainer.fit(asks)
+
+
+def down(worth: float) -> float:
+    """A grader whose service is gone for most test tasks."""
+    if worth < 0:
+        raise ConnectionError("the grader's service is gone")
+    return worth
+
+
+def confused(worth: float) -> float:
+    """A grader that cannot read most answers, which are wrong therefore."""
+    if worth < 0:
+        raise ValueError("no number in it")
+    return worth
+
+
+def test_a_grader_that_is_down_makes_no_success_of_what_is_left(tmp_path: Path) -> None:
+    """Of four tasks one was judged, and was right: 100 % was told."""
+    result = train(tmp_path, down, [1.0, -1.0, -1.0, -1.0])
+    assert (result.success_after, result.reward_after) == (None, None)
+    assert result.judged_after == (1, 4)
+    told = read(result.details, "after_sampled")
+    assert told is not None
+    assert judged_words(told).startswith("1 of 4 judged; 3 lost: 3 grader error (reward 'down'")
+    line = next(m for m in result.metrics if m["phase"] == "rl")
+    assert (line["val/judged_sampled"], line["val/rollouts_sampled"]) == (1, 4)
+    assert not {"val/success_sampled", "val/reward/mean"} & line.keys()
+    page = (result.folder / "report.html").read_text()
+    assert "1 of 4 judged" in page
+    assert "grader error" in page
+
+
+def test_a_grader_that_cannot_read_an_answer_counts_it(tmp_path: Path) -> None:
+    result = train(tmp_path, confused, [1.0, -1.0, -1.0, -1.0])
+    assert result.success_after == 0.25
+    assert result.judged_after == (4, 4)
+    told = read(result.details, "after_sampled")
+    assert told is not None
+    assert judged_words(told) == "4 of 4 judged; failed, and counted so: 3 answer error"
+
+
+def graded(worth: float) -> dict[str, float]:
+    """Its named part says what is right."""
+    return {"reward": worth, "right": float(worth >= 0.7)}
+
+
+def test_a_graded_reward_has_its_mean_as_headline(tmp_path: Path) -> None:
+    result = train(tmp_path, graded, [0.5, 0.75, 1.0, 0.75])
+    assert (result.success_before, result.success_after) == (None, None)
+    assert result.reward_after == 0.75
+    assert result.details["graded"] is True
+    assert result.details["reward_after_sampled_interval"][0] < 0.75
+    heads = [str(table.columns[0].header) for table in before_after(result.details)]
+    assert heads == ["held-out mean reward, 4 tasks"]
+    assert all("val/success_sampled" not in line for line in result.metrics)
+
+
+@pytest.mark.parametrize(("rule", "success"), [("right", 0.75), (">=1", 0.25)])
+def test_the_user_says_what_a_success_of_a_graded_reward_is(
+    tmp_path: Path, rule: str, success: float
+) -> None:
+    result = train(tmp_path, graded, [0.5, 0.75, 1.0, 0.75], **{"reward.success": rule})
+    assert result.success_before == result.success_after == success
+    heads = [str(table.columns[0].header) for table in before_after(result.details)]
+    assert heads == ["held-out mean reward, 4 tasks", "held-out success, 4 tasks"]
+    told = json.loads((result.folder / "result.json").read_text())
+    assert told["success_after_sampled"] == success

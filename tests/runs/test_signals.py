@@ -1,0 +1,111 @@
+"""Being asked to end, in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import pytest
+
+LISTENING = """
+import sys, time
+from tutelage.runs.signals import exit_code, listen
+listen()
+try:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print("went on", flush=True)
+except KeyboardInterrupt as stopped:
+    print("saved", flush=True)
+    sys.exit(exit_code(stopped))
+"""
+FITTING = """
+import asyncio, sys
+from tutelage.trainer.trainer import _blocking
+
+async def training():
+    try:
+        print("ready", flush=True)
+        await asyncio.sleep(600)
+    finally:
+        print("saved", flush=True)
+
+_blocking(training)
+"""
+
+
+@contextmanager
+def program(code: str, *before: str) -> Generator[subprocess.Popen[str]]:
+    """A program that has said that it is ready."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*before, sys.executable, "-c", code], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_an_interruption_with_its_own_exit_code(number: signal.Signals) -> None:
+    with program(LISTENING) as process:
+        process.send_signal(number)
+        out, err = process.communicate(timeout=120)
+    assert (out, process.returncode) == ("saved\n", 128 + number), err
+
+
+def test_under_nohup_a_hangup_is_not_heard() -> None:
+    with program(LISTENING, "nohup") as process:
+        process.send_signal(signal.SIGHUP)
+        out, err = process.communicate("go on\n", timeout=120)
+    assert (out, process.returncode) == ("went on\n", 0), err
+
+
+LOSING_ITS_TERMINAL = """
+import fcntl, os, sys, termios, time
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from tutelage.runs.signals import exit_code, listen
+listen()
+try:
+    print("ready", flush=True)
+    time.sleep(600)
+except KeyboardInterrupt as stopped:
+    for stream in (sys.stdout, sys.stderr):
+        print("saving", file=stream, flush=True)
+    sys.exit(exit_code(stopped))
+"""
+
+
+def test_a_terminal_that_closes_does_not_fail_what_saves() -> None:
+    """Writing to it is an error from then on."""
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOSING_ITS_TERMINAL], stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    with open(ours, "rb", buffering=0) as terminal:
+        assert terminal.read(5) == b"ready"
+    assert process.wait(120) == 128 + signal.SIGHUP
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_trainer_saves_before_the_signal_ends_its_program(number: signal.Signals) -> None:
+    with program(FITTING) as process:
+        process.send_signal(number)
+        out, err = process.communicate(timeout=120)
+    assert (out, process.returncode) == ("saved\n", -number), err
+
+
+def test_exit_codes_are_those_of_shells() -> None:
+    from tutelage.runs.signals import Stopped, exit_code
+
+    assert exit_code(KeyboardInterrupt()) == 130
+    assert [exit_code(Stopped(n)) for n in (signal.SIGINT, signal.SIGTERM)] == [130, 143]

@@ -1,0 +1,622 @@
+"""`Trainer`: any agent is trained through the same loop; every way to hold it wrong is named."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import torch
+
+from tutelage import RL, Callback, LitAgent, Trainer, emit_reward, rollout
+from tutelage.errors import ConfigError, FailureBudgetError, RunError
+from tutelage.gateway import Gateway, ScriptedClient
+from tutelage.resources import LLM, NamedResources
+from tutelage.runs.folder import RunFolder
+from tutelage.runs.progress import Silent
+from tutelage.store import open_store
+from tutelage.testing import tiny_policy
+from tutelage.tracing import span
+from tutelage.types import Mode, Rollout, Sampling
+from tutelage.weights import jobs
+
+TASKS = [{"id": f"t{i}", "question": f"What is {i} + 1?"} for i in range(9)]
+DIGITS = set("0123456789")
+
+
+def keys(steps: int = 8, **more: Any) -> RL:
+    """Short steps of a tiny policy: one turn of four tokens."""
+    return RL(
+        {
+            "lr": 1e-2,
+            "steps": steps,
+            "agent.num_chains": 8,
+            "data.train_batch_size": 4,
+            "agent.max_turns": 1,
+            "agent.max_tokens_per_turn": 4,
+            "rollout.max_len": 128,
+            "trainer.device": "cpu",
+            "trainer.threads": 1,
+            **more,
+        }
+    )
+
+
+def trainer(folder: Path, steps: int = 8, **options: Any) -> Trainer:
+    more = options.pop("keys", {})
+    given: dict[str, Any] = {
+        "algorithm": keys(steps, **more),
+        "train_dataset": TASKS,
+        "policy": tiny_policy(),
+        "output_dir": folder / "run",
+        "n_runners": 32,
+    }
+    return Trainer(**{**given, **options})
+
+
+def digits(text: str | None) -> float:
+    return float(sum(c in DIGITS for c in text or ""))
+
+
+@rollout
+async def likes_digits(task: Any, llm: LLM) -> float:
+    """One call; the reward counts digits."""
+    return digits((await llm.chat(task["question"], max_tokens=4)).reply.content)
+
+
+def rises(rewards: list[float], by: float) -> bool:
+    return sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + by
+
+
+def weights(policy: Any) -> dict[str, torch.Tensor]:
+    return {n: t.detach().clone() for n, t in policy.named()}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(a[n], b[n]) for n in a)
+
+
+# ---------------------------------------------------------------- training
+
+
+def test_a_function_is_trained_to_a_higher_reward(tmp_path: Path, one_thread: None) -> None:
+    policy = tiny_policy()
+    before = weights(policy)
+    result = trainer(tmp_path, policy=policy).fit(likes_digits)
+    assert (result.status, result.steps, result.failures) == ("finished", 8, {})
+    assert rises(result.rewards(), 0.2), result.rewards()
+    assert result.reward_before is not None
+    assert result.reward_after is not None
+    assert not same(before, weights(policy))
+    assert result.policy is not None
+    assert (result.policy / "config.json").is_file()
+    assert json.loads((result.folder / "agent.json").read_text())["agent"] == "likes_digits"
+    with open_store(result.folder / "store.db") as store:
+        played = list(store.rollouts(result.folder.name, mode=Mode.TRAIN))
+    assert len(played) == 8 * 4 * 8
+    assert all(len(r.last.calls) == 1 for r in played)
+    assert max(m["max_dlogp"] for m in result.metrics if m["phase"] == "rl") < 1e-4
+
+
+@pytest.mark.full
+async def test_a_class_that_speaks_http_is_trained_inside_a_running_loop(
+    tmp_path: Path, one_thread: None
+) -> None:
+    import httpx2
+
+    loops: set[Any] = set()
+
+    class Speaks(LitAgent):
+        async def rollout_async(self, task: Any, resources: NamedResources, rollout: Any) -> float:
+            loops.add(asyncio.get_running_loop())
+            llm = resources.get("main_llm")
+            async with httpx2.AsyncClient(timeout=60) as http:
+                done = await http.post(
+                    f"{llm.endpoint}/chat/completions",
+                    json={
+                        "model": llm.name,
+                        "messages": [{"role": "user", "content": task["question"]}],
+                        "max_tokens": 4,
+                    },
+                    headers={"authorization": f"Bearer {llm.api_key}"},
+                )
+            done.raise_for_status()
+            rollout.mark_agent_as_trainable("main")
+            return digits(done.json()["choices"][0]["message"]["content"])
+
+    made = trainer(tmp_path, resources=NamedResources({"main_llm": LLM("any/label")}))
+    result = await made.train(Speaks())
+    assert rises(result.rewards(), 0.2), result.rewards()
+    assert loops == {asyncio.get_running_loop()}
+
+
+def test_training_replayed_from_the_record_gives_the_same_weights(
+    tmp_path: Path, one_thread: None
+) -> None:
+    """Whatever timing the agents had: after a resume nothing is played that is on record."""
+    early = tmp_path / "early"
+
+    class KeepTheFirst(Callback):
+        def on_step_end(self, step: int, metrics: Any) -> None:
+            if step == 1:
+                shutil.copytree(tmp_path / "run" / "checkpoints", early)
+
+    first = trainer(tmp_path, 4, callbacks=[KeepTheFirst()]).fit(likes_digits)
+    trained = torch.load(first.folder / "checkpoints/step_000008/tensors.pt", weights_only=True)
+
+    def play_never(task: Any, llm: LLM) -> float:
+        raise AssertionError("it is on record")
+
+    play_never.__name__ = "likes_digits"
+    shutil.rmtree(first.folder / "checkpoints")
+    shutil.copytree(early, first.folder / "checkpoints")
+    (first.folder / "result.json").unlink()
+    lines = (first.folder / "metrics.jsonl").read_text().splitlines()
+    again = trainer(tmp_path, 4).fit(play_never)
+    replayed = torch.load(again.folder / "checkpoints/step_000008/tensors.pt", weights_only=True)
+    assert same(trained["policy"], replayed["policy"])
+    assert (again.rollouts, again.tokens) == (first.rollouts, first.tokens)
+    repeated = (again.folder / "metrics.jsonl").read_text().splitlines()
+    for one, two in zip(lines, repeated, strict=True):
+        a, b = json.loads(one), json.loads(two)
+        clock = ("time/", "tokens_per_second")
+        assert {k: v for k, v in a.items() if not k.startswith(clock)} == {
+            k: v for k, v in b.items() if not k.startswith(clock)
+        }
+
+
+def test_a_lost_rollout_leaves_the_gradient_of_the_others_alone(
+    tmp_path: Path, one_thread: None
+) -> None:
+    """15 % of the rollouts fail for infrastructure's reasons; the step is that of the rest."""
+    from tutelage.config import Machine, resolve
+    from tutelage.errors import EngineError
+    from tutelage.policy.numerics import Numerics
+    from tutelage.seeds import SeedTree
+    from tutelage.weights.learner import make_learner
+
+    lost = {"n": 0}
+
+    @rollout
+    async def shaky(task: Any, llm: LLM, rollout: Any) -> float:
+        call = await llm.chat(task["question"], max_tokens=4)
+        rng = SeedTree(1).child(rollout.rollout_id).python()
+        if rng.random() < 0.15:
+            lost["n"] += 1
+            raise EngineError("the server went away")
+        return digits(call.reply.content)
+
+    seen: list[Rollout] = []
+
+    class Collect(Callback):
+        def on_rollout_end(self, rollout: Rollout) -> None:
+            if rollout.mode is Mode.TRAIN:
+                seen.append(rollout)
+
+    made = trainer(
+        tmp_path,
+        1,
+        callbacks=[Collect()],
+        keys={"trainer.val_before_train": False, "data.train_batch_size": 8},
+    )
+    result = made.fit(shaky)
+    order = {r.id: r for r in seen}
+    with open_store(result.folder / "store.db") as store:
+        played = [order[r.id] for r in store.rollouts("run", mode=Mode.TRAIN)]
+    clean = [r for r in played if r.last.failure is None]
+    assert 0 < len(played) - len(clean) < 32
+    assert result.failures["engine_error"] >= len(played) - len(clean)
+    config = resolve(
+        "math",
+        ["algorithm.adv_estimator=grpo", "actor.loss_agg_mode=token-mean"],
+        machine=Machine(0, 2),
+    ).config
+    after: list[dict[str, torch.Tensor]] = []
+    for batch in (played, clean):
+        policy = tiny_policy()
+        learner = make_learner(policy, config, Numerics(), fresh=True)
+        learner.step(batch, seeds=SeedTree(0), step=0, limit=None)
+        after.append(weights(policy))
+    assert same(*after)
+    assert not same(after[0], weights(tiny_policy()))
+
+
+# ---------------------------------------------------------------- several models
+
+
+def test_only_the_marked_agent_learns_and_a_frozen_one_stays_as_it_was(
+    tmp_path: Path, one_thread: None
+) -> None:
+    """The assistant is trained; the user simulator is the policy from before."""
+    said: dict[int, set[tuple[str, str]]] = {}
+
+    class Two(LitAgent):
+        async def rollout_async(self, task: Any, resources: NamedResources, rollout: Any) -> float:
+            with rollout.agent("user"):
+                asked = await rollout.llm("user").chat(task["question"], max_tokens=3)
+            with rollout.agent("assistant"):
+                reply = await rollout.llm("main").chat(task["question"], max_tokens=4)
+            said.setdefault(rollout.step, set()).add(
+                (task["id"], str(asked.sampled.policy_version))
+            )
+            rollout.mark_agent_as_trainable("assistant")
+            return digits(reply.reply.content)
+
+    resources = NamedResources({"main": LLM(trainable=True), "user": LLM(frozen=True)})
+    policy = tiny_policy()
+    made = trainer(tmp_path, 6, resources=resources, policy=policy)
+    result = made.fit(Two())
+    assert rises(result.rewards(), 0.1), result.rewards()
+    assert {version for found in said.values() for _, version in found} == {"0"}
+    with open_store(result.folder / "store.db") as store:
+        calls = [c for r in store.rollouts("run", mode=Mode.TRAIN) for c in r.last.calls]
+    assert {(c.agent, c.policy) for c in calls} == {("user", None), ("assistant", "main")}
+    start = torch.load(
+        sorted((result.folder / "checkpoints").iterdir())[-1] / "tensors.pt", weights_only=True
+    )["kept"]["start"]
+    assert same(start, weights(tiny_policy()))
+    assert not same(start, weights(policy))
+
+
+def test_a_mark_that_names_no_agent_says_which_were_seen(tmp_path: Path, one_thread: None) -> None:
+    class Misnamed(LitAgent):
+        async def rollout_async(self, task: Any, resources: NamedResources, rollout: Any) -> float:
+            with span("invoke_agent Math Agent", {"gen_ai.agent.name": "Math Agent"}):
+                reply = await rollout.llm("main").chat(task["question"], max_tokens=4)
+            rollout.mark_agent_as_trainable("MathAgent")
+            return digits(reply.reply.content)
+
+    with pytest.raises(FailureBudgetError, match=r"agents seen are 'Math Agent': mark_agent_as"):
+        trainer(tmp_path, 1).fit(Misnamed())
+
+
+def test_two_agents_with_two_policies_train_at_once_and_go_on_after_a_stop(
+    tmp_path: Path, one_thread: None
+) -> None:
+    """One earns by digits, the other by anything else: no one policy could do both."""
+
+    @rollout
+    async def pair(task: Any, likes: LLM, dislikes: LLM) -> dict[str, float]:
+        one = await likes.chat(task["question"], max_tokens=4)
+        two = await dislikes.chat(task["question"], max_tokens=4)
+        good, bad = digits(one.reply.content), digits(two.reply.content)
+        return {"reward": good - bad, "good": good, "bad": bad}
+
+    class StopAtFour(Callback):
+        def on_step_end(self, step: int, metrics: Any) -> None:
+            if step == 4 and "reward/good" in metrics:
+                raise KeyboardInterrupt
+
+    def make(folder: Path, **options: Any) -> tuple[Trainer, Any, Any]:
+        a, b = tiny_policy(seed=0), tiny_policy(seed=1)
+        made = trainer(
+            folder,
+            10,
+            policy={"main": a, "b": b},
+            resources=NamedResources(
+                likes=LLM(trainable=True), dislikes=LLM(trainable=True, policy="b")
+            ),
+            keys={"trainer.save_freq": 2, "data.train_batch_size": 8},
+            **options,
+        )
+        return made, a, b
+
+    (tmp_path / "one").mkdir()
+    made, a, b = make(tmp_path / "one")
+    result = made.fit(pair)
+    lines = [m for m in result.metrics if m["phase"] == "rl"]
+    assert rises([m["reward/mean"] for m in lines], 0.3), [m["reward/mean"] for m in lines]
+    assert lines[-1]["policy/b/grad_norm"] > 0
+    assert not same(weights(a), weights(tiny_policy(seed=0)))
+    assert not same(weights(b), weights(tiny_policy(seed=1)))
+    assert (result.folder / "policies" / "b" / "config.json").is_file()
+    with open_store(result.folder / "store.db") as store:
+        calls = [c for r in store.rollouts("run", mode=Mode.TRAIN) for c in r.last.calls]
+    assert {c.policy for c in calls} == {"main", "b"}
+
+    (tmp_path / "two").mkdir()
+    stopped, *_ = make(tmp_path / "two", callbacks=[StopAtFour()])
+    with pytest.raises(KeyboardInterrupt):
+        stopped.fit(pair)
+    going, a2, b2 = make(tmp_path / "two")
+    assert going.fit(pair).status == "finished"
+    assert not same(weights(b2), weights(tiny_policy(seed=1)))
+    assert not same(weights(a2), weights(tiny_policy(seed=0)))
+
+
+# ---------------------------------------------------------------- around it
+
+
+def test_dev_shows_calls_agents_tokens_rewards_and_failures(
+    tmp_path: Path, one_thread: None
+) -> None:
+    @rollout
+    async def agent(task: Any, llm: LLM, rollout: Any) -> float:
+        await llm.chat(task["question"], max_tokens=3)
+        with rollout.agent("helper"):
+            await rollout.llm().chat(task["question"], max_tokens=2)
+        if task["id"] == "t2":
+            raise ValueError("no idea")
+        return 0.5
+
+    made = trainer(tmp_path)
+    report = made.dev(agent, n=3)
+    assert report.calls == 6
+    assert report.agents == {"main": 3, "helper": 3}
+    assert sorted(r for r in report.rewards if r is not None) == [0.0, 0.5, 0.5]
+    assert len(report.failures) == 1
+    assert "no idea" in report.failures[0]
+    assert not report.ok
+    assert "2 calls by main, helper" in str(report)
+    assert not (tmp_path / "run").exists()
+
+
+def test_callbacks_see_the_run(tmp_path: Path, one_thread: None) -> None:
+    seen: list[str] = []
+
+    class See(Callback):
+        def on_train_start(self, title: str, facts: Any) -> None:
+            seen.append(f"start {title}")
+
+        def on_phase_start(self, name: str) -> None:
+            seen.append(name)
+
+        def on_step_end(self, step: int, metrics: Any) -> None:
+            seen.append(f"step {step} {metrics['reward/mean'] >= 0}")
+
+        def on_rollout_end(self, rollout: Rollout) -> None:
+            if "rollout" not in seen:
+                seen.append("rollout")
+
+        def on_train_end(self, result: Any) -> None:
+            seen.append(f"end {result.status}")
+
+    trainer(tmp_path, 1, callbacks=[See()]).fit(likes_digits)
+    assert seen == [
+        "start rl", "measure before", "rollout", "reinforcement learning", "step 1 True",
+        "measure after", "end finished",
+    ]  # fmt: skip
+
+
+def test_a_callback_that_raises_ends_the_run(tmp_path: Path, one_thread: None) -> None:
+    class Raise(Callback):
+        def on_step_end(self, step: int, metrics: Any) -> None:
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        trainer(tmp_path, 1, callbacks=[Raise()]).fit(likes_digits)
+
+
+async def test_cancelling_stops_the_run_which_can_be_gone_on_with(
+    tmp_path: Path, one_thread: None
+) -> None:
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    class Begun(Callback):
+        def on_step_end(self, step: int, metrics: Any) -> None:
+            if step == 2:
+                loop.call_soon_threadsafe(begun.set)
+
+    made = trainer(tmp_path, 200, callbacks=[Begun()], keys={"trainer.save_freq": 1})
+    work = asyncio.create_task(made.train(likes_digits))
+    await begun.wait()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    details = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert details["status"] == "stopped"
+    assert details["rl_steps"] < 200
+    with pytest.raises(RunError, match="trains the Python agent 'likes_digits'"):
+        jobs.resume(RunFolder(tmp_path / "run"), Silent())
+    with pytest.raises(RunError, match="other tasks"):
+        await trainer(tmp_path, 200, keys={"trainer.save_freq": 1}).train(
+            likes_digits, train_dataset=TASKS[:5]
+        )
+
+
+def test_a_step_in_which_everything_failed_stops_the_run_with_the_first_reason(
+    tmp_path: Path, one_thread: None
+) -> None:
+    @rollout
+    async def broken(task: Any, llm: LLM) -> float:
+        await llm.chat(task["question"], max_tokens=2)
+        raise KeyError("oops")
+
+    made = trainer(tmp_path, 3, keys={"trainer.val_before_train": False})
+    with pytest.raises(FailureBudgetError, match="all 32 rollouts of a step failed") as caught:
+        made.fit(broken)
+    assert "32 x agent_error" in str(caught.value)
+    assert "oops" in str(caught.value)
+
+
+def test_one_rollouts_failures_do_not_stop_the_run(tmp_path: Path, one_thread: None) -> None:
+    @rollout
+    async def odd(task: Any, llm: LLM) -> Any:
+        text = (await llm.chat(task["question"], max_tokens=4)).reply.content
+        if task["id"] == "t3":
+            raise ValueError("odd one out")
+        return float("nan") if task["id"] == "t4" else digits(text)
+
+    result = trainer(tmp_path, 3).fit(odd)
+    assert result.status == "finished"
+    assert set(result.failures) <= {"agent_error", "answer_error"}
+
+
+def test_greedy_evaluation_is_greedy_whatever_the_agent_asks_for(
+    tmp_path: Path, one_thread: None
+) -> None:
+    @rollout
+    async def hot(task: Any, llm: LLM) -> float:
+        return digits(
+            (await llm.chat(task["question"], temperature=5.0, max_tokens=4)).reply.content
+        )
+
+    result = trainer(tmp_path, 1).fit(hot)
+    with open_store(result.folder / "store.db") as store:
+        used = {
+            (r.label, c.sampling.temperature) for r in store.rollouts("run") for c in r.last.calls
+        }
+    assert ("before/greedy", 0.0) in used
+    assert ("before/sampled", 1.0) in used
+    assert ("", 1.0) in used
+    assert Sampling().temperature == 1.0
+
+
+def test_a_reward_function_and_emitted_rewards_train_too(tmp_path: Path, one_thread: None) -> None:
+    def count(prediction: str) -> float:
+        return digits(prediction)
+
+    @rollout
+    async def answers(task: Any, llm: LLM) -> str:
+        return (await llm.chat(task["question"], max_tokens=4)).reply.content or ""
+
+    @rollout
+    async def emits(task: Any, llm: LLM) -> None:
+        emit_reward(digits((await llm.chat(task["question"], max_tokens=4)).reply.content))
+
+    for name, agent, options in (("a", answers, {"reward": count}), ("b", emits, {})):
+        (tmp_path / name).mkdir()
+        result = trainer(tmp_path / name, 3, **options).fit(agent)
+        assert result.failures == {}
+        assert max(result.rewards()) > 0
+
+
+async def test_resources_live_as_long_as_the_run(tmp_path: Path, one_thread: None) -> None:
+    life: list[str] = []
+
+    class Shop:
+        async def __aenter__(self) -> Shop:
+            life.append("open")
+            self.task = asyncio.current_task()
+            return self
+
+        async def __aexit__(self, *exc_info: object) -> None:
+            assert asyncio.current_task() is self.task
+            life.append("closed")
+
+    @rollout
+    async def agent(task: Any, llm: LLM, shop: Shop) -> float:
+        assert life == ["open"]
+        return digits((await llm.chat(task["question"], max_tokens=4)).reply.content)
+
+    result = await trainer(tmp_path, 1, resources=NamedResources(shop=Shop())).train(agent)
+    assert result.failures == {}
+    assert life == ["open", "closed"]
+
+
+# ---------------------------------------------------------------- held wrong
+
+
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        ({"a": LLM(), "b": LLM()}, "what serves the LLM 'a', 'b'"),
+        ({"a": LLM(trainable=True), "b": LLM()}, "what serves the LLM 'b'"),
+        ({"a": LLM(endpoint="http://x/v1")}, "nothing to train"),
+    ],
+)
+def test_no_judge_is_silently_the_policy(
+    resources: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        trainer(tmp_path, resources=NamedResources(resources)).fit(likes_digits)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_judge_on_another_server_is_asked_and_never_trained(
+    tmp_path: Path, one_thread: None
+) -> None:
+    @rollout
+    async def judged(task: Any, llm: LLM, judge: LLM) -> float:
+        said = (await llm.chat(task["question"], max_tokens=4)).reply.content
+        mark = await judge.chat(f"Mark this: {said}", max_tokens=8)
+        return digits(said) + float(mark.reply.content or "nan")
+
+    replies = ScriptedClient(["0.25"])
+    with Gateway() as gateway:
+        door = gateway.open("judge", "main", replies)
+        resources = {"llm": LLM(trainable=True), "judge": LLM("strict", api_key=door.api_key)}
+        made = trainer(tmp_path, 2, resources=resources, endpoints={"judge": door.base_url})
+        result = made.fit(judged)
+    assert (result.status, result.failures) == ("finished", {})
+    with open_store(result.folder / "store.db") as store:
+        calls = [c for r in store.rollouts("run", mode=Mode.TRAIN) for c in r.last.calls]
+    assert len(calls) == 2 * 2 * 4 * 8
+    assert {(c.reply.content == "0.25", c.policy) for c in calls} == {(False, "main"), (True, None)}
+    # Its key is a secret: it stands in no file of the run.
+    for path in result.folder.rglob("*"):
+        assert not path.is_file() or door.api_key.encode() not in path.read_bytes(), path
+
+
+def test_what_an_agent_needs_must_be_there_before_anything_runs(tmp_path: Path) -> None:
+    def wants(task: Any, llm: LLM, database: Any) -> float:
+        return 0.0
+
+    class Empty(LitAgent):
+        pass
+
+    for agent, words in (
+        (wants, "needs 'database'"),
+        (Empty(), "nothing to play"),
+        (Empty, "is a class"),
+        (7, "is no agent"),
+        (lambda: 1.0, "takes no task"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            trainer(tmp_path).fit(agent)
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_options_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="n_runners"):
+        Trainer(n_runners=0)
+    with pytest.raises(ConfigError, match="not both"):
+        Trainer(model="x", policy=tiny_policy())
+    with pytest.raises(ConfigError, match="not one that Trainer runs"):
+        Trainer(algorithm="grpo")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="need a train_dataset"):
+        Trainer(val_dataset=TASKS, policy=tiny_policy()).fit(likes_digits)
+    with pytest.raises(ConfigError, match="policy='b'"):
+        trainer(tmp_path, policy={"main": tiny_policy(), "b": tiny_policy()}).fit(likes_digits)
+    with pytest.raises(ConfigError, match="endpoints name 'judge'"):
+        trainer(tmp_path, endpoints={"judge": "http://x"}).fit(likes_digits)
+    with pytest.raises(ConfigError, match="lr_typo"):
+        trainer(tmp_path, algorithm=RL(lr_typo=1)).fit(likes_digits)
+
+
+@rollout
+async def traced_by_itself(task: Any, llm: LLM) -> float:
+    """Sends a span of its own to the gateway, as a framework with an exporter would."""
+    own = hashlib.sha256(str(llm.api_key).encode()).hexdigest()
+    span = {
+        "traceId": own[:32],
+        "spanId": own[:16],
+        "name": f"think about {task['id']}",
+        "startTimeUnixNano": "1",
+        "endTimeUnixNano": "2",
+    }
+    body = {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
+    key = {"authorization": f"Bearer {llm.api_key}"}
+    async with httpx2.AsyncClient(timeout=60) as client:
+        sent = await client.post(f"{llm.endpoint}/traces", json=body, headers=key)
+    assert sent.status_code == 200
+    return digits((await llm.chat(task["question"], max_tokens=4)).reply.content)
+
+
+def test_spans_that_an_agent_sends_are_joined_to_its_rollout(
+    tmp_path: Path, one_thread: None
+) -> None:
+    result = trainer(tmp_path, 1).fit(traced_by_itself)
+    with open_store(RunFolder(tmp_path / "run").store) as store:
+        run_id = next(iter(store.runs())).id
+        for played in store.rollouts(run_id):
+            spans = store.spans(run_id, played.id)
+            assert [s.name for s in spans] == [f"think about {played.task.id}"]
+            assert spans[0].attempt_id == played.last.id
+    assert result.status == "finished"

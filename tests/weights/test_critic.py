@@ -1,0 +1,218 @@
+"""The critic: what it computes, what its gradient is, and exactly when it is trained alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tutelage.policy.numerics import Numerics
+from tutelage.policy.packing import TokenRow
+from tutelage.policy.value import ValueModel
+from tutelage.seeds import SeedTree
+from tutelage.weights.batch import Batch, make_batch
+from tutelage.weights.critic import Critic, explained_variance
+from tutelage.weights.learner import make_learner
+from tutelage.weights.scoring import values_of
+
+from .samples import config, step_of_rollouts
+from .test_update import Probe, assert_same, split
+from .tiny_job import material, run, steps
+
+Fresh = Callable[..., Any]
+LAYOUTS = ("qwen2", "qwen3", "llama", "gpt2")
+GAE = ("algorithm.adv_estimator=gae", "agent.num_chains=4", "critic.optim.lr=1e-2")
+
+
+def value_model(policy: Any, seed: int = 0) -> ValueModel:
+    """A critic whose head is not zero any more, so that gradients reach the trunk."""
+    model = ValueModel(policy.copy().network)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, tensor in model.named():
+            if name.startswith("value_head"):
+                tensor.copy_(torch.randn(tensor.shape, generator=generator))
+    return model
+
+
+def batch_of(policy: Any, seed: int, *keys: str) -> Batch:
+    """A batch with the values of a critic that is not flat."""
+    settings = config(*GAE, *keys)
+    rollouts = step_of_rollouts(policy, seed)
+    rows = make_batch(rollouts, config()).token_rows()
+    values = values_of(value_model(policy), rows, settings, torch.float32)
+    return make_batch(rollouts, settings, values_BT=values)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_values_are_those_of_each_row_alone(fresh: Fresh, layout: str) -> None:
+    """Packed with others, or alone: the value of the state in which the token was sampled."""
+    policy = fresh(layout, 1)
+    model = value_model(policy)
+    rows = make_batch(step_of_rollouts(policy, 1), config()).token_rows()
+    together = values_of(model, rows, config(), torch.float32)
+    for b, row in enumerate(rows):
+        alone = model.values([row])
+        assert together[b, alone.columns_K] == pytest.approx(
+            alone.values_K.detach().numpy(), abs=1e-5
+        )
+        assert alone.columns_K.tolist() == [c for c, m in enumerate(row.mask) if m]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_value_looks_at_nothing_from_its_own_token_on(fresh: Fresh, layout: str) -> None:
+    model = value_model(fresh(layout, 2))
+    row = TokenRow((5, 6, 7, 8, 9), (0, 0, 1, 1, 1))
+    other = TokenRow((5, 6, 7, 30, 40), row.mask)
+    a, b = model.values([row]).values_K, model.values([other]).values_K
+    assert torch.allclose(a[:2], b[:2], atol=1e-6)
+    assert not torch.allclose(a[2], b[2], atol=1e-4)
+
+
+def test_a_fresh_critic_says_zero_and_shares_no_tensor(fresh: Fresh) -> None:
+    policy = fresh("qwen2", 3)
+    before = [t.clone() for t in policy.parameters()]
+    learner = make_learner(policy, config(*GAE), Numerics(), fresh=True)
+    critic = learner.critic
+    assert critic is not None
+    batch = make_batch(step_of_rollouts(policy, 3), config())
+    assert not critic.values(batch.token_rows(), Numerics()).any()
+    with torch.no_grad():
+        for tensor in critic.model.parameters():
+            tensor.add_(1.0)
+    assert all(torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
+
+
+class Kept(Probe):
+    """Keeps the critic's gradients."""
+
+    def __init__(self, model: ValueModel) -> None:
+        self.policy = model
+        self.steps = []
+
+
+def gradient(policy: Any, batch: Batch, *keys: str) -> tuple[list[Tensor], dict[str, float]]:
+    critic = Critic(value_model(policy), config(*GAE, *keys))
+    probe: Any = Kept(critic.model)
+    critic._optimizer = probe  # pyright: ignore[reportPrivateUsage]
+    told = critic.update(batch, Numerics(), seeds=SeedTree(0), rate=1.0)
+    (grads,) = probe.steps
+    return grads, told
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_its_gradient_is_the_formulas(fresh: Fresh, layout: str) -> None:
+    policy = fresh(layout, 4)
+    batch = batch_of(policy, 4)
+    found, told = gradient(policy, batch, "critic.cliprange_value=0.5")
+    model, total = value_model(policy), 0.0
+    loss: Any = 0.0
+    for b, row in enumerate(batch.rows):
+        values = model.values([TokenRow(row.ids, row.mask)])
+        for v, column in zip(values.values_K, values.columns_K.tolist(), strict=True):
+            old, aim = batch.old_values_BT[b, column], batch.returns_BT[b, column]
+            held = v.clamp(old - 0.5, old + 0.5)
+            loss = loss + 0.5 * torch.maximum((v - aim) ** 2, (held - aim) ** 2)
+            total += 1
+    wanted = torch.autograd.grad(loss / total, model.parameters())
+    assert_same(found, wanted)
+    assert told["loss/value"] == pytest.approx(float(loss.detach()) / total, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "cut", ["ppo_micro_batch_size_per_gpu=1", "ppo_micro_batch_size_per_gpu=3"]
+)
+def test_micro_batches_and_rows_do_not_change_it(fresh: Fresh, cut: str) -> None:
+    policy = fresh("qwen2", 5)
+    batch = batch_of(policy, 5)
+    wanted, told = gradient(policy, batch)
+    found, again = gradient(policy, batch, f"critic.{cut}")
+    assert_same(found, wanted)
+    assert again == pytest.approx(told, abs=1e-5)
+    pieces = split(batch)
+    parents = [
+        next(
+            b
+            for b, whole in enumerate(batch.rows)
+            if whole.ids[: len(row.ids)] == row.ids and batch.rollouts_B[b] == owner
+        )
+        for row, owner in zip(pieces.rows, pieces.rollouts_B, strict=True)
+    ]
+    width = pieces.mask_BT.shape[1]
+    pieces = dataclasses.replace(
+        pieces,
+        returns_BT=batch.returns_BT[parents][:, :width] * pieces.mask_BT,
+        old_values_BT=batch.old_values_BT[parents][:, :width] * pieces.mask_BT,
+    )
+    assert_same(gradient(policy, pieces, f"critic.{cut}")[0], wanted)
+
+
+def test_explained_variance() -> None:
+    g = torch.tensor([0.0, 1.0, 2.0, 3.0])
+    assert explained_variance(g, g) == 1
+    assert explained_variance(g + 5, g) == pytest.approx(1), "a constant error explains all"
+    assert explained_variance(torch.zeros(4), g) == 0
+    assert explained_variance(-g, g) == pytest.approx(-3)
+    assert explained_variance(g, torch.ones(4)) == 0
+    assert explained_variance(g / 2, g) == pytest.approx(0.75)
+
+
+def test_it_learns_returns(fresh: Fresh) -> None:
+    """On one batch again and again the critic comes to explain it."""
+    policy = fresh("qwen2", 6)
+    settings = config(*GAE)
+    learner = make_learner(policy, settings, Numerics(), fresh=True)
+    critic = learner.critic
+    assert critic is not None
+    rollouts = step_of_rollouts(policy, 6)
+    first: dict[str, float] = {}
+    told: dict[str, float] = {}
+    for n in range(60):
+        rows = make_batch(rollouts, config()).token_rows()
+        values = critic.values(rows, Numerics())
+        batch = make_batch(rollouts, settings, values_BT=values)
+        told = critic.update(batch, Numerics(), seeds=SeedTree(n), rate=1.0)
+        first = first or told
+    assert first["value/explained_variance"] == 0
+    assert told["value/explained_variance"] > 0.9
+    assert told["loss/value"] < first["loss/value"] / 10
+
+
+@pytest.fixture(scope="module")
+def source(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return material(tmp_path_factory.mktemp("source"))
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 3])
+def test_exactly_so_many_steps_train_the_critic_alone(
+    source: Path, tmp_path: Path, warmup: int
+) -> None:
+    folder = run(
+        source,
+        tmp_path / "run",
+        algorithm__adv_estimator="gae",
+        trainer__critic_warmup=warmup,
+    )
+    lines = steps(folder)
+    assert ["loss/policy" in line for line in lines] == [i >= warmup for i in range(5)]
+    assert [line["lr"] > 0 for line in lines] == [i >= warmup for i in range(5)]
+    assert all("loss/value" in line for line in lines)
+    assert all(line["value/grad_norm"] > 0 for line in lines)
+
+
+def test_the_policy_moves_by_no_bit_in_the_warm_up(fresh: Fresh) -> None:
+    policy = fresh("qwen2", 7)
+    settings = config(*GAE, "trainer.critic_warmup=2", "actor.optim.lr=1e-2")
+    learner = make_learner(policy, settings, Numerics(), fresh=True)
+    rollouts = step_of_rollouts(policy, 7)
+    for step in range(3):
+        before, version = [t.clone() for t in policy.parameters()], policy.version
+        learner.step(rollouts, seeds=SeedTree(step), step=step, limit=None)
+        same = all(torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
+        assert same == (step < 2)
+        assert (policy.version == version) == (step < 2)

@@ -1,0 +1,107 @@
+"""The guide's three commands train to the end: its keys, smaller numbers, local model and data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.guide.commands import COMMANDS, swapped
+from config.test_guide_commands import LAPTOP
+from system.outcome import stored
+
+from tutelage.config import Resolved, resolve
+from tutelage.runs.folder import RunFolder, create
+from tutelage.testing import tiny_policy
+from tutelage.tools import corpus
+from tutelage.weights import jobs
+
+from .tiny_job import Notes
+
+SMALLER = {
+    "data.train_batch_size": 2,
+    "agent.num_chains": 2,
+    "actor_rollout_ref.actor.ppo_mini_batch_size": 2,
+    "actor_rollout_ref.rollout.response_length": 24,
+    "trainer.total_training_steps": 2,
+    "trainer.test_freq": 1,
+    "trainer.save_freq": 1,
+}
+"""What makes a command small; everything else of it stays."""
+
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "math": [{"question": f"What is {i} + 1?", "answer": str(i + 1)} for i in range(4)],
+    "react": [{"question": f"Who wrote book {i}?", "answer": f"author {i}"} for i in range(4)],
+    "code": [
+        {
+            "question": f"Write a function add{i} of two numbers.",
+            "answer": "",
+            "tests": [f"assert add{i}(1, 2) == 3"],
+        }
+        for i in range(4)
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def model(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    tiny_policy("qwen2", 2, max_positions=1024).save(folder)
+    return folder
+
+
+def command(name: str, model: Path, folder: Path) -> list[str]:
+    """The guide's command with local paths and smaller numbers."""
+    tasks = folder / "tasks.json"
+    tasks.write_text(json.dumps(ROWS[name]))
+    out: list[str] = []
+    for word in swapped(name, str(model), str(tasks), str(tasks)):
+        key, _, value = word.partition("=")
+        if key in SMALLER and (key, name) != ("agent.num_chains", "react"):
+            value = str(SMALLER[key])
+        out.append(f"{key}={value}")
+    return [*out, "trainer.device=cpu", "trainer.threads=1", "agent.max_tokens_per_turn=16"]
+
+
+def train(name: str, model: Path, folder: Path, notes: Notes) -> tuple[RunFolder, Resolved]:
+    resolved = resolve("rl", command(name, model, folder), machine=LAPTOP)
+    made = create(folder / "run")
+    jobs.train(resolved, made, notes)
+    return made, resolved
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_it_trains_to_the_end(
+    model: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    (tmp_path / "notes.txt").write_text("Book 1 was written by author 1.")
+    corpus.build([tmp_path / "notes.txt"], tmp_path / "corpus.db")
+    monkeypatch.setenv("TUTELAGE_SEARCH_INDEX", str(tmp_path / "corpus.db"))
+    notes = Notes()
+    folder, resolved = train(name, model, tmp_path, notes)
+    result = folder.read_result()
+    assert result is not None
+    assert result["status"] == "finished"
+    lines = [line for line in folder.read_metrics() if line["phase"] == "rl"]
+    assert len(lines) == 2
+    assert all({"loss/policy", "loss/kl", "loss/entropy", "kl/ref"} <= set(x) for x in lines)
+    assert all("val/reward/mean" in x for x in lines), "trainer.test_freq"
+    assert sum("vLLM is not here" in note for note in notes.notes) == 1
+    assert sum(note.startswith("wandb: no login") for note in notes.notes) == 1
+    assert list(folder.path.glob("wandb/offline-run-*"))
+    assert (folder.policy / "model.safetensors").is_file()
+    calls = [c for r in stored(folder.path) for c in r.last.calls]
+    system = {c.messages[0].content for c in calls if c.messages[0].role == "system"}
+    if name == "react":
+        assert any("google_search" in (text or "") for text in system)
+    if name == "code":
+        assert any("```python" in (text or "") for text in system)
+    if name == "math":
+        text = tiny_policy("qwen2", 2).codec.decode(calls[0].prompt_ids)
+        assert "You are Qwen, created by Alibaba Cloud." in text, "agent.template"
+        assert "calculator" in text
+    assert resolved.unused["critic.model.path"]

@@ -1,0 +1,100 @@
+"""Runs with adapters: only they are trained, kept and resumed; the files are the usual ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from tutelage.config import resolve
+from tutelage.errors import ConfigError
+from tutelage.policy.model import load
+from tutelage.runs.folder import RunFolder
+from tutelage.weights import checkpoint
+
+from . import tiny_job
+from .samples import LAPTOP
+
+LORA: dict[str, Any] = {"model__lora__rank": 4, "actor__use_kl_loss": "true"}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return tiny_job.material(tmp_path)
+
+
+def weights(folder: RunFolder) -> dict[str, torch.Tensor]:
+    return load_file(folder.policy / "model.safetensors")
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "gae"])
+def test_killed_and_resumed_is_the_same_bit_for_bit(
+    one_thread: None, source: Path, tmp_path: Path, estimator: str
+) -> None:
+    keys = {**LORA, "algorithm__adv_estimator": estimator}
+    whole = tiny_job.run(source, tmp_path / "whole", **keys)
+    killed = tiny_job.killed_and_resumed(source, tmp_path / "killed", at=3, **keys)
+    first, second = weights(whole), weights(killed)
+    assert all(first[name].equal(second[name]) for name in first)
+    rewards = [[x["reward/mean"] for x in tiny_job.steps(f)] for f in (whole, killed)]
+    assert rewards[0] == rewards[1]
+
+
+def test_what_a_run_with_adapters_leaves_behind(
+    one_thread: None, source: Path, tmp_path: Path
+) -> None:
+    folder = tiny_job.run(source, tmp_path / "run", **LORA)
+    lines = tiny_job.steps(folder)
+    assert max(x["max_dlogp"] for x in lines) < 1e-4
+    assert lines[0]["kl/ref"] == pytest.approx(0.0, abs=1e-6)
+    assert lines[-1]["kl/ref"] > 1e-6
+    _, tensors = checkpoint.load(checkpoint.complete(folder)[-1])
+    assert all(".lora_" in name for name in tensors["policy"])
+    base = load_file(source / "model" / "model.safetensors")
+    merged = weights(folder)
+    changed = {name for name in base if not base[name].equal(merged[name])}
+    assert changed
+    assert all("_proj.weight" in name for name in changed)
+    model = AutoModelForCausalLM.from_pretrained(source / "model", dtype=torch.float32)
+    peft: Any = PeftModel.from_pretrained(model, str(folder.path / "adapter"))
+    ids = torch.arange(20, 40)[None]
+    theirs = peft(ids).logits
+    ours = AutoModelForCausalLM.from_pretrained(folder.policy, dtype=torch.float32)(ids).logits
+    torch.testing.assert_close(theirs, ours, atol=1e-4, rtol=1e-4)
+    assert load(str(folder.policy)).count() == sum(t.numel() for t in base.values())
+
+
+def test_supervised_training_of_adapters(one_thread: None, source: Path, tmp_path: Path) -> None:
+    from tutelage.runs.folder import create
+    from tutelage.runs.progress import Silent
+    from tutelage.weights import jobs
+
+    keys = [
+        f"model.path={source / 'model'}", f"train={source / 'train.jsonl'}", "model.lora.rank=4",
+        "batch_size=3", "lr=3e-2", "steps=8", "trainer.threads=1", "actor.optim.warmup_steps=0",
+    ]  # fmt: skip
+    folder = create(tmp_path / "sft")
+    jobs.train(resolve("sft", keys, machine=LAPTOP), folder, Silent())
+    losses = [x["loss/sft"] for x in folder.read_metrics() if "loss/sft" in x]
+    assert losses[-1] < losses[0]
+    assert (folder.path / "adapter" / "adapter_model.safetensors").is_file()
+
+
+def test_keys_of_adapters(source: Path) -> None:
+    with pytest.raises(ConfigError, match="random weights"):
+        resolve("math", ["model.lora.rank=4"], machine=LAPTOP)
+    found = resolve(
+        "math",
+        ["actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=32",
+         "actor_rollout_ref.model.target_modules=[q_proj,v_proj]", "model=a/b"],
+        machine=LAPTOP,
+    )  # fmt: skip
+    lora = found.config.model.lora
+    assert (lora.rank, lora.alpha, lora.target_modules) == (8, 32.0, ("q_proj", "v_proj"))
+    unused = resolve("math", ["model.lora.alpha=8"], machine=LAPTOP).unused
+    assert set(unused) == {"model.lora.alpha"}

@@ -1,0 +1,184 @@
+"""What the store keeps of a training step: it is what the trainer computed, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from system.outcome import assert_equal, outcome
+
+from tutelage.algorithms.rl import rollout_importance_weights
+from tutelage.policy.numerics import Numerics
+from tutelage.seeds import SeedTree
+from tutelage.store import Store, StoreWriter, TrainingRow, open_store
+from tutelage.types import Rollout
+from tutelage.weights.batch import Batch, make_batch
+from tutelage.weights.learner import make_learner
+from tutelage.weights.recording import StepRecorder
+
+from .samples import config, step_of_rollouts
+from .tiny_job import material, run
+
+SEVERAL = ("data.train_batch_size=3", "agent.num_chains=4", "actor.ppo_mini_batch_size=4")
+"""Three optimizer steps of the rollouts of `step_of_rollouts`."""
+Fresh = Callable[..., Any]
+RUN: dict[str, Any] = {
+    "name": "sums", "recipe": "math", "algorithm": "rl", "config": {}, "seed": 7,
+    "folder": ".", "status": "running",
+}  # fmt: skip
+
+
+def kept(
+    path: Path, policy: Any, rollouts: list[Rollout], *keys: str, limit: int = 1 << 20
+) -> tuple[list[TrainingRow], dict[str, float]]:
+    """The rows that a step leaves in the store, and its metrics."""
+    with open_store(path) as store, StoreWriter(store) as writer:
+        store.put_run("run", **RUN)
+        recorder = StepRecorder(store, writer, "run", tick=0, limit=limit)
+        learner = make_learner(policy, config(*keys), Numerics(), fresh=True)
+        metrics = learner.step(
+            rollouts, seeds=SeedTree(0), step=0, limit=None,
+            keep=lambda *told: recorder.keep(1, *told),
+        )  # fmt: skip
+        writer.flush()
+        return store.training_rows("run"), metrics
+
+
+def numbers(rows: list[TrainingRow], name: Any) -> list[float]:
+    return [x for row in rows for x in row.numbers(name) or ()]
+
+
+def trained(values_BT: torch.Tensor, batch: Batch, rows: list[int]) -> list[float]:
+    return [float(x) for b in rows for x in values_BT[b][batch.mask_BT[b]]]
+
+
+def test_rows_hold_what_the_trainer_computed(fresh: Fresh, tmp_path: Path) -> None:
+    policy = fresh("qwen2", 0)
+    rollouts = step_of_rollouts(policy, 0)
+    keys = ("rollout.correction=token_tis", "rollout.correction_cap=1.02")
+    batch = make_batch(rollouts, config(*keys))
+    scores = policy.score(batch.token_rows())
+    logp_BT = torch.zeros_like(batch.old_logp_BT)
+    logp_BT[scores.rows_K, scores.columns_K] = scores.logp_K.detach()
+    entropy_BT = torch.zeros_like(logp_BT)
+    entropy_BT[scores.rows_K, scores.columns_K] = scores.entropy_K.detach()
+    weights_BT = rollout_importance_weights(
+        logp_BT - batch.old_logp_BT, batch.mask_BT, "token_tis", 1.02
+    )
+    rows, _ = kept(tmp_path / "x.db", policy, rollouts, *keys)
+    judged = [r for r in rollouts if r.reward is not None]
+    assert [row.rollout_id for row in rows] == [judged[n].id for n in batch.rollouts_B]
+    assert [row.tokens for row in rows] == [row.trained for row in batch.rows]
+    assert [row.position for row in rows] == list(range(len(rows)))
+    assert {(row.step, row.policy) for row in rows} == {(1, "main")}
+    for b, row in enumerate(rows):
+        assert {row.advantage} == set(trained(batch.advantages_BT, batch, [b]))
+    scored = [b for b, row in enumerate(rows) if row.logprobs is not None]
+    assert scored
+    for b, row in enumerate(rows):
+        # What cannot teach is skipped together with its rollout, and has no numbers.
+        assert (b in scored) or row.advantage == 0
+    exact = {"abs": 1e-5}
+    assert numbers(rows, "logprobs") == pytest.approx(trained(logp_BT, batch, scored), **exact)
+    assert numbers(rows, "entropies") == pytest.approx(trained(entropy_BT, batch, scored), rel=1e-3)
+    weights = numbers(rows, "importance_weights")
+    assert weights == pytest.approx(trained(weights_BT, batch, scored), rel=1e-3)
+    assert max(weights) == pytest.approx(1.02, rel=1e-3), "the cap was reached"
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        (),
+        (*SEVERAL, "actor.ppo_epochs=2"),
+        ("rollout.correction=sequence_tis",),
+    ],
+    ids=["plain", "several updates", "sequences"],
+)
+def test_keeping_rows_changes_nothing(fresh: Fresh, tmp_path: Path, keys: tuple[str, ...]) -> None:
+    policy, twin = fresh("qwen2", 1), fresh("qwen2", 1)
+    rollouts = step_of_rollouts(policy, 1)
+    _, metrics = kept(tmp_path / "x.db", policy, rollouts, *keys)
+    learner = make_learner(twin, config(*keys), Numerics(), fresh=True)
+    assert learner.step(rollouts, seeds=SeedTree(0), step=0, limit=None) == metrics
+    for (name, a), (_, b) in zip(policy.named(), twin.named(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_with_several_updates_the_logprobs_are_those_before_the_first(
+    fresh: Fresh, tmp_path: Path
+) -> None:
+    policy = fresh("qwen2", 2)
+    rollouts = step_of_rollouts(policy, 2)
+    keys = (*SEVERAL, "rollout.correction=token_tis", "actor.optim.lr=1e-2")
+    batch = make_batch(rollouts, config(*keys))
+    scores = policy.score(batch.token_rows())
+    logp_BT = torch.zeros_like(batch.old_logp_BT)
+    logp_BT[scores.rows_K, scores.columns_K] = scores.logp_K.detach()
+    rows, _ = kept(tmp_path / "x.db", policy, rollouts, *keys)
+    scored = [b for b, row in enumerate(rows) if row.logprobs is not None]
+    assert numbers(rows, "logprobs") == pytest.approx(trained(logp_BT, batch, scored), abs=1e-5)
+
+
+def test_numbers_of_tokens_end_with_the_limit(fresh: Fresh, tmp_path: Path) -> None:
+    policy = fresh("qwen2", 0)
+    rollouts = step_of_rollouts(policy, 0)
+    keys = ("actor.skip_zero_variance=false",)
+    every, _ = kept(tmp_path / "all.db", fresh("qwen2", 0), rollouts, *keys)
+    some = every[0].tokens + 1
+    rows, _ = kept(tmp_path / "some.db", policy, rollouts, *keys, limit=some)
+    assert rows[:2] == every[:2]
+    assert len(rows) == len(every) > 2
+    for row, whole in zip(rows[2:], every[2:], strict=True):
+        assert (row.advantage, row.tokens) == (whole.advantage, whole.tokens)
+        assert row.logprobs is row.entropies is row.advantages is None
+        assert whole.logprobs is not None
+    none, _ = kept(tmp_path / "none.db", fresh("qwen2", 0), rollouts, *keys, limit=0)
+    assert all(row.logprobs is None for row in none)
+
+
+def test_a_recorder_goes_on_where_the_checkpoint_is(tmp_path: Path) -> None:
+    def row(step: int) -> TrainingRow:
+        return TrainingRow(step, "main", 0, "r", tokens=5, advantage=0.5)
+
+    with open_store(tmp_path / "x.db") as store, StoreWriter(store) as writer:
+        store.put_run("run", **RUN)
+        store.put_rollouts([], None, {"run": [row(step) for step in range(1, 6)]})
+        StepRecorder(store, writer, "run", tick=3, limit=0)
+        assert [found.step for found in store.training_rows("run")] == [1, 2, 3]
+        assert store.trained_tokens("run") == 15
+
+
+def test_a_run_keeps_a_row_for_each_rollout_that_it_learned_from(
+    one_thread: None, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    material(source)
+    whole = run(source, tmp_path / "a" / "run", trainer__total_training_steps=2)
+    bare = run(
+        source, tmp_path / "b" / "run", trainer__total_training_steps=2, trainer__record_tokens=0
+    )
+    with open_store(whole.store) as store:
+        rows = store.training_rows(whole.name)
+        assert {row.rollout_id for row in rows} == {
+            r.id for r in store.rollouts(whole.name, label="") if r.mode == "train"
+        }
+        assert any(row.logprobs is not None for row in rows)
+        assert store.trained_tokens(whole.name) == sum(row.tokens for row in rows)
+    found, wanted = outcome(bare.path), outcome(whole.path)
+    for told in (found, wanted):
+        del told["training rows"], told["result"]["policy"]
+    assert_equal(found, wanted)
+    assert advantages(bare.store, bare.name) == [row.advantage for row in rows]
+
+
+def advantages(path: Path, run_id: str) -> list[float]:
+    with open_store(path) as store:
+        found: Store = store
+        rows = found.training_rows(run_id)
+    assert all(row.logprobs is None for row in rows)
+    return [row.advantage for row in rows]

@@ -1,0 +1,189 @@
+"""Where a step's rollouts come from: epochs, refills, difficulty, greedy baselines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from system.outcome import stored
+
+from tutelage.config import resolve
+from tutelage.errors import ConfigError
+from tutelage.seeds import SeedTree
+from tutelage.types import FailureCause, Rollout
+from tutelage.weights import curriculum
+from tutelage.weights.batch import make_batch
+from tutelage.weights.sampling import BASELINE, epoch_places, informative
+
+from .samples import LAPTOP, config, rollout
+from .tiny_job import material, run, steps
+
+SHARES = st.floats(0, 1)
+
+
+@pytest.fixture(scope="module")
+def source(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return material(tmp_path_factory.mktemp("source"))
+
+
+@given(st.integers(1, 9), st.integers(0, 30), st.integers(0, 30))
+def test_the_stream_is_one_stream_however_it_is_taken(total: int, first: int, second: int) -> None:
+    seeds = SeedTree(3)
+    whole = epoch_places(total, 0, first + second, seeds)
+    assert whole == [
+        *epoch_places(total, 0, first, seeds),
+        *epoch_places(total, first, second, seeds),
+    ]
+
+
+# ---------------------------------------------------------------- curriculum
+
+
+@given(SHARES, st.floats(0.01, 1))
+def test_the_weight_is_greatest_at_a_half_and_never_below_the_floor(p: float, floor: float) -> None:
+    assert floor - 1e-12 <= curriculum.weight(p, floor) <= 1 + 1e-12
+    assert curriculum.weight(p, floor) <= curriculum.weight(0.5, floor)
+    assert curriculum.weight(p, floor) == pytest.approx(curriculum.weight(1 - p, floor))
+
+
+@given(st.integers(1, 20), st.integers(1, 50), st.integers(0, 1000))
+def test_a_draw_repeats_nothing_it_need_not(total: int, count: int, seed: int) -> None:
+    found = curriculum.draw(total, count, {}, 0.1, SeedTree(seed))
+    times = Counter(found)
+    assert len(found) == count
+    assert max(times.values()) - min(times.get(i, 0) for i in range(total)) <= 1
+    assert found == curriculum.draw(total, count, {}, 0.1, SeedTree(seed))
+
+
+def test_draws_follow_the_weights() -> None:
+    known = {"0": 0.5, "1": 1.0, "2": 0.0, "3": 0.9}
+    times: Counter[int] = Counter()
+    for seed in range(4000):
+        times.update(curriculum.draw(4, 1, known, 0.1, SeedTree(seed)))
+    weights = [curriculum.weight(known[str(i)], 0.1) for i in range(4)]
+    for i in range(4):
+        share = weights[i] / sum(weights)
+        assert times[i] / 4000 == pytest.approx(share, abs=4 * (share / 4000) ** 0.5)
+    assert times[1] > 0, "the floor: what is always solved is still seen"
+
+
+def test_what_is_remembered() -> None:
+    first = curriculum.remember({}, {3: 0.75, 4: 7.0, 5: -1.0})
+    assert first == {"3": 0.75, "4": 1.0, "5": 0.0}
+    later = curriculum.remember(first, {3: 0.25})
+    assert later == {"3": 0.5, "4": 1.0, "5": 0.0}
+    assert first["3"] == 0.75, "the state of a checkpoint is not changed in place"
+
+
+def test_difficulty_decides_what_is_played(source: Path, tmp_path: Path) -> None:
+    folder = run(source, tmp_path / "run", data__sampling="difficulty")
+    played = [r for r in stored(folder.path) if r.mode == "train"]
+    assert len(played) == 5 * 2 * 3
+    for step in range(5):
+        ids = {r.task.id for r in played if r.group.split("/")[1] == str(step)}
+        assert len(ids) == 2, "a step has no task twice"
+
+
+# ---------------------------------------------------------------- refills
+
+
+def test_flat_groups_are_replaced_within_the_bound(source: Path, tmp_path: Path) -> None:
+    """A reward that never differs: every round is played, and the step still has its size."""
+    folder = run(
+        source,
+        tmp_path / "run",
+        agent__reward_name=f"{source / 'rewards.py'}:same",
+        algorithm__filter_groups__enable="true",
+        algorithm__filter_groups__max_num_gen_batches=3,
+        trainer__total_training_steps=2,
+    )
+    played = [r for r in stored(folder.path) if r.mode == "train"]
+    assert Counter(r.label for r in played) == {"": 12, "refill/1": 12, "refill/2": 12}
+    for line in steps(folder):
+        assert (line["group/flat"], line["group/sampled"]) == (1.0, 6.0)
+        assert line["group/zero_variance"] == 1.0
+        assert line["grad_norm"] == 0.0
+    order = [r.task.id for r in sorted(played, key=lambda r: _place(r)) if r.index == 0]
+    assert len(order) == 12
+    assert len(set(order[:7])) == 7, "refills take from the same epoch"
+
+
+def _place(r: Rollout) -> tuple[int, int]:
+    _, step, place = r.group.split("/")
+    return int(step), int(place)
+
+
+def test_a_batch_is_of_groups_that_teach(source: Path, tmp_path: Path) -> None:
+    keys: dict[str, object] = {"agent__num_chains": 2, "data__train_batch_size": 3}
+    plain = steps(run(source, tmp_path / "plain", **keys))
+    keys |= {
+        "algorithm__filter_groups__enable": "true",
+        "algorithm__filter_groups__max_num_gen_batches": 20,
+    }
+    refilled = steps(run(source, tmp_path / "refilled", **keys))
+    assert max(line["group/zero_variance"] for line in plain) > 0
+    assert all(line["group/zero_variance"] == 0 for line in refilled)
+    assert plain[0]["group/zero_variance"] == pytest.approx(refilled[0]["group/flat"])
+    assert any(line["group/sampled"] > 3 for line in refilled)
+
+
+def test_what_counts_as_informative() -> None:
+    def group(*rewards: float | None) -> list[Rollout]:
+        return [
+            rollout(str(i), "g", [], x, cause=FailureCause.CANCELLED if x is None else None)
+            for i, x in enumerate(rewards)
+        ]
+
+    assert informative(group(0.0, 1.0))
+    assert not informative(group(1.0, 1.0))
+    assert not informative(group(1.0))
+    assert not informative(group(1.0, None)), "one survivor has nobody to be compared with"
+    assert informative(group(1.0, None, 0.5))
+
+
+@pytest.mark.parametrize("keys", [("adv_estimator=gae",), ("adv_estimator=remax",)])
+def test_refills_need_groups(keys: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"filter_groups\.enable.*no groups to compare"):
+        resolve("math", [*keys, "algorithm.filter_groups.enable=true"], machine=LAPTOP)
+
+
+# ---------------------------------------------------------------- greedy baselines
+
+
+def test_remax_plays_each_task_once_greedily_through_its_tools(
+    source: Path, tmp_path: Path
+) -> None:
+    folder = run(source, tmp_path / "run", algorithm__adv_estimator="remax")
+    played = [r for r in stored(folder.path) if r.mode == "train"]
+    greedy = [r for r in played if r.label == BASELINE]
+    sampled = [r for r in played if not r.label]
+    assert (len(greedy), len(sampled)) == (5 * 2, 5 * 2 * 3)
+    assert {r.group for r in greedy} == {r.group for r in sampled}
+    assert {(r.group, r.task.id) for r in greedy} == {(r.group, r.task.id) for r in sampled}
+    assert all(c.sampling.temperature == 0 for r in greedy for c in r.last.calls)
+    assert all(c.sampling.temperature == 1 for r in sampled for c in r.last.calls)
+    prompts = {r.group: r.last.calls[0].prompt_ids for r in sampled}
+    assert all(r.last.calls[0].prompt_ids == prompts[r.group] for r in greedy), "tools included"
+    for number, line in enumerate(steps(folder)):
+        rewards = [r.reward for r in greedy if _place(r)[0] == number]
+        values = [r.value for r in rewards if r is not None]
+        assert line["reward/baseline"] == pytest.approx(sum(values) / 2)
+
+
+def test_the_baseline_is_what_is_subtracted(one_thread: None) -> None:
+    from tutelage.testing import tiny_policy
+
+    from .samples import step_of_rollouts
+
+    made = step_of_rollouts(tiny_policy("qwen2", 1), 1)
+    settings = config("algorithm.adv_estimator=remax", "agent.num_chains=4")
+    base = {"g0": 0.25, "g1": 0.5, "g2": -1.0}
+    batch = make_batch(made, settings, baselines=base)
+    for b, number in enumerate(batch.rollouts_B):
+        reward = made[number].reward
+        assert reward is not None
+        found = batch.advantages_BT[b][batch.mask_BT[b]]
+        assert (found - (reward.value - base[made[number].group])).abs().max() < 1e-6

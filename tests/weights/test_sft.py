@@ -1,0 +1,199 @@
+"""`train sft`: demonstrations in, a lower loss out; exact resume; bad rows before any model."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tutelage.config import resolve
+from tutelage.errors import ConfigError, DataError
+from tutelage.policy import model
+from tutelage.runs.folder import RunFolder, create
+from tutelage.runs.progress import Silent
+from tutelage.store import dump_json, export_rows, open_store
+from tutelage.testing import tiny_policy
+from tutelage.tools import resolve_tools
+from tutelage.weights import jobs
+from tutelage.weights.sft import Preview
+
+from . import tiny_job
+from .samples import LAPTOP
+
+TOOLS = [t.spec.to_dict() for t in resolve_tools(["calculator"]).values()]
+
+
+def chat(a: int, b: int) -> dict[str, Any]:
+    """A row in which the calculator is used."""
+    arguments = json.dumps({"expression": f"{a} + {b}"})
+    call = {"id": "c0", "function": {"name": "calculator", "arguments": arguments}}
+    return {
+        "messages": [
+            {"role": "user", "content": f"What is {a} + {b}?"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "content": str(a + b), "tool_call_id": "c0", "name": "calculator"},
+            {"role": "assistant", "content": str(a + b)},
+        ],
+        "tools": TOOLS,
+    }
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A model and rows of both kinds."""
+    tiny_policy("qwen2", 3).save(tmp_path / "model")
+    rows = [chat(i, 7) for i in range(10, 16)] + [{"question": "Hi?", "answer": "12"}]
+    write(tmp_path / "train.jsonl", rows)
+    write(tmp_path / "val.jsonl", [chat(20, 7), chat(21, 7)])
+    write(tmp_path / "test.jsonl", [{"question": "What is 1 + 1?", "answer": "2"}])
+    return tmp_path
+
+
+def write(path: Path, rows: list[Any]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def resolved(source: Path, *keys: str, **flags: Any) -> Any:
+    given = {"model": source / "model", "train": source / "train.jsonl", **flags}
+    texts = {key: None if value is None else str(value) for key, value in given.items()}
+    small = ["batch_size=3", "lr=1e-2", "actor.optim.warmup_steps=0", "trainer.threads=1"]
+    return resolve("sft", [*small, *keys], machine=LAPTOP, flags=texts)
+
+
+def run(source: Path, out: str, *keys: str, **flags: Any) -> tuple[RunFolder, dict[str, Any]]:
+    folder = create(source / out)
+    return folder, jobs.train(resolved(source, *keys, **flags), folder, Silent())
+
+
+def losses(folder: RunFolder, name: str = "loss/sft") -> list[float]:
+    return [x[name] for x in folder.read_metrics() if x["phase"] == "sft" and name in x]
+
+
+def test_the_loss_falls_and_everything_is_left_behind(one_thread: None, source: Path) -> None:
+    folder, result = run(
+        source,
+        "run",
+        "trainer.test_freq=4",
+        "agent.max_tokens_per_turn=8",
+        "rollout.max_len=256",
+        val=source / "val.jsonl",
+        test=source / "test.jsonl",
+        steps=12,
+        tools="calculator",
+        reward="math",
+    )
+    assert (result["status"], result["recipe"], result["sft_steps"]) == ("finished", "sft", 12)
+    assert losses(folder)[-1] < 0.6 * losses(folder)[0]
+    assert len(losses(folder, "val/loss")) == 1 + 3
+    assert result["val_loss_after"] < result["val_loss_before"]
+    assert result["val_loss_after"] == pytest.approx(losses(folder, "val/loss")[-1], abs=1e-6)
+    assert result["success_before_greedy"] is not None
+    assert result["success_after_greedy"] is not None
+    trained = dict(model.load(str(folder.policy)).named())
+    assert any(not t.equal(trained[n]) for n, t in model.load(str(source / "model")).named())
+    assert "Supervised training" in folder.report.read_text()
+
+
+def test_only_what_the_assistant_wrote_is_learned(one_thread: None, source: Path) -> None:
+    found = jobs.dry_run(resolved(source, steps=1))
+    assert isinstance(found, Preview)
+    trained = [text for text, learned in found.pieces if learned]
+    assert len(trained) == 2
+    assert '"expression": "10 + 7"' in trained[0]
+    assert trained[1].startswith("17")
+    assert not any("What is" in text for text in trained)
+    assert found.rows == 7
+    assert found.steps == 1
+    assert math.isfinite(found.loss)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_killed_and_resumed_is_the_same_bit_for_bit(
+    one_thread: None, source: Path, optimizer: str
+) -> None:
+    keys = (f"sft.optimizer={optimizer}", "trainer.save_freq=2", "trainer.test_freq=3")
+    flags: dict[str, Any] = {"val": source / "val.jsonl", "steps": 7}
+    whole, _ = run(source, "whole", *keys, **flags)
+    folder = create(source / "killed")
+    with pytest.raises(tiny_job.Killed):
+        jobs.train(resolved(source, *keys, **flags), folder, tiny_job.KillAt(5))
+    (folder.path / "result.json").unlink(missing_ok=True)
+    result = jobs.resume(folder, Silent())
+    assert result["sft_steps"] == 7
+    assert losses(folder) == losses(whole)
+    assert losses(folder, "val/loss") == losses(whole, "val/loss")
+    first, second = (dict(model.load(str(f.policy)).named()) for f in (whole, folder))
+    assert all(first[name].equal(second[name]) for name in first)
+
+
+def test_epochs_count_demonstrations(one_thread: None, source: Path) -> None:
+    _, result = run(source, "run", "epochs=2")
+    assert result["sft_steps"] == math.ceil(2 * 7 / 3)
+
+
+def test_a_policy_is_made_for_the_demonstrations(one_thread: None, source: Path) -> None:
+    folder, _ = run(source, "run", "sft.optimizer=muon", model=None, steps=6)
+    assert losses(folder)[-1] < losses(folder)[0]
+    made = model.load(str(folder.policy))
+    assert len(made.codec.encode("calculator")) < len("calculator")
+    result = jobs.resume(folder, Silent())
+    assert result["sft_steps"] == 6
+
+
+def test_what_a_run_exports_can_be_trained_on(one_thread: None, tmp_path: Path) -> None:
+    source = tiny_job.material(tmp_path)
+    rewards = source / "rewards.py"
+    played = tiny_job.run(
+        source, tmp_path / "played", agent__reward_name=f"{rewards}:same", steps=None,
+        trainer__total_training_steps=2,
+    )  # fmt: skip
+    tools = tuple(t.spec for t in resolve_tools(["calculator"]).values())
+    with open_store(played.store) as store:
+        rows = list(export_rows(store, played.name, "sft", tools=tools, successful=True))
+    assert rows
+    said = [row for row in rows if any(m["role"] == "assistant" for m in row["messages"])]
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(dump_json(row, "row") + "\n" for row in said))
+    folder, _ = run(tmp_path, "tuned", steps=12)
+    assert losses(folder)[-1] < losses(folder)[0]
+
+
+def no_model(*_: Any, **__: Any) -> Any:
+    raise AssertionError("a model was loaded")
+
+
+@pytest.mark.parametrize(
+    ("row", "keys", "told"),
+    [
+        ({"messages": [{"role": "user", "content": "x"}]}, (), "no turn of the assistant"),
+        ({"question": "x", "answer": "1 " * 300}, (), "more than 256"),
+        ({"question": "x", "answer": "1 " * 30}, ("data.max_length=20",), "more than 20"),
+    ],
+)
+def test_bad_rows_stop_before_a_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, source: Path, row: Any, keys: tuple[str, ...], told: str
+) -> None:
+    write(source / "train.jsonl", [{"question": "a", "answer": "b"}, row])
+    monkeypatch.setattr("tutelage.weights.sft.load", no_model)
+    with pytest.raises(DataError, match=r"train.jsonl:2") as caught:
+        run(source, "run", *keys, steps=1)
+    assert told in str(caught.value)
+    assert not (source / "run" / "config.json").exists()
+
+
+def test_keys_that_do_not_fit() -> None:
+    with pytest.raises(ConfigError, match="no demonstrations"):
+        resolve("sft", ["steps=1"], machine=LAPTOP)
+    with pytest.raises(ConfigError, match="learns from demonstrations only"):
+        resolve("sft", ["train=a.jsonl", "algorithm=rl"], machine=LAPTOP)
+    with pytest.raises(ConfigError, match="measured by a reward"):
+        resolve("sft", ["train=a.jsonl", "test=b.jsonl"], machine=LAPTOP)
+
+
+def test_keys_without_effect_are_listed() -> None:
+    keys = ["train=a.jsonl", "critic.optim.lr=1", "sft.lr=1", "agent.max_turns=2", "lr=1e-3"]
+    found = resolve("sft", keys, machine=LAPTOP).unused
+    assert set(found) == {"critic.optim.lr", "sft.lr", "agent.max_turns"}
