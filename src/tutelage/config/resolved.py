@@ -1,15 +1,14 @@
 """A resolved configuration with the story of every value: what it is and who set it.
 
 This is what a dry run prints and what `config.json` in a run folder holds. The JSON round-trips
-exactly and is validated when read: a resumed run must not start from a file that lost a key. A key
-that is newer than the file, which then has no story of it either, takes its default, and a warning
-says so. It is made by `resolve.py`.
+exactly and is validated when read: a resumed run must not start from a file that lost a key, nor
+from one of a version with other keys. It is made by `resolve.py`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
@@ -22,8 +21,6 @@ from tutelage.config.problems import Problem, fail_on
 from tutelage.config.schema import RunConfig
 from tutelage.errors import ConfigError
 
-ADDED = "default, since the run was begun"
-"""Origin of a key that is newer than the file."""
 _PARTS = ("config", "origin", "unused", "notes", "warnings")
 
 
@@ -86,10 +83,9 @@ class Resolved:
                 "Use the config.json that a run wrote."
             )
         record = cast("dict[str, Any]", parts)
-        config, added = _read_config(record["config"])
-        told = _read_words(record, "origin")
-        _match_keys("config", {*told, *added} - (set(added) & set(told)))
-        origin = dict.fromkeys(added, ADDED) | told
+        config = _read_config(record["config"])
+        origin = _read_words(record, "origin")
+        _match_keys("origin", origin)
         warnings = record["warnings"]
         if not isinstance(warnings, list) or not _all_text(cast("list[Any]", warnings)):
             raise ConfigError(f"'warnings' must be a list of texts, not {warnings!r}.")
@@ -98,7 +94,7 @@ class Resolved:
             origin=origin,
             unused=_read_words(record, "unused"),
             notes=_read_words(record, "notes"),
-            warnings=(*cast("list[str]", warnings), *_told(added)),
+            warnings=tuple(cast("list[str]", warnings)),
         )
 
     def _note(self, key: str) -> str:
@@ -107,14 +103,7 @@ class Resolved:
         return self.notes.get(key, "")
 
 
-def _told(added: Sequence[str]) -> list[str]:
-    if not added:
-        return []
-    return [f"the run was begun before {', '.join(added)} existed; they have their default values"]
-
-
-def _read_config(tree: Any) -> tuple[RunConfig, list[str]]:
-    """The configuration, and the keys that did not exist yet when it was written."""
+def _read_config(tree: Any) -> RunConfig:
     if not isinstance(tree, dict):
         raise ConfigError(f"'config' must be an object, not {tree!r}.")
     flat = dict(flatten(cast("dict[str, Any]", tree)))
@@ -128,14 +117,9 @@ def _read_config(tree: Any) -> tuple[RunConfig, list[str]]:
         if known != key:
             problems.append(Problem(key, value, "not a canonical key", f"Write {known}."))
     fail_on(problems)
-    added = sorted(set(leaf_fields()) - set(flat))
-    if 2 * len(added) > len(leaf_fields()):
-        raise ConfigError(
-            f"the configuration file lacks {len(added)} keys, {added[0]!r} among them: it was cut. "
-            "Start a new run."
-        )
+    _match_keys("config", flat)
     try:
-        return RunConfig.model_validate_json(json.dumps(nest(flat)), strict=True), added
+        return RunConfig.model_validate_json(json.dumps(nest(flat)), strict=True)
     except ValidationError as error:
         bad = {_leaf(error_part["loc"]) for error_part in error.errors()}
         fail_on(misfit(key, flat[key]) for key in flat if key in bad)
