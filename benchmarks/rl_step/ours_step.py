@@ -119,6 +119,7 @@ def main(argv: Sequence[str] | None = None, meter_type: type[Meter] = Meter) -> 
     from tutelage.policy import machine
     from tutelage.runs.folder import create
     from tutelage.weights import jobs
+    from tutelage.weights.built import built
 
     keys = [
         f"model.path={args.model}",
@@ -145,7 +146,7 @@ def main(argv: Sequence[str] | None = None, meter_type: type[Meter] = Meter) -> 
     ]
     folder = Path(tempfile.mkdtemp()) / "run"
     meter = meter_type(args.until_success)
-    jobs.train(resolve("math", keys, machine=machine.facts()), create(folder), meter)
+    jobs.train(resolve("math", keys, machine=machine.facts(), built=built()), create(folder), meter)
     shutil.rmtree(folder.parent)
     result: JSON = {
         "system": "tutelage",

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rl_batches import Batch, batches, make_batch, observe, split
 
-from tutelage.algorithms.rl import ADVANTAGES, estimate_advantages, group_counts, whiten
+from tutelage.algorithms.rl import ESTIMATORS, estimate_advantages, group_counts, whiten
 from tutelage.errors import ConfigError
 
 GROUP = [
@@ -54,7 +54,7 @@ def outcome(name: str, scores: list[float], groups: list[str], **options) -> lis
 # --- agreement with the formulas -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(ADVANTAGES))
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
 @settings(max_examples=60, deadline=None)
 @given(
     batch=batches(),
@@ -84,7 +84,7 @@ def test_agrees_with_the_flat_formula(name, batch, gamma, lam, norm, single):
         torch.testing.assert_close(ours, rows(*theirs), rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", sorted(ADVANTAGES))
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
 def test_keeps_the_dtype(name):
     batch = make_batch(3)
     for dtype in (torch.float32, torch.float64):
@@ -202,7 +202,7 @@ def test_whiten():
 # --- the laws ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(ADVANTAGES))
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
 @settings(max_examples=40, deadline=None)
 @given(batch=batches(), seed=st.integers(0, 999))
 def test_observations_change_no_trained_advantage(name, batch, seed):
@@ -217,7 +217,7 @@ def test_observations_change_no_trained_advantage(name, batch, seed):
         assert new[masked].abs().sum() == 0
 
 
-@pytest.mark.parametrize("name", sorted(ADVANTAGES))
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
 @settings(max_examples=40, deadline=None)
 @given(batch=batches(), seed=st.integers(0, 999))
 def test_rows_of_a_rollout_may_be_cut_anywhere(name, batch, seed):
@@ -230,7 +230,7 @@ def test_rows_of_a_rollout_may_be_cut_anywhere(name, batch, seed):
         torch.testing.assert_close(moved, old[mask], **CLOSE)
 
 
-@pytest.mark.parametrize("name", sorted(ADVANTAGES))
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
 def test_rollouts_without_a_trained_token(name):
     rewards, mask = rows([0, 1.0], [0, 1], [0, 0.5]), rows([1, 1], [0, 0], [1, 0])
     options = {"values_BT": rewards, "baselines_B": torch.zeros(3).double()}

@@ -211,9 +211,11 @@ def test_an_empty_question_is_refused(tutelage: Tutelage, seen: dict[str, Any]) 
 
 def test_config_lists_every_key(tutelage: Tutelage) -> None:
     from tutelage.config import reference_rows
+    from tutelage.weights.built import built
 
     shown = tutelage("config").stdout
-    for row in reference_rows():
+    assert "'gae' or 'grpo' or" in shown
+    for row in reference_rows(built().extensions.names()):
         assert f"{row.key}={row.default}   {row.type}" in shown
 
 
@@ -228,8 +230,10 @@ def test_config_of_a_word(tutelage: Tutelage) -> None:
 
 def test_config_as_markdown_is_the_reference_page(tutelage: Tutelage) -> None:
     from tutelage.config import reference_markdown
+    from tutelage.weights.built import built
 
-    assert tutelage("config", "--markdown").stdout == reference_markdown()
+    names = built().extensions.names()
+    assert tutelage("config", "--markdown").stdout == reference_markdown(names)
 
 
 def test_doctor_shows_what_is_missing_and_how_to_get_it(tutelage: Tutelage, fake: Fake) -> None:

@@ -289,7 +289,7 @@ def train(resolved, folder, progress):
 
 for name, members in {{
     "tutelage.policy.machine": {{"facts": lambda: Machine(cuda_devices=0, cores=2)}},
-    "tutelage.weights.built": {{"built": Built}},
+    "tutelage.weights.built": {{"built": Built, "has_critic": lambda config: False}},
     "tutelage.weights.jobs": {{"train": train}},
 }}.items():
     module = types.ModuleType(name)

@@ -130,12 +130,10 @@ def test_derived_counts() -> None:
     assert config.rollouts_per_update == 8
     assert config.updates_per_batch == 6
     assert config.response_tokens == 30
-    assert not config.has_critic
     assert config.needs_reference
     one_turn = RunConfig.model_validate({"agent": {"use_agent": False}})
     assert one_turn.response_tokens == one_turn.agent.max_tokens_per_turn
     assert RunConfig().rollouts_per_update == RunConfig().rollouts_per_batch
-    assert RunConfig().has_critic
 
 
 def test_package_loads_neither_torch_nor_hydra() -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import tutelage
+from tutelage.algorithms.extensions import LOSSES
 from tutelage.config import Built, Machine, resolve
 from tutelage.config.fields import plain
 from tutelage.config.keys import get, json_schema, leaf_fields
@@ -86,8 +87,14 @@ def decided_here(key: str, machine: Machine, built: Built) -> bool:
     return True
 
 
+DECLARED = {key for loss in LOSSES.values() for key in loss.reads}
+"""Options of losses: the trainer gives each loss those that it takes (`options_of`)."""
+
+
 def is_read(key: str, text: str) -> bool:
     """Whether source text reads the key."""
+    if key.startswith("actor.policy_loss.") and key in DECLARED:
+        return ".options_of(" in text or " options_of(" in text
     *parents, name = key.split(".")
     parent = parents[-1] if parents else "config"
     distinctive = "_" in name and name not in SHARED

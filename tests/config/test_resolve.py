@@ -1,6 +1,7 @@
 """Layers, origins, conflicts and what is derived."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ from tutelage.config import Built, Machine, Resolved, resolve
 from tutelage.config.keys import leaf_fields
 from tutelage.config.presets import MATH, RECIPES
 from tutelage.errors import ConfigError
+from tutelage.weights.built import built
 
 LAPTOP = Machine(cuda_devices=0, cores=2)
-ALL = Built.everything()
+BARE = Built.everything()
+"""Without registries: nothing is derived from what a loss declares."""
+ALL = replace(BARE, extensions=built().extensions)
 
 
 def math(*overrides: str, built: Built = ALL, **options: Any) -> Resolved:
@@ -164,12 +168,12 @@ class TestPresets:
 
 class TestDelete:
     def test_key_goes_back_to_the_schema(self) -> None:
-        resolved = math("~actor.clip_ratio_high")
+        resolved = math("~actor.clip_ratio_high", built=BARE)
         assert resolved.config.actor.clip_ratio_high is None
         assert resolved.origin["actor.clip_ratio_high"] == "default, by ~actor.clip_ratio_high"
 
     def test_section(self) -> None:
-        resolved = math("~actor_rollout_ref.actor")
+        resolved = math("~actor_rollout_ref.actor", built=BARE)
         assert resolved.config.actor == type(resolved.config.actor)()
 
     def test_level_of_a_file(self, tmp_path: Path) -> None:
@@ -180,7 +184,7 @@ class TestDelete:
         assert resolved.origin["agent.num_chains"] == "preset math/default"
 
     def test_with_value(self) -> None:
-        assert math("~actor.clip_ratio_high=0.28").config.actor.clip_ratio_high is None
+        assert math("~actor.clip_ratio_high=0.28", built=BARE).config.actor.clip_ratio_high is None
         with pytest.raises(ConfigError, match=r"0\.5.*it is 0\.28"):
             math("~actor.clip_ratio_high=0.5")
         with pytest.raises(ConfigError, match="expected a number"):

@@ -1,7 +1,10 @@
 """Keys without effect are listed when someone sets them, and only then."""
 
+from dataclasses import replace
+
 import pytest
 
+from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config import Built, Machine, resolve
 from tutelage.config.keys import leaf_fields
 from tutelage.config.unused import (
@@ -12,8 +15,10 @@ from tutelage.config.unused import (
     RUN,
     Rule,
 )
+from tutelage.weights.built import built
 
 LAPTOP = Machine(cuda_devices=0, cores=2)
+ALL = replace(Built.everything(), extensions=built().extensions)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +65,7 @@ LAPTOP = Machine(cuda_devices=0, cores=2)
     ],
 )
 def test_listed(overrides: tuple[str, ...], unused: str) -> None:
-    resolved = resolve("math", overrides, machine=LAPTOP, built=Built.everything())
+    resolved = resolve("math", overrides, machine=LAPTOP, built=ALL)
     assert list(resolved.unused) == [unused]
     assert resolved.unused[unused]
 
@@ -76,7 +81,7 @@ def test_listed(overrides: tuple[str, ...], unused: str) -> None:
     ],
 )
 def test_not_listed(overrides: tuple[str, ...]) -> None:
-    resolved = resolve("math", overrides, machine=LAPTOP, built=Built.everything())
+    resolved = resolve("math", overrides, machine=LAPTOP, built=ALL)
     assert resolved.unused == {}
 
 
@@ -85,6 +90,15 @@ def test_every_rule_names_existing_keys(rule: Rule) -> None:
     for name in rule.keys:
         single = Rule((name,), rule.reason, rule.applies)
         assert any(single.covers(key) for key in leaf_fields()), name
+
+
+@pytest.mark.parametrize("name", [*ESTIMATORS, *LOSSES])
+def test_what_an_estimator_or_a_loss_reads_is_a_key(name: str) -> None:
+    entry = ESTIMATORS[name] if name in ESTIMATORS else LOSSES[name]
+    given = ("selection_BT", "generator")  # by the trainer
+    read = [key for key in entry.reads if key.rpartition(".")[2] not in given]
+    for key in (*read, *entry.defaults):
+        assert any(Rule((key,), "", bool).covers(known) for known in leaf_fields()), key
 
 
 def test_deadlines_are_for_agents_of_the_users() -> None:

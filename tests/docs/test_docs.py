@@ -21,6 +21,7 @@ from tutelage.config.aliases import canonical
 from tutelage.config.keys import section_names
 from tutelage.prompts.config import PromptConfig, resolve_prompt
 from tutelage.tasks.dataset import Dataset
+from tutelage.weights.built import built
 
 LANGUAGES = {"bash", "python", "json", "jsonl", "toml", "text"}
 OTHER_COMMANDS = {"source"}
@@ -73,7 +74,7 @@ def test_data_blocks_can_be_read(block: Block, tmp_path: Path) -> None:
         path = tmp_path / "keys.toml"
         path.write_text(block.text, encoding="utf-8")
         assert tomllib.loads(block.text)
-        resolve("math", machine=Machine(cuda_devices=0, cores=2), file=path)
+        resolve("math", machine=Machine(cuda_devices=0, cores=2), built=built(), file=path)
 
 
 @pytest.mark.parametrize("block", every("bash"))
@@ -82,6 +83,10 @@ def test_every_command_is_one_that_exists(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     tmp_path.joinpath("keys.toml").write_text("seed = 1\n")
+    for shown in blocks(block.page):
+        name = re.match(r"# (\w+\.py)\n", shown.text)
+        if name is not None and shown.language == "python":
+            tmp_path.joinpath(name[1]).write_text(shown.text, encoding="utf-8")
     for words in commands(block):
         if words[0] == "tutelage":
             parse(words[1:])
@@ -120,6 +125,7 @@ def parse(args: list[str]) -> None:
         given["recipe"],
         given["overrides"] or (),
         machine=Machine(cuda_devices=0, cores=2),
+        built=built(),
         flags=flags,
         file=given["config"],
     )
@@ -259,7 +265,7 @@ def test_the_readme_states_the_cold_start_as_it_is_configured() -> None:
 
 
 def test_the_guide_to_a_step_states_its_size() -> None:
-    config = resolve("math", machine=Machine(cuda_devices=0, cores=2)).config
+    config = resolve("math", machine=Machine(cuda_devices=0, cores=2), built=built()).config
     size = f"{config.data.train_batch_size} tasks x {config.agent.num_chains} rollouts a step"
     assert size in prose(ROOT / "docs" / "start.md")
     assert f"{config.trainer.val_tasks} test tasks" in prose(ROOT / "docs" / "start.md")

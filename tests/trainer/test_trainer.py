@@ -24,6 +24,7 @@ from tutelage.testing import tiny_policy
 from tutelage.tracing import span
 from tutelage.types import Mode, Rollout, Sampling
 from tutelage.weights import jobs
+from tutelage.weights.built import built
 
 TASKS = [{"id": f"t{i}", "question": f"What is {i} + 1?"} for i in range(9)]
 DIGITS = set("0123456789")
@@ -215,6 +216,7 @@ def test_a_lost_rollout_leaves_the_gradient_of_the_others_alone(
         "math",
         ["algorithm.adv_estimator=grpo", "actor.loss_agg_mode=token-mean"],
         machine=Machine(0, 2),
+        built=built(),
     ).config
     after: list[dict[str, torch.Tensor]] = []
     for batch in (played, clean):

@@ -25,6 +25,7 @@ from tutelage.types import (
     StopReason,
     Task,
 )
+from tutelage.weights.built import built
 
 Ids = tuple[int, ...]
 LAPTOP = Machine(cuda_devices=0, cores=2)
@@ -32,7 +33,7 @@ LAPTOP = Machine(cuda_devices=0, cores=2)
 
 def config(*overrides: str) -> RunConfig:
     """The configuration of `train math` with overrides."""
-    return resolve("math", overrides, machine=LAPTOP).config
+    return resolve("math", overrides, machine=LAPTOP, built=built()).config
 
 
 def logprobs(policy: Any, prompt: Ids, sampled: Ids) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.reference.flat_advantages import estimate
 
-from tutelage.algorithms.rl import ADVANTAGES
+from tutelage.algorithms.rl import ESTIMATORS
 from tutelage.errors import FailureBudgetError
 from tutelage.types import Call, FailureCause, Rollout
 from tutelage.weights.batch import advise, gather, make_batch
@@ -176,10 +176,7 @@ def test_a_group_of_crashes_alone_is_flat_and_not_closed() -> None:
     assert (batch.groups, batch.zero_variance, batch.single_member) == (2, 1, 0)
 
 
-ESTIMATORS = sorted(ADVANTAGES)
-
-
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("estimator", sorted(ESTIMATORS))
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=12, deadline=None)
 def test_every_estimator_counts_rollouts_without_a_row(estimator: str, seed: int) -> None:

@@ -20,6 +20,7 @@ from tutelage.store import open_store
 from tutelage.tasks.arithmetic import make_tasks
 from tutelage.types import Task
 from tutelage.weights import jobs, supervised
+from tutelage.weights.built import built
 
 from .samples import LAPTOP
 
@@ -57,7 +58,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
 
 def run(tmp_path: Path, *keys: str) -> tuple[RunFolder, dict[str, Any]]:
     folder = create(tmp_path / "run")
-    result = jobs.train(resolve("math", [*SMALL, *keys], machine=LAPTOP), folder, Silent())
+    result = jobs.train(
+        resolve("math", [*SMALL, *keys], machine=LAPTOP, built=built()), folder, Silent()
+    )
     return folder, result
 
 
@@ -111,7 +114,7 @@ def test_no_mixed_part(one_thread: None, tmp_path: Path, measured: dict[str, lis
 
 
 def test_the_hard_level_shows_few_of_its_own() -> None:
-    tasks = load_tasks(resolve("math", ["data.level=hard"], machine=LAPTOP).config)
+    tasks = load_tasks(resolve("math", ["data.level=hard"], machine=LAPTOP, built=built()).config)
     hard = {t.fields["question"] for t in make_tasks("hard", "train", len(tasks.shown), 0)}
     easy = {t.fields["question"] for t in make_tasks("default", "train", len(tasks.shown), 0)}
     shown = [t.fields["question"] for t in tasks.shown]

@@ -14,6 +14,7 @@ from tutelage.runs.folder import RunFolder, create
 from tutelage.store import open_store
 from tutelage.types import Rollout
 from tutelage.weights import jobs
+from tutelage.weights.built import built
 
 from .samples import LAPTOP
 from .tiny_job import Notes, material, overrides
@@ -74,7 +75,7 @@ def trained(source: Path, out: Path, **keys: Any) -> tuple[RunFolder, list[Rollo
         **keys,
     )
     folder, notes = create(out), Notes()
-    jobs.train(resolve("math", given, machine=LAPTOP), folder, notes)
+    jobs.train(resolve("math", given, machine=LAPTOP, built=built()), folder, notes)
     with open_store(folder.store, create=False) as store:
         return folder, list(store.rollouts(folder.name)), notes.notes
 

@@ -16,6 +16,7 @@ from tutelage.runs.folder import RunFolder, create
 from tutelage.testing import tiny_policy
 from tutelage.tools import corpus
 from tutelage.weights import jobs
+from tutelage.weights.built import built
 
 from .tiny_job import Notes
 
@@ -65,7 +66,7 @@ def command(name: str, model: Path, folder: Path) -> list[str]:
 
 
 def train(name: str, model: Path, folder: Path, notes: Notes) -> tuple[RunFolder, Resolved]:
-    resolved = resolve("rl", command(name, model, folder), machine=LAPTOP)
+    resolved = resolve("rl", command(name, model, folder), machine=LAPTOP, built=built())
     made = create(folder / "run")
     jobs.train(resolved, made, notes)
     return made, resolved

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from tutelage.config import BUILT, resolve
+from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
+from tutelage.config import resolve
 from tutelage.runs.folder import create
 from tutelage.runs.progress import Silent
 from tutelage.weights import jobs
+from tutelage.weights.built import built
 
 from .parrot import make_parrot, rows, write_rows
 from .samples import LAPTOP
@@ -56,7 +58,9 @@ def train(
     ]
     keys = [key for key in keys if key.partition("=")[0] not in given]
     run = create(folder / "run")
-    result = jobs.train(resolve("math", [*keys, *changed], machine=LAPTOP), run, Silent())
+    result = jobs.train(
+        resolve("math", [*keys, *changed], machine=LAPTOP, built=built()), run, Silent()
+    )
     return result, [line for line in run.read_metrics() if line["phase"] == "rl"]
 
 
@@ -76,7 +80,7 @@ def test_some_steps_teach_it_to_answer(guesser: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("estimator", [name for name in BUILT.estimators if name != "grpo"])
+@pytest.mark.parametrize("estimator", [name for name in ESTIMATORS if name != "grpo"])
 def test_every_estimator_learns(guesser: Path, tmp_path: Path, estimator: str) -> None:
     keys = (f"algorithm.adv_estimator={estimator}", *BY_ITSELF.get(estimator, ()))
     result, steps = train(guesser, tmp_path, *keys, steps=24)
@@ -88,7 +92,7 @@ def test_every_estimator_learns(guesser: Path, tmp_path: Path, estimator: str) -
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("loss", [name for name in BUILT.loss_modes if name != "vanilla"])
+@pytest.mark.parametrize("loss", [name for name in LOSSES if name != "vanilla"])
 def test_every_loss_learns(guesser: Path, tmp_path: Path, loss: str) -> None:
     result, steps = train(guesser, tmp_path, f"actor.policy_loss.loss_mode={loss}", steps=24)
     rewards = [line["reward/mean"] for line in steps]

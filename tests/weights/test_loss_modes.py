@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tutelage.algorithms.rl import rollout_importance_weights
-from tutelage.config import BUILT
+from tutelage.algorithms.rl import LOSSES, rollout_importance_weights
 from tutelage.policy.numerics import Numerics
 from tutelage.seeds import SeedTree
 from tutelage.weights.batch import make_batch
@@ -21,7 +20,6 @@ from .samples import config, step_of_rollouts
 from .test_update import MODES, Probe, assert_same, gradient, permuted, split
 
 Fresh = Callable[..., Any]
-LOSSES = BUILT.loss_modes
 CUTS = ("actor.max_tokens_per_micro_batch=1", "actor.ppo_micro_batch_size_per_gpu=3")
 WIDE = (
     "actor.policy_loss.clip_cov_ratio=0.2",

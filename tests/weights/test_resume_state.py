@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from system.outcome import assert_equal, outcome
 
-from tutelage.config import BUILT
+from tutelage.algorithms.extensions import ESTIMATORS
 from tutelage.runs.folder import RunFolder
 
 from .tiny_job import killed_and_resumed, material, run, steps
@@ -43,7 +43,7 @@ KINDS: dict[str, dict[str, object]] = {
 }
 TOLD_BY_ANOTHER = ("critic of its own", "refills", "greedy baselines")
 """Kinds whose state another kind has too."""
-REST = tuple(name for name in BUILT.estimators if name not in ("gae", "remax", "grpo"))
+REST = tuple(name for name in ESTIMATORS if name not in ("gae", "remax", "grpo"))
 
 
 @pytest.fixture(scope="module")

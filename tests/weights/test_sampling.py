@@ -16,6 +16,7 @@ from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Rollout
 from tutelage.weights import curriculum
 from tutelage.weights.batch import make_batch
+from tutelage.weights.built import built
 from tutelage.weights.sampling import BASELINE, epoch_places, informative
 
 from .samples import LAPTOP, config, rollout
@@ -147,7 +148,9 @@ def test_what_counts_as_informative() -> None:
 @pytest.mark.parametrize("keys", [("adv_estimator=gae",), ("adv_estimator=remax",)])
 def test_refills_need_groups(keys: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match=r"filter_groups\.enable.*no groups to compare"):
-        resolve("math", [*keys, "algorithm.filter_groups.enable=true"], machine=LAPTOP)
+        resolve(
+            "math", [*keys, "algorithm.filter_groups.enable=true"], machine=LAPTOP, built=built()
+        )
 
 
 # ---------------------------------------------------------------- greedy baselines

@@ -11,6 +11,7 @@ from tutelage.runs.folder import RunFolder, create
 from tutelage.runs.progress import Silent
 from tutelage.testing import tiny_policy
 from tutelage.weights import jobs
+from tutelage.weights.built import built
 
 from .parrot import rows, write_rows
 from .samples import LAPTOP
@@ -99,14 +100,18 @@ def overrides(source: Path, **changed: object) -> list[str]:
 def run(source: Path, out: Path, **changed: object) -> RunFolder:
     """Train to the end."""
     folder = create(out)
-    jobs.train(resolve("math", overrides(source, **changed), machine=LAPTOP), folder, Silent())
+    jobs.train(
+        resolve("math", overrides(source, **changed), machine=LAPTOP, built=built()),
+        folder,
+        Silent(),
+    )
     return folder
 
 
 def killed_and_resumed(source: Path, out: Path, *, at: int, **changed: object) -> RunFolder:
     """Train until a step of reinforcement learning, end there, and resume."""
     folder = create(out)
-    resolved = resolve("math", overrides(source, **changed), machine=LAPTOP)
+    resolved = resolve("math", overrides(source, **changed), machine=LAPTOP, built=built())
     try:
         jobs.train(resolved, folder, KillAt(at))
     except Killed:

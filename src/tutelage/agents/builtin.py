@@ -1,30 +1,21 @@
-"""The built-in agents by the name that `agent.agent_type` gives them.
+"""The agent types by the name that `agent.agent_type` gives them; the user's are `FILE.py:Class`.
 
-One constructor for all, because they take the same settings; each one's module says how it reads
-turns. `weights/setting.py` and `evaluate/run.py` make them from a configuration.
+A type is one file with a class that inherits from `LoopAgent` (`loop.py`), which declares what it
+needs, and one line here. `weights/setting.py` and `evaluate/run.py` make agents from a
+configuration.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
+from typing import cast
 
-from tutelage.agents.code import EXECUTOR, CodeAgent
-from tutelage.agents.react import ReactAgent
-from tutelage.agents.tool_calling import ToolCallingAgent
+from tutelage.agents.loop import LoopAgent
+from tutelage.errors import ConfigError
+from tutelage.tools.extensions import Registry
 from tutelage.tools.tool import Tool
 from tutelage.types import Sampling
-
-BuiltinAgent = ToolCallingAgent | ReactAgent | CodeAgent
-
-AGENTS: Mapping[str, type[BuiltinAgent]] = {
-    "hf": ToolCallingAgent,
-    "react": ReactAgent,
-    "code": CodeAgent,
-}
-"""Agents by name."""
-
-OWN_TOOLS: Mapping[str, tuple[str, ...]] = {"code": (EXECUTOR,)}
-"""Tools that an agent has when none are named."""
 
 
 def builtin_agent(
@@ -35,12 +26,59 @@ def builtin_agent(
     max_turns: int,
     token_budget: int,
     system_prompt: str | None = None,
-) -> BuiltinAgent:
-    """The agent of a kind in `AGENTS`. Raises `ConfigError` for tools that it cannot use."""
-    return AGENTS[kind](
+) -> LoopAgent:
+    """The agent of a type. Raises `ConfigError` for tools that it cannot use."""
+    return AGENTS.find(kind)(
         tools=tools,
         sampling=sampling,
         max_turns=max_turns,
         token_budget=token_budget,
         system_prompt=system_prompt,
     )
+
+
+def _as_agent(found: object) -> type[LoopAgent]:
+    """What a user's file holds, as an agent type."""
+    if not isinstance(found, type) or not issubclass(found, LoopAgent):
+        what = found.__name__ if isinstance(found, type) else type(found).__name__
+        raise ConfigError(
+            f"is a {what}; point at a class that inherits from tutelage.agents.loop.LoopAgent"
+        )
+    missing = sorted(cast("frozenset[str]", getattr(found, "__abstractmethods__", frozenset())))
+    if missing:
+        raise ConfigError(f"has no {' and no '.join(missing)}; write {_wanted(missing[0])}")
+    for name in ("run", "told", "read", "observe", "refusal"):
+        if [*inspect.signature(getattr(found, name)).parameters] != _parameters(name):
+            raise ConfigError(f"has another {name} than the loop calls; write {_wanted(name)}")
+    try:
+        inspect.signature(found).bind(
+            tools={}, sampling=None, max_turns=1, token_budget=1, system_prompt=None
+        )
+    except TypeError as error:
+        raise ConfigError(
+            f"cannot be made from the settings of the loop: {error}; give fields of your own a "
+            "default"
+        ) from error
+    return found
+
+
+def _parameters(name: str) -> list[str]:
+    return [*inspect.signature(getattr(LoopAgent, name)).parameters]
+
+
+def _wanted(name: str) -> str:
+    awaited = "async " if inspect.iscoroutinefunction(getattr(LoopAgent, name)) else ""
+    return f"{awaited}def {name}({', '.join(_parameters(name))})"
+
+
+AGENTS = Registry(
+    "agent.agent_type",
+    {
+        "hf": "tutelage.agents.tool_calling:ToolCallingAgent",
+        "react": "tutelage.agents.react:ReactAgent",
+        "code": "tutelage.agents.code:CodeAgent",
+    },
+    _as_agent,
+    planned={"gui": "it acts on pages of a browser, and the browser is not built yet"},
+)
+"""The values of `agent.agent_type`."""

@@ -15,21 +15,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from tutelage.agents.loop import Outcome, Turn, play
+from tutelage.agents.loop import LoopAgent, Outcome, Turn, play
 from tutelage.errors import ConfigError
-from tutelage.tools.tool import Tool
 from tutelage.types import (
     Call,
     ChatClient,
     Message,
-    Sampling,
     Task,
     ToolCall,
     ToolResult,
-    ToolSpec,
 )
 
 EXECUTOR = "python_executor"
@@ -49,33 +47,33 @@ _FORM = "one ```python block to run, or a line 'Answer: TEXT' to end"
 
 
 @dataclass(frozen=True, slots=True)
-class CodeAgent:
-    """Settings of the loop; `tools` holds `python_executor` and nothing else."""
+class CodeAgent(LoopAgent):
+    """Its `tools` hold `python_executor` and nothing else."""
 
-    tools: Mapping[str, Tool]
-    sampling: Sampling
-    max_turns: int = 4
-    token_budget: int = 1 << 30
-    system_prompt: str | None = None
+    own_tools: ClassVar[tuple[str, ...]] = (EXECUTOR,)
 
     def __post_init__(self) -> None:
         """Raises `ConfigError` for tools that code in the sandbox could not call."""
-        others = [name for name in self.tools if name != EXECUTOR]
-        if others:
-            raise ConfigError(
-                f"the code agent runs Python and calls no tools, so it has no use for "
-                f"{', '.join(map(repr, others))}; use agent.tools=[{EXECUTOR}], or another "
-                "agent_type"
-            )
+        refused = self.refusal([*self.tools])
+        if refused is not None:
+            raise ConfigError("; ".join(refused))
+
+    @classmethod
+    def refusal(cls, tools: Sequence[str]) -> tuple[str, str] | None:
+        """All but `python_executor`."""
+        others = [name for name in tools if name != EXECUTOR]
+        if not others:
+            return None
+        return (
+            f"the code agent runs Python and calls no tools, so it has no use for "
+            f"{', '.join(map(repr, others))}",
+            f"Use agent.tools=[{EXECUTOR}], or another agent.agent_type.",
+        )
 
     async def run(self, task: Task, client: ChatClient, outcome: Outcome) -> None:
         """Play one task, filling `outcome` as it goes, so that a timeout loses nothing."""
         prompt = CODE_PROMPT if self.system_prompt is None else self.system_prompt
         await play(replace(self, system_prompt=prompt), task, client, outcome)
-
-    def told(self) -> list[ToolSpec]:
-        """None: code is not called through the template."""
-        return []
 
     def read(self, call: Call) -> Turn:
         """The block or the answer of a turn."""

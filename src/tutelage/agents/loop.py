@@ -9,9 +9,10 @@ observations. The promise they share is that whatever the model writes is obeyed
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import ClassVar
 
 from tutelage.errors import ContextOverflowError
 from tutelage.tools.environments import rollout_environments
@@ -51,34 +52,44 @@ class Turn:
     errors: tuple[str, ...] = ()
 
 
-class LoopAgent(Protocol):
-    """The settings of an agent, and how it reads turns and words observations."""
+@dataclass(frozen=True, slots=True)
+class LoopAgent(ABC):
+    """An agent type: the settings of the loop, how it reads turns, and how it words observations.
 
-    @property
-    def tools(self) -> Mapping[str, Tool]: ...
-    @property
-    def sampling(self) -> Sampling: ...
-    @property
-    def max_turns(self) -> int: ...
-    @property
-    def token_budget(self) -> int:
-        """Sampled tokens of a whole episode, at most."""
-        ...
+    What it declares of itself is on the class. A type of the user's inherits from this one or from
+    a built-in one and adds no field without a default.
+    """
 
-    @property
-    def system_prompt(self) -> str | None: ...
+    own_tools: ClassVar[tuple[str, ...]] = ()
+    """Its tools where none are named; empty takes those of the recipe."""
 
-    def told(self) -> Sequence[ToolSpec]:
-        """The tools that the chat template is told of."""
-        ...
+    tools: Mapping[str, Tool]
+    sampling: Sampling
+    max_turns: int = 4
+    token_budget: int = 1 << 30
+    """Sampled tokens of a whole episode, at most."""
+    system_prompt: str | None = None
 
+    @classmethod
+    def refusal(cls, tools: Sequence[str]) -> tuple[str, str] | None:
+        """Why it cannot use tools of these names, and the way out; None where it can."""
+        return None
+
+    async def run(self, task: Task, client: ChatClient, outcome: Outcome) -> None:
+        """Play one task, filling `outcome` as it goes, so that a timeout loses nothing."""
+        await play(self, task, client, outcome)
+
+    def told(self) -> list[ToolSpec]:
+        """The tools that the chat template is told of: none, where calls are written as text."""
+        return []
+
+    @abstractmethod
     def read(self, call: Call) -> Turn:
         """What a sampled turn says."""
-        ...
 
+    @abstractmethod
     def observe(self, call: Call, turn: Turn, results: Sequence[ToolResult]) -> list[Message]:
         """The messages that answer a turn: at least one."""
-        ...
 
 
 async def play(agent: LoopAgent, task: Task, client: ChatClient, outcome: Outcome) -> None:

@@ -20,18 +20,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tutelage.agents.loop import Outcome, Turn, play
+from tutelage.agents.loop import LoopAgent, Outcome, Turn, play
 from tutelage.bounded import parse_json
 from tutelage.tools.tool import Tool
 from tutelage.types import (
     Call,
     ChatClient,
     Message,
-    Sampling,
     Task,
     ToolCall,
     ToolResult,
-    ToolSpec,
 )
 
 STOP = "Observation:"
@@ -50,14 +48,8 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ReactAgent:
-    """Settings of the loop. Without `system_prompt` it is `react_prompt(tools)`."""
-
-    tools: Mapping[str, Tool]
-    sampling: Sampling
-    max_turns: int = 4
-    token_budget: int = 1 << 30
-    system_prompt: str | None = None
+class ReactAgent(LoopAgent):
+    """Without `system_prompt` it is `react_prompt(tools)`."""
 
     async def run(self, task: Task, client: ChatClient, outcome: Outcome) -> None:
         """Play one task, filling `outcome` as it goes, so that a timeout loses nothing."""
@@ -65,10 +57,6 @@ class ReactAgent:
         prompt = react_prompt(self.tools) if self.system_prompt is None else self.system_prompt
         agent = replace(self, sampling=replace(self.sampling, stop=stop), system_prompt=prompt)
         await play(agent, task, client, outcome)
-
-    def told(self) -> list[ToolSpec]:
-        """None: the tools are described in the system prompt."""
-        return []
 
     def read(self, call: Call) -> Turn:
         """The actions or the answer of a turn."""

@@ -7,29 +7,18 @@ says what was wrong. The loop is `loop.py`; `rollouts/runner.py` runs the agent 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tutelage.agents.loop import Outcome, Turn, play
-from tutelage.tools.tool import Tool
-from tutelage.types import Call, ChatClient, Message, Sampling, Task, ToolResult, ToolSpec
+from tutelage.agents.loop import LoopAgent, Outcome, Turn
+from tutelage.types import Call, Message, ToolResult, ToolSpec
 
 __all__ = ["Outcome", "ToolCallingAgent"]
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallingAgent:
-    """Settings of the loop. `token_budget` bounds the sampled tokens of a whole episode."""
-
-    tools: Mapping[str, Tool]
-    sampling: Sampling
-    max_turns: int = 4
-    token_budget: int = 1 << 30
-    system_prompt: str | None = None
-
-    async def run(self, task: Task, client: ChatClient, outcome: Outcome) -> None:
-        """Play one task, filling `outcome` as it goes, so that a timeout loses nothing."""
-        await play(self, task, client, outcome)
+class ToolCallingAgent(LoopAgent):
+    """Calls through the chat template; what it does not call, it answers."""
 
     def told(self) -> list[ToolSpec]:
         """All tools."""

@@ -27,11 +27,13 @@ def config(
     """List the keys of a run: type, default, other spellings, meaning."""
     from tutelage.config import reference_markdown, reference_rows
     from tutelage.prompts.config import prompt_rows
+    from tutelage.weights.built import built
 
+    names = built().extensions.names()
     if markdown:
-        typer.echo(reference_markdown(), nl=False)
+        typer.echo(reference_markdown(names), nl=False)
         return
-    rows = prompt_rows() if prompts else reference_rows()
+    rows = prompt_rows() if prompts else reference_rows(names)
     _show(rows if word is None else _matching(rows, word))
 
 

@@ -64,6 +64,8 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "algorithm": "algorithm.name",
         "adv_estimator": "algorithm.adv_estimator",
         "estimator": "algorithm.adv_estimator",
+        "loss_mode": "actor.policy_loss.loss_mode",
+        "agent_type": "agent.agent_type",
         "lr": "actor.optim.lr",
         "learning_rate": "actor.optim.lr",
         "temperature": "rollout.temperature",

@@ -2,7 +2,8 @@
 
 Each function yields findings about one subject; `find_problems` runs them all. Whether a part of
 the package exists is a fact in `Built`, whether a device exists is a fact in `Machine`: nothing is
-detected here. Values that are fine but have no effect are not refused: see `unused.py`.
+detected here; what an estimator, a loss or an agent type cannot work with, it declares
+(`extensions.py`). Values that are fine but have no effect are not refused: see `unused.py`.
 """
 
 from __future__ import annotations
@@ -11,43 +12,27 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from tutelage.config.extensions import CONTROL, NO_ESTIMATOR, Extensions
 from tutelage.config.facts import Built, Machine, device_of
 from tutelage.config.keys import get
 from tutelage.config.problems import Problem
 from tutelage.config.schema import RunConfig
-
-# Estimators that compare the rollouts of one task, so that a group of one teaches nothing ...
-GROUP_ESTIMATORS = (
-    "grpo",
-    "rloo",
-    "reinforce_plus_plus_baseline",
-    "opo",
-    "gpg",
-    "grpo_passk",
-    "maxrl",
-    "best_of_n",
-    "advantage_filtered",
-)
-# ... not even with `single_member=verl`, which gives the others a baseline of zero.
-ALWAYS_COMPARE = ("grpo_passk", "maxrl", "best_of_n")
-# Estimators that need no group: one rollout for each task unless the user says otherwise.
-SINGLE_ESTIMATORS = ("gae", "reinforce_plus_plus", "remax")
-
-# What the code agent runs its blocks with.
-CODE_TOOL = "python_executor"
 
 CPU_FIX = "trainer.device=cpu trains on the CPU and lists this key as unused."
 
 
 def find_problems(config: RunConfig, machine: Machine, built: Built) -> Iterator[Problem]:
     """Every reason not to start this run, in the order in which a reader would ask."""
+    yield from built.extensions.problems(config)
     yield from _device(config, machine, built)
     yield from _engine(config, built)
     yield from _run(config)
     yield from _addresses(config)
     if config.algorithm.name == "rl":
         yield from _learning(config, built)
-        yield from _batch(config)
+        yield from _batch(config, built.extensions)
+        yield from _critic(config, built.extensions)
+        yield from _control(config, built.extensions)
         yield from _sampling(config, built)
         yield from _kl(config)
 
@@ -66,7 +51,7 @@ def find_warnings(config: RunConfig, built: Built) -> Iterator[str]:
 
 def _other_than_the_paper(config: RunConfig, built: Built) -> Iterator[str]:
     actor, mode = config.actor, config.actor.policy_loss.loss_mode
-    own = built.losses.get(mode)
+    own = built.extensions.loss(mode)
     if own is None:
         return
     both = actor.clip_ratio
@@ -164,24 +149,10 @@ def _gpu_memory(config: RunConfig, built: Built) -> Iterator[Problem]:
 
 def _engine(config: RunConfig, built: Built) -> Iterator[Problem]:
     yield from _among("agent.backend", config, built.backends)
-    if config.agent.agent_type == "gui" and "gui" not in built.agent_types:
-        yield Problem(
-            "agent.agent_type",
-            "gui",
-            "it acts on pages of a browser, and the browser is not built yet",
-            f"Built: {', '.join(built.agent_types)}. Use agent.agent_type=hf.",
-        )
-    else:
-        yield from _among("agent.agent_type", config, built.agent_types)
-    others = [name for name in config.agent.tools if name != CODE_TOOL]
-    if config.agent.agent_type == "code" and others and config.agent.use_agent:
-        yield Problem(
-            "agent.tools",
-            list(config.agent.tools),
-            f"the code agent runs Python and calls no tools, so it has no use for "
-            f"{', '.join(map(repr, others))}",
-            f"Use agent.tools=[{CODE_TOOL}], or another agent.agent_type.",
-        )
+    agent = built.extensions.agent(config.agent.agent_type)
+    refused = agent.refusal(config.agent.tools) if agent and config.agent.use_agent else None
+    if refused is not None:
+        yield Problem("agent.tools", list(config.agent.tools), *refused)
     if config.agent.template is not None and config.agent.template not in built.templates:
         yield _not_built("agent.template", config.agent.template, (*built.templates, "null"))
     for name in config.trainer.logger:
@@ -254,86 +225,92 @@ def _run(config: RunConfig) -> Iterator[Problem]:
 
 
 def _learning(config: RunConfig, built: Built) -> Iterator[Problem]:
-    yield from _among("algorithm.adv_estimator", config, built.estimators)
-    yield from _among("actor.policy_loss.loss_mode", config, built.loss_modes)
     if config.actor.loss_agg_mode is not None:
         yield from _among("actor.loss_agg_mode", config, built.aggregations)
     yield from _among("rollout.correction", config, built.corrections)
-    loss = config.actor.policy_loss
-    if loss.loss_mode == "clip_cov" and loss.clip_cov_lb >= loss.clip_cov_ub:
-        yield Problem(
-            "actor.policy_loss.clip_cov_lb",
-            loss.clip_cov_lb,
-            f"not below clip_cov_ub={loss.clip_cov_ub!r}, so no token could be selected",
-            "Use a lower one.",
-        )
+    loss = built.extensions.loss(config.actor.policy_loss.loss_mode)
+    options = dict(config.actor.policy_loss)
+    for option, reason, fix in () if loss is None else loss.impossible(options):
+        key = f"actor.policy_loss.{option}"
+        yield Problem(key, get(config, key), reason, fix)
 
 
-def _batch(config: RunConfig) -> Iterator[Problem]:
-    estimator, chains = config.algorithm.adv_estimator, config.agent.num_chains
-    compares = config.algorithm.single_member == "zero" or estimator in ALWAYS_COMPARE
-    if estimator in GROUP_ESTIMATORS and chains == 1 and compares:
+def _batch(config: RunConfig, extensions: Extensions) -> Iterator[Problem]:
+    name, chains = config.algorithm.adv_estimator, config.agent.num_chains
+    rule = extensions.estimator(name)
+    if rule is None:
+        return
+    learns_alone = rule.lonely and config.algorithm.single_member != "zero"
+    if rule.groups and chains == 1 and not learns_alone:
         yield Problem(
             "agent.num_chains",
             1,
-            f"{estimator} compares the rollouts of one task, so every advantage would be 0",
+            f"{name} compares the rollouts of one task, so every advantage would be 0",
             "Use agent.num_chains=8, or an estimator without groups.",
         )
-    yield from _control(config)
-    if config.algorithm.filter_groups.enable and (estimator not in GROUP_ESTIMATORS or chains == 1):
+    if config.algorithm.filter_groups.enable and (not rule.groups or chains == 1):
         yield Problem(
             "algorithm.filter_groups.enable",
             True,
-            f"{estimator} with {chains} rollouts of each task has no groups to compare",
+            f"{name} with {chains} rollouts of each task has no groups to compare",
             "Use algorithm.filter_groups.enable=false.",
         )
+    yield from _divides("actor.ppo_mini_batch_size", config.actor.ppo_mini_batch_size, config)
+
+
+def _critic(config: RunConfig, extensions: Extensions) -> Iterator[Problem]:
+    rule = extensions.estimator(config.algorithm.adv_estimator)
+    if rule is None or not rule.critic:
+        return
     warmup, steps = config.trainer.critic_warmup, config.trainer.total_training_steps
-    if config.has_critic and steps is not None and 0 < steps <= warmup:
+    if steps is not None and 0 < steps <= warmup:
         yield Problem(
             "trainer.critic_warmup",
             warmup,
             f"the run has {steps} steps, so the policy would never be trained",
             f"Use a number below {steps}.",
         )
+    yield from _divides("critic.ppo_mini_batch_size", config.critic.ppo_mini_batch_size, config)
+
+
+def _divides(key: str, size: int | None, config: RunConfig) -> Iterator[Problem]:
+    """Optimizer batches are parts of a batch of one size."""
     total = config.rollouts_per_batch
-    sizes = [("actor.ppo_mini_batch_size", config.actor.ppo_mini_batch_size)]
-    if config.has_critic:
-        sizes.append(("critic.ppo_mini_batch_size", config.critic.ppo_mini_batch_size))
-    for key, size in sizes:
-        if size is not None and total % size:
-            near = max(
-                divisor for divisor in range(1, min(size, total) + 1) if total % divisor == 0
-            )
-            yield Problem(
-                key,
-                size,
-                f"does not divide the {total} rollouts of a batch (data.train_batch_size="
-                f"{config.data.train_batch_size} times agent.num_chains={chains})",
-                f"Use {key}={near}.",
-            )
+    if size is None or total % size == 0:
+        return
+    near = max(divisor for divisor in range(1, min(size, total) + 1) if total % divisor == 0)
+    yield Problem(
+        key,
+        size,
+        f"does not divide the {total} rollouts of a batch (data.train_batch_size="
+        f"{config.data.train_batch_size} times agent.num_chains={config.agent.num_chains})",
+        f"Use {key}={near}.",
+    )
 
 
-def _control(config: RunConfig) -> Iterator[Problem]:
+def _control(config: RunConfig, extensions: Extensions) -> Iterator[Problem]:
     """What trains the control must be comparable: the same rollouts, and another estimator."""
-    control, key = config.trainer.control, "trainer.control"
-    if control in ("gae", "remax"):
+    control = config.trainer.control
+    rule = None if control in NO_ESTIMATOR else extensions.estimator(control)
+    if rule is None:
+        return
+    if rule.critic or rule.baselines:
         yield Problem(
-            key,
+            CONTROL,
             control,
             "it needs a critic or a greedy rollout of each task, so it would not be the same run "
             "with another estimator",
             "Use trainer.control=auto.",
         )
     elif control == config.algorithm.adv_estimator:
+        reason = "it is the estimator that trains the policy already"
+        yield Problem(CONTROL, control, reason, "Name another one.")
+    elif rule.groups and config.agent.num_chains == 1:
         yield Problem(
-            key, control, "it is the estimator that trains the policy already", "Name another one."
-        )
-    elif control in GROUP_ESTIMATORS and config.agent.num_chains == 1:
-        yield Problem(
-            key,
+            CONTROL,
             control,
             "it compares the rollouts of one task, and agent.num_chains is 1",
-            "Use trainer.control=raft, or agent.num_chains=8.",
+            "Use trainer.control=auto, or agent.num_chains=8.",
         )
 
 

@@ -122,6 +122,11 @@ SuccessRule = Annotated[
 ]
 """What counts as success: a part of the reward, a bound, or a part and its bound."""
 
+Extension = Annotated[
+    str, Field(min_length=1, json_schema_extra={"examples": ["a registered name", "FILE.py:name"]})
+]
+"""A thing that a user may add to, by its registered name or in a file; see `extensions.py`."""
+
 EngineName = Annotated[Literal["native", "vllm", "openai"], BeforeValidator(_engine_alias)]
 LoggerName = Literal["console", "jsonl", "wandb", "tensorboard", "mlflow"]
 Loggers = Annotated[tuple[LoggerName, ...], BeforeValidator(_split_names)]

@@ -20,6 +20,10 @@ from tutelage.config.fields import Section
 from tutelage.config.problems import Problem
 from tutelage.config.schema import RunConfig
 
+Names = Mapping[str, Sequence[str]]
+"""Registered names by key."""
+NO_NAMES: Names = MappingProxyType({})
+
 
 @cache
 def leaf_fields() -> Mapping[str, FieldInfo]:
@@ -69,17 +73,20 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield key, value
 
 
-def typed(key: str, value: Any) -> Any:
-    """`value` in the type of `key`. Raises `Problem` when it does not fit."""
+def typed(key: str, value: Any, names: Names = NO_NAMES) -> Any:
+    """`value` in the type of `key`. Raises `Problem` when it does not fit; `names` as `misfit`."""
     try:
         config = RunConfig.model_validate(nest({key: value}))
     except ValidationError as error:
-        raise misfit(key, value) from error
+        raise misfit(key, value, names) from error
     return get(config, key)
 
 
-def misfit(key: str, value: Any) -> Problem:
-    """What to say when `value` does not fit `key`: what is expected, and the nearest choice."""
+def misfit(key: str, value: Any, names: Names = NO_NAMES) -> Problem:
+    """What to say when `value` does not fit `key`: what is expected, and the nearest choice.
+
+    `names` are those that keys take beside what the schema lists (`extensions.py`).
+    """
     schema = json_schema(key)
     choices = _choices(schema)
     wrong = [str(item) for item in _as_list(value) if item not in choices]
@@ -87,7 +94,11 @@ def misfit(key: str, value: Any) -> Problem:
     fix = f"Did you mean {near[0]!r}?" if near else f"Write for example {key}={_example(schema)}."
     if choices and isinstance(value, str):
         # `algorithm=grpo`: the value is right and the key is its neighbour.
-        homes = [other for other in leaf_fields() if value in _choices(json_schema(other))]
+        homes = [
+            other
+            for other in leaf_fields()
+            if value in (*_choices(json_schema(other)), *names.get(other, ()))
+        ]
         fix = f"Did you mean {homes[0]}={value}?" if homes else fix
     return Problem(key, value, f"expected {words(schema)}", fix)
 

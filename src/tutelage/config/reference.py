@@ -12,7 +12,15 @@ from typing import NamedTuple
 
 from tutelage.config.aliases import spellings
 from tutelage.config.fields import plain
-from tutelage.config.keys import defaults, get, json_schema, leaf_fields, words
+from tutelage.config.keys import (
+    NO_NAMES,
+    Names,
+    defaults,
+    get,
+    json_schema,
+    leaf_fields,
+    words,
+)
 from tutelage.config.schema import RunConfig
 
 _HEAD = "| key | type | default | other spellings | what it does |\n|---|---|---|---|---|"
@@ -28,12 +36,13 @@ class ReferenceRow(NamedTuple):
     help: str
 
 
-def reference_rows() -> list[ReferenceRow]:
-    """Every key, in the order of the schema."""
+def reference_rows(names: Names = NO_NAMES) -> list[ReferenceRow]:
+    """Every key, in the order of the schema; `names` are the registered ones of keys that take
+    such (`extensions.py`)."""
     return [
         ReferenceRow(
             key=key,
-            type=words(json_schema(key)),
+            type=_type(key, names),
             default=json.dumps(plain(defaults()[key])),
             aliases=spellings(key),
             help=" ".join((field.description or "").split()),
@@ -42,17 +51,23 @@ def reference_rows() -> list[ReferenceRow]:
     ]
 
 
-def reference_markdown() -> str:
-    """The reference page: one table for each top-level section."""
-    return "\n".join(_page()) + "\n"
+def reference_markdown(names: Names = NO_NAMES) -> str:
+    """The reference page: one table for each top-level section; `names` as for the rows."""
+    return "\n".join(_page(names)) + "\n"
 
 
-def _page() -> Iterator[str]:
+def _type(key: str, names: Names) -> str:
+    if key not in names:
+        return words(json_schema(key))
+    return " or ".join([*(repr(name) for name in names[key]), "FILE.py:name"])
+
+
+def _page(names: Names) -> Iterator[str]:
     yield "# Configuration reference"
     yield ""
     yield "Every key of a run. Set one with `KEY=VALUE`; other spellings mean the same key."
     current: str | None = None
-    for row in reference_rows():
+    for row in reference_rows(names):
         section = row.key.partition(".")[0] if "." in row.key else ""
         if section != current:
             current = section

@@ -11,17 +11,18 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from tutelage.config.aliases import canonical, canonical_section
-from tutelage.config.checks import SINGLE_ESTIMATORS, find_problems, find_warnings
+from tutelage.config.checks import find_problems, find_warnings
+from tutelage.config.extensions import ESTIMATOR, LOSS, Extensions, LearningRule
 from tutelage.config.facts import BUILT, Built, Machine, device_of
 from tutelage.config.fields import plain
-from tutelage.config.keys import defaults, flatten, leaf_fields, nest, typed
+from tutelage.config.keys import Names, defaults, flatten, leaf_fields, nest, typed
 from tutelage.config.overrides import Override, parse_overrides
 from tutelage.config.presets import RECIPES, preset
 from tutelage.config.problems import Problem, fail_on
@@ -30,8 +31,10 @@ from tutelage.config.schema import RunConfig
 from tutelage.config.unused import unused_keys
 from tutelage.errors import ConfigError
 
-_LOSS, _AGGREGATION = "actor.policy_loss.loss_mode", "actor.loss_agg_mode"
-_CLIPS = ("actor.clip_ratio_low", "actor.clip_ratio_high")
+_INSTEAD: Mapping[str, str] = dict.fromkeys(
+    ("actor.clip_ratio_low", "actor.clip_ratio_high"), "actor.clip_ratio"
+)
+"""Keys for which another one stands when it is set."""
 _ENDS = ("trainer.total_training_steps", "trainer.total_epochs", "trainer.minutes")
 
 
@@ -65,64 +68,71 @@ def resolve(
     instead of a built-in one. Raises `ConfigError` with every finding
     and `MissingExtraError` when overrides are given and their parser is not installed.
     """
-    if recipe not in RECIPES:
-        near = difflib.get_close_matches(recipe, RECIPES, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"Recipes: {', '.join(RECIPES)}."
-        raise ConfigError(f"unknown recipe {recipe!r}. {hint}")
+    recipe_setting = _recipe(recipe)
     parsed = parse_overrides(overrides)
-    given = {name: value for name, value in flags.items() if value is not None}
-    recipe_setting = Setting("recipe", recipe, f"train {recipe}", f"train {recipe}")
-    command = _layer(
-        [
-            *((name, value, _flag(name)) for name, value in given.items()),
-            *((o.spelling, o.value, "override") for o in parsed if not o.delete),
-        ],
-        first=recipe_setting,
-    )
-    from_file = {} if file is None else _layer(_read_file(file), first=recipe_setting)
+    names = built.extensions.names()
+    command = _command(parsed, flags, recipe_setting, names)
+    from_file = {} if file is None else _layer(_read_file(file), recipe_setting, names)
     from_file.pop("recipe", None)
     deleted = _deleted_keys([o for o in parsed if o.delete])
     users = {key: s for key, s in from_file.items() if key not in deleted} | command
     from_preset = _preset_layer(recipe, users)
     _check_deletes(deleted, from_preset | from_file, command)
-    from_preset = {key: s for key, s in from_preset.items() if key not in deleted}
-    from_preset = _drop_other_loss(from_preset, users)
-    settings = _drop_preset_ends(from_preset, users) | users
+    kept = {key: s for key, s in from_preset.items() if key not in deleted}
+    settings = _drop_preset_ends(kept, users) | users
 
     derived: Layer = {}
     warnings = _settle_engine(command, users, machine, derived)
-    _derive_chains(settings, users, derived)
-    _derive_loss(settings, built, derived)
-    settings |= derived
+    settings = _derive_learning(settings, from_preset, users, built.extensions, derived) | derived
     config = RunConfig.model_validate(nest({key: s.value for key, s in settings.items()}))
-    origin = {key: settings[key].origin if key in settings else "default" for key in leaf_fields()}
-    origin |= {
-        key: f"default, by ~{deleted[key].spelling}" for key in deleted if key not in settings
-    }
+    origin = _origins(settings, deleted)
     fail_on(find_problems(config, machine, built), origin)
+    set_keys = [key for key in leaf_fields() if key in users]
     return Resolved(
         config=config,
         origin=origin,
-        unused=unused_keys(
-            config, machine, [k for k in leaf_fields() if k in users], own_agent=own_agent
-        ),
+        unused=unused_keys(config, machine, built.extensions, set_keys, own_agent=own_agent),
         notes=_notes(config, machine),
         warnings=(*warnings, *find_warnings(config, built)),
     )
+
+
+def _recipe(recipe: str) -> Setting:
+    if recipe not in RECIPES:
+        near = difflib.get_close_matches(recipe, RECIPES, n=1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"Recipes: {', '.join(RECIPES)}."
+        raise ConfigError(f"unknown recipe {recipe!r}. {hint}")
+    return Setting("recipe", recipe, f"train {recipe}", f"train {recipe}")
+
+
+def _command(
+    parsed: Sequence[Override], flags: Mapping[str, Any], recipe: Setting, names: Names
+) -> Layer:
+    """The layer of the command line: flags and overrides together."""
+    given = [(name, value, _flag(name)) for name, value in flags.items() if value is not None]
+    given += [(o.spelling, o.value, "override") for o in parsed if not o.delete]
+    return _layer(given, recipe, names)
+
+
+def _origins(settings: Layer, deleted: Mapping[str, Override]) -> dict[str, str]:
+    origin = {key: settings[key].origin if key in settings else "default" for key in leaf_fields()}
+    return origin | {
+        key: f"default, by ~{deleted[key].spelling}" for key in deleted if key not in settings
+    }
 
 
 def _flag(name: str) -> str:
     return f"flag --{name.replace('_', '-')}"
 
 
-def _layer(given: Iterable[tuple[str, Any, str]], first: Setting) -> Layer:
+def _layer(given: Iterable[tuple[str, Any, str]], first: Setting, names: Names) -> Layer:
     """Canonical keys and typed values; refuses unknown keys, misfits and disagreeing spellings."""
     layer: Layer = {first.key: first}
     problems: list[Problem] = []
     for spelling, value, source in given:
         try:
             key = canonical(spelling, value)
-            fit = typed(key, value)
+            fit = typed(key, value, names)
         except Problem as problem:
             told = source if problem.key == spelling else _told(source, spelling)
             problems.append(problem.located(told))
@@ -225,14 +235,6 @@ def _drop_preset_ends(from_preset: Layer, users: Layer) -> Layer:
     return {key: s for key, s in from_preset.items() if key not in _ENDS}
 
 
-def _drop_other_loss(from_preset: Layer, users: Layer) -> Layer:
-    """A preset's clip range and aggregation fit the loss it was made for, which is `vanilla`."""
-    mode = users.get(_LOSS)
-    if mode is None or mode.value == defaults()[_LOSS]:
-        return from_preset
-    return {key: s for key, s in from_preset.items() if key not in (*_CLIPS, _AGGREGATION)}
-
-
 def _settle_engine(command: Layer, users: Layer, machine: Machine, derived: Layer) -> list[str]:
     """One engine for `agent.backend` and `rollout.name`; the native one where vLLM is missing."""
     keys = ("rollout.name", "agent.backend")
@@ -257,26 +259,35 @@ def _settle_engine(command: Layer, users: Layer, machine: Machine, derived: Laye
     return warnings
 
 
-def _derive_chains(settings: Layer, users: Layer, derived: Layer) -> None:
-    key, rule = "agent.num_chains", "algorithm.adv_estimator"
-    estimator = settings[rule].value if rule in settings else defaults()[rule]
-    if key not in users and estimator in SINGLE_ESTIMATORS:
-        derived[key] = Setting(key, 1, f"derived from {rule}", key)
+def _derive_learning(
+    settings: Layer, from_preset: Layer, users: Layer, extensions: Extensions, derived: Layer
+) -> Layer:
+    """What the estimator and the loss take where nobody chose, into `derived`; returns the
+    settings without the preset's choices that were made for another one."""
+    out = dict(settings)
+    kinds: list[tuple[str, Callable[[str], LearningRule | None]]] = [
+        (ESTIMATOR, extensions.estimator),
+        (LOSS, extensions.loss),
+    ]
+    for key, rule_of in kinds:
+        made_for = from_preset[key].value if key in from_preset else defaults()[key]
+        name = settings[key].value if key in settings else defaults()[key]
+        rule, before = rule_of(name), rule_of(made_for)
+        own = {} if rule is None else dict(rule.defaults)
+        if name != made_for:
+            others = {*own, *(() if before is None else before.defaults)}
+            out = {k: s for k, s in out.items() if k not in others or k in users}
+        if key == LOSS and _supervised(settings):
+            continue
+        for target, value in own.items():
+            if target not in out and _INSTEAD.get(target) not in out:
+                derived[target] = Setting(target, value, f"derived from {key}", target)
+    return out
 
 
-def _derive_loss(settings: Layer, built: Built, derived: Layer) -> None:
-    """The loss's own aggregation and clip range, where nobody chose one."""
-    mode = settings[_LOSS].value if _LOSS in settings else defaults()[_LOSS]
+def _supervised(settings: Layer) -> bool:
     rule = settings.get("algorithm.name")
-    own = built.losses.get(mode)
-    if own is None or (rule is not None and rule.value == "sft"):
-        return
-    wanted: list[tuple[str, Any]] = [(_AGGREGATION, own.aggregation)]
-    if own.clip is not None and "actor.clip_ratio" not in settings:
-        wanted += zip(_CLIPS, own.clip, strict=True)
-    for key, value in wanted:
-        if key not in settings:
-            derived[key] = Setting(key, value, f"derived from {_LOSS}", key)
+    return rule is not None and rule.value == "sft"
 
 
 def _notes(config: RunConfig, machine: Machine) -> dict[str, str]:

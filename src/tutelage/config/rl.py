@@ -15,6 +15,7 @@ from tutelage.config.fields import (
     Count,
     CountOrZero,
     EngineName,
+    Extension,
     NonNegative,
     Positive,
     PositiveShare,
@@ -23,24 +24,6 @@ from tutelage.config.fields import (
     TopK,
 )
 
-Estimator = Literal[
-    "gae",
-    "grpo",
-    "rloo",
-    "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline",
-    "remax",
-    "opo",
-    "gpg",
-    "grpo_passk",
-    "maxrl",
-    "raft",
-    "best_of_n",
-    "advantage_filtered",
-]
-LossMode = Literal[
-    "vanilla", "gspo", "cispo", "sapo", "gpg", "geo_mean", "clip_cov", "kl_cov"
-]  # fmt: skip
 Aggregation = Literal[
     "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
 ]
@@ -78,8 +61,9 @@ class AlgorithmConfig(Section):
 
     name: Literal["rl", "sft"] = "rl"
     """How the policy is improved: `rl` from rewards, `sft` from demonstrations alone."""
-    adv_estimator: Estimator = "gae"
-    """Advantage estimator, which turns rewards into one advantage for each trained token."""
+    adv_estimator: Extension = "gae"
+    """Advantage estimator, which turns rewards into one advantage for each trained token; your own
+    is `FILE.py:name`."""
     gamma: Share = 1.0
     """Discount of a reward for each trained token that lies between."""
     lam: Share = 1.0
@@ -118,8 +102,9 @@ class OptimizerConfig(Section):
 class PolicyLossConfig(Section):
     """Which surrogate loss the policy descends."""
 
-    loss_mode: LossMode = "vanilla"
-    """Policy loss; `vanilla` is PPO's clipped ratio with a dual clip."""
+    loss_mode: Extension = "vanilla"
+    """Policy loss; `vanilla` is PPO's clipped ratio with a dual clip; your own is
+    `FILE.py:name`."""
     tau_pos: Positive = 1.0
     """Temperature of `sapo` where the advantage is positive."""
     tau_neg: Positive = 1.05

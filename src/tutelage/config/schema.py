@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from tutelage.config.fields import (
     Count,
     CountOrZero,
     EngineName,
     Every,
+    Extension,
     Loggers,
     Names,
     Paths,
@@ -30,7 +31,6 @@ from tutelage.config.rl import (
     ActorConfig,
     AlgorithmConfig,
     CriticConfig,
-    Estimator,
     RefConfig,
     RolloutConfig,
 )
@@ -42,7 +42,11 @@ def _on_or_off(value: Any) -> Any:
     return "auto" if value is True else value
 
 
-Control = Annotated[Literal["none", "auto", Estimator], BeforeValidator(_on_or_off)]
+Control = Annotated[
+    str,
+    Field(json_schema_extra={"examples": ["none", "auto", "an estimator"]}),
+    BeforeValidator(_on_or_off),
+]
 Template = Literal["qwen2.5", "qwen2.5-vl", "qwen3", "llama-3.2"]
 
 
@@ -105,8 +109,9 @@ class AgentConfig(Section):
 
     use_agent: bool = True
     """Run as an agent; false is one turn without tools."""
-    agent_type: Literal["hf", "react", "code", "gui"] = "hf"
-    """`hf` calls tools by its chat template, `react` in text, `code` by Python, `gui` on a page."""
+    agent_type: Extension = "hf"
+    """`hf` calls tools by its chat template, `react` in text, `code` by Python; your own is
+    `FILE.py:Class`."""
     tools: Names = ()
     """Tools of the agent by name; empty takes the recipe's own."""
     reward_name: str | None = None
@@ -305,11 +310,6 @@ class RunConfig(Section):
         """Tokens that one rollout may sample over all its turns."""
         turns = self.agent.max_turns if self.agent.use_agent else 1
         return self.rollout.response_length or turns * self.agent.max_tokens_per_turn
-
-    @property
-    def has_critic(self) -> bool:
-        """Whether a value function is trained."""
-        return self.algorithm.name == "rl" and self.algorithm.adv_estimator == "gae"
 
     @property
     def needs_reference(self) -> bool:

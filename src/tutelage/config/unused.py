@@ -3,7 +3,7 @@
 A key that only tunes an engine, a device or a loss that this run does not have is no mistake: the
 guide's commands are full of them. It is accepted and listed, never dropped in silence. One table of
 rules; a rule applies to the keys that someone set, never to defaults. What is refused instead is
-in `checks.py`.
+in `checks.py`; which keys an estimator or a loss reads, it declares (`extensions.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from tutelage.config.checks import GROUP_ESTIMATORS
+from tutelage.config.extensions import Extensions
 from tutelage.config.facts import Machine, device_of
 from tutelage.config.schema import RunConfig
 
@@ -30,13 +30,18 @@ class Rule:
 
 
 def unused_keys(
-    config: RunConfig, machine: Machine, set_keys: Iterable[str], *, own_agent: bool = False
+    config: RunConfig,
+    machine: Machine,
+    extensions: Extensions,
+    set_keys: Iterable[str],
+    *,
+    own_agent: bool = False,
 ) -> dict[str, str]:
     """The keys among `set_keys` that have no effect on this run, each with its first reason.
 
     `own_agent` says that an agent of the user's plays, and not a built-in one.
     """
-    known = [*_rules(config, machine), *(() if own_agent else BUILT_IN)]
+    known = [*_rules(config, machine, extensions), *(() if own_agent else BUILT_IN)]
     rules = [rule for rule in known if rule.applies(config)]
     found: dict[str, str] = {}
     for key in set_keys:
@@ -46,11 +51,12 @@ def unused_keys(
     return found
 
 
-def _rules(config: RunConfig, machine: Machine) -> Iterator[Rule]:
+def _rules(config: RunConfig, machine: Machine, extensions: Extensions) -> Iterator[Rule]:
     if device_of(config, machine) == "cpu":
         yield from ON_CPU
     yield from SUPERVISED
     yield from LEARNING
+    yield from (Rule((key,), reason, _always) for key, reason in extensions.unread(config))
     yield from KL
     yield from ENGINE
     yield from RUN
@@ -58,14 +64,6 @@ def _rules(config: RunConfig, machine: Machine) -> Iterator[Rule]:
 
 def _always(_: RunConfig) -> bool:
     return True
-
-
-def _estimator_not_in(*names: str) -> Callable[[RunConfig], bool]:
-    return lambda config: config.algorithm.adv_estimator not in names
-
-
-def _loss_not_in(*names: str) -> Callable[[RunConfig], bool]:
-    return lambda config: config.actor.policy_loss.loss_mode not in names
 
 
 SUPERVISED = (
@@ -102,6 +100,7 @@ SUPERVISED = (
             "algorithm.kl_ctrl.",
             "algorithm.filter_groups.",
             "critic.",
+            "trainer.critic_warmup",
             "ref.",
             "agent.num_chains",
             "rollout.correction",
@@ -177,55 +176,9 @@ SUPERVISED = (
 
 LEARNING = (
     Rule(
-        ("critic.", "trainer.critic_warmup"),
-        "the estimator trains no critic",
-        lambda config: not config.has_critic,
-    ),
-    Rule(
-        ("algorithm.gamma",),
-        "the estimator looks at a rollout's whole reward, so nothing is discounted",
-        _estimator_not_in("gae", "reinforce_plus_plus"),
-    ),
-    Rule(("algorithm.lam",), "only gae has a lambda", _estimator_not_in("gae")),
-    Rule(
-        ("algorithm.norm_adv_by_std_in_grpo",),
-        "the estimator is not grpo",
-        _estimator_not_in("grpo", "grpo_passk"),
-    ),
-    Rule(
-        ("algorithm.single_member",),
-        "the estimator compares no groups",
-        _estimator_not_in(*GROUP_ESTIMATORS),
-    ),
-    Rule(
         ("actor.clip_ratio",),
         "clip_ratio_low and clip_ratio_high are both set",
         lambda config: None not in (config.actor.clip_ratio_low, config.actor.clip_ratio_high),
-    ),
-    Rule(
-        ("actor.clip_ratio", "actor.clip_ratio_low", "actor.clip_ratio_high"),
-        "the policy loss clips no ratio",
-        lambda config: config.actor.policy_loss.loss_mode in ("gpg", "sapo", "kl_cov"),
-    ),
-    Rule(("actor.clip_ratio_c",), "only vanilla has a dual clip", _loss_not_in("vanilla")),
-    Rule(
-        ("actor.policy_loss.tau_pos", "actor.policy_loss.tau_neg"),
-        "only loss_mode=sapo has these temperatures",
-        _loss_not_in("sapo"),
-    ),
-    Rule(
-        (
-            "actor.policy_loss.clip_cov_ratio",
-            "actor.policy_loss.clip_cov_lb",
-            "actor.policy_loss.clip_cov_ub",
-        ),
-        "only loss_mode=clip_cov selects tokens so",
-        _loss_not_in("clip_cov"),
-    ),
-    Rule(
-        ("actor.policy_loss.kl_cov_ratio", "actor.policy_loss.ppo_kl_coef"),
-        "only loss_mode=kl_cov penalises tokens so",
-        _loss_not_in("kl_cov"),
     ),
     Rule(
         ("algorithm.filter_groups.max_num_gen_batches",),

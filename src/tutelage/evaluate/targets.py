@@ -73,6 +73,7 @@ def evaluate(
     grader, rule = resolve_reward(name), _rule(success)
     if rule is None and run is not None and reward in (None, run[1].agent.reward_name):
         rule = Success.of(run[1].reward.success)
+    _check_agent(run, trust)
     subject = _subject(target, run, tools, trust)
     total, done = len(tasks) * samples, 0
 
@@ -133,7 +134,9 @@ def ask(
     trust: bool = False,
 ) -> Rollout:
     """Play one question with a run's or a model's policy; `trust` as for `evaluate`."""
-    subject = _subject(target, _run_of(target), tools, trust)
+    run = _run_of(target)
+    _check_agent(run, trust)
+    subject = _subject(target, run, tools, trust)
     return ask_question(subject, question, temperature=temperature, seed=seed)
 
 
@@ -169,6 +172,12 @@ def _run_of(target: str) -> tuple[RunFolder, RunConfig] | None:
         return None
     folder = find(target)
     return folder, Resolved.from_json(folder.config.read_text()).config
+
+
+def _check_agent(run: tuple[RunFolder, RunConfig] | None, trust: bool) -> None:
+    """An agent type of the user's is code that playing runs."""
+    if run is not None:
+        check_trusted(run[0], [run[1].agent.agent_type], trust=trust)
 
 
 def _subject(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tutelage.agents.builtin import OWN_TOOLS
+from tutelage.agents.builtin import AGENTS
 from tutelage.config import RunConfig
 from tutelage.errors import ConfigError
 from tutelage.rewards import RewardFunction, RewardOptions, resolve_reward
@@ -59,7 +59,7 @@ def load_tools(config: RunConfig) -> dict[str, Tool]:
     """The agent's tools; none where the agent is off."""
     if not config.agent.use_agent:
         return {}
-    own = OWN_TOOLS.get(config.agent.agent_type, EMBEDDED_TOOLS)
+    own = AGENTS.find(config.agent.agent_type).own_tools or EMBEDDED_TOOLS
     options = ToolOptions(
         search_index=config.tools.search_index, allow_unsandboxed=config.tools.allow_unsandboxed
     )

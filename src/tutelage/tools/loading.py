@@ -33,6 +33,11 @@ def is_file_reference(reference: str) -> bool:
     return reference.rpartition(":")[0].endswith(".py") or reference.endswith(".py")
 
 
+def shown_name(reference: str) -> str:
+    """The name in `FILE.py:name`, for people; any other name as it is."""
+    return reference.rpartition(":")[2] if is_file_reference(reference) else reference
+
+
 def load_attribute(reference: str, what: str) -> object:
     """The object that `FILE.py:name` points at; `what` names its kind in errors.
 

@@ -184,9 +184,9 @@ def advise(
     beta: float = 0.0,
     ref_logp_BT: Tensor | None = None,
 ) -> Batch:
-    """Advantages of gathered rows: `values_BT` for gae, `baselines` by group for remax, and a KL
-    per token that costs `beta` times itself of the reward. Groups are counted by their rewards
-    alone: a KL differs between any two rollouts."""
+    """Advantages of gathered rows: `values_BT` for an estimator with a critic, `baselines` by group
+    for one with greedy rollouts, and a KL per token that costs `beta` times itself of the reward.
+    Groups are counted by their rewards alone: a KL differs between any two rollouts."""
     rule = config.algorithm
     rewards_BT = found.rewards_BT
     if kl_BT is not None:

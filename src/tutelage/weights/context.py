@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from types import FrameType
 from typing import Any
 
-from tutelage.agents.builtin import BuiltinAgent
+from tutelage.agents.loop import LoopAgent
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.native import NativeEngine
 from tutelage.errors import FailureBudgetError, RewardError
@@ -53,7 +53,7 @@ _GRADING = {
 }
 """What is said, once a run, when a cause first occurs."""
 
-Player = BuiltinAgent | LiveAgent
+Player = LoopAgent | LiveAgent
 """Whoever plays rollouts: a built-in agent, or one of the user's."""
 
 
@@ -375,7 +375,7 @@ class Context:
         self,
         engine: NativeEngine,
         specs: Sequence[Spec],
-        agent: BuiltinAgent,
+        agent: LoopAgent,
         on_done: Callable[[Rollout], None] | None,
     ) -> list[Rollout] | None:
         config, setting = self.setting.config, self.setting

@@ -23,6 +23,7 @@ from tutelage.resources import POLICY
 from tutelage.seeds import SeedTree
 from tutelage.types import Rollout
 from tutelage.weights.batch import Gathered, advise, counted, gather
+from tutelage.weights.built import has_critic
 from tutelage.weights.critic import Critic
 from tutelage.weights.optim import Optimizer, adamw_of, learning_rate_share
 from tutelage.weights.recording import Keep, TokenRecord
@@ -154,7 +155,7 @@ def make_learner(
     """The learner of a run. `fresh`: the policy is still the one that training starts from;
     `start` are that one's tensors where they were kept; `name` is the policy's."""
     critic = None
-    if config.has_critic:
+    if has_critic(config):
         path = config.critic.model.path
         source = policy.copy() if path is None else load(path, device=policy.device)
         critic = Critic(ValueModel(source.network), config)
@@ -166,7 +167,7 @@ def make_learner(
 
 def check_models(policy: Policy, config: RunConfig) -> None:
     """Refuse second models that cannot work, before anything is trained or written."""
-    named = {"critic.model.path": config.critic.model.path if config.has_critic else None}
+    named = {"critic.model.path": config.critic.model.path if has_critic(config) else None}
     named["ref.path"] = config.ref.path if config.needs_reference else None
     for key, path in named.items():
         if path is not None and path != config.model.path:

@@ -10,6 +10,7 @@ Legend: B rows, T tokens, K trained tokens.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from tutelage.algorithms.rl import (
+    LOSSES,
     aggregate,
     aggregation_of,
     kl_penalty,
@@ -78,14 +80,6 @@ def rows_loss(
     def average(x_BT: Tensor) -> Tensor:
         return aggregate(x_BT, mask, way, rollouts_B=owners, denominator=part.denominator)
 
-    options = mode_options(actor.policy_loss)
-    if part.old_logp_BT is None:
-        correction = (config.rollout.correction, config.rollout.correction_cap)
-        options["weights_BT"] = rollout_importance_weights(old - sampled, mask, *correction)
-    elif part.weights_BT is not None:
-        options["weights_BT"] = cut(part.weights_BT)
-    if part.selection_BT is not None:
-        options["selection_BT"] = cut(part.selection_BT)
     policy, metrics = policy_loss(
         actor.policy_loss.loss_mode,
         logp,
@@ -99,7 +93,7 @@ def rows_loss(
         aggregation=way,
         rollouts_B=owners,
         denominator=part.denominator,
-        **options,
+        **_options(part, config, cut, old - sampled),
     )
     value = policy
     kl = entropy = policy.new_zeros(())
@@ -112,16 +106,45 @@ def rows_loss(
     if actor.entropy_coeff > 0:
         entropy = average(torch.zeros_like(old).index_put(where, scores.entropy_K))
         value = value - actor.entropy_coeff * entropy
-    gap = (scores.logp_K - sampled[where]).detach()
-    return value, Report(
+    terms = {"policy": policy.detach(), "kl": kl.detach(), "entropy": entropy.detach()}
+    return value, _report(metrics, terms, scores, (scores.logp_K - sampled[where]).detach())
+
+
+def _options(
+    part: Part, config: RunConfig, cut: Callable[[Tensor], Tensor], log_ratio_BT: Tensor
+) -> dict[str, Any]:
+    """What the loss is given beside the batch: its own options, weights, and selected tokens.
+
+    `log_ratio_BT` is between trainer and sampler before the update.
+    """
+    loss = config.actor.policy_loss
+    options = options_of(loss, LOSSES.find(loss.loss_mode).options)
+    if part.old_logp_BT is None:
+        correction = (config.rollout.correction, config.rollout.correction_cap)
+        mask = cut(part.batch.mask_BT)
+        options["weights_BT"] = rollout_importance_weights(log_ratio_BT, mask, *correction)
+    elif part.weights_BT is not None:
+        options["weights_BT"] = cut(part.weights_BT)
+    if part.selection_BT is not None:
+        options["selection_BT"] = cut(part.selection_BT)
+    return options
+
+
+def options_of(loss: PolicyLossConfig, names: Iterable[str]) -> dict[str, Any]:
+    """The configured values of a loss's options, those that are keys."""
+    return {name: getattr(loss, name) for name in names if name in PolicyLossConfig.model_fields}
+
+
+def _report(
+    metrics: dict[str, Tensor], terms: dict[str, Tensor], scores: Scores, gap_K: Tensor
+) -> Report:
+    return Report(
         metrics=metrics,
-        policy=policy.detach(),
-        kl=kl.detach(),
-        entropy=entropy.detach(),
+        **terms,
         entropy_sum=scores.entropy_K.detach().sum(),
-        mismatch_max=gap.abs().max() if gap.numel() else gap.new_zeros(()),
-        mismatch_k3_sum=(gap.exp() - gap - 1).sum(),
-        tokens=gap.numel(),
+        mismatch_max=gap_K.abs().max() if gap_K.numel() else gap_K.new_zeros(()),
+        mismatch_k3_sum=(gap_K.exp() - gap_K - 1).sum(),
+        tokens=gap_K.numel(),
     )
 
 
@@ -142,9 +165,3 @@ def token_kl(
         return exact_BT
     slope_BT = kl_penalty(logp_BT, ref_logp_BT, "k2")
     return exact_BT.detach() + (slope_BT - slope_BT.detach())
-
-
-def mode_options(loss: PolicyLossConfig) -> dict[str, Any]:
-    """The options that the loss in use knows beside its selection."""
-    names = {"sapo": ("tau_pos", "tau_neg"), "kl_cov": ("ppo_kl_coef",)}
-    return {name: getattr(loss, name) for name in names.get(loss.loss_mode, ())}

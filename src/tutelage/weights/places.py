@@ -14,13 +14,14 @@ from tutelage.config import Resolved, RunConfig
 from tutelage.errors import ConfigError, RunError, TutelageError
 from tutelage.runs.folder import RunFolder, every, is_free
 from tutelage.weights import checkpoint
+from tutelage.weights.built import has_critic
 from tutelage.weights.checkpoint import State
 
 
 def check_models_are_there(config: RunConfig) -> None:
     """Raise `ConfigError` for a model folder that does not exist, or that is a run's."""
     named = {"model.path": config.model.path}
-    named["critic.model.path"] = config.critic.model.path if config.has_critic else None
+    named["critic.model.path"] = config.critic.model.path if has_critic(config) else None
     named["ref.path"] = config.ref.path if config.needs_reference else None
     for key, path in named.items():
         if path is not None:

@@ -2,9 +2,9 @@
 
 A step draws tasks (in epochs, or by difficulty: `curriculum.py`), plays `agent.num_chains` rollouts
 of each, replaces groups whose rewards are all equal by fresh ones where that is asked for, and for
-`remax` plays each task once greedily, through the same agent and its tools. All of it is addressed
-by step and place in the seed tree. Rollouts of refills, of baselines and of the control are stored
-under labels of their own.
+an estimator with baselines plays each task once greedily, through the same agent and its tools. All
+of it is addressed by step and place in the seed tree. Rollouts of refills, of baselines and of the
+control are stored under labels of their own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tutelage.algorithms.extensions import ESTIMATORS
 from tutelage.config import RunConfig
 from tutelage.rollouts.runner import Spec
 from tutelage.seeds import SeedTree
@@ -33,7 +34,7 @@ class Sample:
     played: list[Rollout]
     """All rollouts that were sampled for it; the batch is among them."""
     baselines: dict[str, float] | None
-    """Reward of the greedy rollout of each group, for `remax`."""
+    """Reward of the greedy rollout of each group, for an estimator with baselines."""
     metrics: dict[str, float]
 
 
@@ -64,7 +65,7 @@ def sample_step(ctx: Context, phase: str, step: int, config: RunConfig) -> Sampl
     _remember(ctx, placed, every)
     played = [r for group in every for r in group]
     baselines = None
-    if config.algorithm.adv_estimator == "remax":
+    if ESTIMATORS.find(config.algorithm.adv_estimator).baselines:
         baselines, greedy = _baselines(ctx, phase, step, dict(placed), chosen)
         if baselines:
             metrics["reward/baseline"] = sum(baselines.values()) / len(baselines)

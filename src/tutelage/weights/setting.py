@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tutelage.agents.builtin import BuiltinAgent, builtin_agent
+from tutelage.agents.builtin import builtin_agent
+from tutelage.agents.loop import LoopAgent
 from tutelage.config import RunConfig
 from tutelage.engine.backends import make_backend
 from tutelage.engine.native import NativeEngine
@@ -28,6 +29,7 @@ from tutelage.tasks.arithmetic import EMBEDDED_REWARD, demonstrations
 from tutelage.tasks.overlap import Overlap, content, count_overlap
 from tutelage.tools.tool import Tool
 from tutelage.types import Sampling, Task, ToolSpec
+from tutelage.weights.built import load_extensions
 from tutelage.weights.lessons import Lessons
 from tutelage.weights.places import check_models_are_there
 
@@ -62,7 +64,7 @@ class Setting:
         """What the model is told about the tools."""
         return [t.spec for t in self.tools.values()]
 
-    def agent(self, temperature: float, *, with_tools: bool = True) -> BuiltinAgent:
+    def agent(self, temperature: float, *, with_tools: bool = True) -> LoopAgent:
         """The agent at a temperature; without tools it is told of none and gets no results."""
         config = self.config
         return builtin_agent(
@@ -79,7 +81,7 @@ class Setting:
             system_prompt=config.agent.system_prompt,
         )
 
-    def player(self, temperature: float, *, with_tools: bool = True) -> BuiltinAgent | LiveAgent:
+    def player(self, temperature: float, *, with_tools: bool = True) -> LoopAgent | LiveAgent:
         """Who plays rollouts: the Python agent where one is given, else the built-in one."""
         if self.given is not None:
             return LiveAgent(self.given, temperature)
@@ -106,6 +108,7 @@ def prepare(
 ) -> Setting:
     """Make the setting of a run. `policy_folder` overrides where the policy comes from (resume);
     `given` is the Python agent with its tasks, where there is one."""
+    load_extensions(config)
     check_models_are_there(config)
     seeds = SeedTree(config.seed)
     tasks = load_tasks(config) if given is None else _given_tasks(config, given)

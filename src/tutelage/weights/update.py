@@ -18,12 +18,11 @@ import torch
 from torch import Tensor
 
 from tutelage.algorithms.rl import (
+    LOSSES,
     aggregation_denominator,
     aggregation_of,
     merge_metrics,
     rollout_importance_weights,
-    select_clip_cov,
-    select_kl_cov,
 )
 from tutelage.config import RunConfig
 from tutelage.policy.model import Policy
@@ -33,13 +32,10 @@ from tutelage.seeds import SeedTree
 from tutelage.weights.batch import Batch, Gathered
 from tutelage.weights.cuts import mini_batches, together, token_budget
 from tutelage.weights.gradients import accumulate
-from tutelage.weights.loss import Part, Report, rows_loss
+from tutelage.weights.loss import Part, Report, options_of, rows_loss
 from tutelage.weights.optim import Optimizer
 from tutelage.weights.recording import TokenRecord
 from tutelage.weights.scoring import logp_of
-
-WHOLE_ROLLOUT_LOSSES = ("gspo", "geo_mean")
-"""Losses that weigh a token by all of its rollout, so that its rows may not be parted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +119,8 @@ def tells_itself(config: RunConfig, numerics: Numerics) -> bool:
     then a pass of its own over every row is saved. Not where something needs those numbers for the
     whole batch before it is cut."""
     recomputed = not numerics.exact or config.rollout.correction != "none"
-    whole = config.rollout.correction.startswith("sequence") or (
-        config.actor.policy_loss.loss_mode in ("clip_cov", "kl_cov")
-    )
+    selects = LOSSES.find(config.actor.policy_loss.loss_mode).select is not None
+    whole = selects or config.rollout.correction.startswith("sequence")
     return recomputed and config.updates_per_batch == 1 and not whole
 
 
@@ -166,7 +161,7 @@ def _gradient(
     rows = batch.token_rows()
     budget = token_budget(rows, live, actor.ppo_micro_batch_size_per_gpu, actor)
     plan = plan_micro_batches([rows[b] for b in live], budget)
-    if way == "seq-mean-token-mean" or mode in WHOLE_ROLLOUT_LOSSES:
+    if way == "seq-mean-token-mean" or LOSSES.find(mode).whole_rollouts:
         plan = together(plan, [batch.rollouts_B[b] for b in live])
     shared = Part(
         batch=batch,
@@ -200,28 +195,23 @@ def _gradient(
 def _every_row_counts(config: RunConfig) -> bool:
     """Whether rows without any advantage have a gradient all the same."""
     actor = config.actor
-    # kl_cov penalises tokens by their covariance, also where the advantage is zero.
-    penalised = actor.policy_loss.loss_mode == "kl_cov"
-    return actor.entropy_coeff > 0 or actor.use_kl_loss or penalised
+    counts = LOSSES.find(actor.policy_loss.loss_mode).zero_advantages
+    return actor.entropy_coeff > 0 or actor.use_kl_loss or counts
 
 
 def _selection(update: Update, part: list[int], seeds: SeedTree) -> Tensor | None:
     """The tokens that the loss selects in one optimizer batch, [B, T] over the whole batch."""
-    options, batch = update.config.actor.policy_loss, update.batch
-    if options.loss_mode not in ("clip_cov", "kl_cov"):
+    settings, batch = update.config.actor.policy_loss, update.batch
+    loss = LOSSES.find(settings.loss_mode)
+    if loss.select is None:
         return None
     assert update.old_logp_BT is not None, "tokens are selected by what the trainer said before"
+    options = options_of(settings, loss.selecting)
+    if "generator" in loss.selecting:
+        draw = seeds.child(loss.name).value()
+        options["generator"] = torch.Generator().manual_seed(draw)
     numbers = (update.old_logp_BT[part], batch.advantages_BT[part], batch.mask_BT[part])
-    if options.loss_mode == "kl_cov":
-        found = select_kl_cov(*numbers, kl_cov_ratio=options.kl_cov_ratio)
-    else:
-        found = select_clip_cov(
-            *numbers,
-            clip_cov_ratio=options.clip_cov_ratio,
-            clip_cov_lb=options.clip_cov_lb,
-            clip_cov_ub=options.clip_cov_ub,
-            generator=torch.Generator().manual_seed(seeds.child("clip_cov").value()),
-        )
+    found = loss.select(*numbers, **options)
     selection_BT = torch.zeros_like(batch.mask_BT)
     selection_BT[part] = found
     return selection_BT

@@ -11,8 +11,10 @@ to the loss of the whole. Read `index.py` next (rows and rollouts), then `advant
 
 from __future__ import annotations
 
-from tutelage.algorithms.rl.advantages import ADVANTAGES, estimate_advantages
+from tutelage.algorithms.extensions import ESTIMATORS, LOSSES, estimator, loss
+from tutelage.algorithms.rl.advantages import estimate_advantages
 from tutelage.algorithms.rl.advantages.groups import GroupCounts, group_counts
+from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 from tutelage.algorithms.rl.advantages.whiten import whiten
 from tutelage.algorithms.rl.aggregate import AGGREGATIONS, aggregate, aggregation_denominator
 from tutelage.algorithms.rl.corrections import (
@@ -30,38 +32,38 @@ from tutelage.algorithms.rl.kl import (
     kl_loss_warning,
     kl_penalty,
 )
-from tutelage.algorithms.rl.losses import (
-    LOSS_DEFAULTS,
-    LOSSES,
-    aggregation_of,
-    merge_metrics,
-    policy_loss,
-)
+from tutelage.algorithms.rl.losses import aggregation_of, merge_metrics, policy_loss
 from tutelage.algorithms.rl.losses.clip_cov import select_clip_cov
+from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
 from tutelage.algorithms.rl.losses.kl_cov import select_kl_cov
 from tutelage.algorithms.rl.value import value_loss
 
 __all__ = [
-    "ADVANTAGES",
     "AGGREGATIONS",
     "CORRECTIONS",
+    "ESTIMATORS",
     "KL_KINDS",
     "LOSSES",
-    "LOSS_DEFAULTS",
     "AdaptiveKL",
+    "Estimate",
     "FixedKL",
     "GroupCounts",
+    "LossInputs",
+    "Packed",
+    "TokenLoss",
     "aggregate",
     "aggregation_denominator",
     "aggregation_of",
     "entropy",
     "estimate_advantages",
+    "estimator",
     "full_kl",
     "group_counts",
     "importance_weights",
     "kl_in_reward",
     "kl_loss_warning",
     "kl_penalty",
+    "loss",
     "merge_metrics",
     "policy_loss",
     "rollout_importance_weights",

@@ -15,6 +15,7 @@ from tutelage.runs.report.source import Points, Source
 from tutelage.runs.report.svg import Panel, Series, Style, draw
 from tutelage.runs.report.words import cut, exact_percent, listed, percent, short
 from tutelage.tasks.overlap import named, title
+from tutelage.tools.loading import shown_name
 
 WIDE = (460, 280)
 SMALL = (300, 126)
@@ -220,7 +221,8 @@ def _two_ways(source: Source) -> str:
     config = None if source.config is None else source.config.config
     if estimator is None or config is None:
         return "from rewards, and from the policy's own successes"
-    return f"with {config.algorithm.adv_estimator}, and with {cut(estimator, 40)} for the control"
+    rule = shown_name(config.algorithm.adv_estimator)
+    return f"with {rule}, and with {cut(shown_name(estimator), 40)} for the control"
 
 
 def diagnostics(source: Source) -> list[Chart]:

@@ -12,6 +12,7 @@ from tutelage.runs.report.rates import REWARD, SUCCESS, quantities
 from tutelage.runs.report.source import Source, number, share
 from tutelage.runs.report.words import counted, cut, exact_percent, points, short
 from tutelage.tasks.overlap import named
+from tutelage.tools.loading import shown_name
 
 
 def headline(source: Source) -> str:
@@ -101,7 +102,7 @@ def _learning(source: Source) -> str:
     if not steps:
         return ""
     config = None if source.config is None else source.config.config
-    name = f" ({config.algorithm.adv_estimator.upper()})" if config else ""
+    name = f" ({shown_name(config.algorithm.adv_estimator).upper()})" if config else ""
     rollouts = source.trained_rollouts  # those of the result are of all phases
     played = f": {counted(steps, 'step')}"
     if rollouts:

@@ -2,63 +2,30 @@
 
 `estimate_advantages` packs the rows into rollouts (`packed.py`), calls the estimator and puts the
 result back into rows, so that each estimator is little more than its formula. Group statistics are
-in `groups.py`, the recursion over tokens in `discount.py`. What advantages are for: `../losses/`.
+in `groups.py`, the recursion over tokens in `discount.py`, the names of the estimators and what
+they declare in `algorithms/extensions.py`. What advantages are for: `../losses/`.
 
 Legend: B rows, T tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from tutelage.algorithms.rl.advantages.advantage_filtered import advantage_filtered
-from tutelage.algorithms.rl.advantages.best_of_n import best_of_n
-from tutelage.algorithms.rl.advantages.gae import gae
-from tutelage.algorithms.rl.advantages.gpg import gpg
-from tutelage.algorithms.rl.advantages.grpo import grpo
-from tutelage.algorithms.rl.advantages.grpo_passk import grpo_passk
-from tutelage.algorithms.rl.advantages.maxrl import maxrl
-from tutelage.algorithms.rl.advantages.opo import opo
+from tutelage.algorithms.extensions import ESTIMATORS
 from tutelage.algorithms.rl.advantages.packed import (
     Estimate,
     Packed,
+    Slots,
     group_numbers,
     pack_rewards,
     per_rollout,
     slots,
 )
-from tutelage.algorithms.rl.advantages.raft import raft
-from tutelage.algorithms.rl.advantages.reinforce_plus_plus import reinforce_plus_plus
-from tutelage.algorithms.rl.advantages.reinforce_plus_plus_baseline import (
-    reinforce_plus_plus_baseline,
-)
-from tutelage.algorithms.rl.advantages.remax import remax
-from tutelage.algorithms.rl.advantages.rloo import rloo
 from tutelage.algorithms.rl.index import Ids, check_shapes
-from tutelage.algorithms.rl.lookup import lookup, unknown
+from tutelage.algorithms.rl.lookup import unknown
 from tutelage.errors import ConfigError
-
-Estimator = Callable[[Packed], Estimate]
-
-ADVANTAGES: dict[str, Estimator] = {
-    "gae": gae,
-    "grpo": grpo,
-    "rloo": rloo,
-    "reinforce_plus_plus": reinforce_plus_plus,
-    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
-    "remax": remax,
-    "opo": opo,
-    "gpg": gpg,
-    "grpo_passk": grpo_passk,
-    "maxrl": maxrl,
-    "raft": raft,
-    "best_of_n": best_of_n,
-    "advantage_filtered": advantage_filtered,
-}
-"""The values of `algorithm.adv_estimator`."""
 
 SUCCESS = 1.0 - 1e-9
 """From which reward on a rollout is a success where `successes_B` does not say."""
@@ -99,7 +66,7 @@ def estimate_advantages(
     Raises `ConfigError` for an unknown name or a setting out of range, `ValueError` for shapes, for
     rows of one rollout that disagree, and where an estimator lacks what it needs.
     """
-    estimator = lookup(ADVANTAGES, name, "algorithm.adv_estimator")
+    estimator = ESTIMATORS.find(name)
     if single_member not in SINGLE_MEMBER:
         raise unknown(single_member, SINGLE_MEMBER, "single_member")
     for key, value in (("gamma", gamma), ("lam", lam)):
@@ -109,27 +76,44 @@ def estimate_advantages(
     index = places.index
     rewards_NL, final_N = pack_rewards(places, rewards_BT)
     group_N, groups = (None, 0) if groups_B is None else group_numbers(index, groups_B)
-    if values_BT is not None:
-        check_shapes(mask_BT, values_BT=values_BT)
-    estimate = estimator(
-        Packed(
-            rewards_NL=rewards_NL,
-            mask_NL=places.pack(index.mask_BT),
-            lengths_N=index.lengths_N,
-            final_N=final_N,
-            group_N=group_N,
-            groups=groups,
-            values_NL=None if values_BT is None else places.pack(values_BT),
-            baseline_N=None
-            if baselines_B is None
-            else per_rollout(index, baselines_B, "baselines_B"),
-            success_N=final_N >= SUCCESS
-            if successes_B is None
-            else per_rollout(index, successes_B, "successes_B") != 0,
-            gamma=gamma,
-            lam=lam,
-            norm_by_std=norm_by_std,
-            single_member=single_member,
-        )
+    batch = Packed(
+        rewards_NL=rewards_NL,
+        mask_NL=places.pack(index.mask_BT),
+        lengths_N=index.lengths_N,
+        final_N=final_N,
+        group_N=group_N,
+        groups=groups,
+        values_NL=_packed_values(places, values_BT),
+        baseline_N=None if baselines_B is None else per_rollout(index, baselines_B, "baselines_B"),
+        success_N=_successes(places, final_N, successes_B),
+        gamma=gamma,
+        lam=lam,
+        norm_by_std=norm_by_std,
+        single_member=single_member,
     )
+    estimate = _checked(name, estimator(batch), batch)
     return places.unpack(estimate.advantages_NL), places.unpack(estimate.returns_NL)
+
+
+def _checked(name: str, estimate: object, batch: Packed) -> Estimate:
+    """What an estimator returned. Raises `ConfigError` unless it is an estimate of this batch."""
+    shape = tuple(batch.mask_NL.shape)
+    if isinstance(estimate, Estimate) and all(tuple(x_NL.shape) == shape for x_NL in estimate):
+        return estimate
+    raise ConfigError(
+        f"algorithm.adv_estimator={name!r} returned a {type(estimate).__name__}; return "
+        f"Estimate(advantages_NL, returns_NL) with tensors of the shape {shape!r} of batch.mask_NL"
+    )
+
+
+def _packed_values(places: Slots, values_BT: Tensor | None) -> Tensor | None:
+    if values_BT is None:
+        return None
+    check_shapes(places.index.mask_BT, values_BT=values_BT)
+    return places.pack(values_BT)
+
+
+def _successes(places: Slots, final_N: Tensor, successes_B: Tensor | None) -> Tensor:
+    if successes_B is None:
+        return final_N >= SUCCESS
+    return per_rollout(places.index, successes_B, "successes_B") != 0

@@ -12,10 +12,12 @@ is 0. Shapes: N rollouts.
 
 from __future__ import annotations
 
+from tutelage.algorithms.extensions import estimator
 from tutelage.algorithms.rl.advantages.groups import EPSILON, centred, deviation, over_tokens
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 
+@estimator(groups=True)
 def advantage_filtered(batch: Packed) -> Estimate:
     """One for each that is above its group's mean."""
     centred_N = centred(batch)

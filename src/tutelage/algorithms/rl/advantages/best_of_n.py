@@ -12,10 +12,12 @@ Denominator: the rollouts of the group, for the maximum. Shapes: N rollouts, G g
 
 from __future__ import annotations
 
+from tutelage.algorithms.extensions import estimator
 from tutelage.algorithms.rl.advantages.groups import extreme_G, groups_of, over_tokens
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 
+@estimator(groups=True, lonely=False)
 def best_of_n(batch: Packed) -> Estimate:
     """One for each that nobody of its group beats."""
     group_N, reward_N = groups_of(batch), batch.final_N

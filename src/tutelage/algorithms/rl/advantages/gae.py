@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import torch
 
+from tutelage.algorithms.extensions import estimator
 from tutelage.algorithms.rl.advantages.discount import discounted_sum
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 from tutelage.algorithms.rl.advantages.whiten import whiten
 
 
+@estimator(critic=True, chains=1, settings=("algorithm.gamma", "algorithm.lam"))
 def gae(batch: Packed) -> Estimate:
     """Whitened advantages, and returns for the critic; needs `values_BT`."""
     values_NL = batch.values_NL

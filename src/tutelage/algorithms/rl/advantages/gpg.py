@@ -8,10 +8,12 @@ rollouts with a reward (scale). B counts rollouts, not rows. Shapes: N rollouts.
 
 from __future__ import annotations
 
+from tutelage.algorithms.extensions import estimator
 from tutelage.algorithms.rl.advantages.groups import centred, over_tokens
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 
+@estimator(groups=True)
 def gpg(batch: Packed) -> Estimate:
     """Centred rewards times the batch's scale."""
     rewarded = int(batch.final_N.count_nonzero())

@@ -9,10 +9,12 @@ Shapes: N rollouts.
 
 from __future__ import annotations
 
+from tutelage.algorithms.extensions import estimator
 from tutelage.algorithms.rl.advantages.groups import EPSILON, centred, deviation, over_tokens
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 
+@estimator(groups=True, settings=("algorithm.norm_adv_by_std_in_grpo",))
 def grpo(batch: Packed) -> Estimate:
     """Group-normalised rewards."""
     advantages_N = centred(batch)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import torch
 
+from tutelage.algorithms.extensions import estimator
 from tutelage.algorithms.rl.advantages.groups import (
     EPSILON,
     centred,
@@ -25,6 +26,7 @@ from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 from tutelage.errors import ConfigError
 
 
+@estimator(groups=True, lonely=False, settings=("algorithm.norm_adv_by_std_in_grpo",))
 def grpo_passk(batch: Packed) -> Estimate:
     """The winner's margin."""
     group_N, reward_N = groups_of(batch), batch.final_N

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import torch
 
+from tutelage.algorithms.extensions import estimator
 from tutelage.algorithms.rl.advantages.groups import centred, groups_of, over_tokens, sizes_N, sum_G
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 
+@estimator(groups=True, lonely=False)
 def maxrl(batch: Packed) -> Estimate:
     """Centred rewards over the group's mean."""
     group_N = groups_of(batch)

@@ -8,10 +8,12 @@ A lonely rollout: 0, or R with `single_member="verl"`. Shapes: N rollouts.
 
 from __future__ import annotations
 
+from tutelage.algorithms.extensions import estimator
 from tutelage.algorithms.rl.advantages.groups import centred, over_tokens
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 
+@estimator(groups=True)
 def opo(batch: Packed) -> Estimate:
     """Rewards against the length-weighted mean of the group."""
     return over_tokens(batch, centred(batch, batch.lengths_N.to(batch.final_N.dtype)))

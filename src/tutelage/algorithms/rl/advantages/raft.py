@@ -12,10 +12,12 @@ the optimizer batch, failures included, a factor that Adam's step does not see. 
 
 from __future__ import annotations
 
+from tutelage.algorithms.extensions import estimator
 from tutelage.algorithms.rl.advantages.groups import over_tokens
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 
+@estimator()
 def raft(batch: Packed) -> Estimate:
     """One for each success."""
     return over_tokens(batch, batch.success_N.to(batch.final_N.dtype))

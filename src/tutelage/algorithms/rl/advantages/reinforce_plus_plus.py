@@ -10,11 +10,13 @@ Shapes: N rollouts, L trained tokens of a rollout.
 
 from __future__ import annotations
 
+from tutelage.algorithms.extensions import estimator
 from tutelage.algorithms.rl.advantages.discount import discounted_sum
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 from tutelage.algorithms.rl.advantages.whiten import whiten
 
 
+@estimator(chains=1, settings=("algorithm.gamma",))
 def reinforce_plus_plus(batch: Packed) -> Estimate:
     """Whitened returns."""
     returns_NL = discounted_sum(batch.rewards_NL, batch.gamma)

@@ -9,11 +9,13 @@ advantage is exactly 0. Shapes: N rollouts, L trained tokens of a rollout.
 
 from __future__ import annotations
 
+from tutelage.algorithms.extensions import estimator
 from tutelage.algorithms.rl.advantages.groups import centred, over_tokens, sizes_N
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 from tutelage.algorithms.rl.advantages.whiten import whiten
 
 
+@estimator(groups=True)
 def reinforce_plus_plus_baseline(batch: Packed) -> Estimate:
     """Group-centred rewards, whitened over the batch's tokens."""
     counted_NL = batch.mask_NL

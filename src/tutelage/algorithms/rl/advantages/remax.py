@@ -9,10 +9,12 @@ exactly 0 where the mask is 0. Shapes: N rollouts, L trained tokens of a rollout
 
 from __future__ import annotations
 
+from tutelage.algorithms.extensions import estimator
 from tutelage.algorithms.rl.advantages.discount import discounted_sum
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 
+@estimator(baselines=True, chains=1)
 def remax(batch: Packed) -> Estimate:
     """Rewards to go against a greedy baseline; needs `baselines_B`."""
     if batch.baseline_N is None:

@@ -8,10 +8,12 @@ A lonely rollout: 0, or R with `single_member="verl"`. Shapes: N rollouts.
 
 from __future__ import annotations
 
+from tutelage.algorithms.extensions import estimator
 from tutelage.algorithms.rl.advantages.groups import centred, over_tokens, sizes_N
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 
 
+@estimator(groups=True)
 def rloo(batch: Packed) -> Estimate:
     """Leave-one-out advantages."""
     centred_N = centred(batch)

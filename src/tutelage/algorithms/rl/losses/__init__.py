@@ -2,73 +2,30 @@
 
 `policy_loss` fills what is masked with 0, calls the loss of the mode (a number per token) and
 averages with `../aggregate.py`. `common.py` says what a loss is given, and each file what its loss
-takes by default (`DEFAULTS`). Losses that look at a whole
-sequence (`gspo`, `geo_mean`, and any mode under `seq-mean-token-mean`) need all rows of a rollout
-in the same micro-batch; losses that select tokens of the whole batch (`clip_cov`, `kl_cov`) take
-the selection as an option.
+takes by default (`algorithms/extensions.py` has the names and what may be declared). Losses that
+look at a whole sequence (`gspo`, `geo_mean`, and any mode under `seq-mean-token-mean`) need all
+rows of a rollout in the same micro-batch; losses that select tokens of the whole batch (`clip_cov`,
+`kl_cov`) take the selection as an option.
 
 Legend: B rows, T tokens.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tutelage.algorithms.extensions import LOSSES, Loss
 from tutelage.algorithms.rl.aggregate import aggregate_indexed
-from tutelage.algorithms.rl.index import Ids, check_shapes, index_rollouts
+from tutelage.algorithms.rl.index import Ids, RolloutIndex, check_shapes, index_rollouts
 from tutelage.algorithms.rl.kl import kl_penalty
-from tutelage.algorithms.rl.lookup import lookup, unknown
-from tutelage.algorithms.rl.losses.cispo import DEFAULTS as CISPO
-from tutelage.algorithms.rl.losses.cispo import cispo
-from tutelage.algorithms.rl.losses.clip_cov import DEFAULTS as CLIP_COV
-from tutelage.algorithms.rl.losses.clip_cov import clip_cov
-from tutelage.algorithms.rl.losses.common import LossDefaults, LossInputs, TokenLoss
-from tutelage.algorithms.rl.losses.geo_mean import DEFAULTS as GEO_MEAN
-from tutelage.algorithms.rl.losses.geo_mean import geo_mean
-from tutelage.algorithms.rl.losses.gpg import DEFAULTS as GPG
-from tutelage.algorithms.rl.losses.gpg import gpg
-from tutelage.algorithms.rl.losses.gspo import DEFAULTS as GSPO
-from tutelage.algorithms.rl.losses.gspo import gspo
-from tutelage.algorithms.rl.losses.kl_cov import DEFAULTS as KL_COV
-from tutelage.algorithms.rl.losses.kl_cov import kl_cov
-from tutelage.algorithms.rl.losses.sapo import DEFAULTS as SAPO
-from tutelage.algorithms.rl.losses.sapo import sapo
-from tutelage.algorithms.rl.losses.vanilla import DEFAULTS as VANILLA
-from tutelage.algorithms.rl.losses.vanilla import vanilla
+from tutelage.algorithms.rl.lookup import unknown
+from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
 from tutelage.errors import ConfigError
-
-PolicyLoss = Callable[..., TokenLoss]
-"""`(inputs, *, the mode's own options)`: the keyword arguments are the options a mode knows."""
-
-LOSSES: dict[str, PolicyLoss] = {
-    "vanilla": vanilla,
-    "gspo": gspo,
-    "cispo": cispo,
-    "sapo": sapo,
-    "gpg": gpg,
-    "geo_mean": geo_mean,
-    "clip_cov": clip_cov,
-    "kl_cov": kl_cov,
-}
-"""The values of `actor.policy_loss.loss_mode`."""
-
-LOSS_DEFAULTS: dict[str, LossDefaults] = {
-    "vanilla": VANILLA,
-    "gspo": GSPO,
-    "cispo": CISPO,
-    "sapo": SAPO,
-    "gpg": GPG,
-    "geo_mean": GEO_MEAN,
-    "clip_cov": CLIP_COV,
-    "kl_cov": KL_COV,
-}
-"""What each of them takes where nobody says otherwise."""
 
 COMMON_OPTIONS = ("weights_BT", "scale")
 
@@ -92,7 +49,7 @@ def policy_loss(
     """The policy loss of some rows (0-dim, gradient to `logp_BT` only) and what to log of them.
 
     All tensors are [B, T]. `clip_ratio` is the default of low and high; what is None, `aggregation`
-    too, is the mode's own (`LOSS_DEFAULTS`). `denominator` is `aggregation_denominator` of the
+    too, is what the mode declares (`LOSSES`). `denominator` is `aggregation_denominator` of the
     whole optimizer batch: with it the losses of micro-batches add up; without it these rows are the
     whole batch. What stands where the mask is 0 is not read.
 
@@ -110,8 +67,8 @@ def policy_loss(
     Raises `ConfigError` for an unknown mode, aggregation or option and a clip out of range,
     `ValueError` for shapes.
     """
-    loss_function = lookup(LOSSES, mode, "actor.policy_loss.loss_mode")
-    _check_options(mode, loss_function, mode_options)
+    loss = LOSSES.find(mode)
+    _check_options(mode, loss, mode_options)
     weights_BT: Tensor | None = mode_options.pop("weights_BT", None)
     scale: float | None = mode_options.pop("scale", None)
     check_shapes(mask_BT, logp_BT=logp_BT, old_logp_BT=old_logp_BT, advantages_BT=advantages_BT)
@@ -119,29 +76,51 @@ def policy_loss(
         if isinstance(extra_BT, Tensor):
             check_shapes(mask_BT, **{name: extra_BT})
     index = index_rollouts(mask_BT, rollouts_B)
-    low, high = _clip_range(mode, clip_ratio, clip_ratio_low, clip_ratio_high, clip_ratio_c)
-    # Filled before any arithmetic, so that a NaN in padding reaches no gradient.
-    inputs = LossInputs(
+    low, high = _clip_range(loss, clip_ratio, clip_ratio_low, clip_ratio_high, clip_ratio_c)
+    inputs = _inputs(logp_BT, old_logp_BT, advantages_BT, index, (low, high, clip_ratio_c))
+    token = _checked(mode, loss(inputs, **mode_options), inputs)
+    loss_BT = token.loss_BT
+    if weights_BT is not None:
+        loss_BT = loss_BT * weights_BT.detach().masked_fill(~index.mask_BT, 0)
+    way = aggregation or loss.aggregation
+    value = aggregate_indexed(loss_BT, index, way, denominator=denominator, scale=scale)
+    return value, _metrics(inputs, token.clipped_BT)
+
+
+def _inputs(
+    logp_BT: Tensor,
+    old_logp_BT: Tensor,
+    advantages_BT: Tensor,
+    index: RolloutIndex,
+    clip: tuple[float, float, float],
+) -> LossInputs:
+    """Filled before any arithmetic, so that a NaN in padding reaches no gradient."""
+    low, high, dual = clip
+    return LossInputs(
         logp_BT=logp_BT.masked_fill(~index.mask_BT, 0),
         old_logp_BT=old_logp_BT.detach().masked_fill(~index.mask_BT, 0),
         advantages_BT=advantages_BT.detach().masked_fill(~index.mask_BT, 0),
         index=index,
         low=low,
         high=high,
-        dual=clip_ratio_c,
+        dual=dual,
     )
-    token = loss_function(inputs, **mode_options)
-    loss_BT = token.loss_BT
-    if weights_BT is not None:
-        loss_BT = loss_BT * weights_BT.detach().masked_fill(~index.mask_BT, 0)
-    way = aggregation_of(mode, aggregation)
-    loss = aggregate_indexed(loss_BT, index, way, denominator=denominator, scale=scale)
-    return loss, _metrics(inputs, token.clipped_BT)
+
+
+def _checked(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
+    """What a loss returned. Raises `ConfigError` unless it is a number for each of these tokens."""
+    shape = tuple(inputs.logp_BT.shape)
+    if isinstance(token, TokenLoss) and all(tuple(x_BT.shape) == shape for x_BT in token):
+        return token
+    raise ConfigError(
+        f"actor.policy_loss.loss_mode={mode!r} returned a {type(token).__name__}; return "
+        f"TokenLoss(loss_BT, clipped_BT) with tensors of the shape {shape!r} of inputs.logp_BT"
+    )
 
 
 def aggregation_of(mode: str, chosen: str | None) -> str:
     """The aggregation of a loss: the chosen one, or else the loss's own."""
-    return chosen or lookup(LOSS_DEFAULTS, mode, "actor.policy_loss.loss_mode").aggregation
+    return chosen or LOSSES.find(mode).aggregation
 
 
 def merge_metrics(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -172,9 +151,9 @@ def _metrics(inputs: LossInputs, clipped_BT: Tensor) -> dict[str, Tensor]:
 
 
 def _clip_range(
-    mode: str, both: float | None, low: float | None, high: float | None, dual: float
+    loss: Loss, both: float | None, low: float | None, high: float | None, dual: float
 ) -> tuple[float, float]:
-    own = (both, both) if both is not None else LOSS_DEFAULTS[mode].clip or (0.0, 0.0)
+    own = (both, both) if both is not None else loss.clip or (0.0, 0.0)
     low = own[0] if low is None else low
     high = own[1] if high is None else high
     for name, value in (("clip_ratio_low", low), ("clip_ratio_high", high)):
@@ -185,8 +164,8 @@ def _clip_range(
     return low, high
 
 
-def _check_options(mode: str, function: PolicyLoss, options: Mapping[str, Any]) -> None:
-    known = [*COMMON_OPTIONS, *list(inspect.signature(function).parameters)[1:]]
+def _check_options(mode: str, loss: Loss, options: Mapping[str, Any]) -> None:
+    known = [*COMMON_OPTIONS, *loss.options]
     for name in options:
         if name not in known:
             raise unknown(name, known, f"option of loss_mode {mode!r}")

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import math
 
-from tutelage.algorithms.rl.losses.common import LossDefaults, LossInputs, TokenLoss
+from tutelage.algorithms.extensions import loss
+from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
 
-DEFAULTS = LossDefaults(
+
+@loss(
     source="arXiv 2506.13585 (no lower bound) and verl's example have it",
     clip=(1.0, 0.2),
     fitting_low=(1.0, math.inf),
 )
-
-
 def cispo(inputs: LossInputs) -> TokenLoss:
     """The weighted log-likelihood of each token."""
     ratio_BT = inputs.ratio_BT.detach()

@@ -15,18 +15,18 @@ it the rows of the call are taken to be the whole batch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
+from tutelage.algorithms.extensions import loss
 from tutelage.algorithms.rl.losses.common import (
-    LossDefaults,
     LossInputs,
     TokenLoss,
     clipped_surrogate,
 )
 from tutelage.algorithms.rl.losses.covariance import covariance_K, mark, share
-
-DEFAULTS = LossDefaults(source="the script of arXiv 2505.22617 has it", clip=(1.0, 1.0))
 
 
 def select_clip_cov(
@@ -53,6 +53,20 @@ def select_clip_cov(
     return mark(mask_BT, candidates[drawn.to(candidates.device)])
 
 
+def _empty_range(
+    *, clip_cov_lb: float, clip_cov_ub: float, **_: object
+) -> Iterator[tuple[str, str, str]]:
+    if clip_cov_lb >= clip_cov_ub:
+        reason = f"not below clip_cov_ub={clip_cov_ub!r}, so no token could be selected"
+        yield "clip_cov_lb", reason, "Use a lower one."
+
+
+@loss(
+    source="the script of arXiv 2505.22617 has it",
+    clip=(1.0, 1.0),
+    select=select_clip_cov,
+    wrong=_empty_range,
+)
 def clip_cov(
     inputs: LossInputs,
     *,

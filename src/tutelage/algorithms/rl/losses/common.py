@@ -2,15 +2,14 @@
 
 `policy_loss` in `__init__.py` builds `LossInputs` (masked positions filled with 0, everything but
 the log-probabilities detached), calls the loss of the mode and averages what comes back. A loss
-therefore needs no mask and no denominator of its own; sequence statistics go through `index`.
+therefore needs no mask and no denominator of its own; sequence statistics go through `index`. What
+a loss declares of itself is in `algorithms/extensions.py`.
 
 Legend: B rows, T tokens.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,39 +26,6 @@ class TokenLoss(NamedTuple):
 
     loss_BT: Tensor
     clipped_BT: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class LossDefaults:
-    """What a loss takes where nobody says otherwise: each loss declares its own, in its file."""
-
-    source: str
-    """Who says so, in words that follow "as"."""
-    aggregation: str = "token-mean"
-    clip: tuple[float, float] | None = (0.2, 0.2)
-    """Clip distances, low and high; None where the loss clips no ratio."""
-    sequence_level: bool = False
-    """Whether its paper averages by sequence, so that another aggregation is another algorithm."""
-    fitting_low: tuple[float, float] = (0.0, math.inf)
-    """Clip distances below that its paper does not contradict."""
-    fitting_high: tuple[float, float] = (0.0, math.inf)
-    """Clip distances above that its paper does not contradict."""
-
-    def contradictions(
-        self, aggregation: str | None, low: float | None, high: float | None
-    ) -> Iterator[tuple[str, object, object]]:
-        """(key of `actor`, value, the loss's own) of each choice that its paper contradicts; None
-        is no choice."""
-        if aggregation is not None and self.sequence_level and aggregation != self.aggregation:
-            yield "loss_agg_mode", aggregation, self.aggregation
-        if self.clip is None:
-            return
-        for key, value, fitting, own in (
-            ("clip_ratio_low", low, self.fitting_low, self.clip[0]),
-            ("clip_ratio_high", high, self.fitting_high, self.clip[1]),
-        ):
-            if value is not None and not fitting[0] <= value <= fitting[1]:
-                yield key, value, own
 
 
 @dataclass(frozen=True, slots=True)

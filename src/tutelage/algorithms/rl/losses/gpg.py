@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import torch
 
-from tutelage.algorithms.rl.losses.common import LossDefaults, LossInputs, TokenLoss
+from tutelage.algorithms.extensions import loss
+from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
 
-DEFAULTS = LossDefaults(source="verl has it", clip=None)
 
-
+@loss(source="verl has it")
 def gpg(inputs: LossInputs) -> TokenLoss:
     """The negative log-likelihood of each token, times its advantage."""
     loss_BT = -inputs.advantages_BT * inputs.logp_BT

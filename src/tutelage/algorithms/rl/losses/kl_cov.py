@@ -16,10 +16,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tutelage.algorithms.rl.losses.common import LossDefaults, LossInputs, TokenLoss
+from tutelage.algorithms.extensions import loss
+from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
 from tutelage.algorithms.rl.losses.covariance import covariance_K, mark, share
-
-DEFAULTS = LossDefaults(source="verl has it", clip=None)
 
 
 def select_kl_cov(
@@ -33,6 +32,7 @@ def select_kl_cov(
     return mark(mask_BT, ranked[:wanted])
 
 
+@loss(source="verl has it", select=select_kl_cov, zero_advantages=True)
 def kl_cov(
     inputs: LossInputs,
     *,

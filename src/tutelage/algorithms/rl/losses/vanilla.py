@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import torch
 
+from tutelage.algorithms.extensions import loss
 from tutelage.algorithms.rl.losses.common import (
-    LossDefaults,
     LossInputs,
     TokenLoss,
     clipped_surrogate,
 )
 
-DEFAULTS = LossDefaults(source="PPO and verl have it")
 
-
+@loss(source="PPO and verl have it", clip=(0.2, 0.2), dual_clip=True)
 def vanilla(inputs: LossInputs) -> TokenLoss:
     """The dual-clipped surrogate of each token."""
     loss_BT, clipped_BT = clipped_surrogate(inputs, inputs.ratio_BT)

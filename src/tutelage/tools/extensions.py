@@ -1,0 +1,93 @@
+"""Registries of what a user may add to: advantage estimators, policy losses, agent types.
+
+A configuration names one of them by its registered name, or as `FILE.py:name` in a file of the
+user's. A registry says where each of ours is and imports it when it is asked for, so that a name
+costs nothing. A file is read when a configuration is resolved and again when its run begins, both
+before any model loads; what it held then is used to the end. The registries are in
+`algorithms/extensions.py` and `agents/builtin.py`, what a configuration reads of an entry in
+`config/extensions.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+from tutelage.errors import ConfigError
+from tutelage.tools.loading import is_file_reference, load_attribute, nearest
+
+Entry = TypeVar("Entry")
+
+
+class Registry(Mapping[str, Entry], Generic[Entry]):
+    """The entries of one configuration key: a mapping of ours by name, and those of files."""
+
+    def __init__(
+        self,
+        key: str,
+        places: Mapping[str, str],
+        accept: Callable[[object], Entry],
+        planned: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`places` has `module:attribute` by name, `planned` why nothing is behind a name yet.
+        `accept` makes an entry of what a file holds, and raises `ConfigError` for what is none."""
+        self.key, self.planned = key, planned
+        self._places, self._accept = places, accept
+        self._loaded: dict[str, Entry] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, name: str) -> Entry:
+        module, _, attribute = self._places[name].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def load(self, name: str) -> Entry:
+        """The entry of a name, or of `FILE.py:name` as the file is now.
+
+        Raises `ConfigError` for an unknown name, a file that fails, a name in it that is missing
+        or taken, and for what is no entry.
+        """
+        if not is_file_reference(name):
+            return self.find(name)
+        _, _, own = name.rpartition(":")
+        if own in self._places or own in self.planned:
+            raise ConfigError(
+                f"{self.key} {name!r}: the name {own!r} is taken by one that is registered; give "
+                "yours another name"
+            )
+        found = load_attribute(name, self.key)
+        try:
+            self._loaded[name] = self._accept(found)
+        except ConfigError as error:
+            raise ConfigError(f"{self.key} {name!r} {error}") from error
+        return self._loaded[name]
+
+    def find(self, name: str) -> Entry:
+        """The entry of a name or of `FILE.py:name`, a file as it was when it was loaded."""
+        if name in self._places:
+            return self[name]
+        if name in self._loaded:
+            return self._loaded[name]
+        if is_file_reference(name):
+            return self.load(name)
+        near = nearest(name, self)
+        hint = f"did you mean {near!r}? " if near else ""
+        listed = ", ".join(self)
+        raise ConfigError(f"{self.key}={name!r} is unknown; {hint}use one of: {listed}")
+
+    def problem(self, name: str) -> tuple[str, str] | None:
+        """What is wrong with a name that stands for nothing, and the way out; None for others."""
+        if name in self._places or is_file_reference(name):
+            return None
+        listed = ", ".join(self)
+        if name in self.planned:
+            return self.planned[name], f"Built: {listed}. Use {self.key}={next(iter(self))}."
+        near = nearest(name, self)
+        hint = f"Did you mean {near!r}? " if near else ""
+        return "there is none of this name", f"{hint}Use one of {listed}, or FILE.py:name."
