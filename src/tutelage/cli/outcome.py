@@ -147,12 +147,10 @@ def _footnotes(result: Mapping[str, Any]) -> Iterator[str]:
     if shared := footnote(result):
         yield shared
     yield from _judged(result)
-    if any(read(result, f"control_{kind}") for kind in _KINDS):
-        estimator = control_estimator(result)
+    estimator = control_estimator(result)
+    if estimator is not None and any(read(result, f"control_{kind}") for kind in _KINDS):
         yield (
-            "control: supervised training on its own successful rollouts."
-            if estimator is None
-            else f"control: the same training from the same start with the estimator "
+            f"control: the same training from the same start with the estimator "
             f"{visible(estimator)}, as many steps and rollouts."
         )
     if read(result, _NO_TOOLS) is not None:

@@ -26,7 +26,7 @@ _COUNTS = ("rollouts", "judged", "lost", "failed", "reason")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One evaluation of a result. Older results do not tell counts: `rollouts` is None then."""
+    """One evaluation of a result; what the result does not tell is None."""
 
     success: float | None = None
     success_interval: Interval | None = None
@@ -67,9 +67,8 @@ def written(name: str, record: Mapping[str, Any] | None, kind: Kind) -> JSON:
         f"success_{name}": record["success"] if defined else None,
         f"success_{name}_interval": record["interval"] if defined else None,
         f"reward_{name}": record["mean_reward"],
-        f"reward_{name}_interval": record.get("reward_interval"),
-        # A checkpoint of an older version has no counts.
-        f"judged_{name}": {key: record[key] for key in _COUNTS if key in record},
+        f"reward_{name}_interval": record["reward_interval"],
+        f"judged_{name}": {key: record[key] for key in _COUNTS},
     }
 
 
@@ -115,8 +114,7 @@ def defines_success(result: Mapping[str, Any]) -> bool:
 
 
 def control_estimator(result: Mapping[str, Any]) -> str | None:
-    """What the control trained with; None without one. Older results do not tell: theirs was
-    supervised training on successes."""
+    """What the control trained with; None without one."""
     found = result.get("control_estimator")
     return found if isinstance(found, str) and found else None
 

@@ -217,12 +217,10 @@ def control_chart(source: Source) -> Chart | None:
 
 def _two_ways(source: Source) -> str:
     """What RL and the control learned with."""
-    estimator = control_estimator(source.result)
+    estimator = control_estimator(source.result) or "another"
     config = None if source.config is None else source.config.config
-    if estimator is None or config is None:
-        return "from rewards, and from the policy's own successes"
-    rule = shown_name(config.algorithm.adv_estimator)
-    return f"with {rule}, and with {cut(shown_name(estimator), 40)} for the control"
+    own = "its own estimator" if config is None else shown_name(config.algorithm.adv_estimator)
+    return f"with {own}, and with {cut(shown_name(estimator), 40)} for the control"
 
 
 def diagnostics(source: Source) -> list[Chart]:

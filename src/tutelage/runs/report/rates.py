@@ -168,12 +168,7 @@ def _rows(source: Source, quantity: Quantity) -> list[Row]:
         return Row(role, name, note, cells)
 
     cold = "after the cold start" if source.phase("cold_start") else "as it came"
-    estimator = control_estimator(source.result)
-    control = (
-        "supervised on its own successes"
-        if estimator is None
-        else f"the same training with {cut(estimator, 40)}"
-    )
+    control = f"the same training with {cut(control_estimator(source.result) or 'another', 40)}"
     trained = "after RL" if source.phase("rl") else "after training"
     return [
         row("before", "Before", cold, "before_sampled", "before_greedy"),

@@ -131,14 +131,11 @@ def _measuring(source: Source) -> str:
     kind = f"{named(source.result)} task"
     sentence = f"{what} is measured before and after on {counted(int(tasks), kind)}"
     if _has(source, "judged_control") or _has(source, "success_control"):
-        estimator = control_estimator(source.result)
-        how = (
-            "supervised training with the policy's own successful rollouts"
-            if estimator is None
-            else f"the same training from the same start, with as many steps and rollouts and the "
-            f"estimator {cut(estimator, 40)}"
+        estimator = cut(control_estimator(source.result) or "another", 40)
+        return (
+            f"{sentence}{apart}; beside it stands a control: the same training from the same "
+            f"start, with as many steps and rollouts and the estimator {estimator}."
         )
-        return f"{sentence}{apart}; beside it stands a control: {how}."
     return f"{sentence}{apart}."
 
 
