@@ -1,17 +1,21 @@
-"""What the configuration reads of an estimator, a loss and an agent type: what each declares.
+"""What an estimator, a loss and an agent type declare, and what the configuration makes of it.
 
 Three keys name a thing that a user may add to. What belongs to one of them (which keys it reads,
-what it takes where nobody chose, what it cannot work with) is declared where it is written, and
-`resolve.py`, `checks.py` and `unused.py` ask the declaration: no name of one stands in them. The
-registries come with `Built` (`weights/built.py` has them): reading a declaration may load torch,
-which this package does not. Without registries, names are taken as they are.
+what it takes where nobody chose, what it cannot work with) is declared where it is written, with
+the fields below, and `resolve.py`, `checks.py` and `unused.py` ask the declaration: no name of one
+stands in them. The registries come with `Built` (`weights/built.py` has them): reading a
+declaration may load torch, which this package does not. Without registries, names are taken as
+they are. The estimators and losses themselves are in `algorithms/rl`, agent types in `agents`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from functools import cache
+from typing import Any, Protocol, TypeVar
 
 from tutelage.config.problems import Problem
 from tutelage.config.schema import RunConfig
@@ -26,62 +30,135 @@ NO_ESTIMATOR = ("none", "auto")
 """What `trainer.control` may say instead of the name of an estimator."""
 
 
-class LearningRule(Protocol):
-    """What an estimator and a loss declare alike."""
+CLIP_KEYS = ("actor.clip_ratio_low", "actor.clip_ratio_high")
+OPTIONS = "actor.policy_loss."
+
+
+def _none_wrong(**options: Any) -> Iterable[tuple[str, str, str]]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    """An advantage estimator: its function, and what it needs."""
+
+    function: Callable[[Any], Any]
+    """Makes an `Estimate` of a `Packed` batch (`algorithms/rl/advantages`)."""
+    groups: bool = False
+    """Whether it compares the rollouts of one task."""
+    lonely: bool = True
+    """Whether `algorithm.single_member=verl` lets it learn from a group of one."""
+    critic: bool = False
+    """Whether it needs a critic's values."""
+    baselines: bool = False
+    """Whether it needs the reward of one greedy rollout of each task."""
+    chains: int | None = None
+    """Its own `agent.num_chains`; None takes that of the recipe."""
+    settings: tuple[str, ...] = ()
+    """Further keys that it reads, such as `algorithm.gamma`."""
+
+    def __call__(self, batch: Any) -> Any:
+        """Advantages and returns of a batch."""
+        return self.function(batch)
 
     @property
-    def reads(self) -> Collection[str]:
-        """The keys that it reads and others of its kind may not; a name that ends in `.` is all
-        that begin so."""
-        ...
+    def reads(self) -> tuple[str, ...]:
+        """The keys that it reads and not every estimator does; `critic.` stands for a section."""
+        compared = ("algorithm.single_member",) if self.groups else ()
+        valued = ("critic.", "trainer.critic_warmup") if self.critic else ()
+        return (*self.settings, *compared, *valued)
 
     @property
     def defaults(self) -> Mapping[str, object]:
-        """What it takes for keys that nobody chose."""
-        ...
+        """What it takes for keys that nobody set."""
+        return {} if self.chains is None else {"agent.num_chains": self.chains}
 
 
-class EstimatorRule(LearningRule, Protocol):
-    """What an advantage estimator declares."""
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A policy loss: its function, what it takes where nobody says otherwise, and what it needs.
+
+    The keyword arguments of `function`, and of `select`, are its options: those that are keys of
+    `actor.policy_loss` are given the configured values.
+    """
+
+    function: Callable[..., Any]
+    """Makes a `TokenLoss` of `LossInputs` (`algorithms/rl/losses`)."""
+    source: str = "it declares it"
+    """Who says so, in words that follow "as"."""
+    aggregation: str = "token-mean"
+    clip: tuple[float, float] | None = None
+    """Clip distances, low and high; None where the loss clips no ratio."""
+    dual_clip: bool = False
+    """Whether it reads `actor.clip_ratio_c`."""
+    sequence_level: bool = False
+    """Whether its paper averages by sequence, so that another aggregation is another algorithm."""
+    fitting_low: tuple[float, float] = (0.0, math.inf)
+    """Clip distances below that its paper does not contradict."""
+    fitting_high: tuple[float, float] = (0.0, math.inf)
+    """Clip distances above that its paper does not contradict."""
+    whole_rollouts: bool = False
+    """Whether it weighs a token by all of its rollout, so that its rows may not be parted."""
+    zero_advantages: bool = False
+    """Whether tokens have a gradient also where the advantage is zero."""
+    select: Callable[..., Any] | None = None
+    """Selects tokens of a whole optimizer batch, [B, T] bool, from `(logp_BT, advantages_BT,
+    mask_BT)` and options; the loss is given its rows as `selection_BT`."""
+    wrong: Callable[..., Iterable[tuple[str, str, str]]] = _none_wrong
+    """Finds what `impossible` tells, from the options as keyword arguments."""
+
+    def __call__(self, inputs: Any, **options: Any) -> Any:
+        """The loss of each token."""
+        return self.function(inputs, **options)
 
     @property
-    def groups(self) -> bool:
-        """Whether it compares the rollouts of one task."""
-        ...
+    def name(self) -> str:
+        """Its function's name, which is its address in the seed tree."""
+        return self.function.__name__
 
     @property
-    def lonely(self) -> bool:
-        """Whether it can learn from a group of one, with `algorithm.single_member=verl`."""
-        ...
+    def options(self) -> tuple[str, ...]:
+        """The keyword arguments of its function."""
+        return _keywords(self.function)
 
     @property
-    def critic(self) -> bool:
-        """Whether it needs a critic."""
-        ...
+    def selecting(self) -> tuple[str, ...]:
+        """The keyword arguments of its selection, if it makes one."""
+        return () if self.select is None else _keywords(self.select)
 
     @property
-    def baselines(self) -> bool:
-        """Whether it needs a greedy rollout of each task."""
-        ...
-
-
-class LossRule(LearningRule, Protocol):
-    """What a policy loss declares."""
+    def reads(self) -> tuple[str, ...]:
+        """The keys that it reads and not every loss does."""
+        clip = ("actor.clip_ratio", *CLIP_KEYS) if self.clip else ()
+        dual = ("actor.clip_ratio_c",) if self.dual_clip else ()
+        options = dict.fromkeys((*self.options, *self.selecting))
+        return (*clip, *dual, *(f"{OPTIONS}{name}" for name in options))
 
     @property
-    def source(self) -> str:
-        """Who says what it takes, in words that follow "as"."""
-        ...
+    def defaults(self) -> Mapping[str, object]:
+        """What it takes for keys that nobody set."""
+        clip = {} if self.clip is None else zip(CLIP_KEYS, self.clip, strict=True)
+        return {"actor.loss_agg_mode": self.aggregation, **dict(clip)}
+
+    def impossible(self, options: Mapping[str, object]) -> Iterable[tuple[str, str, str]]:
+        """(option, what is wrong with it, the way out) of values that cannot be meant."""
+        return self.wrong(**options)
 
     def contradictions(
         self, aggregation: str | None, low: float | None, high: float | None
-    ) -> Iterable[tuple[str, object, object]]:
-        """(key of `actor`, value, its own) of each choice that its paper contradicts."""
-        ...
-
-    def impossible(self, options: Mapping[str, object]) -> Iterable[tuple[str, str, str]]:
-        """(option, what is wrong with it, the way out) of options that cannot be meant."""
-        ...
+    ) -> Iterator[tuple[str, object, object]]:
+        """(key of `actor`, value, the loss's own) of each choice that its paper contradicts; None
+        is no choice."""
+        if aggregation is not None and self.sequence_level and aggregation != self.aggregation:
+            yield "loss_agg_mode", aggregation, self.aggregation
+        if self.clip is None:
+            return
+        for key, value, fitting, own in (
+            ("clip_ratio_low", low, self.fitting_low, self.clip[0]),
+            ("clip_ratio_high", high, self.fitting_high, self.clip[1]),
+        ):
+            if value is not None and not fitting[0] <= value <= fitting[1]:
+                yield key, value, own
 
 
 class AgentRule(Protocol):
@@ -113,8 +190,8 @@ class Declarations(Protocol[Rule]):
 class Extensions:
     """The registries of the three keys; None where names are not looked up."""
 
-    estimators: Declarations[EstimatorRule] | None = None
-    losses: Declarations[LossRule] | None = None
+    estimators: Declarations[Estimator] | None = None
+    losses: Declarations[Loss] | None = None
     agents: Declarations[AgentRule] | None = None
 
     def names(self) -> dict[str, tuple[str, ...]]:
@@ -125,11 +202,11 @@ class Extensions:
             found[CONTROL] = (*NO_ESTIMATOR, *found[ESTIMATOR])
         return found
 
-    def estimator(self, name: str) -> EstimatorRule | None:
+    def estimator(self, name: str) -> Estimator | None:
         """What the estimator declares, None for a name that is not registered."""
         return _rule(self.estimators, name)
 
-    def loss(self, name: str) -> LossRule | None:
+    def loss(self, name: str) -> Loss | None:
         """What the loss declares, None for a name that is not registered."""
         return _rule(self.losses, name)
 
@@ -162,7 +239,7 @@ def _rule(registry: Declarations[Rule] | None, name: str) -> Rule | None:
 
 
 def _unread(
-    key: str, name: str, registry: Declarations[LearningRule] | None
+    key: str, name: str, registry: Declarations[Estimator | Loss] | None
 ) -> Iterator[tuple[str, str]]:
     rule = _rule(registry, name)
     if registry is None or rule is None:
@@ -174,3 +251,9 @@ def _unread(
     for read, names in readers.items():
         if read not in rule.reads:
             yield read, f"only {key}={' or '.join(names)} reads it"
+
+
+@cache
+def _keywords(function: Callable[..., object]) -> tuple[str, ...]:
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)

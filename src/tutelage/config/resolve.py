@@ -19,7 +19,7 @@ from typing import Any
 
 from tutelage.config.aliases import canonical, canonical_section
 from tutelage.config.checks import find_problems, find_warnings
-from tutelage.config.extensions import ESTIMATOR, LOSS, Extensions, LearningRule
+from tutelage.config.extensions import ESTIMATOR, LOSS, Estimator, Extensions, Loss
 from tutelage.config.facts import BUILT, Built, Machine, device_of
 from tutelage.config.fields import plain
 from tutelage.config.keys import Names, defaults, flatten, leaf_fields, nest, typed
@@ -265,7 +265,7 @@ def _derive_learning(
     """What the estimator and the loss take where nobody chose, into `derived`; returns the
     settings without the preset's choices that were made for another one."""
     out = dict(settings)
-    kinds: list[tuple[str, Callable[[str], LearningRule | None]]] = [
+    kinds: list[tuple[str, Callable[[str], Estimator | Loss | None]]] = [
         (ESTIMATOR, extensions.estimator),
         (LOSS, extensions.loss),
     ]
