@@ -13,12 +13,14 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Select, and_, func, select
 
 from tutelage.store import schema
+from tutelage.store.columns import Columns
 from tutelage.store.fetch import Chosen, clauses, place
 from tutelage.store.records import FailureCount, Grade, RolloutRow, Totals
 from tutelage.store.values import load_json
-from tutelage.types import FailureCause, Mode, Rollout, RolloutStatus
+from tutelage.types import FailureCause, Mode, RolloutStatus
 
 SortKey = Literal["reward", "turns", "tokens", "policy_version"]
+_ROW = Columns(RolloutRow, flat={"summary": ""})
 _BYTES = 4
 """Of one packed token id; see `values.pack_ints`."""
 
@@ -35,29 +37,17 @@ def summaries(
     """Rollouts without their conversations, sorted by a column (those without a value last), else
     in their order."""
     heads, tasks = schema.rollouts, schema.tasks
+    own = [column for column in heads.c if column.name != "task"]
     query = (
-        select(heads, tasks.c.id.label("task_id"))
+        select(*own, tasks.c.id.label("task"))
         .join(tasks, heads.c.task == tasks.c.digest)
         .where(*clauses(run_id, chosen))
     )
     if order is not None:
         column = heads.c[order]
         query = query.order_by((column.desc() if descending else column).nulls_last())
-    return [_row(row) for row in conn.execute(query.order_by(*place()).limit(limit)).mappings()]
-
-
-def _row(row: Any) -> RolloutRow:
-    head: Rollout = schema.ROLLOUT.decode(row, task=None, attempts=())
-    return RolloutRow(
-        id=head.id,
-        task=row["task_id"],
-        mode=head.mode,
-        step=head.step,
-        label=head.label,
-        group=head.group,
-        index=head.index,
-        summary=schema.SUMMARY.decode(row),
-    )
+    rows = conn.execute(query.order_by(*place()).limit(limit)).mappings()
+    return [_ROW.decode(row) for row in rows]
 
 
 def failures(conn: Connection, run_id: str, chosen: Chosen) -> list[FailureCount]:
