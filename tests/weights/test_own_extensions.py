@@ -98,6 +98,7 @@ def test_an_estimator_of_a_file_trains(train: Train, source: Path, tmp_path: Pat
     assert resolved.config.agent.num_chains == 3
     assert resolved.origin["agent.num_chains"] == f"derived from {ESTIMATOR}"
     assert [*resolved.unused] == ["algorithm.lam", "critic.optim.lr"], "it reads gamma"
+    assert "reinforcement learning (HALVED)" in RunFolder(tmp_path / "run").report.read_text()
 
 
 def test_a_loss_of_a_file_trains_with_what_it_declares(

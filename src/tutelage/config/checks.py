@@ -148,16 +148,14 @@ def _gpu_memory(config: RunConfig, built: Built) -> Iterator[Problem]:
 
 
 def _engine(config: RunConfig, built: Built) -> Iterator[Problem]:
-    yield from _among("agent.backend", config, built.backends)
+    backend = config.agent.backend
+    if backend not in built.backends:
+        fix = f"Built: {', '.join(built.backends)}. Use agent.backend={built.backends[0]}."
+        yield Problem("agent.backend", backend, "not built yet", fix)
     agent = built.extensions.agent(config.agent.agent_type)
     refused = agent.refusal(config.agent.tools) if agent and config.agent.use_agent else None
     if refused is not None:
         yield Problem("agent.tools", list(config.agent.tools), *refused)
-    if config.agent.template is not None and config.agent.template not in built.templates:
-        yield _not_built("agent.template", config.agent.template, (*built.templates, "null"))
-    for name in config.trainer.logger:
-        if name not in built.loggers:
-            yield _not_built("trainer.logger", config.trainer.logger, built.loggers, part=name)
     if config.response_tokens >= config.rollout.max_len:
         yield Problem(
             "rollout.max_len",
@@ -225,9 +223,6 @@ def _run(config: RunConfig) -> Iterator[Problem]:
 
 
 def _learning(config: RunConfig, built: Built) -> Iterator[Problem]:
-    if config.actor.loss_agg_mode is not None:
-        yield from _among("actor.loss_agg_mode", config, built.aggregations)
-    yield from _among("rollout.correction", config, built.corrections)
     loss = built.extensions.loss(config.actor.policy_loss.loss_mode)
     options = dict(config.actor.policy_loss)
     for option, reason, fix in () if loss is None else loss.impossible(options):
@@ -353,15 +348,3 @@ def _kl(config: RunConfig) -> Iterator[Problem]:
                 f"{switch}=true would load a reference model for nothing",
                 f"Use {switch}=false, or a coefficient above 0.",
             )
-
-
-def _among(key: str, config: RunConfig, built: Sequence[str]) -> Iterator[Problem]:
-    value = get(config, key)
-    if value not in built:
-        yield _not_built(key, value, built)
-
-
-def _not_built(key: str, value: Any, built: Sequence[str], part: str | None = None) -> Problem:
-    reason = "not built yet" if part is None else f"{part!r} is not built yet"
-    listed = ", ".join(built)
-    return Problem(key, value, reason, f"Built: {listed}. Use {key}={built[0]}.")

@@ -1,19 +1,17 @@
 """What a configuration is checked against: the machine it will run on, and what is built.
 
 Both are passed in, never detected here: finding GPUs needs torch, and a test of an eight-GPU
-command should run anywhere. `Built` is the one place to extend when a backend or a correction is
-added; until then a key that asks for it is refused (`checks.py`), never ignored.
+command should run anywhere. `Built` is the one place to extend when a backend is added; until then
+a key that asks for it is refused (`checks.py`), never ignored.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 from tutelage.config.extensions import Extensions
-from tutelage.config.fields import LoggerName
-from tutelage.config.rl import Aggregation, Correction
-from tutelage.config.schema import RunConfig, Template
+from tutelage.config.schema import RunConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +30,7 @@ class Built:
 
     extensions: Extensions = field(default=Extensions(), hash=False)
     """The registries of estimators, losses and agent types; see `extensions.py`."""
-    aggregations: tuple[str, ...] = get_args(Aggregation)
-    corrections: tuple[str, ...] = get_args(Correction)
-    templates: tuple[str, ...] = ("qwen2.5", "qwen2.5-vl", "qwen3", "llama-3.2")
     backends: tuple[str, ...] = ("native",)
-    loggers: tuple[str, ...] = get_args(LoggerName)
     narrowed_sampling: bool = False
     """Training with top_p or top_k, which needs the support set replayed in the trainer."""
     gradient_checkpointing: bool = False
@@ -49,7 +43,6 @@ class Built:
     def everything(cls) -> Built:
         """All that the schema can name: what the checks allow once every part exists."""
         return cls(
-            templates=get_args(Template),
             backends=("native", "vllm", "openai"),
             narrowed_sampling=True,
             gradient_checkpointing=True,
