@@ -13,7 +13,7 @@ from typing import cast
 
 from tutelage.agents.loop import LoopAgent
 from tutelage.errors import ConfigError
-from tutelage.tools.extensions import Registry
+from tutelage.tools.extensions import ExtensionRegistry
 from tutelage.tools.tool import Tool
 from tutelage.types import Sampling
 
@@ -71,7 +71,7 @@ def _wanted(name: str) -> str:
     return f"{awaited}def {name}({', '.join(_parameters(name))})"
 
 
-AGENTS = Registry(
+AGENTS = ExtensionRegistry(
     "agent.agent_type",
     {
         "hf": "tutelage.agents.tool_calling:ToolCallingAgent",

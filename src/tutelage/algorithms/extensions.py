@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tutelage.config.extensions import Estimator, Loss
 from tutelage.errors import ConfigError
-from tutelage.tools.extensions import Registry
+from tutelage.tools.extensions import ExtensionRegistry
 
 if TYPE_CHECKING:
     from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
@@ -68,7 +68,7 @@ def _check_call(function: Callable[..., object], call: str, wanted: str) -> None
 
 
 _RL = "tutelage.algorithms.rl"
-ESTIMATORS = Registry(
+ESTIMATORS = ExtensionRegistry(
     "algorithm.adv_estimator",
     {
         name: f"{_RL}.advantages.{name}:{name}"
@@ -93,7 +93,7 @@ ESTIMATORS = Registry(
 """The values of `algorithm.adv_estimator`: each is the function of its name in the file of its
 name."""
 
-LOSSES = Registry(
+LOSSES = ExtensionRegistry(
     "actor.policy_loss.loss_mode",
     {
         name: f"{_RL}.losses.{name}:{name}"

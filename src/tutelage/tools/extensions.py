@@ -21,7 +21,7 @@ from tutelage.tools.loading import is_file_reference, load_attribute, nearest
 Entry = TypeVar("Entry")
 
 
-class Registry(Mapping[str, Entry], Generic[Entry]):
+class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
     """The entries of one configuration key: a mapping of ours by name, and those of files."""
 
     def __init__(
