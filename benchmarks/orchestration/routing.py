@@ -18,7 +18,7 @@ import json
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -83,11 +83,11 @@ def one_seed(
     start = time.process_time()
     main = train_phase2(folder / f"main{seed}", table=table, seed=seed, settings=settings)
     seconds = time.process_time() - start
-    plain_settings = replace(settings, prior="utility")
+    plain_settings = settings.model_copy(update={"prior": "utility"})
     plain = train_phase2(
         folder / f"plain{seed}", table=table, seed=seed, settings=plain_settings, evaluate=False
     )
-    apart_settings = replace(settings, num_episodes=max(16, episodes // 3))
+    apart_settings = settings.model_copy(update={"num_episodes": max(16, episodes // 3)})
     apart = train_phase2(
         folder / f"apart{seed}", table=table, seed=seed, settings=apart_settings,
         scenario=SEPARABLE, evaluate=False,
@@ -128,7 +128,7 @@ def newcomer(
     table: OutcomeTable, name: str, settings: Phase2Settings, folder: Path
 ) -> list[dict[str, Any]]:
     """Train without a worker, let it join, and draw what came of it."""
-    settings = replace(settings, num_episodes=max(16, settings.num_episodes // 2))
+    settings = settings.model_copy(update={"num_episodes": max(16, settings.num_episodes // 2)})
     others = table.only([known for known in table.names if known != name])
     result = train_phase2(folder / "newcomer", table=others, settings=settings, evaluate=False)
     seeds = SeedTree(0).child("phase2")

@@ -89,13 +89,16 @@ def test_a_worker_that_was_not_asked_is_unknown_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"scores": {"small-7b": 1.5}}, r"row 1: the score of 'small-7b' is 1.5"),
+        (
+            {"scores": {"small-7b": 1.5}},
+            r"row 1: scores\['small-7b'\] is 1.5; give .* at most 1",
+        ),
         ({"scores": {"small-7b": "yes"}}, r"row 1: scores\['small-7b'\] is 'yes'"),
         ({"scores": {}}, r"row 1: 'scores' is \{\}"),
         ({"scores": {"smal-7b": 1.0}}, r"no price of 'smal-7b'; did you mean 'small-7b'"),
-        ({"instruction": ""}, r"row 1 has no text"),
+        ({"instruction": ""}, r"row 1: 'instruction' is ''; give a text"),
         ({"latency": [1]}, r"row 1: 'latency' is \[1\]"),
-        ({"cost": {"big": -1}}, r"cost\['big'\] is -1"),
+        ({"cost": {"big": -1}}, r"cost\.big is -1; give a number of at least 0"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], told: str) -> None:
@@ -112,9 +115,9 @@ def test_what_is_no_table_is_refused(tmp_path: Path, table: Any) -> None:
 
 
 def test_bad_models_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="output_price is None"):
+    with pytest.raises(DataError, match=r"models\.json': 'small-7b' has no 'output_price'"):
         read(tmp_path, rows(), {"small-7b": {"input_price": 1}, "big": {}})
-    with pytest.raises(DataError, match="no readable JSON file"):
+    with pytest.raises(DataError, match=r"absent\.json' cannot be read"):
         read_models(tmp_path / "absent.json")
 
 

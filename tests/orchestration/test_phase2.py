@@ -15,6 +15,7 @@ from routing_world import SMALL, table
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
 from tutelage.orchestration.evaluation.rewards import RewardWeights
+from tutelage.orchestration.planner.settings import read_settings
 from tutelage.orchestration.routing.baselines import node_utility, of_policy
 from tutelage.orchestration.routing.evaluation import GREEDY, LOOKAHEAD, POLICY
 from tutelage.orchestration.routing.phase2 import (
@@ -27,7 +28,7 @@ from tutelage.orchestration.routing.phase2 import (
 from tutelage.orchestration.routing.policy import ModelSelector
 from tutelage.orchestration.routing.rollout import play
 from tutelage.orchestration.routing.router import load_router
-from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings, read_settings
+from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings
 from tutelage.orchestration.routing.workflows import Scenario, draw_workflows, make_board
 from tutelage.orchestration.routing.world import make_world, reward_warning
 from tutelage.seeds import SeedTree
@@ -137,7 +138,9 @@ def test_a_resume_with_other_settings_is_refused(
 ) -> None:
     train_phase2(tmp_path, table=table(), settings=SMALL, evaluate=False)
     with pytest.raises(RunError, match="other outcomes, settings or seed"):
-        train_phase2(tmp_path, table=table(), settings=replace(SMALL, gamma=0.9), resume=True)
+        train_phase2(
+            tmp_path, table=table(), settings=SMALL.model_copy(update={"gamma": 0.9}), resume=True
+        )
     with pytest.raises(RunError, match="cannot be read"):
         train_phase2(tmp_path / "new", table=table(), settings=SMALL, resume=True)
 
@@ -146,7 +149,7 @@ def test_the_checkpoint_of_phase_1_travels_in_that_of_phase_2(tmp_path: Path) ->
     first = {"epoch": 3, "model_state_dict": {"w": torch.ones(2)}, "optimizer_state_dict": {},
              "val_loss": 0.5, "task_types": ["a", "b"]}  # fmt: skip
     torch.save(first, tmp_path / "phase1_best.pth")
-    few = replace(SMALL, num_episodes=2)
+    few = SMALL.model_copy(update={"num_episodes": 2})
     result = train_phase2(
         tmp_path / "one", table=table(), settings=few, checkpoint=tmp_path / "phase1_best.pth",
         evaluate=False,
@@ -192,7 +195,7 @@ def test_a_worker_that_joins_is_used_and_pays(tmp_path: Path) -> None:
     whole = simulate_outcomes(960, SeedTree(12))
     small, name, large = (whole.names[i] for i in (0, 3, 6))
     made = whole.only([small, name, large])
-    settings = replace(SMALL, num_episodes=8)
+    settings = SMALL.model_copy(update={"num_episodes": 8})
     result = train_phase2(
         tmp_path, table=made.only([small, large]), settings=settings, evaluate=False
     )
@@ -214,8 +217,14 @@ def test_outcomes_and_models_go_together(tmp_path: Path) -> None:
         train_phase2(tmp_path, outcomes="table.json")
 
 
+def read(keys: dict[str, object]) -> Phase2Settings:
+    """Settings from the keys under `training.phase2_rl`."""
+    given = {f"training.phase2_rl.{key}": value for key, value in keys.items()}
+    return read_settings(None, given).training.phase2_rl
+
+
 def test_settings_take_numbers_written_as_text_and_refuse_the_rest() -> None:
-    found = read_settings(
+    found = read(
         {"algorithm": "PPO", "learning_rate": "3e-5", "num_episodes": "1000",
          "max_steps_per_episode": 50, "gamma": 0.99, "epsilon": 0.2, "alpha": 10.0, "beta": 0.1,
          "gamma_latency": 0.01, "shaped_reward": 0.1}
@@ -227,22 +236,23 @@ def test_settings_take_numbers_written_as_text_and_refuse_the_rest() -> None:
     assert Phase2Settings(reward="seed").weights == RewardWeights()
     assert Phase2Settings(beta=1.0).weights == replace(NORMALIZED, beta=1.0)
     for bad, told in (
-        ({"learning_rat": 1}, "did you mean 'learning_rate'"),
-        ({"learning_rate": "fast"}, "learning_rate is 'fast'"),
-        ({"num_episodes": 1.5}, "whole number"),
-        ({"num_episodes": 0}, "at least 1"),
-        ({"algorithm": "A2C"}, "'PPO' and no other"),
-        ({"reward": "best"}, "choose from"),
-        ({"epsilon": 2}, "between 0 and 1"),
-        ({"prior": "none"}, "choose from"),
-        ({"gamma": True}, "gamma is True"),
+        ({"learning_rat": 1}, "Did you mean 'training.phase2_rl.learning_rate'"),
+        ({"learning_rate": "fast"}, "learning_rate='fast'.*give a finite number"),
+        ({"num_episodes": 1.5}, "num_episodes=1.5.*whole number"),
+        ({"num_episodes": 0}, "num_episodes=0.*at least 1"),
+        ({"algorithm": "A2C"}, "algorithm='A2C'.*choose from 'PPO'"),
+        ({"reward": "best"}, "reward='best'.*choose from 'seed'"),
+        ({"epsilon": 2}, "epsilon=2.*at most 1"),
+        ({"epsilon": -1}, "epsilon=-1.*at least 0"),
+        ({"prior": "none"}, "prior='none'.*choose from"),
+        ({"gamma": True}, "gamma=True.*not true or false"),
     ):
         with pytest.raises(ConfigError, match=told):
-            read_settings(bad)
+            read(bad)
 
 
 def test_a_reward_that_wants_something_else_warns(tmp_path: Path) -> None:
-    few = replace(SMALL, num_episodes=1, reward="seed")
+    few = SMALL.model_copy(update={"num_episodes": 1, "reward": "seed"})
     with pytest.warns(UserWarning, match="'failing at once' earns 0.000"):
         result = train_phase2(tmp_path, table=table(), settings=few, evaluate=False)
     assert result.warning is not None

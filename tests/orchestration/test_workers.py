@@ -159,7 +159,7 @@ def test_numbers_written_as_text_are_numbers() -> None:
         ({"prize_in": 1}, "did you mean 'price_in'"),
         ({"name": 3}, "'name' is 3"),
         ({"concurrency": 1.5}, "whole number"),
-        ({"capabilities": [1]}, "list of names"),
+        ({"capabilities": [1]}, r"capabilities\[0\] is 1; give a text"),
         ({"skills": []}, "JSON object"),
         ({"endpoint": 5}, "'endpoint' is 5"),
     ],

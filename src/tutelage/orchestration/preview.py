@@ -7,11 +7,12 @@ shows here. `job.py` is the run, `cli/planner_dry.py` shows this.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from tutelage.config.keys import flatten
 from tutelage.orchestration.data.formats import Workflow
 from tutelage.orchestration.data.outcomes import read_outcomes
 from tutelage.orchestration.data.outcomes import split as split_table
@@ -19,7 +20,7 @@ from tutelage.orchestration.job import check_against, one_thread
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import Fitting
-from tutelage.orchestration.planner.settings import Phase1, Settings, flatten
+from tutelage.orchestration.planner.settings import Phase1, Settings
 from tutelage.orchestration.planner.targets import targets_of
 from tutelage.orchestration.routing.phase2 import read_checkpoint
 from tutelage.orchestration.setup import Request, Sets, check, read_sets
@@ -110,7 +111,5 @@ def _routing(request: Request) -> dict[str, str]:
 
 
 def _keys(request: Request, settings: Settings) -> dict[str, Any]:
-    plain = settings.model_dump()
-    plain["training"]["phase2_rl"] = asdict(settings.training.phase2_rl)
     sections = (*SECTIONS[request.phase], "training.logger", "training.project_name")
-    return {key: value for key, value in flatten(plain) if key.startswith(sections)}
+    return {key: value for key, value in flatten(settings.model_dump()) if key.startswith(sections)}

@@ -12,19 +12,20 @@ Legend: Q queries, W workers.
 
 from __future__ import annotations
 
-import difflib
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AliasChoices, Field, TypeAdapter
 
+from tutelage.config.fields import NonNegative
 from tutelage.errors import DataError
+from tutelage.orchestration.data.rows import AsText, Row, nearest, read_as, read_json
 from tutelage.orchestration.execution.workers import Latency, Worker, check_workers, prompt_tokens
 from tutelage.seeds import SeedTree
 
@@ -40,6 +41,7 @@ SPREAD = 0.25
 """Standard deviation of the logarithm of stated seconds."""
 TYPE_KEYS = ("task", "task_type", "type")
 TEXT_KEYS = ("instruction", "question", "query", "prompt")
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,42 @@ def split(table: OutcomeTable, seeds: SeedTree, *, val: float = 0.15, test: floa
     return Splits(*(table.take(sorted(part)) for part in parts))
 
 
+class _Query(Row):
+    """One query of a file: what each worker came to on it."""
+
+    id: AsText | None = None
+    text: Annotated[str, Field(min_length=1)] = Field(validation_alias=AliasChoices(*TEXT_KEYS))
+    type: AsText = Field("task", validation_alias=AliasChoices(*TYPE_KEYS))
+    scores: dict[str, Share] = Field(min_length=1)
+    cost: Mapping[str, NonNegative] = {}
+    latency: Mapping[str, NonNegative] = {}
+    input_tokens: NonNegative | None = None
+    output_tokens: Mapping[str, NonNegative] = {}
+
+
+class _Price(Row):
+    """One model of a file of prices."""
+
+    input_price: NonNegative
+    output_price: NonNegative
+    size: Any = None
+    latency_seconds: NonNegative | None = None
+    seconds_per_token: NonNegative | None = None
+    capabilities: tuple[AsText, ...] = ("*",)
+
+    def worker(self, name: str) -> Worker:
+        """The worker of that name; its latency is stated where the file does not say it."""
+        latency = stated_latency(name, self.size)
+        if self.latency_seconds is not None or self.seconds_per_token is not None:
+            latency = Latency(self.latency_seconds or 0.0, SPREAD, self.seconds_per_token or 0.0)
+        prices = (self.input_price, self.output_price)
+        return Worker(name, self.capabilities, *prices, latency)
+
+
+_ROW = TypeAdapter(_Query)
+_PRICES = TypeAdapter(dict[str, _Price])
+
+
 def read_outcomes(
     path: str | Path, models: str | Path, seeds: SeedTree | None = None
 ) -> OutcomeTable:
@@ -173,13 +211,15 @@ def read_outcomes(
     perhaps `size` (such as "7B"), `latency_seconds`, `seconds_per_token`, `capabilities`.
     Raises `DataError` with file, row and field.
     """
-    rows = _json(path)
+    rows = read_json(path)
     if not isinstance(rows, list) or not rows:
         raise DataError(f"{str(path)!r} needs a list of rows with 'scores'; it has none")
-    given = [_row(str(path), i, row) for i, row in enumerate(cast("list[Any]", rows))]
-    names = list(dict.fromkeys(name for row in given for name in row["scores"]))
-    workers = read_models(models, names)
-    return _table(given, workers, seeds or SeedTree(0))
+    given = [
+        read_as(_ROW, row, f"{str(path)!r}, row {index}")
+        for index, row in enumerate(cast("list[Any]", rows))
+    ]
+    names = list(dict.fromkeys(name for row in given for name in row.scores))
+    return _table(given, read_models(models, names), seeds or SeedTree(0))
 
 
 def read_models(path: str | Path, names: Sequence[str] | None = None) -> tuple[Worker, ...]:
@@ -187,18 +227,17 @@ def read_models(path: str | Path, names: Sequence[str] | None = None) -> tuple[W
 
     Raises `DataError` for a worker without a price, with the nearest name that has one.
     """
-    data = _json(path)
+    data = read_json(path)
     if not isinstance(data, dict):
         raise DataError(f"{str(path)!r} needs an object: prices by the model's name")
     models = cast("Mapping[str, Any]", data)
-    found: list[Worker] = []
-    for name in models if names is None else names:
+    wanted = list(models) if names is None else names
+    for name in wanted:
         if name not in models:
-            near = difflib.get_close_matches(name, models, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {sorted(models)!r}"
+            hint = nearest(name, sorted(models))
             raise DataError(f"{str(path)!r} has no price of {name!r}; {hint}")
-        found.append(_worker(f"{str(path)!r}, model {name!r}", name, models[name]))
-    return check_workers(found)
+    prices = read_as(_PRICES, {name: models[name] for name in wanted}, repr(str(path)))
+    return check_workers([price.worker(name) for name, price in prices.items()])
 
 
 def stated_latency(name: str, size: object = None) -> Latency:
@@ -219,64 +258,10 @@ def _billions(text: str) -> float | None:
     return float(found.group(1)) if found else None
 
 
-def _worker(where: str, name: str, given: object) -> Worker:
-    if not isinstance(given, dict):
-        raise DataError(f"{where}: {given!r} is no object with prices")
-    row = cast("Mapping[str, Any]", given)
-    prices = [_number(where, key, row.get(key)) for key in ("input_price", "output_price")]
-    latency = stated_latency(name, row.get("size"))
-    if "latency_seconds" in row or "seconds_per_token" in row:
-        latency = Latency(
-            _number(where, "latency_seconds", row.get("latency_seconds", 0.0)),
-            SPREAD,
-            _number(where, "seconds_per_token", row.get("seconds_per_token", 0.0)),
-        )
-    capabilities = row.get("capabilities", ["*"])
-    if not isinstance(capabilities, list):
-        raise DataError(f"{where}: 'capabilities' is {capabilities!r}; give a list of types")
-    types = tuple(str(kind) for kind in cast("list[Any]", capabilities))
-    return Worker(name, types, prices[0], prices[1], latency)
-
-
-def _row(path: str, index: int, given: object) -> dict[str, Any]:
-    where = f"{path!r}, row {index}"
-    if not isinstance(given, dict):
-        raise DataError(f"{where}: {given!r} is no object")
-    row = cast("dict[str, Any]", given)
-    text = next((row[key] for key in TEXT_KEYS if isinstance(row.get(key), str)), None)
-    if not text:
-        raise DataError(f"{where} has no text; give one under {TEXT_KEYS[0]!r}")
-    out: dict[str, Any] = {
-        "id": str(row.get("id", index)),
-        "text": text,
-        "type": str(next((row[key] for key in TYPE_KEYS if row.get(key)), "task")),
-        "input_tokens": None,
-    }
-    if row.get("input_tokens") is not None:
-        out["input_tokens"] = _number(where, "input_tokens", row["input_tokens"])
-    for key in ("scores", "cost", "latency", "output_tokens"):
-        values = row.get(key, {})
-        if not isinstance(values, dict) or (key == "scores" and not values):
-            raise DataError(f"{where}: {key!r} is {values!r}; give an object by worker")
-        out[key] = {
-            str(name): _number(where, f"{key}[{name!r}]", value)
-            for name, value in cast("Mapping[Any, Any]", values).items()
-        }
-    for name, score in out["scores"].items():
-        if score > 1:
-            raise DataError(f"{where}: the score of {name!r} is {score!r}; scores are 0 to 1")
-    return out
-
-
-def _table(
-    rows: Sequence[Mapping[str, Any]], workers: tuple[Worker, ...], seeds: SeedTree
-) -> OutcomeTable:
+def _table(rows: Sequence[_Query], workers: tuple[Worker, ...], seeds: SeedTree) -> OutcomeTable:
     names = [worker.name for worker in workers]
     tokens_in_Q = np.array(
-        [
-            prompt_tokens(r["text"]) if r["input_tokens"] is None else r["input_tokens"]
-            for r in rows
-        ],
+        [prompt_tokens(row.text) if row.input_tokens is None else row.input_tokens for row in rows],
         dtype=np.float64,
     )
     given = {key: _matrix(rows, key, names) for key in ("scores", "cost", "latency")}
@@ -297,9 +282,9 @@ def _table(
         seconds_QW[:, j] = median_Q * np.exp(worker.latency.spread * rng.standard_normal(len(rows)))
     stated = tuple(key for key in ("cost", "latency") if bool(np.isnan(given[key]).any()))
     return OutcomeTable(
-        ids=tuple(row["id"] for row in rows),
-        instructions=tuple(row["text"] for row in rows),
-        types=tuple(row["type"] for row in rows),
+        ids=tuple(str(i) if row.id is None else row.id for i, row in enumerate(rows)),
+        instructions=tuple(row.text for row in rows),
+        types=tuple(row.type for row in rows),
         workers=workers,
         scores_QW=given["scores"],
         costs_QW=costs_QW,
@@ -311,18 +296,5 @@ def _table(
     )
 
 
-def _matrix(rows: Sequence[Mapping[str, Any]], key: str, names: Sequence[str]) -> Floats:
-    return np.array([[row[key].get(name, math.nan) for name in names] for row in rows])
-
-
-def _number(where: str, key: str, value: object) -> float:
-    if isinstance(value, (int, float)) and math.isfinite(value) and value >= 0:
-        return float(value)
-    raise DataError(f"{where}: {key} is {value!r}; give a finite number of at least 0")
-
-
-def _json(path: str | Path) -> Any:
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{str(path)!r} is no readable JSON file: {error}") from error
+def _matrix(rows: Sequence[_Query], key: str, names: Sequence[str]) -> Floats:
+    return np.array([[getattr(row, key).get(name, math.nan) for name in names] for row in rows])

@@ -1,19 +1,31 @@
-"""Reading JSON, JSONL and YAML alike, with errors that name the file and the line.
+"""Reading JSON, JSONL and YAML alike, with errors that name the file, the line and the field.
 
 A file of workflows, a log or a catalog may be one JSON value or one a line, whatever its name ends
 in: what is inside decides; only `.yaml` and `.yml` are read as YAML. Fields that hold JSON as text,
-as exports from tables do, are opened.
-`formats.py` says what the rows mean.
+as exports from tables do, are opened. What a row must have, a pydantic type says (`Row` for
+objects of files, or a dataclass); `read_as` reads one and `explained` words what does not fit, once
+for all of them. `row_fields.py` has the rows of workflows.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, TypeVar, cast
 
-from tutelage.errors import DataError, MissingExtraError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from tutelage.errors import DataError, MissingExtraError, TutelageError
 
 WRAPPERS = ("data", "rows", "examples", "workflows", "train", "test")
 """Keys under which an export keeps its only list."""
@@ -86,3 +98,130 @@ def opened(value: Any) -> Any:
         except ValueError:
             return value
     return value
+
+
+# ------------------------------------------------------------------ fields
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):  # Python counts true as 1
+        raise ValueError("give a number")
+    return value
+
+
+Opened = BeforeValidator(opened)
+"""Marks a field whose value may be JSON written as text."""
+AsText = Annotated[str, BeforeValidator(str)]
+"""A text, or what has one: identifiers may be numbers."""
+Number = Annotated[float, BeforeValidator(_number)]
+"""A finite number, also one that is written as text: YAML 1.1 takes `3e-5` for text."""
+Whole = Annotated[int, BeforeValidator(_number)]
+"""A whole number, also one that is written with a point or as text."""
+
+
+def said(row: Any) -> Any:
+    """An object without what is null: null says nothing."""
+    if not isinstance(row, Mapping):
+        return row
+    given = cast("Mapping[str, Any]", row)
+    return {key: value for key, value in given.items() if value is not None}
+
+
+class Row(BaseModel):
+    """One object of a file. What it does not name is left aside, and null says nothing."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+    _said = model_validator(mode="before")(said)
+
+
+Read = TypeVar("Read")
+
+
+def read_as(
+    kind: TypeAdapter[Read],
+    value: Any,
+    where: str = "",
+    *,
+    error: type[TutelageError] = DataError,
+    known: Iterable[str] = (),
+    context: Any = None,
+) -> Read:
+    """`value` as `kind`. Raises `error` that says where, which field, its value, and the remedy.
+
+    `known` are fields, for a hint at one that does not exist.
+    """
+    try:
+        return kind.validate_python(value, context=context)
+    except ValidationError as misfit:
+        raise error(explained(misfit, where, known)) from misfit
+
+
+_REMEDIES = {
+    "string_type": "give a text",
+    "string_too_short": "give a text",
+    "string_pattern_mismatch": "give a text that says something",
+    "int_type": "give a whole number",
+    "int_parsing": "give a whole number",
+    "int_from_float": "give a whole number",
+    "float_type": "give a finite number",
+    "float_parsing": "give a finite number",
+    "finite_number": "give a finite number",
+    "greater_than": "give a number above {gt}",
+    "greater_than_equal": "give a number of at least {ge}",
+    "less_than": "give a number below {lt}",
+    "less_than_equal": "give a number of at most {le}",
+    "too_short": "give at least {min_length}",
+    "list_type": "give a list",
+    "tuple_type": "give a list",
+    "dict_type": "give a JSON object",
+    "mapping_type": "give a JSON object",
+    "model_type": "give a JSON object",
+    "dataclass_type": "give a JSON object",
+    "literal_error": "choose from {expected}",
+}
+
+
+def explained(misfit: ValidationError, where: str = "", known: Iterable[str] = ()) -> str:
+    """The first finding of pydantic in our words; `where` names the file and the row."""
+    found = misfit.errors(include_url=False)[0]
+    *above, last = found["loc"] or ("",)
+    inside = [part for part in (where, spelled(above)) if part]
+    if found["type"] == "missing":
+        return f"{': '.join(inside) or 'the row'} has no {last!r}; give one"
+    if found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        hint = nearest(str(last), known)
+        return f"{': '.join(inside) or 'the row'} has an unknown field {last!r}; {hint}"
+    remedy = remedy_of(found)
+    # What a whole row is refused for names its fields itself.
+    if found["type"] == "value_error" and isinstance(found["input"], Mapping):
+        return ": ".join(part for part in (where, remedy) if part)
+    value = f"{spelled(found['loc']) or 'the row'} is {found['input']!r:.200}; {remedy}"
+    return ": ".join(part for part in (where, value) if part)
+
+
+def remedy_of(found: ErrorDetails) -> str:
+    """What mends a value that pydantic refused."""
+    context = found.get("ctx", {})
+    if found["type"] == "value_error":
+        return str(context["error"])
+    known = _REMEDIES.get(found["type"])
+    return found["msg"].lower() if known is None else known.format(**context)
+
+
+def spelled(place: Iterable[str | int]) -> str:
+    """Where a value stands: `'name'`, or `targets.task_types[0]`, or `scores['small-7b']`."""
+    parts = list(place)
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return repr(parts[0])
+    text = ""
+    for part in parts:
+        plain = isinstance(part, str) and (not text or part.isidentifier())
+        text += f"{'.' if text else ''}{part}" if plain else f"[{part!r}]"
+    return text
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for a name that does not exist: the nearest one, or all."""
+    names = list(known)
+    near = difflib.get_close_matches(word, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"

@@ -12,10 +12,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
+from pydantic import TypeAdapter
+
 from tutelage.errors import DataError, RunError
+from tutelage.orchestration.data.rows import Row, read_as
 from tutelage.orchestration.execution.executor import Event, Restored
 from tutelage.orchestration.execution.record import (
     NodeResult,
@@ -157,33 +161,24 @@ class _Opened:
         )
 
 
+class _Planned(Row):
+    instruction: str
+    nodes: tuple[Node, ...]
+
+
+_PLAN = TypeAdapter(_Planned)
+
+
 def plan_json(plan: Plan) -> dict[str, Any]:
     """A plan as JSON."""
-    return {
-        "instruction": plan.instruction,
-        "nodes": [
-            {
-                "tool": node.tool,
-                "arguments": dict(node.arguments),
-                "after": list(node.after),
-                "description": node.description,
-            }
-            for node in plan.nodes
-        ],
-    }
+    nodes = [{**asdict(node), "after": list(node.after)} for node in plan.nodes]
+    return {"instruction": plan.instruction, "nodes": nodes}
 
 
 def read_plan(row: Mapping[str, Any]) -> Plan:
     """The plan that `plan_json` wrote. Raises `DataError` for anything else."""
-    try:
-        nodes = tuple(
-            Node(n["tool"], n.get("arguments", {}), tuple(n.get("after", ())),
-                 n.get("description", ""))
-            for n in row["nodes"]
-        )  # fmt: skip
-        return Plan(row["instruction"], nodes)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"this is no plan: bad or missing {error}") from error
+    given = read_as(_PLAN, row, "this is no plan: it")
+    return Plan(given.instruction, given.nodes)
 
 
 def _read(path: Path) -> list[Event]:

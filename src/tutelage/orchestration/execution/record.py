@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
+from tutelage.orchestration.data.rows import read_as
 from tutelage.orchestration.evaluation.rewards import ExecutionResult, References
 from tutelage.orchestration.execution.verifiers import Verdict
-from tutelage.orchestration.execution.workers import Answer, WorkError
+from tutelage.orchestration.execution.workers import Answer
 from tutelage.orchestration.plan.dag import Plan, critical_path
 from tutelage.orchestration.routing.contract import Choice
 from tutelage.seeds import SeedTree
@@ -164,28 +167,25 @@ def conclude(
 # Steps and nodes as JSON: what logs hold.
 
 
+_ANSWER, _STEP, _NODE = TypeAdapter(Answer), TypeAdapter(Step), TypeAdapter(NodeResult)
+
+
 def answer_json(answer: Answer) -> dict[str, Any]:
     """An answer without what is at its default."""
-    row: dict[str, Any] = {"cost": answer.cost, "seconds": answer.seconds}
-    for name in ("output", "tokens_in", "tokens_out", "mock", "correct", "estimated", "score"):
-        value = getattr(answer, name)
-        if value not in ("", 0, False, None) or (name == "correct" and value is False):
-            row[name] = value
-    if answer.error is not None:
-        row["error"] = {"kind": answer.error.kind, "message": answer.error.message}
-    return row
+    said = _ANSWER.dump_python(answer, exclude_defaults=True)
+    return {"cost": answer.cost, "seconds": answer.seconds, **said}
 
 
 def read_answer(row: Mapping[str, Any]) -> Answer:
     """The answer that `answer_json` wrote."""
-    fields = dict(row)
-    error = fields.pop("error", None)
-    return Answer(**fields, error=None if error is None else WorkError(**error))
+    return read_as(_ANSWER, row, "an answer")
 
 
 def step_json(step: Step) -> dict[str, Any]:
     """A step; `log_prob` and `mask` are those of the decision that ran."""
-    verdict = step.verdict
+    verdict = None if step.verdict is None else asdict(step.verdict)
+    if verdict is not None and not verdict["cost"]:
+        del verdict["cost"]
     return {
         "index": step.index,
         "node": step.node,
@@ -198,56 +198,24 @@ def step_json(step: Step) -> dict[str, Any]:
         "cost": step.cost,
         "latency": step.seconds,
         "requests": [answer_json(answer) for answer in step.requests],
-        "verdict": None if verdict is None else _verdict_json(verdict),
+        "verdict": verdict,
         "started": step.started,
         "ended": step.ended,
         "queued": step.queued,
     }
 
 
-def _verdict_json(verdict: Verdict) -> dict[str, Any]:
-    row = {"passed": verdict.passed, "reason": verdict.reason, "checked": verdict.checked}
-    return row | ({"cost": verdict.cost} if verdict.cost else {})
-
-
 def read_step(row: Mapping[str, Any]) -> Step:
     """The step that `step_json` wrote, without what its router kept in `features`."""
-    verdict = row["verdict"]
-    mask = tuple(bool(m) for m in row["mask"])
-    return Step(
-        index=row["index"],
-        node=row["node"],
-        attempt=row["attempt"],
-        action=row["action"],
-        worker=row["worker"],
-        choice=Choice(row["choice"], row["log_prob"], mask),
-        requests=tuple(read_answer(answer) for answer in row["requests"]),
-        verdict=None if verdict is None else Verdict(**verdict),
-        started=row["started"],
-        ended=row["ended"],
-        queued=row["queued"],
-    )
-
-
-_NODE_FIELDS = (
-    "node",
-    "status",
-    "output",
-    "worker",
-    "reason",
-    "seconds",
-    "started",
-    "ended",
-    "checked",
-    "correct",
-)
+    choice = {"action": row["choice"], "log_prob": row["log_prob"], "mask": row["mask"]}
+    return read_as(_STEP, {**row, "choice": choice}, "a step")
 
 
 def node_json(node: NodeResult) -> dict[str, Any]:
     """A node's result."""
-    return {name: getattr(node, name) for name in _NODE_FIELDS}
+    return _NODE.dump_python(node)
 
 
 def read_node(row: Mapping[str, Any]) -> NodeResult:
     """The result that `node_json` wrote."""
-    return NodeResult(**{name: row[name] for name in _NODE_FIELDS})
+    return read_as(_NODE, row, "a node's result")

@@ -8,14 +8,15 @@ made up: a worker without one is refused too.
 
 from __future__ import annotations
 
-import difflib
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
+from pydantic import TypeAdapter
+
 from tutelage.errors import ConfigError, DataError
-from tutelage.orchestration.data.rows import read_json
+from tutelage.orchestration.data.rows import read_as, read_json
 from tutelage.orchestration.execution.workers import ANY, Latency, Worker, check_workers
 from tutelage.orchestration.plan.catalog import CatalogTool
 
@@ -93,103 +94,28 @@ def read_workers(path: str | Path) -> tuple[Worker, ...]:
     return check_workers(found)
 
 
-_NUMBERS = ("price_in", "price_out")
-_TEXTS = ("endpoint", "model", "key_env")
-_FIELDS = ("name", "capabilities", *_NUMBERS, "latency", "skills", *_TEXTS, "concurrency")
-_LATENCY = ("seconds", "spread", "per_token")
-
-
-def worker_from(given: object, where: str = "a worker") -> Worker:
-    """One worker from its JSON object. Raises `ConfigError` that says where and what to mend."""
-    row = _object(given, where)
-    _known(row, _FIELDS, where)
-    name = row.get("name")
-    if not isinstance(name, str) or not name:
-        raise ConfigError(f"{where}: 'name' is {name!r}; give each worker a name")
-    where = f"{where} ({name!r})"
-    for key in (*_NUMBERS, "latency"):
-        if key not in row:
-            raise ConfigError(f"{where} has no {key!r}; give {_WANTED[key]}")
-    fields: dict[str, Any] = {key: _number(row[key], key, where) for key in _NUMBERS}
-    fields["latency"] = _latency(row["latency"], where)
-    for key in _TEXTS:
-        if row.get(key) is not None:
-            if not isinstance(row[key], str):
-                raise ConfigError(f"{where}: {key!r} is {row[key]!r}; give a text")
-            fields[key] = row[key]
-    if "concurrency" in row:
-        count = _number(row["concurrency"], "concurrency", where)
-        if count != int(count):
-            raise ConfigError(f"{where}: 'concurrency' is {count!r}; give a whole number")
-        fields["concurrency"] = int(count)
-    if "capabilities" in row:
-        fields["capabilities"] = _names(row["capabilities"], "capabilities", where)
-    skills = _object(row.get("skills", {}), f"{where}: 'skills'")
-    fields["skills"] = {kind: _number(v, f"skills.{kind}", where) for kind, v in skills.items()}
-    return Worker(name, **fields)
-
-
-def worker_to(worker: Worker) -> dict[str, Any]:
-    """The JSON object that `worker_from` reads."""
-    latency = {key: getattr(worker.latency, key) for key in _LATENCY}
-    row: dict[str, Any] = {
-        "name": worker.name,
-        "capabilities": list(worker.capabilities),
-        "price_in": worker.price_in,
-        "price_out": worker.price_out,
-        "latency": latency,
-        "skills": dict(worker.skills),
-        "concurrency": worker.concurrency,
-    }
-    return row | {key: value for key in _TEXTS if (value := getattr(worker, key)) is not None}
-
-
+_WORKER = TypeAdapter(Worker)
+_KNOWN = [field.name for kind in (Worker, Latency) for field in fields(kind)]
 _WANTED = {
+    "name": "each worker a name",
     "price_in": "USD for a million prompt tokens",
     "price_out": "USD for a million tokens of the answer",
     "latency": 'median seconds, or {"seconds": 0.5, "spread": 0.3, "per_token": 0.01}',
 }
+"""What a file has to say of each worker, whatever the class has a default for."""
 
 
-def _latency(given: object, where: str) -> Latency:
-    if not isinstance(given, dict):
-        return Latency(_number(given, "latency", where))
-    row = _object(cast("object", given), f"{where}: 'latency'")
-    _known(row, _LATENCY, f"{where}: 'latency'")
-    if "seconds" not in row:
-        raise ConfigError(f"{where}: 'latency' has no 'seconds'; give {_WANTED['latency']}")
-    return Latency(**{key: _number(v, f"latency.{key}", where) for key, v in row.items()})
+def worker_from(given: object, where: str = "a worker") -> Worker:
+    """One worker from its JSON object. Raises `ConfigError` that says where and what to mend."""
+    if isinstance(given, dict):
+        row = cast("Mapping[str, Any]", given)
+        where += f" ({row['name']!r})" if "name" in row else ""
+        for key, wanted in _WANTED.items():
+            if key not in row:
+                raise ConfigError(f"{where} has no {key!r}; give {wanted}")
+    return read_as(_WORKER, given, where, error=ConfigError, known=_KNOWN)
 
 
-def _object(given: object, where: str) -> Mapping[str, Any]:
-    if not isinstance(given, dict):
-        raise ConfigError(f"{where} is {given!r}; give a JSON object")
-    return cast("Mapping[str, Any]", given)
-
-
-def _known(row: Mapping[str, Any], fields: Sequence[str], where: str) -> None:
-    for key in row:
-        if key not in fields:
-            near = difflib.get_close_matches(key, fields, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(fields)}"
-            raise ConfigError(f"{where} has an unknown field {key!r}; {hint}")
-
-
-def _names(given: object, key: str, where: str) -> tuple[str, ...]:
-    names: list[object] = cast("list[object]", given) if isinstance(given, list) else [given]
-    for name in names:
-        if not isinstance(name, str) or not name:
-            raise ConfigError(f"{where}: {key!r} is {given!r}; give a list of names")
-    return tuple(cast("list[str]", names))
-
-
-def _number(given: object, key: str, where: str) -> float:
-    value = math.nan
-    if isinstance(given, (int, float, str)) and not isinstance(given, bool):
-        try:
-            value = float(given)
-        except ValueError:
-            value = math.nan
-    if not math.isfinite(value):
-        raise ConfigError(f"{where}: {key!r} is {given!r}; give a finite number")
-    return value
+def worker_to(worker: Worker) -> dict[str, Any]:
+    """The JSON object that `worker_from` reads."""
+    return _WORKER.dump_python(worker, mode="json", exclude_none=True)

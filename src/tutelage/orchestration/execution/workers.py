@@ -14,9 +14,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
+from pydantic import BeforeValidator, ConfigDict
+
+from tutelage.config.fields import Names
 from tutelage.errors import ConfigError
+from tutelage.orchestration.data.rows import Number, Whole
 from tutelage.seeds import SeedTree
 
 ANY = "*"
@@ -44,11 +48,13 @@ TRANSIENT: frozenset[ErrorKind] = frozenset({"rate_limited", "unavailable", "net
 class Latency:
     """How long a worker takes: lognormal around a median, and a time for each token it writes."""
 
-    seconds: float
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    seconds: Number
     """Median until it has answered, without `per_token`."""
-    spread: float = 0.0
+    spread: Number = 0.0
     """Standard deviation of the logarithm; 0: always the median."""
-    per_token: float = 0.0
+    per_token: Number = 0.0
     """Further seconds for each token of the answer."""
 
     def __post_init__(self) -> None:
@@ -56,19 +62,28 @@ class Latency:
             _not_negative("latency", name, getattr(self, name))
 
 
+def _seconds(value: object) -> object:
+    return {"seconds": value} if isinstance(value, (int, float, str)) else value
+
+
 @dataclass(frozen=True, slots=True)
 class Worker:
     """A model that executes subtasks. Raises `ConfigError` for a value that cannot be."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+
     name: str
-    capabilities: tuple[str, ...] = (ANY,)
+    capabilities: Names = (ANY,)
     """The types or kinds of subtask that it can do; `*` and other shell patterns are allowed."""
-    price_in: float = 0.0
+    price_in: Number = 0.0
     """USD for a million prompt tokens."""
-    price_out: float = 0.0
+    price_out: Number = 0.0
     """USD for a million tokens of the answer."""
-    latency: Latency = field(default_factory=lambda: Latency(0.0))
-    skills: Mapping[str, float] = field(default_factory=dict[str, float])
+    latency: Annotated[Latency, BeforeValidator(_seconds)] = field(
+        default_factory=lambda: Latency(0.0)
+    )
+    """In a file a number of seconds will do."""
+    skills: Mapping[str, Number] = field(default_factory=dict[str, float])
     """Share of right answers by type or kind, 0 to 1; `*` for all others."""
     endpoint: str | None = None
     """Base URL of an OpenAI-compatible server, such as `http://127.0.0.1:8000/v1`."""
@@ -76,7 +91,7 @@ class Worker:
     """The model's name there; the worker's own when None."""
     key_env: str | None = None
     """Environment variable that holds the server's key; None sends none."""
-    concurrency: int = 8
+    concurrency: Whole = 8
     """How many works it does at once."""
 
     def __post_init__(self) -> None:

@@ -9,30 +9,51 @@ up. `dag.py` has the plans themselves, `data/formats.py` the files of workflows.
 from __future__ import annotations
 
 import difflib
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
+
+from pydantic import AliasChoices, BeforeValidator, Field, TypeAdapter
 
 from tutelage.errors import DataError
-from tutelage.orchestration.data.rows import read_json
+from tutelage.orchestration.data.rows import AsText, opened, read_as, read_json, said
 from tutelage.orchestration.plan.dag import Plan
 
 NAME_KEYS = ("id", "name", "tool", "tool_name", "api_name", "task")
 TEXT_KEYS = ("desc", "description", "api_description")
+INPUT_KEYS = ("inputs", "input-type", "input_type", "parameters")
+OUTPUT_KEYS = ("outputs", "output-type", "output_type", "output_parameters")
 LIST_KEYS = ("nodes", "tools", "functions", "catalog", "apis")
+
+
+def _types(found: Any) -> tuple[str, ...]:
+    """Types as a file has them: names, parameters, or a JSON schema, also written as text."""
+    found = opened(found)
+    if isinstance(found, Mapping):
+        fields = cast("Mapping[str, Any]", found)
+        found = list(cast("Mapping[str, Any]", fields.get("properties", fields)).values())
+    if not isinstance(found, (list, tuple)):
+        raise ValueError("give a list of types")
+    entries = [
+        cast("Mapping[str, Any]", entry).get("type", "any") if isinstance(entry, Mapping) else entry
+        for entry in cast("Sequence[Any]", found)
+    ]
+    return tuple(str(entry) for entry in entries)
+
+
+_Types = Annotated[tuple[str, ...], BeforeValidator(_types)]
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogTool:
     """One tool: its name, what it does, and the types it takes and gives."""
 
-    name: str
-    description: str = ""
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    kind: str = ""
+    name: Annotated[str, Field(pattern=r"\S", validation_alias=AliasChoices(*NAME_KEYS))]
+    description: Annotated[AsText, Field(validation_alias=AliasChoices(*TEXT_KEYS))] = ""
+    inputs: Annotated[_Types, Field(validation_alias=AliasChoices(*INPUT_KEYS))] = ()
+    outputs: Annotated[_Types, Field(validation_alias=AliasChoices(*OUTPUT_KEYS))] = ()
+    kind: AsText = ""
     """What its worker must be able to do, such as `audio`; empty where the file does not say."""
 
 
@@ -90,18 +111,13 @@ class Catalog:
         return f"did you mean {near[0]!r}?" if near else f"it has {len(self.tools)} tools"
 
 
-def check_tools(names: Iterable[str], catalog: Catalog) -> None:
-    """Raise `DataError`, naming the node, at the first name that the catalog lacks."""
-    for index, name in enumerate(names):
-        try:
-            catalog[name]
-        except DataError as error:
-            raise DataError(f"node {index}: {error}") from error
-
-
 def check_plan(plan: Plan, catalog: Catalog) -> None:
     """Raise `DataError`, naming the node, when a `Plan` uses a tool that the catalog lacks."""
-    check_tools((node.tool for node in plan.nodes), catalog)
+    for index, node in enumerate(plan.nodes):
+        try:
+            catalog[node.tool]
+        except DataError as error:
+            raise DataError(f"node {index}: {error}") from error
 
 
 def read_catalog(path: str | Path) -> Catalog:
@@ -135,48 +151,15 @@ def read_catalog(path: str | Path) -> Catalog:
 
 def tools_of(rows: Iterable[Any]) -> tuple[CatalogTool, ...]:
     """The tools of a list of descriptions. Raises `DataError` with the number of the tool."""
-    tools: list[CatalogTool] = []
-    for index, row in enumerate(rows):
-        try:
-            tools.append(_tool(row))
-        except (KeyError, TypeError) as error:
-            raise DataError(f"tool {index}: bad or missing {error}") from error
-    return tuple(tools)
+    return tuple(
+        read_as(_TOOL, said(_unwrapped(row)), f"tool {index}") for index, row in enumerate(rows)
+    )
 
 
-def _tool(given: object) -> CatalogTool:
-    if not isinstance(given, Mapping):
-        raise TypeError(f"row: {given!r} is no object")
-    row = cast("Mapping[str, Any]", given)
-    if isinstance(row.get("function"), Mapping):
-        row = cast("Mapping[str, Any]", row["function"])
-    key = next((key for key in NAME_KEYS if key in row), NAME_KEYS[0])
-    name = row[key]
-    if not isinstance(name, str) or not name.strip():
-        raise TypeError(f"{key!r}: {name!r} is no tool name")
-    text = next((row[key] for key in TEXT_KEYS if row.get(key)), "")
-    inputs = _types(row, "inputs", "input-type", "input_type", "parameters")
-    outputs = _types(row, "outputs", "output-type", "output_type", "output_parameters")
-    return CatalogTool(name, str(text), inputs, outputs, str(row.get("kind") or ""))
+_TOOL = TypeAdapter(CatalogTool)
 
 
-def _types(row: Mapping[str, Any], *keys: str) -> tuple[str, ...]:
-    """The types under the first of `keys` that is there: names, parameters, or a JSON schema."""
-    key = next((key for key in keys if row.get(key) is not None), None)
-    if key is None:
-        return ()
-    found: Any = row[key]
-    if isinstance(found, str) and found.lstrip().startswith(("{", "[")):
-        found = json.loads(found)
-    if isinstance(found, Mapping):
-        fields = cast("Mapping[str, Any]", found)
-        found = list(cast("Mapping[str, Any]", fields.get("properties", fields)).values())
-    if not isinstance(found, list):
-        raise TypeError(f"{key!r}: {found!r} is no list of types")
-    return tuple(_type(entry) for entry in cast("list[Any]", found))
-
-
-def _type(entry: object) -> str:
-    if isinstance(entry, Mapping):
-        return str(cast("Mapping[str, Any]", entry).get("type", "any"))
-    return str(entry)
+def _unwrapped(row: Any) -> Any:
+    """What stands under `function` in a function's schema."""
+    inner = cast("Mapping[str, Any]", row).get("function") if isinstance(row, Mapping) else None
+    return cast("Any", inner) if isinstance(inner, Mapping) else row

@@ -13,35 +13,29 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from tutelage.config.fields import (
     Count,
     CountOrZero,
-    LoggerName,
+    Loggers,
     NonNegative,
     Positive,
     PositiveShare,
     Section,
 )
+from tutelage.config.keys import flatten, nest
 from tutelage.config.problems import Problem, fail_on
 from tutelage.errors import ConfigError, MissingExtraError
+from tutelage.orchestration.data.rows import remedy_of
 from tutelage.orchestration.routing.settings import Phase2Settings
-from tutelage.orchestration.routing.settings import read_settings as read_phase2
 
-PHASE2 = "training.phase2_rl."
 PROJECT = "orchestai"
 """The W&B project of the document."""
-
-
-def _names(value: Any) -> Any:
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
 
 
 class Phase1(Section):
@@ -90,7 +84,7 @@ class Training(Section):
     """The planner."""
     phase2_rl: Phase2Settings = Phase2Settings()
     """The router (`routing/settings.py`)."""
-    logger: Annotated[tuple[LoggerName, ...], BeforeValidator(_names)] = ("console", "jsonl")
+    logger: Loggers = ("console", "jsonl")
     """Where metrics go: console, jsonl, tensorboard, wandb, mlflow."""
     project_name: str = PROJECT
     """The project of a W&B or MLflow run."""
@@ -110,56 +104,46 @@ def read_settings(
 
     Raises `ConfigError` naming every key that is unknown or does not fit.
     """
-    tree = {} if path is None else _read(path)
-    origin = "" if path is None else f"file {path}"
-    origins = {key: origin for key, _ in flatten(tree)}
-    for key, value in (overrides or {}).items():
-        full = full_key(key)
-        _put(tree, full, value)
-        origins[full] = "given"
-    problems = [_unknown(key, value) for key, value in flatten(tree) if key not in known_keys()]
-    fail_on(problems, origins)
-    second = {k.removeprefix(PHASE2): v for k, v in flatten(tree) if k.startswith(PHASE2)}
-    if second:
-        tree["training"]["phase2_rl"] = read_phase2(second)
+    values = {} if path is None else keys_of(path)
+    origins = dict.fromkeys(values, f"file {path}")
+    given = {full_key(key): value for key, value in (overrides or {}).items()}
+    values |= given
+    origins |= dict.fromkeys(given, "given")
+    known = known_keys()
+    fail_on([_unknown(key, value) for key, value in values.items() if key not in known], origins)
     try:
-        return Settings.model_validate(tree)
+        return Settings.model_validate(nest(values))
     except ValidationError as error:
-        fail_on([_misfit(found) for found in error.errors()], origins)
+        fail_on([_misfit(found) for found in error.errors(include_url=False)], origins)
         raise AssertionError("a validation error has at least one finding") from error
 
 
 def keys_of(path: str | Path) -> dict[str, Any]:
     """The dotted keys that a YAML (or JSON) file sets. Raises `ConfigError` for a file that is
     none; whether the keys exist is for `read_settings`."""
-    return dict(flatten(_read(path)))
+    try:
+        data = _yaml().safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{str(path)!r} cannot be read: {error}") from error
+    except _yaml().YAMLError as error:
+        where = str(error).replace("\n", " ")
+        raise ConfigError(f"{str(path)!r} is no YAML: {where}") from error
+    if data is not None and not isinstance(data, dict):
+        raise ConfigError(f"{str(path)!r} holds {data!r:.60}; it needs keys, such as 'training:'")
+    tree = cast("dict[str, Any]", data or {})
+    # A section without keys sets nothing.
+    return {key: value for key, value in flatten(tree) if value or key != "training"}
 
 
 def known_keys() -> dict[str, Any]:
     """Every dotted key with its default."""
-    plain = Settings().model_dump()
-    plain["training"]["phase2_rl"] = asdict(Phase2Settings())
-    return dict(flatten(plain))
+    return dict(flatten(Settings().model_dump()))
 
 
 def full_key(key: str) -> str:
     """`learning_rate` in full: the first section that has it; others unchanged."""
-    if key in known_keys():
-        return key
-    full = [known for known in known_keys() if known.endswith(f".{key}")]
-    return full[0] if full else key
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """The leaves of nested mappings as dotted keys."""
-    found: list[tuple[str, Any]] = []
-    for name, value in tree.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, Mapping):
-            found += flatten(cast("Mapping[str, Any]", value), f"{key}.")
-        else:
-            found.append((key, value))
-    return found
+    known = known_keys()
+    return next((name for name in known if name == key or name.endswith(f".{key}")), key)
 
 
 def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
@@ -173,24 +157,6 @@ def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _read(path: str | Path) -> dict[str, Any]:
-    yaml = _yaml()
-    try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{str(path)!r} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
-        where = str(error).replace("\n", " ")
-        raise ConfigError(f"{str(path)!r} is no YAML: {where}") from error
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        raise ConfigError(f"{str(path)!r} holds {data!r:.60}; it needs keys, such as 'training:'")
-    tree = cast("dict[str, Any]", data)
-    empty = [key for key in ("training",) if tree.get(key, {}) is None]
-    return {key: value for key, value in tree.items() if key not in empty}
-
-
 def _yaml() -> Any:
     try:
         import yaml
@@ -199,16 +165,6 @@ def _yaml() -> Any:
             "a configuration in YAML needs PyYAML: pip install 'tutelage[train]'"
         ) from error
     return yaml
-
-
-def _put(tree: dict[str, Any], key: str, value: Any) -> None:
-    *parents, last = key.split(".")
-    for parent in parents:
-        inner = tree.setdefault(parent, {})
-        if not isinstance(inner, dict):
-            raise ConfigError(f"{parent!r} is {inner!r}, so {key!r} cannot be set below it")
-        tree = cast("dict[str, Any]", inner)
-    tree[last] = value
 
 
 def _unknown(key: str, value: Any) -> Problem:
@@ -222,13 +178,12 @@ def _unknown(key: str, value: Any) -> Problem:
     return Problem(key, value, "unknown key", fix)
 
 
-def _misfit(found: Mapping[str, Any]) -> Problem:
-    parts = [str(part) for part in found["loc"]]
+def _misfit(found: ErrorDetails) -> Problem:
     known = known_keys()
-    key = next(
-        (".".join(parts[:n]) for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in known),
-        ".".join(parts),
-    )
+    parts = [str(part) for part in found["loc"]]
+    while len(parts) > 1 and ".".join(parts) not in known:
+        parts.pop()  # a place within a value
+    key = ".".join(parts)
     default = known.get(key)
-    fix = "" if default is None else f"Write for example {key.rsplit('.', 1)[-1]}: {default}."
-    return Problem(key, found["input"], str(found["msg"]).lower(), fix)
+    fix = "" if default is None else f"Write for example {parts[-1]}: {default}."
+    return Problem(key, found["input"], remedy_of(found), fix)

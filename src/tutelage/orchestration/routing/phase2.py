@@ -354,7 +354,7 @@ def _fingerprint(
 ) -> str:
     """Changes with anything that the course of training depends on."""
     digest = hashlib.blake2b(digest_size=16)
-    told = (asdict(settings), asdict(scenario), seed, table.ids, table.names)
+    told = (settings.model_dump(), asdict(scenario), seed, table.ids, table.names)
     digest.update(json.dumps(told).encode())
     for values in (table.scores_QW, table.costs_QW, table.seconds_QW):
         digest.update(np.ascontiguousarray(values).tobytes())
