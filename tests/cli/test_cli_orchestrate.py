@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.cli.orchestrate_parts import seconds
-from tutelage.engine.scripted import ScriptedReply
+from tutelage.engine.script import ScriptedReply
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.store import open_store

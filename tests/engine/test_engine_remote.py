@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from tutelage.engine.remote import RemoteChatClient, RemoteServers, Server
-from tutelage.engine.scripted import ScriptedReply
+from tutelage.engine.script import ScriptedReply
 from tutelage.errors import ContextOverflowError, EngineError, RemoteError
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.rollouts.rows import build_rows

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tutelage.engine.chat import ChatSession
-from tutelage.engine.scripted import ScriptedReply
+from tutelage.engine.script import ScriptedReply
 from tutelage.errors import DataError, RemoteError
 from tutelage.gateway import Script, ScriptedClient
 from tutelage.seeds import SeedTree
@@ -101,6 +101,16 @@ async def test_a_script_can_be_played_as_tokens_through_a_codec() -> None:
     (tool,) = call.reply.tool_calls
     assert tool == ToolCall(tool.id, "calculator", '{"e": "1"}')
     assert call.sampled.token_ids
+
+
+async def test_an_engine_says_the_lines_of_a_script_errors_included() -> None:
+    codec = tiny_policy().codec
+    script = Script(["one", ScriptedReply(error=(429, "slow down"), delay=0.001), "two"])
+    session = ChatSession(ScriptedEngine(codec, script.replies), codec, seeds=SeedTree(0), name="a")
+    assert (await session.chat(user("x"), sampling=SAMPLING)).reply.content == "one"
+    with pytest.raises(RemoteError, match="slow down"):
+        await session.chat(user("x"), sampling=SAMPLING)
+    assert (await session.chat(user("x"), sampling=SAMPLING)).reply.content == "two"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tutelage import RL, Trainer
-from tutelage.engine.scripted import ScriptedReply
+from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.rollouts.rows import build_rows
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tutelage.engine.scripted import ScriptedReply
+from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Door, Gateway, Limits, ScriptedClient
 from tutelage.types import Call, Message, Sampling
 

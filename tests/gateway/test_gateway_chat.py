@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tutelage.engine.scripted import ScriptedReply
+from tutelage.engine.script import ScriptedReply
 from tutelage.errors import ConfigError, ContextOverflowError, EngineError
 from tutelage.types import Call, Constraint, Sampled, Sampling, StopReason, ToolCall, ToolSpec
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tutelage.engine.scripted import ScriptedReply
+from tutelage.engine.script import ScriptedReply
 from tutelage.types import Constraint, Message
 
 from .conftest import FLAT_CALCULATOR, TOOL_TURN, Open, events

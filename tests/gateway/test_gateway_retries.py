@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tutelage.engine.scripted import ScriptedReply
+from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import CallSpan
 from tutelage.gateway.answers import KEPT_ANSWERS
 from tutelage.gateway.dialects import ChatCompletions

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tutelage.engine.scripted import ScriptedReply
+from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
 
 from .conftest import ASK, CALCULATOR, FLAT_CALCULATOR, TOOL_TURN

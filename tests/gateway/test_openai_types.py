@@ -12,7 +12,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
-from tutelage.engine.scripted import ScriptedReply
+from tutelage.engine.script import ScriptedReply
 from tutelage.gateway.dialects import DIALECTS
 
 from .conftest import CALCULATOR, FLAT_CALCULATOR, TOOL_TURN, Case, Open, events

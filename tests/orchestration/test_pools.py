@@ -426,7 +426,7 @@ async def test_workers_are_our_own_gateway_serving_the_small_policy(tiny: Any) -
 
 
 async def test_our_gateway_with_a_script_answers_by_subtask() -> None:
-    from tutelage.engine.scripted import ScriptedReply
+    from tutelage.engine.script import ScriptedReply
     from tutelage.gateway import ScriptedClient
 
     script = [

@@ -16,7 +16,7 @@ from tutelage.engine.attendance import here, standing_in
 from tutelage.engine.history import History, Said
 from tutelage.engine.lanes import Lane, Lanes
 from tutelage.engine.protocol import AsyncEngine, OnToken, Request
-from tutelage.policy.codec import Codec
+from tutelage.policy.codec import Codec, Parsed
 from tutelage.seeds import SeedTree
 from tutelage.types import Call, Constraint, Message, Sampled, Sampling, StopReason, ToolSpec
 
@@ -87,11 +87,7 @@ class ChatSession:
                 sampled = await self._engine.sample(request)
         finally:
             lane.busy = False
-        parsed = self._codec.parse(
-            sampled.token_ids,
-            lambda i: seeds.child("tool", i).id("call")[:21],
-            calls=_may_call(told, constraint),
-        )
+        parsed = self._parsed(sampled, seeds, _may_call(told, constraint))
         call = Call(
             id=seeds.id("call"),
             agent=agent,
@@ -131,6 +127,11 @@ class ChatSession:
             if more is not None:
                 return said.ids + more, self._lanes.choose(said.lane)
         return self._codec.render(given, tools), self._lanes.choose(None)
+
+    def _parsed(self, sampled: Sampled, seeds: SeedTree, calls: bool) -> Parsed:
+        return self._codec.parse(
+            sampled.token_ids, lambda i: seeds.child("tool", i).id("call")[:21], calls=calls
+        )
 
     def _session(self, agent: str, lane: Lane) -> str:
         """The conversation whose cache the engine keeps: an agent's own, or one beside it."""

@@ -4,7 +4,7 @@ Used for frozen agents, judges and prompt training. Messages go out as they are 
 `Call`s; token ids are recorded where the server gives them (vLLM's and our gateway's
 `return_token_ids`), else they are empty, and nothing of such a call is ever trained. A server that
 is overloaded or away is asked again with growing pauses; one that refuses a field by its name is
-asked in its own words (`Dialect`). `chat.py` is the client of our own engine.
+asked in its own words (`words.py`). `chat.py` is the client of our own engine.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, cast
 import httpx2
 
 from tutelage.bounded import Reply, fetch
+from tutelage.engine.words import ServerWords
 from tutelage.errors import ContextOverflowError, EngineError, RemoteError, UnreachableError
 from tutelage.seeds import SeedTree
 from tutelage.types import (
@@ -36,46 +37,8 @@ from tutelage.types import (
 
 _AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 """Statuses after which the same request may succeed."""
-_UNFIT = (400, 422)
-"""Statuses by which a server says that it does not know a field."""
-_FOR_TOKEN_IDS = {"return_token_ids", "logprobs"}
 _LONGEST_PAUSE = 30.0
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
-
-
-@dataclass(slots=True)
-class Dialect:
-    """Which fields a server takes, as its refusals have told; its clients share one."""
-
-    seed: bool = True
-    token_ids: bool = True
-    """Whether it knows `return_token_ids`, and gives log-probabilities beside them."""
-    completion_tokens: bool = False
-    """Whether `max_tokens` is called `max_completion_tokens`, as reasoning models have it."""
-
-    def spoken(self, body: JSON) -> JSON:
-        """A request in these words."""
-        unknown = set() if self.seed else {"seed"}
-        if "return_token_ids" in body and not self.token_ids:
-            unknown |= _FOR_TOKEN_IDS
-        said = {k: v for k, v in body.items() if k not in unknown} if unknown else body
-        if not self.completion_tokens:
-            return said
-        renamed = {"max_tokens": "max_completion_tokens"}
-        return {renamed.get(k, k): v for k, v in said.items()}
-
-    def after(self, refusal: RemoteError, sent: JSON) -> Dialect | None:
-        """The words to try next, after a refusal of what was sent; None where it names no field."""
-        told = str(refusal)
-        if refusal.status not in _UNFIT:
-            return None
-        if "max_tokens" in sent and "max_completion_tokens" in told:
-            return replace(self, completion_tokens=True)
-        if "return_token_ids" in sent and any(name in told for name in _FOR_TOKEN_IDS):
-            return replace(self, token_ids=False)
-        if "seed" in sent and "seed" in told.lower():
-            return replace(self, seed=False)
-        return None
 
 
 class RemoteChatClient:
@@ -98,7 +61,7 @@ class RemoteChatClient:
         extra: Mapping[str, Any] | None = None,
         keep: int | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
-        dialect: Dialect | None = None,
+        words: ServerWords | None = None,
     ) -> None:
         """`token_ids` asks the server for them, and no more once it has refused: others than vLLM
         and ours do.
@@ -113,7 +76,7 @@ class RemoteChatClient:
         self._token_ids, self._attempts = token_ids, max(1, attempts)
         self._extra, self._keep, self._transport = dict(extra or {}), keep, transport
         self._started = 0
-        self._dialect = dialect or Dialect()
+        self._words = words or ServerWords()
         self._http: httpx2.AsyncClient | None = None
         self._usage: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
@@ -205,7 +168,7 @@ class RemoteChatClient:
 
     async def _spoken(self, body: JSON, seeds: SeedTree) -> JSON:
         """The answer to a request in the server's words, which are kept once it took them."""
-        words = replace(self._dialect)
+        words = replace(self._words)
         while True:
             sent = words.spoken(body)
             try:
@@ -216,9 +179,7 @@ class RemoteChatClient:
                     raise
                 words = other
             else:
-                self._dialect.seed = words.seed
-                self._dialect.token_ids = words.token_ids
-                self._dialect.completion_tokens = words.completion_tokens
+                self._words.learn(words)
                 return data
 
     async def _post(self, body: JSON, seeds: SeedTree) -> JSON:
@@ -297,7 +258,7 @@ class RemoteServers:
     def __init__(self, servers: Mapping[str, Server], *, timeout: float = 600.0) -> None:
         """`timeout` is in seconds for one request."""
         self._servers, self._timeout = dict(servers), timeout
-        self._dialects = {(s.url, s.model): Dialect() for s in servers.values()}
+        self._words = {(s.url, s.model): ServerWords() for s in servers.values()}
         self._transports: dict[str, httpx2.AsyncBaseTransport] = {}
 
     def __call__(self, name: str, seeds: SeedTree) -> RemoteChatClient:
@@ -314,7 +275,7 @@ class RemoteServers:
             name=name,
             timeout=self._timeout,
             transport=transport,
-            dialect=self._dialects[server.url, server.model],
+            words=self._words[server.url, server.model],
         )
 
     async def aclose(self) -> None:

@@ -1,24 +1,23 @@
-"""A chat client that says what a script tells it: agents are tested without a model.
+"""A chat client and an engine that say what they are told: only the model is replaced.
 
-A script is a file of replies, one JSON object a line: `content`, `tool_calls`, `delay` in seconds,
-`error`, `match`. A request takes the first line that has not been used and whose `match`, if it has
-one, occurs in what is new in the conversation; when no line is left that fits, all count as unused
-again. `tutelage serve --scripted` serves one; `testing/scripted.py` has the engine for scripts of
-tokens, below the codec.
+The engine stands below the codec: it keeps the promises of `AsyncEngine` that callers rely on
+(context overflow, `max_tokens`, the end-of-turn token, tokens told one by one), so agents, sessions
+and runners are tested through their real path. The client stands above it and needs neither a codec
+nor torch: its tokens are bytes. Both say what a script says also where a request has a grammar.
+`script.py` has scripts; `testing/tiny.py` has a real engine over a very small model.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, cast
 
-import orjson
-
-from tutelage.errors import DataError, RemoteError
+from tutelage.engine.script import Script, ScriptedReply
+from tutelage.errors import ContextOverflowError, EngineError, RemoteError
 from tutelage.seeds import SeedTree
 from tutelage.types import (
     Call,
@@ -31,78 +30,98 @@ from tutelage.types import (
     ToolSpec,
 )
 
-_FIELDS = ("content", "tool_calls", "delay", "error", "match")
+if TYPE_CHECKING:
+    from tutelage.engine.protocol import OnToken, Request
+    from tutelage.policy.codec import Codec
+
+Reply = ScriptedReply | str | Sequence[int] | Exception
+"""A line of a script, a text (its end-of-turn token is added to both), token ids as they are, or an
+exception to raise."""
+
+Replies = Iterable[Reply] | Callable[["Request"], Reply | Awaitable[Reply]]
+"""Replies in the order of the calls, or a function, async or not, from a request to its reply."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptedReply:
-    """One line of a script. `tool_calls` are names with their arguments as JSON text."""
+class ScriptedEngine:
+    """An `AsyncEngine` that says what it is told; `requests` and `released` record its use."""
 
-    content: str | None = None
-    tool_calls: tuple[tuple[str, str], ...] = ()
-    delay: float = 0.0
-    error: tuple[int, str] | None = None
-    """An HTTP status and a message instead of a reply."""
-    match: str | None = None
+    def __init__(
+        self,
+        codec: Codec,
+        script: Replies,
+        *,
+        max_length: int = 4096,
+        logprob: float = -1.0,
+        version: int = 0,
+    ) -> None:
+        """`max_length` is in tokens; every sampled token gets `logprob`."""
+        self.requests: list[Request] = []
+        self.released: list[str] = []
+        self.version = version
+        self._codec, self._max_length, self._logprob = codec, max_length, logprob
+        self._end = int(cast("int", codec.tokenizer.eos_token_id))
+        self._answer = script if callable(script) else _in_order(script)
 
-    def text(self) -> str:
-        """The reply as a model of the Hermes format writes it; for engines of tokens."""
-        calls = "".join(
-            f'<tool_call>\n{{"name": {_quoted(name)}, "arguments": {arguments}}}\n</tool_call>'
-            for name, arguments in self.tool_calls
-        )
-        return (self.content or "") + calls
+    @property
+    def max_length(self) -> int:
+        """The most tokens that prompt and answer can have together."""
+        return self._max_length
 
+    async def sample(self, request: Request) -> Sampled:
+        """The next reply, cut to what `max_tokens` and the context allow.
 
-class Script:
-    """The lines of a script, which several clients may play, each from the top."""
-
-    def __init__(self, replies: Iterable[ScriptedReply | str], source: str = "the script") -> None:
-        """A text stands for a reply of that content. Raises `DataError` when there is none."""
-        self.replies = tuple(ScriptedReply(r) if isinstance(r, str) else r for r in replies)
-        self.source = source
-        if not self.replies:
-            raise DataError(f"{source} has no replies; write one JSON object a line")
-
-    @staticmethod
-    def load(path: str | Path) -> Script:
-        """Read a file. Raises `DataError` with the line of the first mistake."""
-        try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise DataError(f"cannot read {str(path)!r}: {error.strerror}") from error
-        replies = [
-            _read(line, f"{path}:{number}")
-            for number, line in enumerate(data.splitlines(), 1)
-            if line.strip()
-        ]
-        return Script(replies, repr(str(path)))
-
-    def player(self) -> Callable[[Sequence[Message]], ScriptedReply]:
-        """A function from a conversation to its reply, beginning at the top.
-
-        It raises `RemoteError` 404 when no line fits.
+        Raises `ContextOverflowError` when the prompt leaves no room, the script's own exceptions,
+        and `EngineError` when the script has no reply left.
         """
-        used: set[int] = set()
+        room = self._max_length - len(request.prompt_ids)
+        if room <= 0:
+            raise ContextOverflowError(
+                f"the prompt has {len(request.prompt_ids)} tokens and the context "
+                f"{self._max_length}; give ScriptedEngine a larger `max_length`"
+            )
+        self.requests.append(request)
+        reply = self._answer(request)
+        if inspect.isawaitable(reply):
+            reply = await reply
+        ids = await self._ids(reply)
+        limit = min(room, request.sampling.max_tokens)
+        sampled = _sampled(ids, limit, self._codec.eos_ids, self._logprob, self.version)
+        if request.on_token is not None:
+            await _hand_out(sampled.token_ids, request.on_token, lambda _: True)
+        return sampled
 
-        def take(new: str) -> ScriptedReply | None:
-            for i, reply in enumerate(self.replies):
-                if i not in used and (reply.match is None or reply.match in new):
-                    used.add(i)
-                    return reply
-            return None
+    def release(self, session: str) -> None:
+        """Note that a session was closed."""
+        self.released.append(session)
 
-        def play(messages: Sequence[Message]) -> ScriptedReply:
-            new = _new_text(messages)
-            found = take(new)
-            if found is None:
-                used.clear()
-                found = take(new)
-            if found is None:
-                raise RemoteError(f"no line of {self.source} fits the request", 404)
-            return found
+    @asynccontextmanager
+    async def participant(self) -> AsyncGenerator[None]:
+        """Around a rollout; a script has no schedule, so this does nothing."""
+        yield
 
-        return play
+    async def _ids(self, reply: Reply) -> Sequence[int]:
+        if isinstance(reply, Exception):
+            raise reply
+        if isinstance(reply, ScriptedReply):
+            reply = await _text(reply)
+        return (*self._codec.encode(reply), self._end) if isinstance(reply, str) else reply
+
+
+def _in_order(replies: Iterable[Reply]) -> Callable[[Request], Reply]:
+    left = iter(replies)
+    made = 0
+
+    def answer(request: Request) -> Reply:
+        nonlocal made
+        for reply in left:
+            made += 1
+            return reply
+        raise EngineError(
+            f"the script ended after {made} replies, and {request.session!r} asks for one more; "
+            "give ScriptedEngine more replies, or a function"
+        )
+
+    return answer
 
 
 class ByteCodec:
@@ -115,6 +134,9 @@ class ByteCodec:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids."""
         return bytes(i for i in ids if i != self.end).decode("utf-8", "replace")
+
+
+_WORD_ENDS = (32, 10, ByteCodec.end)
 
 
 class ScriptedClient:
@@ -145,33 +167,25 @@ class ScriptedClient:
         agent: str = "main",
         constraint: Constraint | None = None,
         seed: int | None = None,
-        on_token: Callable[[Sequence[int]], None] | None = None,
+        on_token: OnToken | None = None,
     ) -> Call:
         """The next reply that fits; `constraint` and `seed` have no say in a script."""
         index, self._started = self._started, self._started + 1
         reply = self._play(messages)
-        if reply.delay > 0:
-            await asyncio.sleep(reply.delay)
-        if reply.error is not None:
-            raise RemoteError(reply.error[1], reply.error[0])
-        seeds = self._seeds.child("call", index)
-        said = reply.text().encode()
-        cut = len(said) >= sampling.max_tokens
-        ids = tuple(said[: sampling.max_tokens]) if cut else (*said, ByteCodec.end)
+        ids = (*(await _text(reply)).encode(), ByteCodec.end)
+        sampled = _sampled(ids, sampling.max_tokens, ByteCodec.eos_ids)
         if on_token is not None:
-            await _hand_out(ids, on_token)
-        content = reply.content
-        if cut and content is not None:
-            content = content.encode()[: sampling.max_tokens].decode("utf-8", "ignore")
-        zeros = (0.0,) * len(ids)
+            # Word by word, so that a streaming client sees several pieces.
+            await _hand_out(sampled.token_ids, on_token, _WORD_ENDS.__contains__)
+        seeds = self._seeds.child("call", index)
         call = Call(
             id=seeds.id("call"),
             agent=agent,
             index=index,
             messages=tuple(messages),
-            prompt_ids=_prompt(messages),
-            sampled=Sampled(ids, zeros, zeros, StopReason.LENGTH if cut else StopReason.STOP, 0),
-            reply=Message("assistant", content, () if cut else _calls(reply, seeds)),
+            prompt_ids=tuple("\n".join(f"{m.role}: {m.content or ''}" for m in messages).encode()),
+            sampled=sampled,
+            reply=_message(reply, sampled, seeds),
             sampling=sampling,
             tools=tuple(tools),
             constraint=constraint,
@@ -180,103 +194,46 @@ class ScriptedClient:
         return call
 
 
-async def _hand_out(ids: Sequence[int], on_token: Callable[[Sequence[int]], None]) -> None:
-    """Word by word, so that a streaming client sees several pieces."""
+def _message(reply: ScriptedReply, sampled: Sampled, seeds: SeedTree) -> Message:
+    """What the bytes say; a reply that was cut calls no tool."""
+    if sampled.stop_reason is StopReason.LENGTH:
+        content = reply.content
+        if content is not None:
+            content = content.encode()[: len(sampled.token_ids)].decode("utf-8", "ignore")
+        return Message("assistant", content)
+    calls = enumerate(reply.tool_calls)
+    made = (ToolCall(seeds.child("tool", i).id("call"), *call) for i, call in calls)
+    return Message("assistant", reply.content, tuple(made))
+
+
+# ---------------------------------------------------------------- what both do
+
+
+async def _text(reply: ScriptedReply) -> str:
+    """What a line of a script says, once its time has come. Raises the line's error."""
+    if reply.delay > 0:
+        await asyncio.sleep(reply.delay)
+    if reply.error is not None:
+        raise RemoteError(reply.error[1], reply.error[0])
+    return reply.text()
+
+
+def _sampled(
+    ids: Sequence[int], limit: int, ends: Collection[int], logprob: float = 0.0, version: int = 0
+) -> Sampled:
+    """The tokens that fit, as an engine reports them."""
+    ids = tuple(ids[:limit])
+    ended = bool(ids) and ids[-1] in ends
+    logprobs = (logprob,) * len(ids)
+    reason = StopReason.STOP if ended else StopReason.LENGTH
+    return Sampled(ids, logprobs, logprobs, reason, version)
+
+
+async def _hand_out(ids: Sequence[int], on_token: OnToken, ends: Callable[[int], bool]) -> None:
+    """Piece by piece; `ends` says of a token whether a piece ends with it."""
     begin = 0
     for at, token in enumerate(ids):
-        if token in (32, 10, ByteCodec.end) or at == len(ids) - 1:
+        if ends(token) or at == len(ids) - 1:
             on_token(ids[begin : at + 1])
             begin = at + 1
             await asyncio.sleep(0)
-
-
-def _calls(reply: ScriptedReply, seeds: SeedTree) -> tuple[ToolCall, ...]:
-    return tuple(
-        ToolCall(seeds.child("tool", i).id("call"), name, arguments)
-        for i, (name, arguments) in enumerate(reply.tool_calls)
-    )
-
-
-def _prompt(messages: Sequence[Message]) -> tuple[int, ...]:
-    return tuple("\n".join(f"{m.role}: {m.content or ''}" for m in messages).encode())
-
-
-def _new_text(messages: Sequence[Message]) -> str:
-    """What was said since the assistant's last turn."""
-    new: list[str] = []
-    for message in reversed(messages):
-        if message.role == "assistant":
-            break
-        new.append(message.content or "")
-    return "\n".join(reversed(new))
-
-
-def _quoted(text: str) -> str:
-    return orjson.dumps(text).decode()
-
-
-def _read(line: bytes, place: str) -> ScriptedReply:
-    try:
-        data = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise DataError(f"{place}: not valid JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise DataError(f"{place}: a line must be a JSON object, not {data!r}")
-    fields = cast("dict[str, Any]", data)
-    for key in fields:
-        if key not in _FIELDS:
-            raise DataError(f"{place}: unknown field {key!r}; there are {', '.join(_FIELDS)}")
-    content, match = (_optional(fields, key, str, "a string", place) for key in _TEXTS)
-    delay = _optional(fields, "delay", int | float, "seconds of at least 0", place)
-    if isinstance(delay, bool) or (delay is not None and not 0 <= delay < 1e6):
-        raise DataError(f"{place}: `delay` = {delay!r} must be seconds of at least 0")
-    calls = _tool_calls(fields, place)
-    error = _error(fields, place)
-    if content is None and not calls and error is None:
-        raise DataError(f"{place}: a line needs `content`, `tool_calls` or `error`")
-    return ScriptedReply(content, calls, float(delay or 0), error, match)
-
-
-_TEXTS = ("content", "match")
-
-
-def _optional(fields: Mapping[str, Any], key: str, of: Any, words: str, place: str) -> Any:
-    value = fields.get(key)
-    if value is not None and not isinstance(value, of):
-        raise DataError(f"{place}: `{key}` = {value!r} must be {words}")
-    return value
-
-
-def _tool_calls(fields: Mapping[str, Any], place: str) -> tuple[tuple[str, str], ...]:
-    given = _optional(fields, "tool_calls", list, "a list", place) or []
-    found: list[tuple[str, str]] = []
-    for i, call in enumerate(given):
-        where = f"{place}: `tool_calls[{i}]`"
-        if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-            raise DataError(f'{where} needs the form {{"name": ..., "arguments": {{...}}}}')
-        known = cast("dict[str, Any]", call)
-        extra = sorted(set(known) - {"name", "arguments"})
-        if extra:
-            raise DataError(f"{where} has an unknown field {extra[0]!r}")
-        arguments = known.get("arguments", {})
-        if isinstance(arguments, dict):
-            arguments = orjson.dumps(arguments).decode()
-        if not isinstance(arguments, str):
-            raise DataError(f"{where}: `arguments` must be an object, or JSON as text")
-        found.append((known["name"], arguments))
-    return tuple(found)
-
-
-def _error(fields: Mapping[str, Any], place: str) -> tuple[int, str] | None:
-    given = _optional(fields, "error", dict, "an object", place)
-    if given is None:
-        return None
-    status, message = given.get("status", 500), given.get("message", "a scripted error")
-    if isinstance(status, bool) or not isinstance(status, int) or not 400 <= status <= 599:
-        raise DataError(f"{place}: `error.status` = {status!r} must be from 400 to 599")
-    if not isinstance(message, str):
-        raise DataError(f"{place}: `error.message` = {message!r} must be a string")
-    extra = sorted(set(given) - {"status", "message"})
-    if extra:
-        raise DataError(f"{place}: `error` has an unknown field {extra[0]!r}")
-    return status, message

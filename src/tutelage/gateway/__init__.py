@@ -7,7 +7,8 @@ of tokens is the client's (`engine/chat.py`, `engine/remote.py`); `engine/script
 that needs no model.
 """
 
-from tutelage.engine.scripted import Script, ScriptedClient
+from tutelage.engine.script import Script
+from tutelage.engine.scripted import ScriptedClient
 from tutelage.gateway.door import Door
 from tutelage.gateway.limits import Limits
 from tutelage.gateway.record import CallSpan

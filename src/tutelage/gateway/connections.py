@@ -49,97 +49,101 @@ class Refusals:
         loop.default_exception_handler(context)
 
 
-def protocol(limits: Limits, most: int, refusals: Refusals) -> type[asyncio.Protocol]:
-    """The protocol class for some limits and `most` connections."""
+class _Connection(_Base):
+    """httptools' protocol where that is installed, else h11's, with what `protocol` binds to it."""
 
-    class Connection(_Base):
-        """httptools' protocol where that is installed, else h11's."""
+    _limits: Limits
+    _most: int
+    _refusals: Refusals
+    _head: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+    _reading: asyncio.TimerHandle | None = None
+    _unread = 0
 
-        _head: asyncio.TimerHandle | None = None
-        _head_bytes = 0
-        _reading: asyncio.TimerHandle | None = None
-        _unread = 0
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start the clock, or refuse."""
+        super().connection_made(transport)
+        if len(self.connections) > self._most:
+            self._refusals.tell(f"{self._most} are open; allow more open files (ulimit -n)")
+            self.transport.abort()
+            return
+        # Whatever the system's own buffers do not take is a reply that waits to be read.
+        self.transport.set_write_buffer_limits(high=0)
+        self._wait_for_head()
 
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            """Start the clock, or refuse."""
-            super().connection_made(transport)
-            if len(self.connections) > most:
-                refusals.tell(f"{most} are open; allow more open files (ulimit -n)")
-                self.transport.abort()
-                return
-            # Whatever the system's own buffers do not take is a reply that waits to be read.
-            self.transport.set_write_buffer_limits(high=0)
-            self._wait_for_head()
-
-        def data_received(self, data: bytes) -> None:
-            """Stop the clock when a request has begun; start it for a part of the next."""
-            super().data_received(data)
-            if not self._idle():
-                self._stop()
-                return
-            self._wait_for_head()
-            # The rest of a body that was refused unread is no head.
-            rest = self.cycle is not None and self.cycle.more_body
-            self._head_bytes = 0 if rest else self._head_bytes + len(data)
-            if self._head_bytes > limits.head_bytes:
-                self.transport.abort()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            """Stop the clocks."""
+    def data_received(self, data: bytes) -> None:
+        """Stop the clock when a request has begun; start it for a part of the next."""
+        super().data_received(data)
+        if not self._idle():
             self._stop()
-            self._stop_reading()
-            super().connection_lost(exc)
-
-        def pause_writing(self) -> None:
-            """A reply waits: the client has to read."""
-            super().pause_writing()
-            if self._reading is None:
-                self._wait_for_reader()
-
-        def resume_writing(self) -> None:
-            """It has read all of it."""
-            self._stop_reading()
-            super().resume_writing()
-
-        def _idle(self) -> bool:
-            return self.cycle is None or self.cycle.response_complete
-
-        def _wait_for_head(self) -> None:
-            if self._head is None:
-                self._head = self.loop.call_later(limits.header_seconds, self._give_up)
-
-        def _stop(self) -> None:
-            self._head_bytes = 0
-            if self._head is not None:
-                self._head.cancel()
-                self._head = None
-
-        def _give_up(self) -> None:
-            self._head = None
-            if self._idle() and not self.transport.is_closing():
-                self.transport.abort()
-
-        def _wait_for_reader(self) -> None:
-            self._unread = self.transport.get_write_buffer_size()
-            self._reading = self.loop.call_later(limits.write_seconds, self._check_reader)
-
-        def _stop_reading(self) -> None:
-            if self._reading is not None:
-                self._reading.cancel()
-                self._reading = None
-
-        def _check_reader(self) -> None:
-            if self.transport.get_write_buffer_size() > self._unread - READ_AT_LEAST:
-                self._reading = None
-                self._drop()
-            else:
-                self._wait_for_reader()
-
-        def _drop(self) -> None:
-            """End the connection with what waits in the system's buffers, too."""
-            sock = self.transport.get_extra_info("socket")
-            if sock is not None:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            return
+        self._wait_for_head()
+        # The rest of a body that was refused unread is no head.
+        rest = self.cycle is not None and self.cycle.more_body
+        self._head_bytes = 0 if rest else self._head_bytes + len(data)
+        if self._head_bytes > self._limits.head_bytes:
             self.transport.abort()
 
-    return Connection
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clocks."""
+        self._stop()
+        self._stop_reading()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """A reply waits: the client has to read."""
+        super().pause_writing()
+        if self._reading is None:
+            self._wait_for_reader()
+
+    def resume_writing(self) -> None:
+        """It has read all of it."""
+        self._stop_reading()
+        super().resume_writing()
+
+    def _idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _wait_for_head(self) -> None:
+        if self._head is None:
+            self._head = self.loop.call_later(self._limits.header_seconds, self._give_up)
+
+    def _stop(self) -> None:
+        self._head_bytes = 0
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def _give_up(self) -> None:
+        self._head = None
+        if self._idle() and not self.transport.is_closing():
+            self.transport.abort()
+
+    def _wait_for_reader(self) -> None:
+        self._unread = self.transport.get_write_buffer_size()
+        self._reading = self.loop.call_later(self._limits.write_seconds, self._check_reader)
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
+    def _check_reader(self) -> None:
+        if self.transport.get_write_buffer_size() > self._unread - READ_AT_LEAST:
+            self._reading = None
+            self._drop()
+        else:
+            self._wait_for_reader()
+
+    def _drop(self) -> None:
+        """End the connection with what waits in the system's buffers, too."""
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
+
+
+def protocol(limits: Limits, most: int, refusals: Refusals) -> type[asyncio.Protocol]:
+    """The protocol class for some limits and `most` connections."""
+    bound = {"_limits": limits, "_most": most, "_refusals": refusals}
+    return type("Connection", (_Connection,), bound)

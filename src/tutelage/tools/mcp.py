@@ -15,26 +15,23 @@ from __future__ import annotations
 import asyncio
 import atexit
 import json
-import os
 import re
 import shlex
-import tempfile
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import IO, Any, TypeVar, cast
+from typing import Any, cast
 
 from jsonschema import Draft202012Validator
-from mcp import Client, MCPError, StdioServerParameters
-from mcp.client.stdio import stdio_client
 from mcp.server.mcpserver import MCPServer
-from mcp_types import CONNECTION_CLOSED, CallToolResult
+from mcp_types import CallToolResult
 from mcp_types import Tool as McpTool
 from referencing import Registry
 
 from tutelage.errors import ConfigError
 from tutelage.tools.loading import is_file_reference, load_attribute
+from tutelage.tools.mcp_connection import Connection, Target, connected, shown
 from tutelage.tools.schema import ArgumentError, check_json
 from tutelage.tools.tool import (
     DEFAULT_MAX_CHARS,
@@ -46,20 +43,12 @@ from tutelage.tools.tool import (
 from tutelage.types import JSON
 
 PREFIX, ROLLOUT_PREFIX = "mcp:", "mcp/rollout:"
-START_SECONDS = 30.0
-"""How long a server may take to start and to name its tools."""
 MAX_RESTARTS = 3
 """How often a shared server that ended is started again in one run."""
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
-_TAIL = 500
-"""Characters of a server's last words that an error shows."""
 
 _SERVER = "mcp_server"
 """Attribute of a tool's function that says which `SharedServer` it calls."""
-
-T = TypeVar("T")
-Target = str | Sequence[str] | StdioServerParameters | MCPServer
-"""A URL, a command (as one text or its words), parameters of a command, or a server in here."""
 
 
 @asynccontextmanager
@@ -75,7 +64,7 @@ async def mcp_tools(
     `timeout` is seconds for one call. `env` are further variables for a command, which otherwise
     has those of this process. Raises `ConfigError` when the server cannot be reached.
     """
-    async with _connected(server, env) as connection:
+    async with connected(server, env) as connection:
         yield _tools(connection.found, connection.call, timeout, max_chars)
 
 
@@ -95,7 +84,7 @@ def tools_of(reference: str) -> list[Tool]:
     if prefix == PREFIX:
         return list(shared.tools.values())
     shared.close()  # it was opened to ask for its tools; each rollout opens its own
-    environment = Environment(_shown(target), lambda task: _connected(target))
+    environment = Environment(shown(target), lambda task: connected(target))
     return [
         replace(tool, fn=_method(name), environment=environment)
         for name, tool in zip(shared.names, shared.tools.values(), strict=True)
@@ -142,7 +131,7 @@ class SharedServer:
         self._thread.start()
         self._starting = asyncio.Lock()
         self._restarts = 0
-        self._connection = _Connection(target, env)
+        self._connection = Connection(target, env)
         try:
             found = asyncio.run_coroutine_threadsafe(self._connection.open(), self._loop).result()
         except BaseException:
@@ -170,10 +159,8 @@ class SharedServer:
         """Call a tool of the server; cancelling cancels it there."""
         if self._loop.is_closed():
             raise ToolError("the MCP server of this tool is closed")
-        return await self._over_there(self._call(name, arguments))
-
-    async def _over_there(self, work: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        work = asyncio.run_coroutine_threadsafe(self._call(name, arguments), self._loop)
+        return await asyncio.wrap_future(work)
 
     async def _call(self, name: str, arguments: JSON) -> CallToolResult:
         async with self._starting:
@@ -182,143 +169,9 @@ class SharedServer:
                     raise ToolError(f"the MCP server ended {MAX_RESTARTS + 1} times")
                 self._restarts += 1
                 await self._connection.close()
-                self._connection = _Connection(self._target, self._env)
+                self._connection = Connection(self._target, self._env)
                 await self._connection.open()
         return await self._connection.call(name, arguments)
-
-
-@asynccontextmanager
-async def _connected(
-    target: Target, env: Mapping[str, str] | None = None
-) -> AsyncGenerator[_Connection]:
-    connection = _Connection(target, env)
-    try:
-        await connection.open()
-        yield connection
-    finally:
-        await connection.close()
-
-
-class _Connection:
-    """A client that lives in a task of its own: it must be left in the task that entered it."""
-
-    def __init__(self, target: Target, env: Mapping[str, str] | None) -> None:
-        self._target, self._env = target, env
-        self._task: asyncio.Task[None] | None = None
-        self._client: Client | None = None
-        self._stop = asyncio.Event()
-        self._broken = False
-        self.found: list[McpTool] = []
-        """The server's tools, once it is open."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether the server, or the connection to it, is gone."""
-        return self._broken or self._task is None or self._task.done()
-
-    async def open(self) -> list[McpTool]:
-        """Connect; returns the server's tools. Raises `ConfigError`."""
-        ready: asyncio.Future[list[McpTool]] = asyncio.get_running_loop().create_future()
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as words:
-            self._task = asyncio.create_task(self._live(ready, words))
-            try:
-                async with asyncio.timeout(START_SECONDS):
-                    self.found = await asyncio.shield(ready)
-                    return self.found
-            except (Exception, asyncio.CancelledError) as error:
-                await self.close()
-                task = asyncio.current_task()
-                if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
-                    raise
-                raise ConfigError(self._failure(error, words)) from error
-
-    async def _live(self, ready: asyncio.Future[list[McpTool]], words: IO[str]) -> None:
-        try:
-            async with Client(_transport(self._target, self._env, words)) as client:
-                tools: list[McpTool] = []
-                cursor: str | None = None
-                while True:
-                    page = await client.list_tools(cursor=cursor)
-                    tools += page.tools
-                    cursor = page.next_cursor
-                    if not cursor:
-                        break
-                self._client = client
-                ready.set_result(tools)
-                await self._stop.wait()
-        except BaseException as error:
-            if not ready.done():
-                ready.set_exception(_plain(error))
-            elif isinstance(error, asyncio.CancelledError):
-                raise
-        finally:
-            self._client = None
-
-    async def call(self, name: str, arguments: JSON) -> CallToolResult:
-        """Call a tool. Raises `ToolError` when the server is gone."""
-        client, task = self._client, self._task
-        if client is None or task is None:
-            raise ToolError("the MCP server ended")
-        try:
-            return await client.call_tool(name, arguments)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            # Whatever else went wrong, the server did say it itself.
-            self._broken = not isinstance(error, MCPError) or error.code == CONNECTION_CLOSED
-            raise ToolError(f"the MCP server failed: {_plain(error)}") from error
-
-    async def close(self) -> None:
-        """Leave the connection, which ends a server that was started for it."""
-        self._stop.set()
-        if self._task is None:
-            return
-        if self._client is None:
-            self._task.cancel()
-        await asyncio.wait({self._task})
-        if not self._task.cancelled():
-            self._task.exception()  # looked at, so that asyncio does not complain
-
-    def _failure(self, error: BaseException, words: IO[str]) -> str:
-        reason = str(error) or type(error).__name__
-        if isinstance(error, TimeoutError):
-            reason = f"it did not answer within {START_SECONDS:g} seconds"
-        words.seek(0)
-        last = words.read()[-_TAIL:].strip()
-        said = f"; it said: {last}" if last else ""
-        return f"the MCP server {_shown(self._target)!r} cannot be used: {reason}{said}"
-
-
-def _transport(target: Target, env: Mapping[str, str] | None, words: IO[str]) -> Any:
-    if isinstance(target, MCPServer):
-        return target
-    if isinstance(target, str) and target.startswith(("http://", "https://")):
-        return target
-    if isinstance(target, StdioServerParameters):
-        return stdio_client(target, errlog=cast("Any", words))
-    command = shlex.split(target) if isinstance(target, str) else list(target)
-    # A child gets almost no variables unless it is given them.
-    given = StdioServerParameters(
-        command=command[0], args=command[1:], env={**os.environ, **(env or {})}
-    )
-    return stdio_client(given, errlog=cast("Any", words))
-
-
-def _shown(target: Target) -> str:
-    if isinstance(target, MCPServer):
-        return target.name
-    if isinstance(target, StdioServerParameters):
-        return shlex.join([target.command, *target.args])
-    return target if isinstance(target, str) else shlex.join(target)
-
-
-def _plain(error: BaseException) -> BaseException:
-    """The first real error in a group, as task groups wrap theirs."""
-    while isinstance(error, BaseExceptionGroup) and error.exceptions:
-        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
-    if isinstance(error, asyncio.CancelledError):
-        return ConnectionError("the connection was closed")
-    return error
 
 
 # ---------------------------------------------------------------- tools
@@ -387,7 +240,7 @@ def _function(
 def _method(name: str) -> Callable[..., Coroutine[Any, Any, str]]:
     """The same, as a method of a connection: what `Tool.bind` gives its first argument."""
 
-    async def run(connection: _Connection, **arguments: Any) -> str:
+    async def run(connection: Connection, **arguments: Any) -> str:
         return await _function(name, connection.call)(**arguments)
 
     return run
