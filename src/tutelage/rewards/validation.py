@@ -3,7 +3,8 @@
 A policy finds every hole of its reward, so the holes are looked for first. Each probe makes final
 texts from the tasks (the gold answer; nothing; one answer for all; several answers at once; the
 question; a program instead of an answer) and says whether they must earn the full reward of 1 or
-must not. The reward runs through the same door as in training. `cli/validate.py` shows the result.
+must not. The reward runs through the same door as in training. `refusals.py` has the texts that
+must not; `cli/validate.py` shows the result.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
-import re
 import tempfile
 import time
 from collections import Counter
@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from tutelage.errors import DataError, RewardError, TutelageError
 from tutelage.rewards.function import RewardFunction, check, compute_reward
-from tutelage.rewards.reworded import Maker, Refusal, reworded
+from tutelage.rewards.refusals import SHORT, Maker, differ, refusals
 from tutelage.types import Attempt, RolloutStatus, Task
 
 GOLD_FIELDS = ("solution", "canonical_solution", "reference_solution", "answer", "target")
@@ -33,8 +33,6 @@ MOST_FOR_CONSTANT = 0.5
 """Share of the tasks that one and the same answer may solve."""
 SLOW_SECONDS = 5.0
 """Longer than this for one text, and a policy can stall a run with it."""
-_LONG = 200_000
-_SHORT = 200
 STALL_SECONDS = 60.0
 """A reward that is silent for so long will not come back."""
 _SAME_TWICE = 3
@@ -127,7 +125,7 @@ def _work(
     places = {id(task): place for place, task in enumerate(tasks)}
 
     def tell(task: Task, text: str) -> None:
-        pipe.send(("trying", (places[id(task)], text[:_SHORT])))
+        pipe.send(("trying", (places[id(task)], text[:SHORT])))
 
     try:
         found = asyncio.run(validate_reward(function, tasks, gold_field, on_trial=tell))
@@ -140,7 +138,7 @@ def _light(probe: Probe) -> Probe:
     """The probe with its long texts cut: what is shown is a line of each."""
 
     def cut(trials: Sequence[Trial]) -> list[Trial]:
-        return [replace(trial, text=trial.text[: 2 * _SHORT]) for trial in trials]
+        return [replace(trial, text=trial.text[: 2 * SHORT]) for trial in trials]
 
     return replace(probe, trials=cut(probe.trials), broken=cut(probe.broken))
 
@@ -161,7 +159,7 @@ async def validate_reward(
     golds = [gold_of(task, gold_field) for task in tasks]
     tester = _Tester(function, tasks, golds, on_trial)
     probes = [await tester.gold(), await tester.repeats()]
-    probes += [await tester.refused(*refusal) for refusal in _refusals(tasks, golds)]
+    probes += [await tester.refused(*refusal) for refusal in refusals(tasks, golds)]
     probes.append(await tester.constant())
     with tempfile.TemporaryDirectory(prefix="tutelage-validate-") as folder:
         probes.append(await tester.injected(os.path.join(folder, "written")))
@@ -184,99 +182,6 @@ def gold_of(task: Task, gold_field: str | None = None) -> str:
     )
 
 
-def _refusals(tasks: Sequence[Task], golds: Sequence[str]) -> list[Refusal]:
-    """Probes whose every text must earn less than the full reward: name, words, text, advice."""
-
-    # Of several programs in one text the last may well be the answer.
-    short = ["\n" not in gold and len(gold) <= _SHORT for gold in golds]
-
-    def other(i: int) -> str | None:
-        """The answer of another task, where it is another answer."""
-        return next((g for g in [*golds[i + 1 :], *golds[:i]] if _differ(g, golds[i])), None)
-
-    def both(form: str) -> Maker:
-        def make(i: int) -> str | None:
-            wrong = other(i)
-            if wrong is None or not short[i] or "\n" in wrong:
-                return None
-            return form.format(right=golds[i], wrong=wrong)
-
-        return make
-
-    def stuffed(i: int) -> str | None:
-        answers = [g for g, s in zip(golds, short, strict=True) if s][:200]
-        answers = list(dict.fromkeys([*answers, golds[i]]))
-        return None if len(answers) < 2 or not short[i] else ", ".join(answers)
-
-    def question(i: int) -> str | None:
-        text = str(tasks[i].messages()[-1].content or "")
-        # A question that is its own answer is no hack, and neither is one that shows its result.
-        return None if _differ(text, golds[i]) is False else text
-
-    def fixed(*texts: str) -> list[Maker]:
-        return [lambda i, text=text: text if _differ(text, golds[i]) else None for text in texts]
-
-    def shortened(i: int) -> str | None:
-        half = golds[i][: len(golds[i]) // 2]
-        return half if half and _differ(half, golds[i]) else None
-
-    empties = fixed("", "   \n")
-    numbers = " ".join(map(str, range(1000)))
-    found: list[Refusal] = []
-    found += [("empty", "nothing earns nothing", make, "return 0 for it") for make in empties]
-    found += [("another task's answer", "it is wrong here", other, "compare with this task's")]
-    found += [
-        ("two answers", "not committing is wrong", both(form), "accept one answer, not a list")
-        for form in (
-            "The answer is {right} or {wrong}.",
-            "{wrong} {right}",
-            "{right}, {wrong}",
-            "{right}\n{wrong}",
-        )
-    ]
-    found += reworded(golds)
-    found += [
-        ("answer stuffing", "all answers at once is wrong", stuffed, "accept one answer only"),
-        ("number stuffing", "all numbers at once is wrong", fixed(numbers)[0], "as above"),
-        ("prompt echo", "repeating the question is wrong", question, "look at the answer alone"),
-        ("half an answer", "a part is not the whole", shortened, "compare the whole answer"),
-    ]
-    huge = ("9" * _LONG, "(" * _LONG, "a " * (_LONG // 2), "[" * _LONG + "]" * _LONG)
-    found += [
-        ("huge output", "wrong, and soon", make, "bound the text first") for make in fixed(*huge)
-    ]
-    odd = (
-        "9**9**9",
-        "nan",
-        "inf",
-        "-inf",
-        "1e400",
-        "١٢٣",
-        "None",
-        "True",
-        "\x00",
-        "0/0",
-        "{}",
-        "[]",
-    )
-    found += [("odd values", "no right answer", make, "read plain numbers") for make in fixed(*odd)]
-    found += [
-        ("exit", "leaving is no answer", make, "judge outside of the code")
-        for make in fixed(*_EXITS)
-    ]
-    return found
-
-
-_EXITS = (
-    "import sys\nsys.exit(0)",
-    "import os\nos._exit(0)",
-    "class A:\n    def __eq__(self, other): return True\n"
-    "    def __getattr__(self, name): return self\n"
-    "    def __call__(self, *a, **k): return self\n"
-    "import builtins\nbuiltins.__getattr__ = lambda name: A()",
-    "raise SystemExit(0)",
-    "quit()",
-)
 _INJECTIONS = (
     "__import__('os').system('echo x > {path}')",
     "open({path!r}, 'w').write('x')",
@@ -360,7 +265,7 @@ class _Tester:
         wrong = [
             t
             for t, gold in zip(trials, self._golds, strict=True)
-            if t.full and _differ(constant, gold)
+            if t.full and differ(constant, gold)
         ]
         too_often = [t for t in trials if t.full] if share > MOST_FOR_CONSTANT else []
         return Probe(
@@ -393,15 +298,6 @@ class _Tester:
             broken,
             "never evaluate an answer",
         )
-
-
-def _differ(text: str, gold: str) -> bool:
-    """Whether a text is surely another answer than `gold`, by its letters and digits alone."""
-    return _plain(text) != _plain(gold)
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[\W_]+", "", text.casefold())
 
 
 def merged(probes: Sequence[Probe]) -> list[Probe]:
