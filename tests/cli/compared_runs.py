@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tutelage.config import Machine, resolve
-from tutelage.prompts.config import PromptConfig, to_json
+from tutelage.prompts.config import PromptConfig
 from tutelage.runs.folder import RunFolder, append_json, create, write_json, write_text
 from tutelage.store import open_store
 from tutelage.types import Mode, Reward, Rollout, Task
@@ -49,7 +49,9 @@ def prompt_run(
     test = tasks(len(before)) if test is None else test
     run = create(path)
     settings = PromptConfig(recipe="math", algorithm="apo", reward=reward, **config)
-    write_text(run.config, to_json(settings, models={"main": ENDPOINT, "edit": ENDPOINT}))
+    models = {"main": ENDPOINT, "edit": ENDPOINT}
+    told = {"kind": "prompt", "config": settings.model_dump(mode="json"), "models": models}
+    write_json(run.config, told)
     for step in (1, 2, 3):
         append_json(run.metrics, {"phase": "search", "step": step})
     _write_tasks(run, test)
@@ -99,7 +101,8 @@ def weights_run(
     resolved = resolve("math", [*keys, *values], machine=Machine(0, 2), flags={"seed": 3})
     told = json.loads(resolved.to_json())
     if estimator == "sft":
-        told["config"]["recipe"], told["config"]["model"]["path"] = "sft", None
+        told["kind"], told["config"]["recipe"] = "supervised", "sft"
+        told["config"]["model"]["path"] = None
     if agent is not None:
         write_json(run.agent, agent)
     write_text(run.config, json.dumps(told))

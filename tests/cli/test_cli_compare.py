@@ -95,11 +95,13 @@ def test_it_fits_the_terminal(
 def test_the_picture_marks_every_interval(tutelage: Tutelage, three: Path) -> None:
     from tutelage.cli.compare import draw
     from tutelage.cli.compare_words import picture
+    from tutelage.cli.kinds import kind_of
     from tutelage.evaluate.compare import compare
     from tutelage.evaluate.compared import read_facts
     from tutelage.runs.folder import RunFolder
 
-    runs = [read_facts(RunFolder(three / name)) for name in ("apo-1", "sft-1", "rl-1")]
+    folders = [RunFolder(three / name) for name in ("apo-1", "sft-1", "rl-1")]
+    runs = [read_facts(folder, kind_of(folder)) for folder in folders]
     drawn = picture(compare(runs).rows)
     assert drawn is not None
     lines = [str(line) for line in draw(drawn, 80, utf8=False)]
@@ -245,7 +247,8 @@ def test_a_planner_stands_beside_them_without_scores_by_task(
 ) -> None:
     place = three / "planner-1"
     place.mkdir()
-    (place / "config.json").write_text(json.dumps({"config": {"recipe": "planner", "phase": "1"}}))
+    config = {"kind": "planner", "config": {"recipe": "planner", "phase": "1"}}
+    (place / "config.json").write_text(json.dumps(config))
     (place / "result.json").write_text(json.dumps({"status": "finished", "wall_seconds": 60}))
     told = found(tutelage, "rl-1", "planner-1")
     row = told["runs"][1]
@@ -290,7 +293,9 @@ def test_it_needs_no_torch(three: Path) -> None:
     code = (
         "import sys; from tutelage.evaluate.compared import read_facts; "
         "from tutelage.runs.folder import RunFolder; from pathlib import Path; "
-        f"print(read_facts(RunFolder(Path({str(three / 'rl-1')!r}))).algorithm); "
+        "from tutelage.cli.kinds import kind_of; "
+        f"folder = RunFolder(Path({str(three / 'rl-1')!r})); "
+        "print(read_facts(folder, kind_of(folder)).algorithm); "
         "print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

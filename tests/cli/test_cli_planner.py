@@ -20,8 +20,9 @@ from tutelage.orchestration.evaluation.results import evaluate
 from tutelage.orchestration.evaluation.tables import scores_table
 from tutelage.orchestration.plan.dag import to_text
 from tutelage.orchestration.planner.saving import load_planner
-from tutelage.orchestration.setup import Request, is_planner_run
+from tutelage.orchestration.setup import Request
 from tutelage.runs.folder import RunFolder
+from tutelage.runs.kinds import name_of
 from tutelage.runs.loggers import numbers
 from tutelage.runs.progress import Silent
 from tutelage.seeds import SeedTree
@@ -89,7 +90,7 @@ def run(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_leaves_what_the_document_says(run: Path) -> None:
-    assert is_planner_run(RunFolder(run))
+    assert name_of(RunFolder(run)) == "planner"
     for name in ("phase1_best.pth", "checkpoint_best.pth"):
         found = torch.load(run / "checkpoints" / name, weights_only=True)
         fields = {"epoch", "model_state_dict", "optimizer_state_dict", "val_loss"}

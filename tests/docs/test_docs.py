@@ -15,7 +15,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
-from tutelage.cli.prompt_train import PROMPT_OPTIONS, is_prompt_search, weights_flags
+from tutelage.cli.prompt_train import PROMPT_OPTIONS, searches, weights_flags
 from tutelage.config import Machine, RunConfig, resolve
 from tutelage.config.aliases import canonical
 from tutelage.config.keys import section_names
@@ -115,7 +115,7 @@ def parse(args: list[str]) -> None:
     flags = {key: value or None for key, value in given.items()}
     for key in ("recipe", "overrides", "config", "dry_run"):
         flags.pop(key)
-    if is_prompt_search(given["recipe"], given["algorithm"]):
+    if searches(given["recipe"], given["algorithm"]):
         resolve_prompt(given["recipe"], given["overrides"] or (), flags, file=given["config"])
         return
     of_prompts = {key: flags.pop(key) for key in [*flags] if key in PromptConfig.model_fields}

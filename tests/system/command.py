@@ -26,6 +26,8 @@ PATIENCE = 240.0
 PRELOADED = (
     "tutelage.cli",
     "tutelage.weights.jobs",
+    "tutelage.weights.prepared",
+    "tutelage.weights.training",
     "tutelage.evaluate.targets",
     "tutelage.cli.display",
     "tutelage.cli.outcome",

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tutelage.runs.metrics import rollout_metrics
+from tutelage.runs.stopping import Clock
 from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Task
 from tutelage.weights.cold_start import FLOOR, WARMUP, rate
-from tutelage.weights.context import Clock
 from tutelage.weights.optim import learning_rate_share
 from tutelage.weights.sampling import epoch_places
 

@@ -41,6 +41,7 @@ def compare(
     """Compare runs of any kind: what they gained on held-out tasks, and what it cost."""
     from tutelage.cli.compare_page import check_file, write_comparison
     from tutelage.cli.console import messages, output, say, shown_path, waiting
+    from tutelage.cli.kinds import kind_of
 
     chosen = _measure(measure)
     if out is not None:
@@ -51,7 +52,7 @@ def compare(
         from tutelage.runs.folder import find
 
         folders = list({folder.path.resolve(): folder for folder in map(find, runs)}.values())
-        found = compare_runs([read_facts(folder) for folder in folders], chosen)
+        found = compare_runs([read_facts(f, kind_of(f)) for f in folders], chosen)
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
     else:

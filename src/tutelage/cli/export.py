@@ -81,14 +81,9 @@ def _tools(folder: RunFolder, fmt: str) -> tuple[ToolSpec, ...] | None:
 
     if code_of(folder):
         return None
-    from tutelage.config import Resolved
-    from tutelage.prompts.record import is_prompt_run, told_tools
-    from tutelage.runs.inputs import load_tools
+    from tutelage.cli.kinds import kind_of
 
-    if is_prompt_run(folder):
-        return told_tools(folder)
-    config = Resolved.from_json(folder.config.read_text(encoding="utf-8")).config
-    return tuple(tool.spec for tool in load_tools(config).values())
+    return kind_of(folder).tools(folder)
 
 
 def _write(lines: Iterator[str], out: Path | None) -> int:

@@ -8,11 +8,9 @@ error stream, the result to standard output. Exit codes: 0 done, 1 the execution
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -35,17 +33,27 @@ from tutelage.cli.orchestrate_parts import (
     seconds,
 )
 from tutelage.errors import ConfigError, DataError, RunError
+from tutelage.runs.progress import Silent
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tutelage.orchestration.execution.record import Execution
     from tutelage.orchestration.execution.system import OrchestrationSystem
     from tutelage.orchestration.plan.dag import Plan
     from tutelage.runs.folder import RunFolder
-    from tutelage.tracing.export import OtlpExporter
 
-RECIPE = "orchestrate"
-JOURNAL = "execution.jsonl"
-PLAN = "plan.json"
+CHANGES = False
+
+
+class _Warnings(Silent):
+    """Shows what is worth a line; the execution itself has a display of its own."""
+
+    def note(self, text: str) -> None:
+        """Say it."""
+        from tutelage.cli.failures import tell
+
+        tell(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +119,8 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Plan an instruction and run it with live progress, a budget and a deadline."""
-    from tutelage.orchestration.execution.journal import plan_json
-    from tutelage.runs.folder import create, find, fresh_name, write_json
+    from tutelage.orchestration.execution.runs import RECIPE
+    from tutelage.runs.folder import create, find, fresh_name
 
     if resume is not None:
         go_on(find(str(resume)), otlp=otlp, as_json=as_json)
@@ -124,24 +132,38 @@ def run(
     options = {k: str(v.resolve()) if isinstance(v, Path) else v for k, v in given.items()}
     prepared = _prepare(options)
     folder = create(output or fresh_name(RECIPE, claim=True))
-    write_json(folder.config, {"config": {"recipe": RECIPE, **options}})
-    write_json(folder.path / PLAN, plan_json(prepared[0]))
     _finish(folder, options, prepared, otlp, as_json)
 
 
 def go_on(folder: RunFolder, *, otlp: str | None = None, as_json: bool = False) -> None:
     """Go on with a run that was stopped or killed. Raises `RunError` for one that has ended."""
+    from tutelage.orchestration.execution.runs import PLAN
+
     options = _stored(folder)
     options |= {"plan": str(folder.path / PLAN), "checkpoint": None}
     _finish(folder, options, _prepare(options), otlp, as_json)
 
 
-def is_orchestration(folder: RunFolder) -> bool:
-    """Whether a run folder is that of one execution."""
-    try:
-        return json.loads(folder.config.read_text(encoding="utf-8"))["config"]["recipe"] == RECIPE
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+def resume(folder: RunFolder, allow_changes: bool) -> None:
+    """Go on with an execution and show what it came to."""
+    go_on(folder)
+
+
+def show(console: Console, folder: RunFolder) -> None:
+    """The execution of a plan, with its trace; how to go on when it was stopped."""
+    from tutelage.cli.console import say
+    from tutelage.cli.rollout_list import show_one
+    from tutelage.cli.runs import say_state
+    from tutelage.cli.stores import open_run
+
+    result = folder.read_result()
+    say(console, ("Execution ", "bold"), (folder.name, "bold"))
+    if result is None:
+        say_state(console, folder)
+        return
+    with open_run(folder) as (store, run_id):
+        for rollout in store.rollouts(run_id):
+            show_one(console, rollout.id, str(folder.path), tokens=False, content=False)
 
 
 def _finish(
@@ -152,27 +174,34 @@ def _finish(
     as_json: bool,
 ) -> None:
     from tutelage.cli.job import watched
-    from tutelage.runs.folder import locked
-    from tutelage.runs.progress import Silent
+    from tutelage.cli.orchestrate_view import progress
+    from tutelage.orchestration.execution.runs import PlanExecution
+    from tutelage.runs import lifecycle
 
-    with locked(folder), watched(folder, Silent(), "What ended, and what was spent, is kept."):
-        found, rollout_id = _execute(folder, options, *prepared, otlp)
-    _report(folder, found, options["reward"], rollout_id, as_json)
+    planned, system, told = prepared
+    job = PlanExecution(options, planned, system, otlp, lambda: progress(planned, told))
+    warnings = _Warnings()
+    with watched(folder, warnings, "What ended, and what was spent, is kept."):
+        if folder.config.is_file():
+            lifecycle.resume(PlanExecution, folder, warnings, job)
+        else:
+            lifecycle.start(job, folder, warnings)
+    found = cast("Execution", job.found)
+    _report(folder, found, options["reward"], job.rollout, as_json)
     if not found.success:
         raise typer.Exit(1)
 
 
 def _stored(folder: RunFolder) -> dict[str, Any]:
     """The options of an earlier run."""
-    try:
-        options: dict[str, Any] = json.loads(folder.config.read_text(encoding="utf-8"))["config"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{str(folder.config)!r} cannot be read: {error}") from error
-    if options.pop("recipe", None) != RECIPE:
+    from tutelage.orchestration.execution.runs import PlanExecution
+    from tutelage.runs.kinds import name_of, stored_config
+
+    if name_of(folder) != PlanExecution.name:
         raise RunError(f"{folder.name!r} is no run of tutelage orchestrate run")
     if folder.read_result() is not None:
         raise RunError(f"{folder.name!r} has ended; look at it: tutelage show {folder.path}")
-    return options
+    return {k: v for k, v in stored_config(folder)["config"].items() if k != "recipe"}
 
 
 def _prepare(options: dict[str, Any]) -> tuple[Plan, OrchestrationSystem, dict[str, str]]:
@@ -245,70 +274,6 @@ def _planned(
         raise ConfigError('say what is to be done: tutelage orchestrate run "..."')
     planner = make_planner(checkpoint, catalog, options["seed"])
     return planner.plan(instruction), planner.source
-
-
-def _execute(
-    folder: RunFolder,
-    options: dict[str, Any],
-    planned: Plan,
-    system: OrchestrationSystem,
-    told: dict[str, str],
-    otlp: str | None,
-) -> tuple[Execution, str]:
-    """Execute within a run's store; returns the execution and the id of its rollout."""
-    from tutelage.cli.orchestrate_view import progress
-    from tutelage.orchestration.execution.system import Keeping
-    from tutelage.runs.folder import write_json
-    from tutelage.store import open_store
-
-    with open_store(folder.store) as store, _exporter(otlp) as exporter:
-        store.put_run(
-            folder.name,
-            name=folder.name,
-            recipe=RECIPE,
-            algorithm=str(options["router"]),
-            config=options,
-            seed=options["seed"],
-            folder=str(folder.path),
-            status="running",
-        )
-        system.keep_in(Keeping(store, folder.name, exporter, content=True))
-        with progress(planned, told) as watch:
-            found = system.execute(
-                planned.instruction,
-                plan=planned,
-                budget=options["budget"],
-                name="run",
-                observers=[watch],
-                journal=folder.path / JOURNAL,
-            )
-        rollout = next(iter(store.rollouts(folder.name)))
-        status = "succeeded" if found.success else "failed"
-        result = {
-            "status": status,
-            "success": found.success,
-            "cost": found.total_cost,
-            "latency_ms": found.total_latency_ms,
-            "reason": found.reason,
-            "rollout": rollout.id,
-        }
-        store.set_run_status(folder.name, status, result)
-        write_json(folder.result, result)
-    return found, rollout.id
-
-
-@contextmanager
-def _exporter(url: str | None) -> Generator[OtlpExporter | None]:
-    from tutelage.tracing.export import OtlpExporter, endpoint
-
-    place = endpoint(url)
-    if place is None:
-        yield None
-        return
-    from tutelage.cli.failures import tell
-
-    with OtlpExporter(place, warn=tell) as exporter:
-        yield exporter
 
 
 def _report(

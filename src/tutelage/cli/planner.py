@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tutelage.runs.progress import Progress
 
 RECIPE = "planner"
+CHANGES = False
 EXAMPLE = '"Summarise the report, translate it to French and read it aloud"'
 
 
@@ -157,8 +158,8 @@ def run_planner(request: Request, output: str | None, *, live: bool = True) -> N
     _run(folder, lambda progress: job.run(request, folder, progress), live=live)
 
 
-def resume_planner(folder: RunFolder) -> None:
-    """Go on with a planner's run."""
+def resume(folder: RunFolder, allow_changes: bool) -> None:
+    """Go on with a planner's run and show what it came to."""
     from tutelage.orchestration import job
 
     _run(folder, lambda progress: job.resume(folder, progress), live=True)
@@ -211,10 +212,10 @@ def show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
         say(console, f"  tutelage orchestrate run {EXAMPLE} --router {router}")
 
 
-def show_planner_run(console: Console, folder: RunFolder) -> None:
+def show(console: Console, folder: RunFolder) -> None:
     """A planner's run: its outcome where it has one, else how far it is."""
     from tutelage.cli.console import facts, number, say
-    from tutelage.cli.runs import is_held
+    from tutelage.cli.runs import say_state
 
     result = folder.read_result()
     say(console, ("Planner ", "bold"), (folder.name, "bold"))
@@ -230,8 +231,7 @@ def show_planner_run(console: Console, folder: RunFolder) -> None:
         if n in last
     ]
     facts(console, shown, indent=2)
-    state = "It is running now." if is_held(folder) else "It was stopped; go on with: "
-    say(console, state, "" if is_held(folder) else f"tutelage resume {folder.path}")
+    say_state(console, folder)
 
 
 def show_table(console: Console, table: Table) -> None:

@@ -18,10 +18,17 @@ import typer
 from tutelage.prompts.config import PROMPT_ALGORITHMS, PROMPT_RECIPE, PromptConfig, resolve_prompt
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tutelage.cli.prompt_view import PromptDisplay
     from tutelage.prompts.setup import Setup
     from tutelage.runs.folder import RunFolder
+    from tutelage.store import Store
+    from tutelage.types import Rollout
 
+CHANGES = True
+_EACH = 2
+"""Rollouts of each mode that are shown."""
 OF_ALGORITHMS = ("rl", "sft")
 """Algorithms that train weights."""
 PROMPT_OPTIONS = (
@@ -43,8 +50,8 @@ OF_WEIGHTS: Mapping[str, str] = {
 """Options of a prompt search that mean something for the training of weights too."""
 
 
-def is_prompt_search(recipe: str, algorithm: str | None) -> bool:
-    """Whether a command asks for a prompt search. Raises `ConfigError` for an unknown name."""
+def searches(recipe: str, algorithm: str | None) -> bool:
+    """Whether a command asks to search for prompts. Raises `ConfigError` for an unknown name."""
     from tutelage.errors import ConfigError
 
     known = (*OF_ALGORITHMS, *PROMPT_ALGORITHMS)
@@ -107,11 +114,10 @@ def train_prompts(
         return
     place = Path(config.output) if config.output is not None else fresh_name(recipe, claim=True)
     folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
-    _check_same(config, folder)
     _run(folder, lambda display: _search(setup, folder, display), setup)
 
 
-def resume_prompts(folder: RunFolder, allow_changes: bool = False) -> None:
+def resume(folder: RunFolder, allow_changes: bool) -> None:
     """Go on with a search. Raises `typer.Exit` with the verdict's exit code."""
     from tutelage.cli.console import messages
     from tutelage.prompts import job
@@ -130,6 +136,36 @@ def resume_prompts(folder: RunFolder, allow_changes: bool = False) -> None:
         with_display.finish()
     _show_plan(setup)
     _run(folder, lambda display: _search(setup, folder, display), setup)
+
+
+def show(console: Console, folder: RunFolder) -> None:
+    """A prompt search: its outcome where it has one, else how far it is."""
+    from tutelage.cli.console import facts, number, say
+    from tutelage.cli.prompt_view import show_prompt_next, show_prompt_outcome
+    from tutelage.cli.rollout_list import show_causes, show_samples
+    from tutelage.cli.runs import say_state
+    from tutelage.cli.stores import open_run
+
+    result = folder.read_result()
+    say(console, ("Prompt search ", "bold"), (folder.name, "bold"))
+    if result is not None:
+        show_prompt_outcome(console, folder, result)
+    else:
+        rounds = folder.read_metrics()
+        facts(console, [("rounds", number(len(rounds)))], indent=2)
+        say_state(console, folder)
+    if folder.store_address() is not None:
+        with open_run(folder) as (store, run_id):
+            show_causes(console, store, run_id)
+            show_samples(console, folder, _of_each_mode(store, run_id))
+    if result is not None:
+        show_prompt_next(console, folder)
+
+
+def _of_each_mode(store: Store, run_id: str) -> list[Rollout]:
+    from tutelage.types import Mode
+
+    return [r for mode in Mode for r in store.rollouts(run_id, mode=mode, limit=_EACH)]
 
 
 def _search(setup: Setup, folder: RunFolder, display: PromptDisplay) -> dict[str, Any]:
@@ -186,9 +222,9 @@ def _show_plan(setup: Setup) -> None:
 def _dry_run(setup: Setup) -> None:
     from tutelage.cli.console import output, say
     from tutelage.cli.rollout_view import show_head, show_rollout
-    from tutelage.prompts import job
+    from tutelage.prompts.staging import dry_run
 
-    rollout = asyncio.run(job.dry_run(setup))
+    rollout = asyncio.run(dry_run(setup))
     console = output()
     show_head(console, rollout)
     show_rollout(console, rollout)
@@ -222,22 +258,3 @@ def _shown(folder: RunFolder, result: Mapping[str, Any]) -> None:
     show_prompt_next(console, folder)
     if code := int(result["exit_code"]):
         raise typer.Exit(code)
-
-
-def _check_same(config: PromptConfig, folder: RunFolder) -> None:
-    """Refuse to go on in the folder of another run."""
-    from tutelage.errors import RunError
-    from tutelage.prompts.config import from_json, is_prompt_config
-
-    if not folder.config.is_file():
-        return
-    text = folder.config.read_text(encoding="utf-8")
-    free = {"output", "runners", "timeout", "allow_changes"}
-    same = is_prompt_config(text) and from_json(text).model_dump(exclude=free) == (
-        config.model_dump(exclude=free)
-    )
-    if not same:
-        raise RunError(
-            f"the run in {str(folder.path)!r} was configured otherwise; choose another --output, "
-            f"or go on with it as it is: tutelage resume {folder.path}"
-        )

@@ -150,11 +150,12 @@ def _whole(folder: RunFolder, entry: dict[str, Any], asked: str) -> dict[str, st
 
 
 def _folder(run: str) -> RunFolder:
-    from tutelage.prompts.record import is_prompt_run
+    from tutelage.prompts.config import KIND
     from tutelage.runs.folder import find
+    from tutelage.runs.kinds import name_of
 
     folder = find(run)
-    if not is_prompt_run(folder):
+    if name_of(folder) != KIND:
         raise RunError(
             f"{folder.name!r} trained weights and has no prompts; start a search with: "
             "tutelage train math --algorithm screen"

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tutelage.runs.folder import RunFolder
 
 _TAIL_BYTES = 1 << 16
@@ -90,6 +92,16 @@ def is_held(folder: RunFolder) -> bool:
     except OSError:
         return False
     return False
+
+
+def say_state(console: Console, folder: RunFolder) -> None:
+    """Of a run without a result: whether a process works on it, or how to go on."""
+    from tutelage.cli.console import say
+
+    if is_held(folder):
+        say(console, "It is running now.")
+    else:
+        say(console, "It was stopped; go on with: ", f"tutelage resume {folder.path}")
 
 
 def last_metrics(path: Path) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def train(
 
     `tutelage train math` needs no key, no download and no GPU.
     """
-    from tutelage.cli.prompt_train import is_prompt_search, train_prompts, weights_flags
+    from tutelage.cli.prompt_train import searches, train_prompts, weights_flags
 
     flags = {
         "algorithm": algorithm,
@@ -86,7 +86,7 @@ def train(
         "rollouts": rollouts,
         "budget_usd": budget_usd,
     }
-    if is_prompt_search(recipe, algorithm):
+    if searches(recipe, algorithm):
         train_prompts(recipe, overrides or (), flags | of_prompts, config, dry_run)
         return
     resolved = _resolved(recipe, overrides or (), weights_flags(flags, of_prompts), config)

@@ -20,8 +20,11 @@ from tutelage.config.keys import flatten, get, leaf_fields, misfit, nest
 from tutelage.config.problems import Problem, fail_on
 from tutelage.config.schema import RunConfig
 from tutelage.errors import ConfigError
+from tutelage.types import JSON
 
 _PARTS = ("config", "origin", "unused", "notes", "warnings")
+SUPERVISED, WEIGHTS = "supervised", "weights"
+"""The kinds of run that this configuration is of, as `config.json` names them."""
 
 
 class TableRow(NamedTuple):
@@ -47,6 +50,11 @@ class Resolved:
     """What follows from a value, such as the optimizer steps that a batch makes."""
     warnings: tuple[str, ...] = ()
 
+    @property
+    def kind(self) -> str:
+        """The kind of run that is configured: the recipe `sft` learns from demonstrations alone."""
+        return SUPERVISED if self.config.recipe == "sft" else WEIGHTS
+
     def to_table(self) -> list[TableRow]:
         """One row for each key, in the order of the schema."""
         return [
@@ -57,6 +65,7 @@ class Resolved:
     def to_json(self) -> str:
         """The whole record as JSON text; `from_json` gives an equal record back."""
         parts = {
+            "kind": self.kind,
             "config": self.config.model_dump(mode="json"),
             "origin": dict(self.origin),
             "unused": dict(self.unused),
@@ -72,17 +81,18 @@ class Resolved:
             parts = json.loads(text)
         except ValueError as error:
             raise ConfigError(f"the configuration file is not JSON: {error}.") from error
-        if isinstance(parts, dict) and cast("dict[str, Any]", parts).get("kind") == "prompt":
+        record: JSON = cast("JSON", parts) if isinstance(parts, dict) else {}
+        kind = record.pop("kind", None)
+        if kind not in (None, SUPERVISED, WEIGHTS):
             raise ConfigError(
-                "this run searched for prompts and trained no policy; it has its prompts: "
-                "tutelage prompts export RUN"
+                f"this run is of the kind {kind!r} and trained no policy; see what it has with: "
+                "tutelage show RUN"
             )
-        if not isinstance(parts, dict) or set(cast("dict[str, Any]", parts)) != set(_PARTS):
+        if kind is None or set(record) != set(_PARTS):
             raise ConfigError(
-                f"the configuration file must hold exactly {', '.join(_PARTS)}. "
+                f"the configuration file must hold exactly kind, {', '.join(_PARTS)}. "
                 "Use the config.json that a run wrote."
             )
-        record = cast("dict[str, Any]", parts)
         config = _read_config(record["config"])
         origin = _read_words(record, "origin")
         _match_keys("origin", origin)

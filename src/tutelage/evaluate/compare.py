@@ -11,17 +11,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Literal
 
+from tutelage.runs.figures import MEASURES, Measure, Spent
 from tutelage.runs.measured import TOO_MANY_LOST, judged_words
 from tutelage.runs.measured import Measured as Rates
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, Verdict, judge_difference, paired_bootstrap
 from tutelage.types import JSON
-
-Measure = Literal["greedy", "sampled"]
-MEASURES: tuple[Measure, ...] = ("greedy", "sampled")
-"""How test tasks were played: at temperature 0, or at the temperature of training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +59,6 @@ class Means:
     reward_after: float | None = None
     exact_before: float | None = None
     exact_after: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """What a run used, its tests included; None is not known.
-
-    `tokens` are those read and written in model calls, `dollars` what was paid for them: 0 where
-    every model ran here.
-    """
-
-    rollouts: int | None = None
-    test_rollouts: int | None = None
-    calls: int | None = None
-    optimiser_calls: int | None = None
-    tokens: int | None = None
-    dollars: float | None = None
-    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Run the phases of a planner in a run folder, and go on with one that was stopped.
+"""Training of a planner as a kind of run: phase 1 learns to plan, phase 2 to choose workers.
 
     config.json                  the request
     metrics.jsonl                a line an epoch (phase1) and an update (phase2)
@@ -6,85 +6,242 @@
     checkpoints/phase1_last.pth  where training stands, until it ends
     phase2/                      what phase 2 leaves
     predictions.jsonl            the plans of the test set
+    store.db                     the run with its metrics
     result.json, report.html     the outcome
 
 A checkpoint is written after each epoch, so a run killed at any moment goes on bit for bit.
-`setup.py` reads the data, `evaluation/results.py` measures.
+`setup.py` reads the data, `evaluation/results.py` measures; `runs/lifecycle.py` runs it.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
 import torch
 
-from tutelage.config import RunConfig
-from tutelage.errors import DataError, RunError
+from tutelage.errors import DataError
 from tutelage.orchestration.evaluation.results import evaluate, prediction_rows
 from tutelage.orchestration.pages import write_report
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import Fitting
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.settings import Settings
-from tutelage.orchestration.setup import Request, Sets, check, read_request, read_sets
-from tutelage.runs.folder import RunFolder, append_json, keep_lines, locked, write_json, write_text
-from tutelage.runs.loggers import Logger, check_loggers, open_loggers
+from tutelage.orchestration.setup import RECIPE, Request, Sets, check, read_request, read_sets
+from tutelage.runs import lifecycle
+from tutelage.runs.figures import Figures, RunFiles
+from tutelage.runs.folder import RunFolder, keep_lines, write_json, write_text
+from tutelage.runs.kinds import FINISHED, Head, Phase, RunKind, register
+from tutelage.runs.lifecycle import Run
+from tutelage.runs.loggers import check_loggers
 from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
+from tutelage.types import JSON
 
 PHASE1, PHASE2 = "phase1", "phase2"
 LAST = "phase1_last.pth"
 
 
-def run(request: Request, folder: RunFolder, progress: Progress) -> dict[str, Any]:
+@register
+@dataclass
+class Planner(RunKind):
+    """A planner's training: both of its phases, or one; each goes on from its last epoch."""
+
+    name: ClassVar[str] = RECIPE
+
+    request: Request
+    settings: Settings = field(init=False)
+    """The keys with their defaults, once it is prepared."""
+    sets: Sets | None = None
+    """The workflows of phase 1; None without it."""
+    last: Mapping[str, Any] | None = None
+    """Where phase 1 stands, in the middle of it."""
+    _found: JSON = field(default_factory=dict[str, Any])
+    _began: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def read(cls, folder: RunFolder, progress: Progress) -> Self:
+        """The request of the folder."""
+        return cls(read_request(folder))
+
+    @classmethod
+    def report(cls, folder: RunFolder) -> None:
+        """The page of both phases."""
+        write_report(folder)
+
+    @classmethod
+    def figures(cls, files: RunFiles) -> Figures:
+        """A planner is scored on plans, which stand in its own tables."""
+        return Figures(
+            trained="orchestration",
+            algorithm=RECIPE,
+            base="planner network",
+            base_mark="orchestration:planner network",
+            grader="workflows",
+            dollars=0.0,
+            best=files.run.checkpoints,
+            remark=f"a planner is scored on plans, not tasks: tutelage show {files.run.path}",
+        )
+
+    def config(self) -> JSON:
+        """The request."""
+        return self.request.to_json()
+
+    def prepare(self, folder: RunFolder, progress: Progress) -> None:
+        """The data; and where a run that was stopped stands, by its checkpoints."""
+        request = self.request
+        self.settings = settings = check(request)
+        check_loggers(settings.training.logger)
+        if request.phase != "2":
+            self.sets = read_sets(request, settings.training.phase1_supervised)
+        if not folder.config.is_file():
+            check_against(request, self.sets)
+            return
+        self.last = _read_last(folder)
+        keep_lines(folder.metrics, _lines_done(folder, self.last))
+
+    @property
+    def head(self) -> Head:
+        """What is told of the run."""
+        training = self.settings.training
+        return Head(
+            recipe=RECIPE,
+            algorithm=RECIPE,
+            seed=self.request.seed,
+            project=training.project_name,
+            loggers=training.logger,
+            settings=self.request.to_json()["config"],
+        )
+
+    def open(self, run: Run) -> None:
+        """Say what begins."""
+        facts = {} if self.sets is None else self.sets.facts
+        run.progress.start("Planner", {**facts, "run": str(run.folder.path)})
+
+    def phases(self) -> Sequence[Phase]:
+        """Those that were asked for; each finds by its files what is left of it."""
+        sets = self.sets
+        out: list[Phase] = []
+        if sets is not None:
+            out.append((PHASE1, self._doing(PHASE1, lambda run: self._phase1(run, sets))))
+        if self.request.phase != "1":
+            out.append((PHASE2, self._doing(PHASE2, self._phase2)))
+        return out
+
+    def _doing(self, name: str, phase: Callable[[Run], JSON]) -> Callable[[Run], None]:
+        def work(run: Run) -> None:
+            with one_thread():
+                self._found[name] = phase(run)
+
+        return work
+
+    def result(self, status: str) -> JSON | None:
+        """What each phase came to; a run that was stopped has its checkpoints instead."""
+        if status != FINISHED:
+            return None
+        request = self.request
+        return {
+            "recipe": RECIPE,
+            "phase": request.phase,
+            "seed": request.seed,
+            **self._found,
+            "status": status,
+            "wall_seconds": time.monotonic() - self._began,
+        }
+
+    # ------------------------------------------------------------ phase 1
+
+    def _phase1(self, run: Run, sets: Sets) -> JSON:
+        folder, progress = run.folder, run.progress
+        done = folder.path / "phase1.json"
+        if done.is_file() and (folder.checkpoints / saving.PHASE1).is_file():
+            return dict(json.loads(done.read_text(encoding="utf-8")))
+        phase = self.settings.training.phase1_supervised
+        seeds = SeedTree(self.request.seed).child("planner", PHASE1)
+        fitting = Fitting(sets.train, sets.held_out, sets.catalog, phase, seeds)
+        if self.last is not None:
+            fitting.restore(dict(self.last["fit"]))
+            progress.note(f"resumed at epoch {fitting.at.epoch} of {fitting.at.stage}")
+        self._fit(run, fitting, 0 if self.last is None else int(self.last["tick"]))
+        _keep(folder, fitting)
+        result = _measure(self.request, folder, progress, fitting, sets)
+        write_json(done, result)
+        (folder.checkpoints / LAST).unlink(missing_ok=True)
+        return result
+
+    def _fit(self, run: Run, fitting: Fitting, tick: int) -> None:
+        """All epochs that are left, each with a line of metrics and a checkpoint."""
+        shown = ""
+        while not fitting.done:
+            stage = fitting.at.stage
+            if stage != shown:
+                search = stage == "search"
+                name = "Phase 1: learning to plan" if search else "Phase 1: going on with all"
+                run.progress.phase(name, steps=fitting.at.epoch + fitting.epochs_left)
+                shown = stage
+            metrics = fitting.epoch()
+            tick += 1
+            refit = int(stage == "refit")
+            run.log({"phase": PHASE1, "step": tick, "tick": tick, "refit": refit, **metrics})
+            saving.write(run.folder.checkpoints / LAST, {"fit": fitting.state(), "tick": tick})
+            done_epochs = tick if stage == "search" else fitting.at.epoch or fitting.at.best_epoch
+            run.progress.step(done_epochs, metrics)
+
+    # ------------------------------------------------------------ phase 2
+
+    def _phase2(self, run: Run) -> JSON:
+        from tutelage.orchestration.routing.phase2 import LAST as LAST2
+        from tutelage.orchestration.routing.phase2 import train_phase2
+
+        folder, progress, request = run.folder, run.progress, self.request
+        place = folder.path / PHASE2
+        own = folder.checkpoints / saving.PHASE1
+        before = _lines_of_phase1(folder)
+        phase = self.settings.training.phase2_rl
+        progress.phase("Phase 2: learning to route", steps=phase.updates)
+
+        def log(given: Mapping[str, Any]) -> None:
+            run.log({**given, "phase": PHASE2, "tick": before + int(given["tick"])})
+            numbers = {k: float(v) for k, v in given.items() if isinstance(v, (int, float))}
+            progress.step(int(given["step"]), numbers)
+
+        found = train_phase2(
+            place,
+            settings=phase,
+            outcomes=request.outcomes,
+            models=request.models,
+            seed=request.seed,
+            checkpoint=request.checkpoint or (str(own) if own.is_file() else None),
+            resume=(place / LAST2).is_file(),
+            log=log,
+            warn=lambda told: progress.note(f"Warning: {told}"),
+        )
+        told = place / "phase2.json"
+        return {
+            "checkpoint": str(found.checkpoint.relative_to(folder.path)),
+            "best_update": found.best_update,
+            "val_reward": found.val_reward,
+            **({"evaluation": json.loads(told.read_text())} if told.is_file() else {}),
+        }
+
+
+def run(request: Request, folder: RunFolder, progress: Progress) -> JSON:
     """Run a request in a folder that is new, or go on with the same request where it was left.
 
     Returns the content of `result.json`. Raises `ConfigError`, `DataError` or `RunError` before
     anything is trained.
     """
-    settings = check(request)
-    check_loggers(settings.training.logger)
-    with locked(folder):
-        if folder.config.is_file():
-            _same(request, folder)
-            return _resume(folder, progress)
-        sets = (
-            None
-            if request.phase == "2"
-            else read_sets(request, settings.training.phase1_supervised)
-        )
-        check_against(request, sets)
-        write_json(folder.config, request.to_json())
-        return _work(request, settings, folder, progress, sets)
+    check_loggers(check(request).training.logger)
+    return lifecycle.start(Planner(request), folder, progress)
 
 
-def resume(folder: RunFolder, progress: Progress) -> dict[str, Any]:
+def resume(folder: RunFolder, progress: Progress) -> JSON:
     """Go on with the run of a folder; a finished one gives its result again."""
-    with locked(folder):
-        return _resume(folder, progress)
-
-
-def _resume(folder: RunFolder, progress: Progress) -> dict[str, Any]:
-    finished = folder.read_result()
-    if finished is not None and finished.get("status") == "finished":
-        progress.note("the run is finished; there is nothing to resume")
-        return finished
-    request = read_request(folder)
-    settings = check(request)
-    sets = None if request.phase == "2" else read_sets(request, settings.training.phase1_supervised)
-    return _work(request, settings, folder, progress, sets)
-
-
-def _same(request: Request, folder: RunFolder) -> None:
-    if read_request(folder) != request:
-        raise RunError(
-            f"the run in {str(folder.path)!r} was asked for otherwise; choose another --output, or "
-            f"go on with it as it is: tutelage resume {folder.path}"
-        )
+    return lifecycle.resume(Planner, folder, progress)
 
 
 def check_against(request: Request, sets: Sets | None) -> None:
@@ -108,104 +265,6 @@ def one_thread() -> Generator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-class _LoggerConfig:
-    """What loggers want to know of a run, in the shape that they know."""
-
-    def __init__(self, request: Request, settings: Settings) -> None:
-        self.trainer = _TrainerPart(settings.training.logger, settings.training.project_name)
-        self._request = request
-
-    def model_dump(self, mode: str = "json") -> dict[str, Any]:
-        """The request as plain data."""
-        return self._request.to_json()["config"]
-
-
-class _TrainerPart:
-    def __init__(self, logger: tuple[str, ...], project_name: str) -> None:
-        self.logger, self.project_name = logger, project_name
-        self.experiment_name: str | None = None
-
-
-def _work(
-    request: Request,
-    settings: Settings,
-    folder: RunFolder,
-    progress: Progress,
-    sets: Sets | None,
-) -> dict[str, Any]:
-    began = time.monotonic()
-    progress.start("Planner", {**({} if sets is None else sets.facts), "run": str(folder.path)})
-    state = _read_last(folder)
-    keep_lines(folder.metrics, _lines_done(folder, state))
-    config = cast("RunConfig", _LoggerConfig(request, settings))
-    result: dict[str, Any] = {
-        "recipe": "planner",
-        "phase": request.phase,
-        "seed": request.seed,
-    }
-    with one_thread(), open_loggers(config, folder, progress) as loggers:
-        if sets is not None:
-            result[PHASE1] = _phase1(request, settings, folder, progress, sets, state, loggers)
-        if request.phase != "1":
-            result[PHASE2] = _phase2(request, settings, folder, progress, loggers)
-    result |= {"status": "finished", "wall_seconds": time.monotonic() - began}
-    write_json(folder.result, result)
-    write_report(folder)
-    return result
-
-
-# ------------------------------------------------------------------ phase 1
-
-
-def _phase1(
-    request: Request,
-    settings: Settings,
-    folder: RunFolder,
-    progress: Progress,
-    sets: Sets,
-    state: Mapping[str, Any] | None,
-    loggers: list[Logger],
-) -> dict[str, Any]:
-    done = folder.path / "phase1.json"
-    if done.is_file() and (folder.checkpoints / saving.PHASE1).is_file():
-        return dict(json.loads(done.read_text(encoding="utf-8")))
-    phase = settings.training.phase1_supervised
-    seeds = SeedTree(request.seed).child("planner", PHASE1)
-    fitting = Fitting(sets.train, sets.held_out, sets.catalog, phase, seeds)
-    if state is not None:
-        fitting.restore(dict(state["fit"]))
-        progress.note(f"resumed at epoch {fitting.at.epoch} of {fitting.at.stage}")
-    tick = 0 if state is None else int(state["tick"])
-    shown = ""
-    while not fitting.done:
-        stage = fitting.at.stage
-        if stage != shown:
-            search = stage == "search"
-            name = "Phase 1: learning to plan" if search else "Phase 1: going on with all"
-            progress.phase(name, steps=fitting.at.epoch + fitting.epochs_left)
-            shown = stage
-        metrics = fitting.epoch()
-        tick += 1
-        line = {
-            "phase": PHASE1,
-            "step": tick,
-            "tick": tick,
-            "refit": int(stage == "refit"),
-            **metrics,
-        }
-        append_json(folder.metrics, line)
-        for logger in loggers:
-            logger.log(line)
-        saving.write(folder.checkpoints / LAST, {"fit": fitting.state(), "tick": tick})
-        done_epochs = tick if stage == "search" else fitting.at.epoch or fitting.at.best_epoch
-        progress.step(done_epochs, metrics)
-    _keep(folder, fitting)
-    result = _measure(request, folder, progress, fitting, sets)
-    write_json(done, result)
-    (folder.checkpoints / LAST).unlink(missing_ok=True)
-    return result
 
 
 def _keep(folder: RunFolder, fitting: Fitting) -> None:
@@ -276,54 +335,6 @@ def _lines_of_phase2(folder: RunFolder) -> int:
     if not path.is_file():
         return 0
     return len(json.loads(read_checkpoint(path)["progress"])["history"])
-
-
-# ------------------------------------------------------------------ phase 2
-
-
-def _phase2(
-    request: Request,
-    settings: Settings,
-    folder: RunFolder,
-    progress: Progress,
-    loggers: list[Logger],
-) -> dict[str, Any]:
-    from tutelage.orchestration.routing.phase2 import LAST as LAST2
-    from tutelage.orchestration.routing.phase2 import train_phase2
-
-    place = folder.path / PHASE2
-    own = folder.checkpoints / saving.PHASE1
-    earlier = request.checkpoint or (str(own) if own.is_file() else None)
-    before = _lines_of_phase1(folder)
-    phase = settings.training.phase2_rl
-    progress.phase("Phase 2: learning to route", steps=phase.updates)
-
-    def log(given: Mapping[str, Any]) -> None:
-        line = {**given, "phase": PHASE2, "tick": before + int(given["tick"])}
-        append_json(folder.metrics, line)
-        for logger in loggers:
-            logger.log(line)
-        numbers = {k: float(v) for k, v in given.items() if isinstance(v, (int, float))}
-        progress.step(int(given["step"]), numbers)
-
-    found = train_phase2(
-        place,
-        settings=phase,
-        outcomes=request.outcomes,
-        models=request.models,
-        seed=request.seed,
-        checkpoint=earlier,
-        resume=(place / LAST2).is_file(),
-        log=log,
-        warn=lambda told: progress.note(f"Warning: {told}"),
-    )
-    told = place / "phase2.json"
-    return {
-        "checkpoint": str(found.checkpoint.relative_to(folder.path)),
-        "best_update": found.best_update,
-        "val_reward": found.val_reward,
-        **({"evaluation": json.loads(told.read_text())} if told.is_file() else {}),
-    }
 
 
 def planner_of(folder: RunFolder) -> PlannerModel:

@@ -98,15 +98,6 @@ def check(request: Request) -> Settings:
     return request.settings()
 
 
-def is_planner_run(folder: RunFolder) -> bool:
-    """Whether a run folder is that of a planner."""
-    try:
-        config = json.loads(folder.config.read_text(encoding="utf-8"))["config"]
-        return config.get("recipe") == RECIPE and "phase" in config
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
-
-
 def read_request(folder: RunFolder) -> Request:
     """The request that a run folder holds. Raises `ConfigError`."""
     try:

@@ -30,6 +30,7 @@ from tutelage.prompts.record import first_of
 from tutelage.prompts.run import Splits
 from tutelage.prompts.screen import Screen
 from tutelage.prompts.setup import Setup, setup_from
+from tutelage.prompts.staging import preflight
 from tutelage.prompts.tasks import cut, sized
 from tutelage.resources import LLM, NamedResources
 from tutelage.rewards import RewardFunction
@@ -117,7 +118,7 @@ async def search_agent(call: Call) -> PromptResult:
 
 async def try_agent(call: Call, n: int) -> list[Rollout]:
     """Play `n` training tasks with the prompt as it is; nothing is searched for or written."""
-    return await job.preflight(make_setup(call, call.progress), n)
+    return await preflight(make_setup(call, call.progress), n)
 
 
 def make_setup(call: Call, progress: Progress) -> Setup:

@@ -204,27 +204,12 @@ def prompt_rows() -> list[ReferenceRow]:
     ]
 
 
-def to_json(config: PromptConfig, **more: Any) -> str:
-    """What stands in `config.json`."""
-    told = {"kind": KIND, "config": config.model_dump(mode="json"), **more}
-    return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
-
-
 def from_json(text: str) -> PromptConfig:
     """Back from `config.json`. Raises `ConfigError`."""
     try:
         return PromptConfig.model_validate(json.loads(text)["config"])
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"this is no configuration of a prompt search: {error}") from error
-
-
-def is_prompt_config(text: str) -> bool:
-    """Whether a `config.json` is that of a prompt search."""
-    try:
-        told = json.loads(text)
-    except ValueError:
-        return False
-    return isinstance(told, dict) and cast("dict[str, Any]", told).get("kind") == KIND
 
 
 def _absolute(reference: str) -> str:

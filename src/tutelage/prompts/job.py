@@ -1,53 +1,163 @@
-"""Run a prompt search in a run folder, go on with one, look again with fresh tasks.
+"""A prompt search as a kind of run: begin one, go on with one, look again with fresh tasks.
 
 The journal makes a resume a replay: what was answered is not asked again, so a search killed at any
 moment ends in the same lineage byte for byte. `search` is async and plays agents in the loop of its
-caller; `run` is it for code without one. The command line and `Trainer` are thin callers.
+caller; `run` is it for code without one. The command line and `Trainer` are thin callers;
+`runs/lifecycle.py` has what every run does.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import math
-import time
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 from tutelage.engine.endpoint import environment
 from tutelage.engine.usage import Spend
 from tutelage.errors import RunError
-from tutelage.prompts import record
-from tutelage.prompts.agent import ToolAgent
+from tutelage.prompts import Result, optimise, record
 from tutelage.prompts.budget import Budget
-from tutelage.prompts.config import PromptConfig, from_json, to_json
+from tutelage.prompts.config import KIND as NAME
+from tutelage.prompts.config import from_json
 from tutelage.prompts.evaluator import Evaluator
+from tutelage.prompts.figures import figures_of
 from tutelage.prompts.gate import Sealed, sealed_test
-from tutelage.prompts.journal import Journal
-from tutelage.prompts.optimiser_client import OptimiserClient
 from tutelage.prompts.pages import write_pages
 from tutelage.prompts.plan import make_plan
-from tutelage.prompts.play import Records, Theatre
-from tutelage.prompts.run import Result, optimise
 from tutelage.prompts.setup import Setup, setup_from
+from tutelage.prompts.staging import playing
 from tutelage.prompts.tasks import fresh
-from tutelage.rollouts.runner import RunnerSettings
-from tutelage.runs.folder import RunFolder, locked, write_json, write_text
+from tutelage.runs import lifecycle
+from tutelage.runs.figures import Figures, RunFiles
+from tutelage.runs.folder import RunFolder, locked, write_json
+from tutelage.runs.kinds import (
+    FINISHED,
+    Head,
+    Phase,
+    RunKind,
+    TraceTarget,
+    register,
+    stored_config,
+)
+from tutelage.runs.lifecycle import Run, ending, opened
 from tutelage.runs.progress import Progress
-from tutelage.runs.rounds import Observer, Round
-from tutelage.runs.trust import remember
+from tutelage.runs.rounds import Nobody, Observer, Round
 from tutelage.seeds import SeedTree
-from tutelage.store import Listener, RunStatus, Store, StoreWriter, open_store
-from tutelage.types import JSON, Rollout
+from tutelage.tracing.export import endpoint, headers
+from tutelage.types import JSON, Rollout, Task, ToolSpec
 
-DRY = "dry-run"
+
+@register
+@dataclass
+class PromptSearch(RunKind):
+    """A search for better prompts; what its journal has is not played again."""
+
+    name: ClassVar[str] = NAME
+    awaits: ClassVar[bool] = True
+
+    setup: Setup
+    observer: Observer = field(default_factory=Nobody)
+    heard: Callable[[Rollout], None] | None = None
+    """Is told of every rollout."""
+    _found: JSON = field(default_factory=dict[str, Any])
+
+    @classmethod
+    def read(cls, folder: RunFolder, progress: Progress) -> Self:
+        """The search of the folder, put together again."""
+        return cls(read_setup(folder, progress))
+
+    @classmethod
+    def report(cls, folder: RunFolder) -> None:
+        """The report, and the lineage as a page."""
+        write_pages(folder)
+
+    @classmethod
+    def figures(cls, files: RunFiles) -> Figures:
+        """Its candidates, models and costs."""
+        return figures_of(files)
+
+    @classmethod
+    def tools(cls, folder: RunFolder) -> tuple[ToolSpec, ...]:
+        """Those of the embedded task's agent; an own agent's are in the record of its calls."""
+        return record.told_tools(folder)
+
+    def config(self) -> JSON:
+        """The keys, the models with their addresses, and what the search begins with."""
+        setup = self.setup
+        models = {name: e.shown() for name, e in setup.company.endpoints.items()}
+        models |= {role: e.shown() for role, e in setup.endpoints.items()}
+        python = {"python": setup.company.program.name} if setup.python else {}
+        return {
+            "config": setup.config.model_dump(mode="json"),
+            "models": models,
+            "components": dict(setup.components),
+            **python,
+        }
+
+    def difference(self, folder: RunFolder) -> str | None:
+        """Whether a key differs that the search depends on, where that is not allowed."""
+        if self.setup.config.allow_changes:
+            return None
+        free = {"output", "runners", "timeout", "allow_changes"}
+        before = from_json(folder.config.read_text(encoding="utf-8")).model_dump(exclude=free)
+        same = before == self.setup.config.model_dump(exclude=free)
+        return None if same else "was configured otherwise (--allow-changes goes on all the same)"
+
+    def again(self, folder: RunFolder, progress: Progress) -> Self:
+        """The caller's: it is put together already."""
+        return self
+
+    def prepare(self, folder: RunFolder, progress: Progress) -> None:
+        """Raises `ConfigError` for a plan that cannot work."""
+        make_plan(self.setup)
+
+    @property
+    def head(self) -> Head:
+        """What is told of the run."""
+        return head_of(self.setup)
+
+    def begin(self, folder: RunFolder) -> None:
+        """Keep the splits."""
+        record.write_tasks(folder, self.setup.splits)
+
+    def open(self, run: Run) -> None:
+        """A replay tells of every round again."""
+        run.folder.metrics.unlink(missing_ok=True)
+
+    def phases(self) -> Sequence[Phase]:
+        """The search, with its sealed test."""
+        return [("search", self._search)]
+
+    async def _search(self, run: Run) -> None:
+        setup = self.setup
+        async with playing(setup, run, self.heard) as stage:
+            result = await optimise(
+                setup.algorithm,
+                setup.components,
+                setup.splits,
+                stage.play,
+                setup.settings,
+                ask=stage.ask,
+                journal=stage.journal,
+                observer=_Recorder(run, self.observer),
+            )
+            run.writer.flush()
+            record.write_found(run.folder, result)
+            told = record.outcome(run.folder, setup, result, stage.seconds())
+            self._found = told | stage.untold()
+            for warning in told["warnings"]:
+                run.progress.note(f"Warning: {warning}")
+            _keep_best(run, result)
+
+    def result(self, status: str) -> JSON | None:
+        """The outcome; a search that was stopped has its journal instead."""
+        return self._found if status == FINISHED else None
 
 
 def run(setup: Setup, folder: RunFolder, progress: Progress, observer: Observer) -> JSON:
     """`search` for code without an event loop; returns what is in result.json."""
-    return asyncio.run(search(setup, folder, progress, observer))
+    return lifecycle.start(PromptSearch(setup, observer), folder, progress)
 
 
 async def search(
@@ -62,39 +172,27 @@ async def search(
 
     Raises `ConfigError` for a plan that cannot work, `RunError` for a folder of another search.
     """
-    make_plan(setup)
-    with locked(folder):
-        if not folder.config.is_file():
-            write_text(folder.config, _config_text(setup))
-            remember(folder)
-            record.write_tasks(folder, setup.splits)
-        folder.metrics.unlink(missing_ok=True)  # a replay tells of every round again
-        async with _opened(setup, folder, progress, heard) as stage:
-            return await _search(setup, folder, stage, progress, observer)
+    return await lifecycle.begin(PromptSearch(setup, observer, heard), folder, progress)
 
 
 def resume(folder: RunFolder, progress: Progress, observer: Observer) -> JSON:
     """Go on with a search from its folder. Raises `RunError` for one that only its program has."""
-    finished = folder.read_result()
-    if finished is not None and finished.get("status") == "finished":
-        progress.note("the run is finished; there is nothing to resume")
-        if not folder.report.is_file():
-            write_pages(folder)
-        return finished
+    finished = folder.read_result() or {}
+    if finished.get("status") == FINISHED:
+        return lifecycle.resume(PromptSearch, folder, progress)
     return run(read_setup(folder, progress), folder, progress, observer)
 
 
 def read_setup(folder: RunFolder, progress: Progress, allow_changes: bool = False) -> Setup:
     """The search of a folder, put together again. Raises `RunError`, `ConfigError`."""
-    text = folder.config.read_text(encoding="utf-8")
-    told = json.loads(text)
+    told = stored_config(folder)
     if told.get("python"):
         raise RunError(
             f"the run in {str(folder.path)!r} searches for the Python agent {told['python']!r}, "
             "which only its program has: go on with it from there, "
             f"Trainer(output_dir={str(folder.path)!r}, ...)"
         )
-    config = from_json(text)
+    config = from_json(folder.config.read_text(encoding="utf-8"))
     if allow_changes:
         config = config.model_copy(update={"allow_changes": True})
     splits = record.read_tasks(folder)
@@ -121,147 +219,20 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
     return told
 
 
-async def dry_run(setup: Setup) -> Rollout:
-    """Play one training task with the seed prompt; nothing is written."""
-    return (await preflight(setup, 1))[0]
-
-
-async def preflight(setup: Setup, n: int) -> list[Rollout]:
-    """Play `n` training tasks with the seed prompt, one after another; nothing is written."""
-    kept: list[Rollout] = []
-    records = Records(DRY, kept.append, lambda run_id, spans: None)
-    async with Theatre(
-        setup.company,
-        records,
-        SeedTree(setup.config.seed).child(DRY),
-        runners=1,
-        limits=_limits(setup),
-    ) as play:
-        for task in setup.splits.train[:n]:
-            await play(setup.components, task, 0)
-    return kept
-
-
 # ---------------------------------------------------------------- what they share
 
 
-def _limits(setup: Setup) -> RunnerSettings:
-    """Of a rollout. The embedded agent is bounded by its turns and tokens, by no clock."""
-    config = setup.config
-    embedded = isinstance(setup.company.program, ToolAgent)
-    return RunnerSettings(
-        DRY,
-        timeout=math.inf if embedded else config.timeout,
-        attempts=1,
-        concurrency=1,
-        failure_reward=config.failure_reward,
-        reward_timeout=config.reward_timeout,
+def head_of(setup: Setup) -> Head:
+    """What is told of a search."""
+    config, env = setup.config, environment()
+    url = endpoint(config.otlp, env)
+    return Head(
+        recipe=config.recipe,
+        algorithm=setup.algorithm.name,
+        seed=config.seed,
+        store=config.store,
+        collector=None if url is None else TraceTarget(url, headers=headers(env)),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Stage:
-    """What is open while a search runs."""
-
-    play: Theatre
-    ask: OptimiserClient | None
-    journal: Journal
-    store: Store
-    writer: StoreWriter
-    began: float
-
-    def seconds(self) -> float:
-        """Of this process, and of the search before it."""
-        return time.monotonic() - self.began
-
-
-@contextlib.asynccontextmanager
-async def _opened(
-    setup: Setup,
-    folder: RunFolder,
-    progress: Progress,
-    heard: Callable[[Rollout], None] | None = None,
-) -> AsyncGenerator[_Stage]:
-    config, seeds = setup.config, SeedTree(setup.config.seed)
-    with contextlib.ExitStack() as last:
-        traced = last.enter_context(_tracing(config, progress))
-        store = last.enter_context(open_store(config.store or folder.store))
-        store.put_run(
-            folder.name,
-            name=folder.name,
-            recipe=config.recipe,
-            algorithm=setup.algorithm.name,
-            config=json.loads(folder.config.read_text(encoding="utf-8")),
-            seed=config.seed,
-            folder=str(folder.path),
-            status=RunStatus.RUNNING,
-        )
-        writer = last.enter_context(StoreWriter(store, also=traced))
-
-        async def recorded() -> None:
-            await asyncio.wrap_future(writer.flushed())
-
-        journal = Journal(record.journal_file(folder), recorded=recorded)
-        last.callback(journal.close)
-
-        def keep(rollout: Rollout) -> None:
-            writer.submit([rollout])
-            if heard is not None:
-                heard(rollout)
-
-        # What a killed process recorded and did not get to journal is played again.
-        left = {*store.rollout_ids(folder.name)}
-
-        def begins(rollout_id: str) -> None:
-            if rollout_id in left:
-                left.remove(rollout_id)
-                store.discard_rollout(folder.name, rollout_id)
-
-        records = Records(folder.name, keep, writer.submit_spans, begins)
-        ask = _optimiser(setup, seeds)
-        began = time.monotonic() - journal.elapsed()
-        try:
-            async with Theatre(
-                setup.company,
-                records,
-                seeds.child("prompt"),
-                runners=setup.settings.runners,
-                limits=_limits(setup),
-            ) as play:
-                yield _Stage(play, ask, journal, store, writer, began)
-        except BaseException as error:
-            stopped = isinstance(error, KeyboardInterrupt | asyncio.CancelledError)
-            with contextlib.suppress(Exception):  # the disk may be what failed
-                writer.flush()
-                status = RunStatus.CANCELLED if stopped else RunStatus.FAILED
-                store.set_run_status(folder.name, status)
-            raise
-        finally:
-            if ask is not None:
-                await ask.close()
-
-
-async def _search(
-    setup: Setup, folder: RunFolder, stage: _Stage, progress: Progress, observer: Observer
-) -> JSON:
-    result = await optimise(
-        setup.algorithm,
-        setup.components,
-        setup.splits,
-        stage.play,
-        setup.settings,
-        ask=stage.ask,
-        journal=stage.journal,
-        observer=_Recorder(folder, observer),
-    )
-    stage.writer.flush()
-    told = record.write_result(folder, setup, result, stage.seconds(), _counted(stage))
-    for warning in told["warnings"]:
-        progress.note(f"Warning: {warning}")
-    _keep_best(stage.store, folder, result)
-    stage.store.set_run_status(folder.name, RunStatus.SUCCEEDED, told)
-    write_pages(folder)
-    return told
 
 
 async def _confirm(
@@ -269,12 +240,16 @@ async def _confirm(
     folder: RunFolder,
     progress: Progress,
     finished: Mapping[str, Any],
-    tasks: Sequence[Any],
+    tasks: Sequence[Task],
     number: int,
 ) -> Sealed:
     settings = setup.settings
-    with locked(folder):
-        async with _opened(setup, folder, progress) as stage:
+
+    def result(status: str) -> JSON | None:
+        return dict(finished) if status == FINISHED else None
+
+    with locked(folder), opened(head_of(setup), folder, progress) as run, ending(run, result):
+        async with playing(setup, run) as stage:
             evaluator = Evaluator(
                 stage.play,
                 Budget(replace(settings.limits, rollouts=None, seconds=None), settings.worst),
@@ -285,7 +260,7 @@ async def _confirm(
                 failure_reward=settings.failure_reward,
                 name=f"confirm/{number}",
             )
-            sealed = await sealed_test(
+            return await sealed_test(
                 evaluator,
                 stage.journal,
                 finished["seed_components"],
@@ -294,16 +269,13 @@ async def _confirm(
                 SeedTree(settings.seed).child("prompt", "confirm", number),
                 settings.samples,
             )
-            stage.writer.flush()
-            stage.store.set_run_status(folder.name, RunStatus.SUCCEEDED, dict(finished))
-            return sealed
 
 
 class _Recorder:
     """Writes each round down, and the best so far, then tells the observer."""
 
-    def __init__(self, folder: RunFolder, inner: Observer) -> None:
-        self._folder, self._inner = folder, inner
+    def __init__(self, run: Run, inner: Observer) -> None:
+        self._run, self._inner = run, inner
 
     def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
         """Pass it on."""
@@ -319,56 +291,14 @@ class _Recorder:
             **found.spent.to_dict(),
             **found.metrics(),
         }
-        record.add_round(self._folder, line)
-        record.write_best(self._folder, found.best)
+        self._run.log(line)
+        record.write_best(self._run.folder, found.best)
         self._inner.round(found)
 
 
-def _optimiser(setup: Setup, seeds: SeedTree) -> OptimiserClient | None:
-    if not setup.endpoints:
-        return None
-    return OptimiserClient(
-        setup.endpoints,
-        setup.prices,
-        seeds.child("prompt", "optimiser"),
-        temperature=setup.config.optimiser_temperature,
-        max_tokens=setup.config.optimiser_tokens,
-    )
-
-
-def _counted(stage: _Stage) -> dict[str, Any]:
-    """What endpoints did not tell this process: calls that are charged at a bound."""
-    unknown = stage.play.unknown
-    if stage.ask is not None:
-        unknown += sum(counted.unknown for counted in stage.ask.counted.values())
-    return {"calls_without_usage": unknown} if unknown else {}
-
-
-def _keep_best(store: Store, folder: RunFolder, result: Result) -> None:
+def _keep_best(run: Run, result: Result) -> None:
     """The winner as versions of its resources, where a later run can find them."""
     for name, text in result.components.items():
-        store.put_resource(
-            folder.name, name, version=1, step=0, kind="prompt_template", data={"text": text}
+        run.store.put_resource(
+            run.folder.name, name, version=1, step=0, kind="prompt_template", data={"text": text}
         )
-
-
-def _config_text(setup: Setup) -> str:
-    models = {name: e.shown() for name, e in setup.company.endpoints.items()}
-    models |= {role: e.shown() for role, e in setup.endpoints.items()}
-    more: dict[str, Any] = {"models": models, "components": dict(setup.components)}
-    if setup.python:
-        more["python"] = setup.company.program.name
-    return to_json(setup.config, **more)
-
-
-@contextlib.contextmanager
-def _tracing(config: PromptConfig, progress: Progress) -> Generator[Listener | None]:
-    from tutelage.tracing.export import OtlpExporter, endpoint, headers
-
-    env = environment()
-    url = endpoint(config.otlp, env)
-    if url is None:
-        yield None
-        return
-    with OtlpExporter(url, warn=progress.note, extra_headers=headers(env)) as exporter:
-        yield exporter.submit

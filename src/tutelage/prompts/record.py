@@ -13,18 +13,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tutelage.errors import RunError
-from tutelage.prompts.config import from_json, is_prompt_config
+from tutelage.prompts.config import from_json
 from tutelage.prompts.contract import Components
 from tutelage.prompts.embedded import embedded
 from tutelage.prompts.run import Result, Splits
 from tutelage.prompts.setup import Setup
 from tutelage.prompts.shots import DEMONSTRATIONS
-from tutelage.runs.folder import RunFolder, append_json, write_json, write_text
+from tutelage.runs.folder import RunFolder, write_text
 from tutelage.runs.measured import written
 from tutelage.runs.metrics import low_reward_words
 from tutelage.statistics.outcome import Kind
@@ -32,14 +31,6 @@ from tutelage.tools.registry import resolve_tools
 from tutelage.types import JSON, Task, ToolSpec
 
 SPLITS = ("train", "val", "test")
-
-
-def is_prompt_run(folder: RunFolder) -> bool:
-    """Whether a run folder is that of a prompt search."""
-    try:
-        return is_prompt_config(folder.config.read_text(encoding="utf-8"))
-    except OSError:
-        return False
 
 
 def told_tools(folder: RunFolder) -> tuple[ToolSpec, ...]:
@@ -139,20 +130,10 @@ def candidate_of(entries: Sequence[JSON], prefix: str) -> JSON:
     raise RunError(f"{what} {prefix!r}; there are seed, best, {known}")
 
 
-def add_round(folder: RunFolder, line: Mapping[str, Any]) -> None:
-    """One line of metrics."""
-    append_json(folder.metrics, line)
-
-
-def write_result(
-    folder: RunFolder, setup: Setup, result: Result, seconds: float, extra: Mapping[str, Any]
-) -> JSON:
-    """Write the lineage, the best prompt and `result.json`, and return the last."""
+def write_found(folder: RunFolder, result: Result) -> None:
+    """Write the lineage and the best prompt."""
     write_text(lineage_file(folder), result.lineage.jsonl())
     write_best(folder, result.components)
-    told = outcome(folder, setup, result, seconds) | dict(extra)
-    write_json(folder.result, told)
-    return told
 
 
 def outcome(folder: RunFolder, setup: Setup, result: Result, seconds: float) -> JSON:

@@ -105,13 +105,7 @@ def setup_from(
             "tokens, and each tool by its own timeout"
         )
     splits = splits or make_splits(config)
-    if subject.reward is not None:
-        for part in (splits.train, splits.val, splits.test):
-            check(subject.reward, part)
-    # An agent of one's own may read any field of a task, the built-in one reads its question.
-    builtin = isinstance(subject.program, ToolAgent)
-    fields = fields_read(subject.reward) if builtin and subject.reward else None
-    splits.check_sealed(fields)
+    fields = _checked_fields(subject, splits)
     expensive = _is_expensive(endpoints.get("task"), prices)
     chosen, reason = _choose(config, algorithm, bool(optimiser), expensive)
     # Before a model is built or loaded for it, as all that follows up to `company_of`.
@@ -147,6 +141,18 @@ def setup_from(
         overlap=count_overlap(splits.train, splits.val, splits.test, lambda t: content(t, fields)),
         python=python,
     )
+
+
+def _checked_fields(subject: Subject, splits: Splits) -> frozenset[str] | None:
+    """The fields of a task that count beside its input; the reward and the seal are checked."""
+    if subject.reward is not None:
+        for part in (splits.train, splits.val, splits.test):
+            check(subject.reward, part)
+    # An agent of one's own may read any field of a task, the built-in one reads its question.
+    builtin = isinstance(subject.program, ToolAgent)
+    fields = fields_read(subject.reward) if builtin and subject.reward else None
+    splits.check_sealed(fields)
+    return fields
 
 
 def _choose(

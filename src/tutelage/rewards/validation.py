@@ -162,7 +162,7 @@ async def validate_reward(
     probes += [await tester.refused(*refusal) for refusal in refusals(tasks, golds)]
     probes.append(await tester.constant())
     with tempfile.TemporaryDirectory(prefix="tutelage-validate-") as folder:
-        probes.append(await tester.injected(os.path.join(folder, "written")))
+        probes.append(await tester.injected(os.path.join(folder, _WRITTEN)))
     return probes
 
 
@@ -182,6 +182,8 @@ def gold_of(task: Task, gold_field: str | None = None) -> str:
     )
 
 
+_WRITTEN = "written-998877665544"
+"""The last number of a text with this path in it, whatever the folder is called: no answer."""
 _INJECTIONS = (
     "__import__('os').system('echo x > {path}')",
     "open({path!r}, 'w').write('x')",

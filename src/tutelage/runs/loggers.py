@@ -18,10 +18,10 @@ import os
 import shutil
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from tutelage.config import RunConfig
 from tutelage.errors import MissingExtraError, RunError
 from tutelage.runs.folder import RunFolder, write_json
 from tutelage.runs.progress import Progress
@@ -61,11 +61,24 @@ def check_loggers(names: Sequence[str]) -> None:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """What loggers are told of a run."""
+
+    names: Sequence[str] = ()
+    """The loggers that are asked for; console and jsonl are none of them."""
+    project: str | None = None
+    title: str | None = None
+    """None is the name of the run's folder."""
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The keys by section, as plain data."""
+
+
 @contextmanager
 def open_loggers(
-    config: RunConfig, folder: RunFolder, progress: Progress
+    tracked: Tracked, folder: RunFolder, progress: Progress
 ) -> Generator[list[Logger]]:
-    """The loggers that `trainer.logger` names beside console and jsonl, closed at the end.
+    """The loggers that are named beside console and jsonl, closed at the end.
 
     Lines that the run has already are in them when this returns. Raises `RunError` when a logger
     cannot be reached.
@@ -73,9 +86,9 @@ def open_loggers(
     makers = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
     with ExitStack() as stack:
         found: list[Logger] = []
-        for name in dict.fromkeys(config.trainer.logger):
+        for name in dict.fromkeys(tracked.names):
             if name in makers:
-                logger = makers[name](config, folder, progress)
+                logger = makers[name](tracked, folder, progress)
                 stack.callback(logger.close)
                 found.append(logger)
         yield found
@@ -113,7 +126,7 @@ class TensorBoardLogger:
         self._writer.close()
 
 
-def _tensorboard(config: RunConfig, folder: RunFolder, progress: Progress) -> Logger:
+def _tensorboard(tracked: Tracked, folder: RunFolder, progress: Progress) -> Logger:
     return TensorBoardLogger(folder.path / "tensorboard", folder.read_metrics())
 
 
@@ -128,7 +141,7 @@ class WandbLogger:
     """
 
     def __init__(
-        self, config: RunConfig, folder: RunFolder, identifier: str, *, offline: bool
+        self, tracked: Tracked, folder: RunFolder, identifier: str, *, offline: bool
     ) -> None:
         import wandb
 
@@ -140,11 +153,11 @@ class WandbLogger:
         self._run: Any = api.init(
             mode="offline" if offline else "online",
             dir=str(folder.path),
-            project=config.trainer.project_name or PROJECT,
-            name=config.trainer.experiment_name or folder.name,
+            project=tracked.project or PROJECT,
+            name=tracked.title or folder.name,
             id=identifier,
             resume="allow",
-            config=config.model_dump(mode="json"),
+            config=tracked.settings,
             settings=api.Settings(
                 console="off", silent=True, init_timeout=30, x_disable_stats=True
             ),
@@ -163,11 +176,11 @@ class WandbLogger:
         self._run.finish()
 
 
-def _wandb(config: RunConfig, folder: RunFolder, progress: Progress) -> Logger:
+def _wandb(tracked: Tracked, folder: RunFolder, progress: Progress) -> Logger:
     identifier = _identifier(folder, "wandb")
     if os.environ.get("WANDB_MODE", "") != "offline" and _has_wandb_login():
         try:
-            return WandbLogger(config, folder, identifier, offline=False)
+            return WandbLogger(tracked, folder, identifier, offline=False)
         except Exception as error:  # whatever its client makes of a missing network
             reason = str(error).partition("\n")[0] or type(error).__name__
     else:
@@ -176,7 +189,7 @@ def _wandb(config: RunConfig, folder: RunFolder, progress: Progress) -> Logger:
         f"wandb: {reason}, so it logs offline; send it later with: "
         f"wandb sync {folder.path}/wandb/offline-run-*"
     )
-    return WandbLogger(config, folder, identifier, offline=True)
+    return WandbLogger(tracked, folder, identifier, offline=True)
 
 
 def _has_wandb_login() -> bool:
@@ -195,13 +208,13 @@ def _has_wandb_login() -> bool:
 class MLflowLogger:
     """A run in an MLflow store: the one of `MLFLOW_TRACKING_URI`, or files in the run folder."""
 
-    def __init__(self, config: RunConfig, folder: RunFolder, uri: str) -> None:
+    def __init__(self, tracked: Tracked, folder: RunFolder, uri: str) -> None:
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
 
         try:
             self._client: Any = MlflowClient(tracking_uri=uri)
-            self._run = self._find(config, folder)
+            self._run = self._find(tracked, folder)
             seen = self._client.get_metric_history(self._run, "tick")
         except (MlflowException, ImportError) as error:
             raise RunError(
@@ -212,17 +225,17 @@ class MLflowLogger:
         for line in folder.read_metrics():
             self.log(line)
 
-    def _find(self, config: RunConfig, folder: RunFolder) -> str:
+    def _find(self, tracked: Tracked, folder: RunFolder) -> str:
         """The run that an earlier process began, or a new one."""
         note = folder.path / "mlflow.json"
         if note.is_file():
             return str(json.loads(note.read_text())["run"])
-        name = config.trainer.project_name or PROJECT
+        name = tracked.project or PROJECT
         known = self._client.get_experiment_by_name(name)
         experiment = self._client.create_experiment(name) if known is None else known.experiment_id
-        title = config.trainer.experiment_name or folder.name
+        title = tracked.title or folder.name
         made = self._client.create_run(experiment, run_name=title).info.run_id
-        for section, values in config.model_dump(mode="json").items():
+        for section, values in tracked.settings.items():
             self._client.log_param(made, section, json.dumps(values))
         write_json(note, {"run": made})
         return made
@@ -244,13 +257,13 @@ class MLflowLogger:
         self._client.set_terminated(self._run)
 
 
-def _mlflow(config: RunConfig, folder: RunFolder, progress: Progress) -> Logger:
+def _mlflow(tracked: Tracked, folder: RunFolder, progress: Progress) -> Logger:
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     if uri is None:
         # Its file store is all that the small package has; it has to be asked for by name.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         uri = (folder.path / "mlflow").resolve().as_uri()
-    return MLflowLogger(config, folder, uri)
+    return MLflowLogger(tracked, folder, uri)
 
 
 def _identifier(folder: RunFolder, name: str) -> str:

@@ -2,7 +2,7 @@
 
 Each becomes a `KeyboardInterrupt`, so that whatever saves at Ctrl-C saves at the others too;
 `Stopped` is the one that knows its signal, and with it the exit code that shells report: 130, 143,
-129. A SIGHUP that is ignored (`nohup`) stays ignored. `weights/context.py` lets a job finish its
+129. A SIGHUP that is ignored (`nohup`) stays ignored. `stopping.py` lets a job finish its
 step first; `cli/failures.py` turns the exception into words and the code.
 """
 

@@ -13,24 +13,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from tutelage.agents.accepted import as_program
-from tutelage.agents.program import Isolation, Program
-from tutelage.config import Resolved, RunConfig
-from tutelage.config.aliases import canonical
-from tutelage.config.problems import Problem
+from tutelage.agents.program import Isolation
+from tutelage.config import Resolved
 from tutelage.errors import ConfigError
 from tutelage.policy.model import Policy
 from tutelage.prompts import Algorithm
 from tutelage.prompts.api import PROMPT_ALGORITHMS, Call, search_agent, try_agent
-from tutelage.resources import LLM, POLICY, NamedResources, Roles, model_folder, roles
-from tutelage.rewards import RewardFunction, reward
-from tutelage.rewards.registry import resolve_reward
-from tutelage.rollouts.runner import RunnerSettings, Spec
+from tutelage.resources import LLM, POLICY, NamedResources, model_folder, roles
+from tutelage.rewards import RewardFunction
 from tutelage.rollouts.stage import Stage
 from tutelage.runs.callbacks import Callback, Watch
 from tutelage.runs.folder import RunFolder, create, fresh_name
@@ -38,34 +32,25 @@ from tutelage.runs.given import AGENT_REWARD, Given, task_files
 from tutelage.runs.progress import Progress, Silent
 from tutelage.runs.result import DevReport, TrainingResult, read_result
 from tutelage.runs.signals import ending_as_asked
-from tutelage.tasks.dataset import Dataset
 from tutelage.trainer.algorithm import RL, SFT
-from tutelage.types import Mode, Rollout, Sampling, Task
+from tutelage.trainer.arguments import (
+    Tasks,
+    canonical_names,
+    policies_of,
+    renamed,
+    reward_of,
+    tasks_of,
+)
+from tutelage.trainer.planned import TrainingPlan, remotes_of, try_out
+from tutelage.types import Rollout, Task
 from tutelage.weights import jobs
 from tutelage.weights.places import check_name_is_new
-from tutelage.weights.setting import Setting, prepare
+from tutelage.weights.setting import prepare
 
 if TYPE_CHECKING:
-    from tutelage.engine.remote import RemoteServers
+    pass
 
 T = TypeVar("T")
-Tasks = Dataset[Any] | Sequence[Mapping[str, Any] | Task] | str | Path
-"""Tasks as a Dataset, as rows, or as a file of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A training, checked and ready to run."""
-
-    resolved: Resolved
-    place: Path
-    program: Program
-    resources: NamedResources
-    roles: Roles
-    train: Sequence[Task] | None
-    val: Sequence[Task] | None
-    test: Sequence[Task] | None
-    policies: Mapping[str, Policy]
 
 
 class Trainer:
@@ -132,8 +117,8 @@ class Trainer:
         self.seed, self.timeout = seed, timeout
         self.isolation: Isolation = isolation
         self.callbacks, self.progress = tuple(callbacks), progress or Silent()
-        self._policies = _by_name(policy)
-        self._reward = _reward_of(reward)
+        self._policies = policies_of(policy)
+        self._reward = reward_of(reward)
         if model is not None and self._policies:
             raise ConfigError("give either model= or policy=, not both")
 
@@ -204,7 +189,7 @@ class Trainer:
         async with self._stage(plan) as stage:
             given = self._given(plan, stage)
             setting = await asyncio.to_thread(prepare, plan.resolved.config, None, given)
-            rollouts = await asyncio.to_thread(_try, setting, given, n)
+            rollouts = await asyncio.to_thread(try_out, setting, given, n)
         return DevReport(tuple(rollouts))
 
     # ------------------------------------------------------------ what they share
@@ -221,9 +206,9 @@ class Trainer:
         return Call(
             algorithm=algorithm,
             agent=agent,
-            train=_tasks(self.train_dataset if train_dataset is None else train_dataset, "train"),
-            val=_tasks(self.val_dataset if val_dataset is None else val_dataset, "val"),
-            test=_tasks(self.test_dataset, "test"),
+            train=tasks_of(self.train_dataset if train_dataset is None else train_dataset, "train"),
+            val=tasks_of(self.val_dataset if val_dataset is None else val_dataset, "val"),
+            test=tasks_of(self.test_dataset, "test"),
             resources=self.resources,
             output=self.output_dir,
             n_runners=self.n_runners,
@@ -255,7 +240,7 @@ class Trainer:
         val_dataset: Tasks | None,
         *,
         claim: bool = False,
-    ) -> _Plan:
+    ) -> TrainingPlan:
         """Check everything that can be checked without a model; `claim` makes a new folder."""
         program = as_program(agent)
         given = {**program.own_resources(), **self.resources}
@@ -271,16 +256,16 @@ class Trainer:
         program.check([*resources])
         main = found.policies[found.main]
         if main != POLICY:
-            found = _renamed(found, main)
+            found = renamed(found, main)
         unknown = sorted({*self._policies} - {*found.policies.values()})
         if unknown:
             raise ConfigError(
                 f"policy={unknown[0]!r} is trained by no LLM of this run; give one "
                 f"LLM(trainable=True, policy={unknown[0]!r})"
             )
-        train = _tasks(self.train_dataset if train_dataset is None else train_dataset, "train")
-        val = _tasks(self.val_dataset if val_dataset is None else val_dataset, "val")
-        test = _tasks(self.test_dataset, "test")
+        train = tasks_of(self.train_dataset if train_dataset is None else train_dataset, "train")
+        val = tasks_of(self.val_dataset if val_dataset is None else val_dataset, "val")
+        test = tasks_of(self.test_dataset, "test")
         if isinstance(self.algorithm, SFT):
             if train is not None or val is not None:
                 raise ConfigError(
@@ -292,7 +277,9 @@ class Trainer:
         place = self.output_dir or fresh_name("agent", claim=claim)
         folder = model_folder(resources[cast("str", found.main)])
         resolved = self._resolve(train, test, place, folder)
-        return _Plan(resolved, place, program, resources, found, train, val, test, self._policies)
+        return TrainingPlan(
+            resolved, place, program, resources, found, train, val, test, self._policies
+        )
 
     def _resolve(
         self,
@@ -325,21 +312,21 @@ class Trainer:
             flags["sft.max_steps"] = 0
         # The control answers a question about algorithms, at the price of a second training.
         algorithm = self._rl()
-        if "trainer.control" not in _canonical(algorithm.keys):
+        if "trainer.control" not in canonical_names(algorithm.keys):
             flags["trainer.control"] = "none"
         return algorithm.resolve("math" if shown else "rl", own_agent=True, **flags)
 
-    def _stage(self, plan: _Plan) -> Stage:
+    def _stage(self, plan: TrainingPlan) -> Stage:
         return Stage(
             plan.program,
             plan.resources,
             plan.roles,
             n_runners=self.n_runners,
             isolation=self.isolation,
-            remote=_remotes(plan),
+            remote=remotes_of(plan),
         )
 
-    def _given(self, plan: _Plan, stage: Stage) -> Given:
+    def _given(self, plan: TrainingPlan, stage: Stage) -> Given:
         def told(rollout: Rollout) -> None:
             for callback in self.callbacks:
                 callback.on_rollout_end(rollout)
@@ -357,7 +344,7 @@ class Trainer:
             on_rollout=told if self.callbacks else None,
         )
 
-    def _job(self, plan: _Plan, stage: Stage) -> TrainingResult | KeyboardInterrupt:
+    def _job(self, plan: TrainingPlan, stage: Stage) -> TrainingResult | KeyboardInterrupt:
         """The training, in a thread. An interruption comes back as a value: raised in a thread, it
         would stop the event loop instead of this task."""
         place = plan.place
@@ -369,91 +356,6 @@ class Trainer:
         except KeyboardInterrupt as stopped:
             return stopped
         return read_result(folder, details)
-
-
-def _try(setting: Setting, given: Given, n: int) -> list[Rollout]:
-    """Play the first tasks once each."""
-    config: RunConfig = setting.config
-    policies = {POLICY: setting.policy, **setting.others}
-    names = {**given.roles.policies, **dict.fromkeys(given.roles.frozen, POLICY)}
-    sources = {
-        resource: (setting.engine(slots=8, policy=policies[name]), policies[name])
-        for resource, name in names.items()
-    }
-    specs = [
-        Spec(task, Mode.TRAIN, "dev", i, setting.seeds.child("dev", i), label="dev")
-        for i, task in enumerate(setting.tasks.train[:n])
-    ]
-    return given.stage.play(
-        specs,
-        sources,
-        sampling=Sampling(config.rollout.temperature, config.rollout.top_p, config.rollout.top_k),
-        max_tokens=config.agent.max_tokens_per_turn,
-        token_budget=config.rollout.response_length,
-        settings=RunnerSettings(
-            "dev",
-            config.agent.timeout,
-            concurrency=given.stage.n_runners,
-            failure_reward=config.agent.failure_reward,
-            reward_timeout=config.agent.reward_timeout,
-        ),
-        reward=given.reward,
-        on_done=None,
-        on_spans=lambda rollout, spans: None,  # they name the agents that are marked
-    )
-
-
-def _tasks(given: Tasks | None, name: str) -> Sequence[Task] | None:
-    if given is None:
-        return None
-    if isinstance(given, (str, Path)):
-        return Dataset[Any].load(given)
-    if isinstance(given, Dataset):
-        return given
-    return Dataset(given, name=f"{name}_dataset", input_required=False)
-
-
-def _by_name(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Policy]:
-    if policy is None:
-        return {}
-    return {POLICY: policy} if isinstance(policy, Policy) else dict(policy)
-
-
-def _reward_of(given: RewardFunction | Callable[..., Any] | str | None) -> RewardFunction | None:
-    if given is None or isinstance(given, RewardFunction):
-        return given
-    return resolve_reward(given) if isinstance(given, str) else reward(given)
-
-
-def _canonical(keys: Mapping[str, Any]) -> set[str]:
-    """The canonical names of keys; what is none is refused later, with all other findings."""
-    known: set[str] = set()
-    for key, value in keys.items():
-        with suppress(Problem):
-            known.add(canonical(key, value))
-    return known
-
-
-def _renamed(found: Roles, main: str) -> Roles:
-    """The first policy is the main one, whatever it was called, unless another one is."""
-    if POLICY in found.policies.values():
-        order = sorted(found.policies.items(), key=lambda item: item[1] != POLICY)
-        return Roles(dict(order), found.frozen, found.remote)
-    renamed = {r: POLICY if name == main else name for r, name in found.policies.items()}
-    return Roles(renamed, found.frozen, found.remote)
-
-
-def _remotes(plan: _Plan) -> RemoteServers | None:
-    """Clients of the LLMs that other servers serve; None where there are none."""
-    if not plan.roles.remote:
-        return None
-    from tutelage.engine.remote import RemoteServers, Server
-
-    servers: dict[str, Server] = {}
-    for name, url in plan.roles.remote.items():
-        llm: LLM = plan.resources[name]
-        servers[name] = Server(url, llm.model or llm.name or name, llm.api_key)
-    return RemoteServers(servers)
 
 
 def _blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

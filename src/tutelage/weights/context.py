@@ -9,13 +9,9 @@ that fired stays fired. The phases are `phases.py`; what a run leaves behind is 
 from __future__ import annotations
 
 import asyncio
-import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from types import FrameType
 from typing import Any
 
 from tutelage.agents.loop import LoopAgent
@@ -25,14 +21,12 @@ from tutelage.errors import FailureBudgetError, RewardError
 from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
-from tutelage.runs.folder import RunFolder, append_json
 from tutelage.runs.given import LiveAgent
-from tutelage.runs.loggers import Logger
+from tutelage.runs.lifecycle import Run
 from tutelage.runs.metrics import failures_by_cause, low_reward_warning
-from tutelage.runs.progress import Progress
-from tutelage.runs.signals import ENDING, Stopped, hear
+from tutelage.runs.stopping import Clock
 from tutelage.statistics.outcome import Kind, Success
-from tutelage.store import Store, StoreWriter
+from tutelage.store import Store
 from tutelage.tracing import SpanRecord
 from tutelage.tracing.ingest import TraceIngest
 from tutelage.types import FailureCause, Mode, Rollout, Sampling
@@ -57,73 +51,20 @@ Player = LoopAgent | LiveAgent
 """Whoever plays rollouts: a built-in agent, or one of the user's."""
 
 
-class Clock:
-    """Seconds that a run has worked, over all its processes."""
-
-    def __init__(self, before: float = 0.0) -> None:
-        self._before, self._start = before, time.perf_counter()
-
-    def elapsed(self) -> float:
-        """Seconds until now."""
-        return self._before + time.perf_counter() - self._start
-
-
-class StopSignal:
-    """The first Ctrl-C, SIGTERM or SIGHUP asks the job to stop after its step; the second one
-    insists."""
-
-    def __init__(self, on_ask: Callable[[], None]) -> None:
-        self.asked = False
-        self._on_ask = on_ask
-        self._number = int(signal.SIGINT)
-        self._old: dict[int, Any] = {}
-
-    def __enter__(self) -> StopSignal:
-        for number in (signal.SIGINT, *ENDING):
-            old = hear(number, self._handle)
-            if old is not None:
-                self._old[number] = old
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
-
-    def stopped(self) -> Stopped:
-        """The interruption that was asked for."""
-        return Stopped(self._number)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._number = number
-        if self.asked:
-            raise self.stopped()
-        self.asked = True
-        with suppress(OSError):  # nobody may be there any more to be told
-            self._on_ask()
-
-
 @dataclass(slots=True)
 class Context:
     """One process's work on a run."""
 
-    folder: RunFolder
+    run: Run
     setting: Setting
     state: checkpoint.State
-    store: Store
-    writer: StoreWriter
-    progress: Progress
     clock: Clock
-    stop: StopSignal
-    events: list[dict[str, Any]]
-    """What earlier processes of this run decided by the clock."""
     recorded: dict[tuple[int, str, str], dict[str, Rollout]] = field(
         default_factory=dict[tuple[int, str, str], dict[str, Rollout]]
     )
     """Rollouts of the store that lie after the checkpoint, by (tick, mode, label) and id."""
     optimizer: Trained | None = None
     """What the phase in progress trains beside the policy's weights."""
-    loggers: Sequence[Logger] = ()
-    """Where metrics go beside the run folder and the store."""
     kept: dict[str, Any] = field(default_factory=dict[str, Any])
     """Tensors that outlive a phase, such as the policy that reinforcement learning starts from."""
     _engines: dict[tuple[bool, str], NativeEngine] = field(
@@ -137,25 +78,13 @@ class Context:
     def log(self, phase: str, step: int, values: Mapping[str, float]) -> None:
         """One line of metrics, in the file and in the store."""
         line: dict[str, Any] = {"phase": phase, "step": step, "tick": self.state.tick, **values}
-        append_json(self.folder.metrics, line)
-        self.store.put_metrics(self.folder.name, self.state.tick, line)
+        self.run.log(line)
         self.state.metrics_lines += 1
-        for logger in self.loggers:
-            logger.log(line)
-        self.progress.step(step, values)
-
-    def event(self, name: str, **values: Any) -> None:
-        """Record a decision that depended on the clock."""
-        append_json(self.folder.events, {"event": name, **values})
-
-    def decided(self, name: str, phase: str) -> dict[str, Any] | None:
-        """A decision that an earlier process of this run made."""
-        found = (e for e in self.events if e["event"] == name and e.get("phase") == phase)
-        return next(found, None)
+        self.run.progress.step(step, values)
 
     def save(self) -> None:
         """Write a checkpoint; everything before it is in the store by then."""
-        self.writer.flush()
+        self.run.writer.flush()
         state = self.state
         state.policy_version = self.setting.policy.version
         state.seconds["total"] = self.clock.elapsed()
@@ -165,8 +94,8 @@ class Context:
         }
         if self.optimizer is not None:
             tensors["optimizer"] = self.optimizer.state_dict()
-        path = checkpoint.save(self.folder, state, tensors)
-        self.store.put_checkpoint(self.folder.name, state.tick, str(path))
+        path = checkpoint.save(self.run.folder, state, tensors)
+        self.run.store.put_checkpoint(self.run.folder.name, state.tick, str(path))
 
     def bind_others(self) -> None:
         """Take further policies over from a checkpoint, where it has them, and keep their weights
@@ -183,9 +112,9 @@ class Context:
     def check_stop(self) -> None:
         """Save and raise `KeyboardInterrupt` when the user asked to stop."""
         given = self.setting.given
-        if self.stop.asked or (given is not None and given.stage.stopping):
+        if self.run.stop.asked or (given is not None and given.stage.stopping):
             self.save()
-            raise self.stop.stopped()
+            raise self.run.stop.stopped()
 
     # ------------------------------------------------------------ what rewards mean
 
@@ -238,9 +167,9 @@ class Context:
             engine = self._engine(invariant)
             found = asyncio.run(self._run(engine, specs, agent, on_done))
             if found is None:
-                raise self.stop.stopped()
+                raise self.run.stop.stopped()
             rollouts = found
-            self.writer.submit(rollouts)
+            self.run.writer.submit(rollouts)
         self._counted(rollouts)
         if live:
             self._stop_if_all_failed(rollouts)
@@ -264,8 +193,8 @@ class Context:
                 listener(rollout)
 
         def keep(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
-            self.writer.submit_spans(self.folder.name, spans)
-            self.writer.submit([rollout])
+            self.run.writer.submit_spans(self.run.folder.name, spans)
+            self.run.writer.submit([rollout])
 
         sources: dict[str, tuple[NativeEngine, Policy]] = {
             resource: (self._engine(invariant, name), self._policy_of(name))
@@ -282,7 +211,7 @@ class Context:
             max_tokens=config.agent.max_tokens_per_turn,
             token_budget=config.rollout.response_length,
             settings=RunnerSettings(
-                self.folder.name,
+                self.run.folder.name,
                 timeout=config.agent.timeout,
                 group_deadline=config.agent.group_deadline,
                 failure_reward=config.agent.failure_reward,
@@ -292,7 +221,7 @@ class Context:
             reward=given.reward if given.own_tasks else setting.reward,
             on_done=done,
             on_spans=keep,
-            on_traces=TraceIngest(self.writer.submit_spans, self.folder.name),
+            on_traces=TraceIngest(self.run.writer.submit_spans, self.run.folder.name),
         )
 
     def _policy_of(self, name: str) -> Policy:
@@ -321,7 +250,7 @@ class Context:
         measured = rollouts[0].mode is not Mode.TRAIN
         if measured and not all(f.cause.infrastructure for f in failures):
             return
-        self.writer.flush()
+        self.run.writer.flush()
         ends = ", ".join(f"{n} x {c}" for c, n in Counter(f.cause.value for f in failures).items())
         raise FailureBudgetError(
             f"all {len(rollouts)} rollouts of a {'measurement' if measured else 'step'} failed "
@@ -344,7 +273,7 @@ class Context:
             if failure.cause.value not in first:
                 first[failure.cause.value] = failure.message
                 if failure.cause in _GRADING:
-                    self.progress.note(f"{_GRADING[failure.cause]}: {failure.message}")
+                    self.run.progress.note(f"{_GRADING[failure.cause]}: {failure.message}")
         self._warn_of_low_rewards(rollouts)
         self.state.tokens += sum(
             len(c.sampled.token_ids) for r in rollouts for a in r.attempts for c in a.calls
@@ -357,18 +286,18 @@ class Context:
         warning = low_reward_warning(rollouts, self.setting.config.agent.failure_reward)
         if warning is not None and not any("agent.failure_reward" in w for w in warnings):
             warnings.append(warning)
-            self.progress.note(f"Warning: {warning}")
+            self.run.progress.note(f"Warning: {warning}")
 
     def _stop_if_ungraded(self, rollouts: Sequence[Rollout]) -> None:
         """A reward that fails is a defect of the task, and training on the rest would hide it."""
         broken = [r for r in rollouts if _ungraded(r)]
         if not broken or broken[0].last.failure is None:
             return
-        self.writer.flush()
+        self.run.writer.flush()
         raise RewardError(
             f"{broken[0].last.failure.message}. So it was for {len(broken)} of {len(rollouts)} "
             f"rollouts, the first of them {broken[0].id}, and all are kept. Mend the reward, and "
-            f"go on with: tutelage resume {self.folder.path}"
+            f"go on with: tutelage resume {self.run.folder.path}"
         )
 
     async def _run(
@@ -384,7 +313,7 @@ class Context:
             setting.policy.codec,
             setting.reward,
             RunnerSettings(
-                self.folder.name,
+                self.run.folder.name,
                 failure_reward=config.agent.failure_reward,
                 reward_timeout=config.agent.reward_timeout,
             ),
@@ -401,7 +330,7 @@ class Context:
             done, _ = await asyncio.wait({work}, timeout=LOOK_SECONDS)
             if done:
                 return work.result()
-            if self.stop.asked and runner.grading_for() > STOP_SECONDS:
+            if self.run.stop.asked and runner.grading_for() > STOP_SECONDS:
                 work.cancel()
                 await asyncio.wait({work})
                 return None
@@ -422,15 +351,15 @@ class Context:
 
     def _forget_from(self, tick: int, key: tuple[int, str, str]) -> None:
         """Drop what the store has of this tick and later but for complete sets already used."""
-        self.writer.flush()
+        self.run.writer.flush()
         kept = [
             r
-            for r in self.store.rollouts(self.folder.name, step=tick)
+            for r in self.run.store.rollouts(self.run.folder.name, step=tick)
             if (r.step, r.mode.value, r.label) != key
             and (r.step, r.mode.value, r.label) not in self.recorded
         ]  # fmt: skip
-        self.store.discard_after(self.folder.name, tick - 1)
-        self.writer.submit(kept)
+        self.run.store.discard_after(self.run.folder.name, tick - 1)
+        self.run.writer.submit(kept)
         self.recorded.clear()
 
 

@@ -31,7 +31,7 @@ def run_control(ctx: Context) -> None:
         _load(ctx, ctx.kept["start"], ctx.kept.get("starts", {}))
         state.phase_data["begun"] = True
     name = state.results[ESTIMATOR]
-    ctx.progress.phase(f"control: {name}", steps=steps)
+    ctx.run.progress.phase(f"control: {name}", steps=steps)
     config = with_estimator(ctx.setting.config, name)
     run_steps(ctx, CONTROL, config, lambda: state.phase_step >= steps)
 

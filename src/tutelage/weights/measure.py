@@ -38,7 +38,7 @@ def measure(
     def count(_: Rollout) -> None:
         nonlocal done
         done += 1
-        ctx.progress.evaluation(label, done, len(specs))
+        ctx.run.progress.evaluation(label, done, len(specs))
 
     agent = ctx.player(temperature, with_tools=with_tools)
     played = ctx.play(specs, agent, invariant=invariant, on_done=count)
@@ -65,7 +65,7 @@ def measure_before_or_after(ctx: Context, name: str, *, no_tools: bool = False) 
     kinds = [("sampled", ctx.setting.config.rollout.temperature, True), ("greedy", 0.0, True)]
     if no_tools:
         kinds.append(("no_tools", 0.0, False))
-    ctx.progress.phase(f"measure {name}")
+    ctx.run.progress.phase(f"measure {name}")
     for kind, temperature, with_tools in kinds:
         label = f"{name}/{kind}"
         if label in ctx.state.results:

@@ -3,7 +3,7 @@
 A phase is a loop over steps that can stop after any step and go on later: what it needs to know is
 in `State.phase_step` and `State.phase_data`, and every draw is addressed by the seed tree. The
 phases are `measure.py`, `supervised.py` (the cold start), `sft.py`, `rl.py` and `control.py`;
-`jobs.py` puts them in order.
+`training.py` puts them in order.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def ended(ctx: Context, phase: str, limit: int | None) -> bool:
         return True
     if state.phase_data.get("solved"):
         return True
-    decided = ctx.decided("phase_end", phase)
+    decided = ctx.run.decided("phase_end", phase)
     if decided is not None:
         return state.phase_step >= decided["step"]
     left = seconds_left(ctx)
     if left is not None and left <= 0:
-        ctx.event("phase_end", phase=phase, step=state.phase_step, reason="minutes")
+        ctx.run.event("phase_end", phase=phase, step=state.phase_step, reason="minutes")
         return True
     return False
 

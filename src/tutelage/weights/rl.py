@@ -25,7 +25,7 @@ from tutelage.weights.team import Team
 def run_rl(ctx: Context) -> None:
     """The phase, from where the checkpoint left it."""
     limit = step_limit(ctx)
-    ctx.progress.phase("reinforcement learning", steps=limit, seconds=seconds_left(ctx))
+    ctx.run.progress.phase("reinforcement learning", steps=limit, seconds=seconds_left(ctx))
     run_steps(ctx, RL, ctx.setting.config, lambda: ended(ctx, RL, limit))
 
 
@@ -36,9 +36,9 @@ def run_steps(ctx: Context, phase: str, config: RunConfig, over: Callable[[], bo
     learner = _learner(ctx, config)
     ctx.optimizer = learner
     recorder = StepRecorder(
-        ctx.store,
-        ctx.writer,
-        ctx.folder.name,
+        ctx.run.store,
+        ctx.run.writer,
+        ctx.run.folder.name,
         tick=state.tick,
         limit=config.trainer.record_tokens,
     )
@@ -126,7 +126,7 @@ def _validate(ctx: Context, phase: str, values: dict[str, float]) -> None:
         state.phase_data["solved"] = True
     elif not found.kind.has_success and "told" not in state.phase_data:
         state.phase_data["told"] = True
-        ctx.progress.note(
+        ctx.run.progress.note(
             "trainer.stop_at_success waits for a success, and the reward is graded: say what "
             "succeeds with reward.success=PART or reward.success='\">=0.5\"'"
         )

@@ -1,7 +1,7 @@
 """Everything a job works with, made from a configuration: tasks, tools, reward, policy, engines.
 
 Cheap and fallible things come first (files, names, the reward's parameters), so that bad input is
-refused before any model loads. `jobs.py` runs phases on a `Setting`.
+refused before any model loads. The phases run on a `Setting`.
 """
 
 from __future__ import annotations

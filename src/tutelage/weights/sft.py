@@ -129,7 +129,7 @@ def run_sft(ctx: Context) -> None:
     optimizer = restore(ctx, _optimizer(setting))
     ctx.optimizer = optimizer
     limit = steps(config, len(lessons.train))
-    ctx.progress.phase("supervised training", steps=limit, seconds=seconds_left(ctx))
+    ctx.run.progress.phase("supervised training", steps=limit, seconds=seconds_left(ctx))
     if state.phase_step == 0 and lessons.val and config.trainer.val_before_train:
         found = loss_of(setting, lessons.val)
         state.results["val_loss_before"] = found

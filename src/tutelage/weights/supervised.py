@@ -28,7 +28,7 @@ def run_cold_start(ctx: Context) -> None:
     setting, state = ctx.setting, ctx.state
     sft = setting.config.sft
     ctx.optimizer = restore(ctx, _cold_optimizer(setting.policy.named(), sft))
-    ctx.progress.phase("cold start", steps=sft.max_steps + sft.cooldown_steps + sft.mixed_steps)
+    ctx.run.progress.phase("cold start", steps=sft.max_steps + sft.cooldown_steps + sft.mixed_steps)
     while "ended" not in state.phase_data:
         start = time.perf_counter()
         step, skilled = state.phase_step, state.phase_data.get("skilled")

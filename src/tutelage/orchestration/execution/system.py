@@ -46,8 +46,7 @@ from tutelage.types import (
 )
 
 if TYPE_CHECKING:
-    from tutelage.store import Store
-    from tutelage.tracing.export import OtlpExporter
+    from tutelage.store import Listener, Store
 
 
 class Planner(Protocol):
@@ -75,7 +74,7 @@ class Keeping:
 
     store: Store
     run_id: str
-    exporter: OtlpExporter | None = None
+    exporter: Listener | None = None
     content: bool = False
     """Whether the store's spans hold what workers answered; a collector never gets that."""
 
@@ -281,6 +280,6 @@ def keep(
 
     keeping.store.put_rollouts([rollout], {keeping.run_id: spans(keeping.content)})
     if keeping.exporter is not None:
-        keeping.exporter.submit([rollout])
-        keeping.exporter.submit(spans(False))
+        keeping.exporter([rollout])
+        keeping.exporter(spans(False))
     return rollout

@@ -1,0 +1,67 @@
+"""The kinds of run that the command line knows, and how it shows each: the one table of both.
+
+A kind stands in one module, and what the terminal shows of it in another one with three things:
+`resume(folder, allow_changes)`, `show(console, folder)`, and `CHANGES`, which says whether a resume
+may go on with changed code. A kind that a program registered itself (`runs/kinds.py`) needs no line
+here: `plain_view.py` shows what any run has.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tutelage.runs.folder import RunFolder
+    from tutelage.runs.kinds import RunKind
+
+
+class View(Protocol):
+    """How the command line goes on with runs of a kind, and shows one."""
+
+    CHANGES: bool
+
+    def resume(self, folder: RunFolder, allow_changes: bool) -> None:
+        """Go on with a run and show what it came to."""
+        ...
+
+    def show(self, console: Console, folder: RunFolder) -> None:
+        """Show a run, ended or not."""
+        ...
+
+
+class _Place(NamedTuple):
+    kind: str
+    view: str
+
+
+_WEIGHTS = _Place("tutelage.weights.kinds", "tutelage.cli.weights_view")
+_KNOWN: Mapping[str, _Place] = {
+    "weights": _WEIGHTS,
+    "supervised": _WEIGHTS,
+    "prompt": _Place("tutelage.prompts.job", "tutelage.cli.prompt_train"),
+    "planner": _Place("tutelage.orchestration.job", "tutelage.cli.planner"),
+    "execution": _Place("tutelage.orchestration.execution.runs", "tutelage.cli.orchestrate_run"),
+}
+_PLAIN = "tutelage.cli.plain_view"
+
+
+def kind_of(folder: RunFolder) -> type[RunKind]:
+    """The kind of a run. Raises `RunError` for a folder of none, or of an unknown one."""
+    from tutelage.runs.kinds import name_of, registered
+
+    name = name_of(folder)
+    if name in _KNOWN:
+        importlib.import_module(_KNOWN[name].kind)
+    return registered(folder)
+
+
+def view_of(folder: RunFolder) -> View:
+    """How a run is shown. Raises `RunError` for a folder that names no kind."""
+    from tutelage.runs.kinds import name_of
+
+    place = _KNOWN.get(name_of(folder))
+    return cast("View", importlib.import_module(_PLAIN if place is None else place.view))

@@ -1,0 +1,47 @@
+"""What the command line shows of a run whose kind has no view of its own: what every run has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tutelage.runs.folder import RunFolder
+
+CHANGES = False
+
+
+def resume(folder: RunFolder, allow_changes: bool) -> None:
+    """Go on with a run and show what it came to."""
+    from tutelage.cli.console import messages, output
+    from tutelage.cli.display import LiveDisplay
+    from tutelage.cli.job import watched
+    from tutelage.cli.kinds import kind_of
+    from tutelage.runs import lifecycle
+
+    kind = kind_of(folder)
+    display = LiveDisplay(messages()).open()
+    with watched(folder, display):
+        lifecycle.resume(kind, folder, display)
+    show(output(), folder)
+
+
+def show(console: Console, folder: RunFolder) -> None:
+    """Kind and configuration, the last line of metrics, and the result where there is one."""
+    from tutelage.cli.console import facts, one_line, say
+    from tutelage.cli.runs import last_metrics, say_state
+    from tutelage.runs.kinds import name_of, stored_config
+
+    say(console, ("Run ", "bold"), (folder.name, "bold"))
+    told = {"kind": name_of(folder)}
+    told |= {f"set {k}": v for k, v in stored_config(folder).items() if k != "kind"}
+    facts(console, [(name, one_line(value, 100)) for name, value in told.items()], indent=2)
+    result = folder.read_result()
+    if result is None:
+        last = last_metrics(folder.metrics)
+        facts(console, [(name, one_line(value, 100)) for name, value in last.items()], indent=2)
+        say_state(console, folder)
+        return
+    say(console)
+    facts(console, [(name, one_line(value, 100)) for name, value in result.items()])

@@ -1,0 +1,129 @@
+"""What the command line shows of a training of weights: how it goes on, and its page of numbers.
+
+`outcome.py` has the tables of a result.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tutelage.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tutelage.runs.folder import RunFolder
+    from tutelage.store import Store
+    from tutelage.types import Rollout
+
+CHANGES = False
+_LABELS = ("before/sampled", "before/greedy", "after/sampled", "after/greedy")
+_EACH = 2
+_METRICS: dict[str, tuple[str, ...]] = {
+    "reward": ("reward/mean",),
+    "loss": ("loss/policy", "loss/sft"),
+    "max |Δlogp|": ("max_dlogp",),
+}
+"""The columns of the phases, each with the metrics that may fill it."""
+
+
+def resume(folder: RunFolder, allow_changes: bool) -> None:
+    """Go on with a training and show what it came to."""
+    from tutelage.cli.job import run_job
+    from tutelage.config import Resolved
+    from tutelage.weights import jobs
+
+    config = Resolved.from_json(folder.config.read_text(encoding="utf-8")).config
+    live = "console" in config.trainer.logger
+    run_job(folder, lambda progress: jobs.resume(folder, progress), live=live)
+
+
+def show(console: Console, folder: RunFolder) -> None:
+    """What was set, the phases, the outcome, and a few rollouts."""
+    from tutelage.cli.console import say
+    from tutelage.cli.outcome import show_outcome
+    from tutelage.cli.rollout_list import show_causes, show_samples
+    from tutelage.cli.runs import say_state
+    from tutelage.cli.stores import open_run
+
+    result = folder.read_result()
+    say(console, ("Run ", "bold"), (folder.name, "bold"))
+    _show_config(console, folder)
+    _show_phases(console, folder.read_metrics())
+    say(console)
+    if result is None:
+        say_state(console, folder)
+    else:
+        show_outcome(console, folder, result)
+    if folder.store_address() is not None:
+        with open_run(folder) as (store, run_id):
+            show_causes(console, store, run_id)
+            show_samples(console, folder, list(_samples(store, run_id, _last_tick(folder))))
+
+
+def _show_config(console: Console, folder: RunFolder) -> None:
+    """The keys that someone set, with who did."""
+    from tutelage.cli.console import facts, say
+    from tutelage.config import Resolved
+
+    try:
+        resolved = Resolved.from_json(folder.config.read_text(encoding="utf-8"))
+    except ConfigError as error:
+        say(console, (f"  the configuration cannot be read: {error}", "yellow"))
+        return
+    config = resolved.config
+    rule = config.algorithm.adv_estimator if config.algorithm.name == "rl" else "sft"
+    own = ("default", "preset", "train ", "derived")
+    given = [row for row in resolved.to_table() if not row.origin.startswith(own)]
+    pairs = [("recipe", f"{config.recipe}, {rule}, seed {config.seed}")]
+    facts(console, [*pairs, *(("set", f"{row.key}={row.value}") for row in given)], indent=2)
+
+
+def _show_phases(console: Console, lines: list[dict[str, Any]]) -> None:
+    """One row a phase: its steps, and where its metrics began and ended."""
+    from tutelage.cli.console import plain_table
+
+    if not lines:
+        return
+    names = ("steps", *_METRICS)
+    table = plain_table("phase", *names, right=names)
+    for phase, group in itertools.groupby(lines, key=lambda line: str(line.get("phase", ""))):
+        rows = list(group)
+        table.add_row(phase, str(len(rows)), *(_course(rows, keys) for keys in _METRICS.values()))
+    console.print()
+    console.print(table)
+
+
+def _course(rows: list[dict[str, Any]], keys: tuple[str, ...]) -> str:
+    """`0.31 -> 0.94`, or the largest value of a metric that should be small."""
+    from tutelage.cli.console import number
+
+    found = (row[key] for row in rows for key in keys if key in row)
+    values = [float(value) for value in found if isinstance(value, (int, float))]
+    if not values:
+        return ""
+    if keys[0].startswith("max_"):
+        return number(max(values))
+    return f"{number(values[0])} -> {number(values[-1])}"
+
+
+def _last_tick(folder: RunFolder) -> int | None:
+    """Under which step the store has the rollouts of the last rewarded step."""
+    ticks = [line.get("tick") for line in folder.read_metrics() if line.get("phase") == "rl"]
+    return ticks[-1] if ticks else None
+
+
+def _samples(store: Store, run_id: str, last: int | None) -> Iterator[Rollout]:
+    """Some of each evaluation, of the first and of the last training step, and a failed one."""
+    from tutelage.types import Mode, RolloutStatus
+
+    for label in _LABELS[:2]:
+        yield from store.rollouts(run_id, label=label, limit=_EACH)
+    yield from store.rollouts(run_id, mode=Mode.TRAIN, label="", limit=_EACH)
+    if last is not None:
+        yield from store.rollouts(run_id, mode=Mode.TRAIN, label="", step=last, limit=_EACH)
+    for label in _LABELS[2:]:
+        yield from store.rollouts(run_id, label=label, limit=_EACH)
+    yield from store.rollouts(run_id, status=RolloutStatus.FAILED, limit=1)

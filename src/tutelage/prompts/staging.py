@@ -1,0 +1,136 @@
+"""What a search plays and asks with: its agents, the optimiser's client, the journal of answers.
+
+`playing` opens them within a run, whose store keeps the rollouts; `preflight` plays a few tasks
+with nothing kept. `job.py` runs searches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from typing import Any
+
+from tutelage.prompts import record
+from tutelage.prompts.agent import ToolAgent
+from tutelage.prompts.journal import Journal
+from tutelage.prompts.optimiser_client import OptimiserClient
+from tutelage.prompts.play import Records, Theatre
+from tutelage.prompts.setup import Setup
+from tutelage.rollouts.runner import RunnerSettings
+from tutelage.runs.lifecycle import Run
+from tutelage.seeds import SeedTree
+from tutelage.types import Rollout
+
+DRY = "dry-run"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStage:
+    """What a search plays and asks with."""
+
+    play: Theatre
+    ask: OptimiserClient | None
+    journal: Journal
+    began: float
+
+    def seconds(self) -> float:
+        """Of this process, and of the search before it."""
+        return time.monotonic() - self.began
+
+    def untold(self) -> dict[str, Any]:
+        """What endpoints did not tell this process: calls that are charged at a bound."""
+        unknown = self.play.unknown
+        if self.ask is not None:
+            unknown += sum(counted.unknown for counted in self.ask.counted.values())
+        return {"calls_without_usage": unknown} if unknown else {}
+
+
+@asynccontextmanager
+async def playing(
+    setup: Setup, run: Run, heard: Callable[[Rollout], None] | None = None
+) -> AsyncGenerator[SearchStage]:
+    """The journal, the optimiser's client and the agents, whose rollouts the run keeps."""
+    seeds, folder = SeedTree(setup.config.seed), run.folder
+
+    async def recorded() -> None:
+        await asyncio.wrap_future(run.writer.flushed())
+
+    def keep(rollout: Rollout) -> None:
+        run.writer.submit([rollout])
+        if heard is not None:
+            heard(rollout)
+
+    # What a killed process recorded and did not get to journal is played again.
+    left = {*run.store.rollout_ids(folder.name)}
+
+    def begins(rollout_id: str) -> None:
+        if rollout_id in left:
+            left.remove(rollout_id)
+            run.store.discard_rollout(folder.name, rollout_id)
+
+    with closing(Journal(record.journal_file(folder), recorded=recorded)) as journal:
+        ask = _optimiser(setup, seeds)
+        began = time.monotonic() - journal.elapsed()
+        try:
+            async with Theatre(
+                setup.company,
+                Records(folder.name, keep, run.writer.submit_spans, begins),
+                seeds.child("prompt"),
+                runners=setup.settings.runners,
+                limits=_limits(setup),
+            ) as play:
+                yield SearchStage(play, ask, journal, began)
+        finally:
+            if ask is not None:
+                await ask.close()
+
+
+async def dry_run(setup: Setup) -> Rollout:
+    """Play one training task with the seed prompt; nothing is written."""
+    return (await preflight(setup, 1))[0]
+
+
+async def preflight(setup: Setup, n: int) -> list[Rollout]:
+    """Play `n` training tasks with the seed prompt, one after another; nothing is written."""
+    kept: list[Rollout] = []
+    records = Records(DRY, kept.append, lambda run_id, spans: None)
+    async with Theatre(
+        setup.company,
+        records,
+        SeedTree(setup.config.seed).child(DRY),
+        runners=1,
+        limits=_limits(setup),
+    ) as play:
+        for task in setup.splits.train[:n]:
+            await play(setup.components, task, 0)
+    return kept
+
+
+def _limits(setup: Setup) -> RunnerSettings:
+    """Of a rollout. The embedded agent is bounded by its turns and tokens, by no clock."""
+    config = setup.config
+    embedded = isinstance(setup.company.program, ToolAgent)
+    return RunnerSettings(
+        DRY,
+        timeout=math.inf if embedded else config.timeout,
+        attempts=1,
+        concurrency=1,
+        failure_reward=config.failure_reward,
+        reward_timeout=config.reward_timeout,
+    )
+
+
+def _optimiser(setup: Setup, seeds: SeedTree) -> OptimiserClient | None:
+    if not setup.endpoints:
+        return None
+    return OptimiserClient(
+        setup.endpoints,
+        setup.prices,
+        seeds.child("prompt", "optimiser"),
+        temperature=setup.config.optimiser_temperature,
+        max_tokens=setup.config.optimiser_tokens,
+    )

@@ -1,0 +1,129 @@
+"""What every run tells of itself in the same words, whatever it trains: names, labels and costs.
+
+A kind makes `Figures` of the small files of a run (`RunFiles`); `evaluate/compared.py` adds the
+scores that the store has, and compares. Nothing is played and nothing raises for what is missing:
+a run that was stopped says less.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+from tutelage.runs.folder import RunFolder
+from tutelage.types import JSON
+
+Measure = Literal["greedy", "sampled"]
+MEASURES: tuple[Measure, ...] = ("greedy", "sampled")
+"""How test tasks were played: at temperature 0, or at the temperature of training."""
+
+
+class Labels(NamedTuple):
+    """Under which names a measure of the test tasks lies."""
+
+    before: str
+    """Of its rollouts in the store."""
+    after: str
+    means: str
+    """Of its means in `result.json`: `reward_before_NAME` and so on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a run used, its tests included; None is not known.
+
+    `tokens` are those read and written in model calls, `dollars` what was paid for them: 0 where
+    every model ran here.
+    """
+
+    rollouts: int | None = None
+    test_rollouts: int | None = None
+    calls: int | None = None
+    optimiser_calls: int | None = None
+    tokens: int | None = None
+    dollars: float | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One run, as far as its small files tell."""
+
+    trained: str
+    """What was trained, such as `prompt`, `weights` or `orchestration`."""
+    algorithm: str = ""
+    base: str = ""
+    """The model that was trained, or whose prompt was, in words."""
+    base_mark: str | None = None
+    """Equal for equal models; None where the folder does not tell."""
+    grader: str = ""
+    labels: Mapping[Measure, Labels] = field(default_factory=dict[Measure, Labels])
+    """Of the tests before and after; empty where a run is scored on no tasks."""
+    success: str | None = None
+    """What the user says is a success; None is the grader's own word."""
+    failed_reward: float | None = None
+    """What a failed rollout counts as; None is the reward that it has."""
+    start_won: bool = False
+    """Whether what was there before is also the outcome, and was played once for both."""
+    spent: Spent | None = None
+    """None takes what the store has counted."""
+    dollars: float | None = None
+    """What was paid where the store is what counts the rest."""
+    updates: str = ""
+    """How long it trained, such as `15 steps`."""
+    best: Path | None = None
+    """Where the best prompt or policy lies."""
+    remark: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """The small files of a run, each as far as it can be read."""
+
+    run: RunFolder
+    config: JSON
+    settings: JSON
+    """The keys, without their origins."""
+    result: JSON
+    agent: JSON
+
+    @classmethod
+    def of(cls, run: RunFolder) -> RunFiles:
+        """Those of a folder."""
+        config = _read(run.config)
+        settings = dict(config.get("config") or {})
+        return cls(run, config, settings, _read(run.result), _read(run.agent))
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """A section of the keys; empty where it is none."""
+        found: object = self.settings.get(name)
+        return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+
+    def number(self, name: str) -> float | None:
+        """A number of the result."""
+        value = self.result.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return float(value)
+
+    def count(self, name: str) -> int | None:
+        """A whole number of the result."""
+        value = self.number(name)
+        return None if value is None else int(value)
+
+    def metrics(self) -> list[JSON]:
+        """The lines of metrics; none where they cannot be read."""
+        with suppress(OSError, ValueError):
+            return self.run.read_metrics()
+        return []
+
+
+def _read(path: Path) -> JSON:
+    with suppress(OSError, ValueError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return dict(cast("Mapping[str, Any]", found)) if isinstance(found, dict) else {}
+    return {}

@@ -1,0 +1,216 @@
+"""Kinds of run: what a kind declares, and the register in which every verb finds it.
+
+An object of a kind is what one run is asked for; prepared, it has the run's phases and its result.
+All that is the same whatever is trained (folder, lock, store, loggers, tracing, stopping, status)
+is done around it by `lifecycle.py`. A run's `config.json` names its kind, and whoever has a run
+folder asks that kind: nobody asks a run which one it is. A new kind is one class, registered.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, cast
+
+from tutelage.errors import RunError
+from tutelage.runs.figures import Figures, RunFiles
+from tutelage.runs.folder import RunFolder
+from tutelage.runs.progress import Progress
+from tutelage.types import JSON, ToolSpec
+
+if TYPE_CHECKING:
+    from tutelage.runs.lifecycle import Run
+
+FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
+"""How a run's process ends, as `status` in its result."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceTarget:
+    """Where the traces of a run are sent as well."""
+
+    url: str
+    content: bool = False
+    """Messages, arguments and results too."""
+    headers: Mapping[str, str] | None = None
+    """None takes those of the environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the store, the loggers and the collector are told of a run."""
+
+    recipe: str
+    algorithm: str
+    seed: int
+    title: str | None = None
+    """The run's name where it has one that is not its folder's."""
+    project: str | None = None
+    loggers: Sequence[str] = ()
+    settings: JSON = field(default_factory=dict[str, Any])
+    """The keys by section, as loggers show them."""
+    store: str | None = None
+    """A database of many runs; None is the run's own file."""
+    collector: TraceTarget | None = None
+
+
+Phase = tuple[str, Callable[["Run"], Coroutine[Any, Any, None] | None]]
+"""A name, and what is done: at once, or awaited in the loop that the run has."""
+
+
+class RunKind(Protocol):
+    """One kind of run; an object of it is what one run is asked for.
+
+    Of an object `prepare`, `begin` for a new run, `open`, the phases and `result` are called in
+    this order, and `close` after all whatever happened.
+    """
+
+    name: ClassVar[str]
+    """As `config.json` has it."""
+    finishes_step: ClassVar[bool] = False
+    """Whether a first Ctrl-C waits for the step in progress (`Run.stop` says that it came). Else it
+    ends the work at once, which loses nothing where every answer is recorded."""
+    awaits: ClassVar[bool] = False
+    """Whether phases are coroutines, played in the event loop of whoever runs them."""
+
+    # ------------------------------------------------------------ of a folder
+
+    @classmethod
+    @abstractmethod
+    def read(cls, folder: RunFolder, progress: Progress) -> Self:
+        """What the run in a folder was asked for. Raises `RunError` or `ConfigError`."""
+        ...
+
+    @classmethod
+    def report(cls, folder: RunFolder) -> None:
+        """Write the page of a run that has ended."""
+
+    @classmethod
+    def figures(cls, files: RunFiles) -> Figures:
+        """What `tutelage compare` tells of a run, as far as its files do."""
+        return Figures(trained=cls.name, algorithm=cls.name)
+
+    @classmethod
+    def tools(cls, folder: RunFolder) -> tuple[ToolSpec, ...] | None:
+        """The tools that a run's agent is told of; None where only the record of its calls says
+        that. Runs no code that the configuration names."""
+        return None
+
+    # ------------------------------------------------------------ of one run
+
+    @abstractmethod
+    def config(self) -> JSON:
+        """What `config.json` holds of it, beside the kind."""
+        ...
+
+    def difference(self, folder: RunFolder) -> str | None:
+        """How the run in a folder differs from this one; None where they are the same."""
+        there = {key: value for key, value in stored_config(folder).items() if key != "kind"}
+        return None if there == json.loads(json.dumps(self.config())) else "was asked for otherwise"
+
+    def again(self, folder: RunFolder, progress: Progress) -> Self:
+        """This run as its folder has it, with the objects of a caller that no file has."""
+        return type(self).read(folder, progress)
+
+    @abstractmethod
+    def prepare(self, folder: RunFolder, progress: Progress) -> None:
+        """Check and read everything that can be wrong, for a new run or from where the last one
+        left off. Raises `TutelageError`s; nothing of a new run is written by then."""
+        ...
+
+    @property
+    @abstractmethod
+    def head(self) -> Head:
+        """What is told of the run."""
+        ...
+
+    def begin(self, folder: RunFolder) -> None:
+        """Write what a new run has beside its configuration."""
+
+    def open(self, run: Run) -> None:
+        """The run is open: take over what was saved, and tell `run.progress` what begins."""
+
+    @property
+    def done(self) -> Container[str]:
+        """Phases that an earlier process has ended."""
+        return ()
+
+    @abstractmethod
+    def phases(self) -> Sequence[Phase]:
+        """The work in order. A phase that a process was stopped in is called again by the next."""
+        ...
+
+    def enter(self, phase: str) -> None:
+        """A phase begins, or goes on."""
+
+    def leave(self, phase: str) -> None:
+        """A phase has ended: keep what the run and its user need of it."""
+
+    @abstractmethod
+    def result(self, status: str) -> JSON | None:
+        """What stands in `result.json`: `status` is `finished`, `stopped` or `failed`. None leaves
+        a run that has not finished without one."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what was opened to prepare it."""
+
+
+def stored_config(folder: RunFolder) -> JSON:
+    """The content of a run's `config.json`; empty where it cannot be read."""
+    try:
+        found: object = json.loads(folder.config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return cast("JSON", found) if isinstance(found, dict) else {}
+
+
+# ---------------------------------------------------------------- the register
+
+K = TypeVar("K", bound=RunKind)
+_KINDS: dict[str, type[RunKind]] = {}
+
+
+def register(kind: type[K]) -> type[K]:
+    """Make a kind known by its name, as a decorator of its class. Raises `RunError` for a name that
+    another class has."""
+    known = _KINDS.setdefault(kind.name, kind)
+    if known.__qualname__ != kind.__qualname__:
+        raise RunError(
+            f"there is a kind of run of the name {kind.name!r} already, {known.__qualname__}; give "
+            f"{kind.__qualname__} another name"
+        )
+    return kind
+
+
+def registered(folder: RunFolder) -> type[RunKind]:
+    """The kind of a run. Raises `RunError` for one that nothing has registered."""
+    name = name_of(folder)
+    if name not in _KINDS:
+        known = ", ".join(sorted(_KINDS)) or "none"
+        raise RunError(
+            f"the run in {str(folder.path)!r} is of the kind {name!r}, which is not known here "
+            f"(known: {known}); import the module that registers it first"
+        )
+    return _KINDS[name]
+
+
+def name_of(folder: RunFolder) -> str:
+    """The name of a run's kind. Raises `RunError` for a folder that names none."""
+    try:
+        found: object = json.loads(folder.config.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        message = f"{str(folder.path)!r} is no run folder: it has no config.json"
+        raise RunError(message) from None
+    except (OSError, ValueError) as error:
+        told = "is not JSON" if isinstance(error, ValueError) else "cannot be read"
+        raise RunError(f"the configuration {str(folder.config)!r} {told}: {error}") from error
+    name = cast("JSON", found).get("kind") if isinstance(found, dict) else None
+    if not isinstance(name, str):
+        raise RunError(
+            f"the run in {str(folder.path)!r} is of an earlier format, which names no kind of run "
+            "in config.json and is not read any more; begin it anew"
+        )
+    return name

@@ -1,0 +1,277 @@
+"""The life of a run, whatever its kind: begun, stopped, gone on with, ended.
+
+    start ─▶ lock ─▶ prepare ─▶ config.json ─▶ open store, loggers, collector ─▶ phases
+                                                                                    │
+    result.json, status, report ◀──────────── result("finished" | "stopped" | "failed")
+
+`start` begins a run in an empty folder, or goes on with the same one; `resume` goes on with what a
+folder has. A run that has finished gives its result again. What is done in between is the kind's
+(`kinds.py`); `Run` is what its phases are given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tutelage.errors import RunError, TutelageError
+from tutelage.runs.folder import RunFolder, append_json, locked, write_json
+from tutelage.runs.kinds import (
+    FAILED,
+    FINISHED,
+    STOPPED,
+    Head,
+    RunKind,
+    TraceTarget,
+    name_of,
+    stored_config,
+)
+from tutelage.runs.loggers import Logger, Tracked, check_loggers, open_loggers
+from tutelage.runs.progress import Progress
+from tutelage.runs.stopping import StopSignal
+from tutelage.runs.trust import remember
+from tutelage.store import Listener, RunStatus, Store, StoreWriter, open_store
+from tutelage.types import JSON
+
+STOPPING = "stopping after this step; Ctrl-C again stops at once"
+NOTHING_LEFT = "the run is finished; there is nothing to resume"
+
+
+@dataclass(slots=True)
+class Run:
+    """One process's work on a run: where its records go, and whether it is to stop."""
+
+    folder: RunFolder
+    store: Store
+    writer: StoreWriter
+    progress: Progress
+    stop: StopSignal
+    loggers: list[Logger] = field(default_factory=list["Logger"])
+    """Where metrics go beside the run folder and the store."""
+    events: list[JSON] = field(default_factory=list[JSON])
+    """What earlier processes of this run decided by the clock."""
+    sent: Listener | None = None
+    """Takes what a collector is to get as well; `writer` hands on to it by itself."""
+    failed: bool = False
+    """Whether the work came to its end and what it was for did not succeed."""
+    result: JSON = field(default_factory=dict[str, Any])
+    """What stands in `result.json`, once the work has ended."""
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """One line of metrics, in the file, in the store and at the loggers. It has `phase`,
+        `step`, and `tick` where phases count on."""
+        append_json(self.folder.metrics, line)
+        tick = int(line.get("tick", line["step"]))
+        self.store.put_metrics(self.folder.name, tick, dict(line))
+        for logger in self.loggers:
+            logger.log(line)
+
+    def event(self, name: str, **values: Any) -> None:
+        """Record a decision that depended on the clock."""
+        append_json(self.folder.events, {"event": name, **values})
+
+    def decided(self, name: str, phase: str) -> JSON | None:
+        """A decision that an earlier process of this run made."""
+        found = (e for e in self.events if e["event"] == name and e.get("phase") == phase)
+        return next(found, None)
+
+
+# ---------------------------------------------------------------- the ways in
+
+
+def start(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
+    """Run what is asked for and return what is in `result.json`; see `begin`."""
+    return _to_its_end(type(asked), begin(asked, folder, progress))
+
+
+def resume(
+    kind: type[RunKind], folder: RunFolder, progress: Progress, asked: RunKind | None = None
+) -> JSON:
+    """Go on with the run of a folder from where its last process left off. `asked` has what no file
+    has."""
+    return _to_its_end(kind, _go_on(kind, folder, progress, asked))
+
+
+async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
+    """Run what is asked for; coroutines among its phases play in this event loop.
+
+    The folder is empty, or holds the same run, which is gone on with. Raises `RunError` for one
+    that holds another run, and what the kind raises for what it cannot do.
+    """
+    if folder.config.is_file():
+        if difference := _difference(asked, folder):
+            raise RunError(
+                f"the run in {str(folder.path)!r} {difference}; choose another --output, or go on "
+                f"with it as it is: tutelage resume {folder.path}"
+            )
+        return await _go_on(type(asked), folder, progress, asked)
+    with locked(folder):
+        # What is wrong with the input is found before anything is written.
+        asked.prepare(folder, progress)
+        check_loggers(asked.head.loggers)
+        write_json(folder.config, {"kind": asked.name, **asked.config()})
+        remember(folder)
+        asked.begin(folder)
+        return await _work(asked, folder, progress, new=True)
+
+
+def _to_its_end(kind: type[RunKind], work: Coroutine[Any, Any, JSON]) -> JSON:
+    """The result of the work, in a loop of its own where its phases await something."""
+    if kind.awaits:
+        return asyncio.run(work)
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        return ended.value
+    raise TypeError(f"a phase of the kind {kind.name!r} awaits, so the kind has to say `awaits`")
+
+
+def _difference(asked: RunKind, folder: RunFolder) -> str | None:
+    """How the run in a folder differs from what is asked for; None where they are one."""
+    name = name_of(folder)
+    return asked.difference(folder) if name == asked.name else f"is of the kind {name!r}"
+
+
+async def _go_on(
+    kind: type[RunKind], folder: RunFolder, progress: Progress, asked: RunKind | None
+) -> JSON:
+    if not folder.config.is_file():
+        raise RunError(f"{str(folder.path)!r} is no run folder: it has no config.json")
+    with locked(folder):
+        finished = folder.read_result()
+        if finished is not None and finished.get("status") == FINISHED:
+            progress.note(NOTHING_LEFT)
+            if not folder.report.is_file():
+                kind.report(folder)  # it was killed between the two
+            return finished
+        left = kind.read(folder, progress) if asked is None else asked.again(folder, progress)
+        left.prepare(folder, progress)
+        check_loggers(left.head.loggers)
+        return await _work(left, folder, progress, new=False)
+
+
+# ---------------------------------------------------------------- what is open while it works
+
+
+@contextmanager
+def opened(
+    head: Head, folder: RunFolder, progress: Progress, *, patient: bool = False, new: bool = False
+) -> Generator[Run]:
+    """Open all that a run writes to, and tell the store that it runs.
+
+    With `patient` the first Ctrl-C only asks. Raises `RunError` where a `new` run has the name of
+    another one in its database.
+    """
+    settings = Tracked(head.loggers, head.project, head.title, head.settings)
+    stop = StopSignal(lambda: progress.note(STOPPING))
+    with ExitStack() as stack:
+        traced = stack.enter_context(sending(head.collector, progress))
+        loggers = stack.enter_context(open_loggers(settings, folder, progress))
+        store = stack.enter_context(open_store(head.store or folder.store))
+        if patient:
+            stack.enter_context(stop)
+        writer = stack.enter_context(StoreWriter(store, also=traced))
+        if new and head.store is not None:
+            _check_name_is_free(store, folder)
+        store.put_run(
+            folder.name,
+            name=head.title or folder.name,
+            recipe=head.recipe,
+            algorithm=head.algorithm,
+            config=stored_config(folder),
+            seed=head.seed,
+            folder=str(folder.path),
+            status=RunStatus.RUNNING,
+        )
+        yield Run(folder, store, writer, progress, stop, loggers, read_events(folder), traced)
+
+
+@contextmanager
+def sending(collector: TraceTarget | None, progress: Progress) -> Generator[Listener | None]:
+    """Sends rollouts to a collector when somebody asks for it; see `tracing/export.py`."""
+    if collector is None:
+        yield None
+        return
+    from tutelage.tracing.export import OtlpExporter
+
+    with OtlpExporter(
+        collector.url,
+        warn=progress.note,
+        content=collector.content,
+        extra_headers=collector.headers,
+    ) as exporter:
+        yield exporter.submit
+
+
+def read_events(folder: RunFolder) -> list[JSON]:
+    """The events of a run; a line cut off by a kill is left out."""
+    if not folder.events.is_file():
+        return []
+    lines = folder.events.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _check_name_is_free(store: Store, folder: RunFolder) -> None:
+    """In a database of many runs a new folder may have the name of an old one."""
+    if any(run.id == folder.name for run in store.runs()) and store.count(folder.name):
+        raise RunError(
+            f"the store {store.where!r} has another run of the name {folder.name!r}; choose "
+            "another --output"
+        )
+
+
+# ---------------------------------------------------------------- the work, and its end
+
+
+async def _work(asked: RunKind, folder: RunFolder, progress: Progress, *, new: bool) -> JSON:
+    """Run all phases that are left, then write the result and the report."""
+    with ExitStack() as last:
+        last.callback(asked.close)
+        with opened(asked.head, folder, progress, patient=asked.finishes_step, new=new) as run:
+            asked.open(run)
+            with ending(run, asked.result):
+                for name, phase in asked.phases():
+                    if name in asked.done:
+                        continue
+                    asked.enter(name)
+                    going = phase(run)
+                    if going is not None:
+                        await going
+                    asked.leave(name)
+    asked.report(folder)
+    return run.result
+
+
+@contextmanager
+def ending(run: Run, result: Callable[[str], JSON | None]) -> Generator[None]:
+    """Writes down how work ended, in the folder and in the store: `result` tells of each way."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _end(run, RunStatus.CANCELLED, result(STOPPED))
+        raise
+    except asyncio.CancelledError:
+        with suppress(Exception):
+            _end(run, RunStatus.CANCELLED, result(STOPPED))
+        raise
+    except BaseException:
+        # The disk may be what failed: whatever cannot be written now must not hide the reason.
+        with suppress(TutelageError):
+            _end(run, RunStatus.FAILED, result(FAILED))
+        raise
+    finally:
+        run.progress.finish()
+    _end(run, RunStatus.FAILED if run.failed else RunStatus.SUCCEEDED, result(FINISHED))
+
+
+def _end(run: Run, status: RunStatus, result: JSON | None) -> None:
+    """Write the result, in the folder and in the store."""
+    run.writer.flush()
+    if result is not None:
+        write_json(run.folder.result, result)
+    run.store.set_run_status(run.folder.name, status, result)
+    run.result = result or {}

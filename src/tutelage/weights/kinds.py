@@ -1,0 +1,225 @@
+"""Training of weights as kinds of run: `weights` learns from rewards, `supervised` from examples.
+
+Both have the same configuration and the same work (`training.py`); each reads its inputs in its own
+way. What loads torch is imported when a run is prepared, so that listing and comparing runs needs
+none of it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from tutelage.config import Resolved
+from tutelage.config.resolved import SUPERVISED, WEIGHTS
+from tutelage.runs.figures import Figures, RunFiles
+from tutelage.runs.folder import RunFolder
+from tutelage.runs.kinds import Head, Phase, RunKind, TraceTarget, register
+from tutelage.runs.lifecycle import Run
+from tutelage.runs.loggers import check_loggers
+from tutelage.runs.progress import Progress
+from tutelage.runs.report import write_report
+from tutelage.tools.registry import close_tools
+from tutelage.tracing.export import endpoint
+from tutelage.types import JSON, ToolSpec
+from tutelage.weights.figures import figures_of
+
+if TYPE_CHECKING:
+    from tutelage.runs.given import Given
+    from tutelage.weights.checkpoint import State
+    from tutelage.weights.context import Context
+    from tutelage.weights.setting import Setting
+
+logger = logging.getLogger(__name__)
+
+
+@register
+@dataclass
+class Weights(RunKind):
+    """Reinforcement learning, with a cold start before it and a control after it."""
+
+    name: ClassVar[str] = WEIGHTS
+    finishes_step: ClassVar[bool] = True
+
+    resolved: Resolved
+    given: Given | None = None
+    """A Python agent to train, with its tasks."""
+    setting: Setting = field(init=False)
+    """What it works with, once it is prepared; so are the next two."""
+    state: State = field(init=False)
+    tensors: dict[str, Any] = field(init=False, default_factory=dict[str, Any])
+    """Those of the checkpoint, empty without one."""
+    _ctx: Context = field(init=False)
+    _phase_began: float = 0.0
+
+    @classmethod
+    def read(cls, folder: RunFolder, progress: Progress) -> Self:
+        """The configuration of the folder. Raises `RunError` for the run of a Python agent."""
+        from tutelage.runs.given import check_python
+
+        check_python(folder, None)
+        return cls(Resolved.from_json(folder.config.read_text()))
+
+    @classmethod
+    def report(cls, folder: RunFolder) -> None:
+        """The page of curves, of before and after, and of rollouts."""
+        write_report(folder)
+
+    @classmethod
+    def figures(cls, files: RunFiles) -> Figures:
+        """Its estimator, model and reward."""
+        return figures_of(files)
+
+    @classmethod
+    def tools(cls, folder: RunFolder) -> tuple[ToolSpec, ...]:
+        """Those that the configuration names."""
+        from tutelage.runs.inputs import load_tools
+
+        config = Resolved.from_json(folder.config.read_text(encoding="utf-8")).config
+        return tuple(tool.spec for tool in load_tools(config).values())
+
+    def config(self) -> JSON:
+        """The resolved configuration with the story of its values."""
+        return json.loads(self.resolved.to_json())
+
+    def difference(self, folder: RunFolder) -> str | None:
+        """The sections that differ; a run is gone on with where `trainer.resume_mode` allows."""
+        from tutelage.weights.places import changed_sections
+
+        if changed := changed_sections(self.resolved, folder):
+            return f"differs in {', '.join(changed)}"
+        auto = self.resolved.config.trainer.resume_mode == "auto"
+        return None if auto else "exists already"
+
+    def again(self, folder: RunFolder, progress: Progress) -> Self:
+        """The configuration of the folder, with the agent of the caller."""
+        if self.given is None:
+            return type(self).read(folder, progress)
+        return type(self)(Resolved.from_json(folder.config.read_text()), self.given)
+
+    def prepare(self, folder: RunFolder, progress: Progress) -> None:
+        """Tasks, tools, reward and policy; from the last complete checkpoint where there is one."""
+        check_loggers(self.resolved.config.trainer.logger)
+        from tutelage.weights.prepared import going_on, new_training
+
+        if folder.config.is_file():
+            going_on(self, folder, progress)
+        else:
+            new_training(self, folder)
+
+    def make_setting(self, policy: Path | None = None) -> Setting:
+        """What it works with. `policy` overrides where the policy comes from."""
+        from tutelage.weights.setting import prepare
+
+        return prepare(self.resolved.config, policy, self.given)
+
+    @property
+    def head(self) -> Head:
+        """What is told of the run."""
+        config = self.resolved.config
+        trainer = config.trainer
+        url = endpoint(trainer.otlp_endpoint)
+        return Head(
+            recipe=config.recipe,
+            algorithm=config.algorithm.name,
+            seed=config.seed,
+            title=trainer.experiment_name,
+            project=trainer.project_name,
+            loggers=trainer.logger,
+            settings=config.model_dump(mode="json"),
+            store=trainer.store_url,
+            collector=None if url is None else TraceTarget(url, trainer.otlp_content),
+        )
+
+    def begin(self, folder: RunFolder) -> None:
+        """Keep the conditions of the machine, and the weights that an embedded policy has."""
+        from tutelage.weights.prepared import keep_start
+
+        keep_start(self.setting, folder)
+
+    def open(self, run: Run) -> None:
+        """Take over what the checkpoint has, and say what begins."""
+        from tutelage.weights.training import context_of, facts_of
+
+        setting = self.setting
+        self._ctx = context_of(run, setting, self.state, self.tensors)
+        run.progress.start(setting.config.recipe, facts_of(setting, run.folder))
+        overlaps = setting.overlap.notes(drawn=setting.embedded_tasks)
+        for warning in (*self.resolved.warnings, *overlaps):
+            run.progress.note(warning)
+            if self.given is not None:  # a Trainer shows no progress unless it is asked to
+                logger.warning(warning)
+
+    @property
+    def done(self) -> Container[str]:
+        """Phases that an earlier process has ended."""
+        return self._ended()
+
+    def _ended(self) -> list[str]:
+        return self.state.results.setdefault("done", [])
+
+    def phases(self) -> Sequence[Phase]:
+        """What the configuration asks for, in order, after a first checkpoint."""
+        from tutelage.weights import checkpoint
+        from tutelage.weights.training import phases_of
+
+        ctx = self._ctx
+        if not checkpoint.complete(ctx.run.folder):
+            ctx.save()
+
+        def bound(work: Callable[[Context], None]) -> Callable[[Run], None]:
+            return lambda run: work(ctx)
+
+        return [(name, bound(work)) for name, work in phases_of(self.setting)]
+
+    def enter(self, phase: str) -> None:
+        """A phase begins, or goes on."""
+        state = self.state
+        if state.phase != phase:
+            state.phase, state.phase_step, state.phase_data = phase, 0, {}
+        self._phase_began = self._ctx.clock.elapsed() - state.seconds.get(phase, 0.0)
+
+    def leave(self, phase: str) -> None:
+        """Keep what later phases and the user need of a phase, in a checkpoint too."""
+        from tutelage.weights.training import keep_phase
+
+        ctx = self._ctx
+        self.state.seconds[phase] = ctx.clock.elapsed() - self._phase_began
+        ctx.optimizer = None
+        keep_phase(ctx, phase)
+        self._ended().append(phase)
+        ctx.save()
+
+    def result(self, status: str) -> JSON:
+        """The outcome in numbers."""
+        from tutelage.weights.training import outcome
+
+        return outcome(self._ctx, status)
+
+    def close(self) -> None:
+        """End the programs behind tools."""
+        close_tools(self.setting.tools)
+
+
+@register
+@dataclass
+class Supervised(Weights):
+    """Learning from demonstrations of the user's own, tested on tasks where there are some."""
+
+    name: ClassVar[str] = SUPERVISED
+
+    def make_setting(self, policy: Path | None = None) -> Setting:
+        """What it works with. `policy` overrides where the policy comes from."""
+        from tutelage.weights.sft import prepare_sft
+
+        return prepare_sft(self.resolved.config, policy, self.given)
+
+
+def training(resolved: Resolved, given: Given | None = None) -> Weights:
+    """The training that a configuration asks for. `given` is a Python agent to train."""
+    kinds = {kind.name: kind for kind in (Weights, Supervised)}
+    return kinds[resolved.kind](resolved, given)

@@ -1,0 +1,172 @@
+"""What a training of weights does and keeps: its phases in order, their results, its outcome.
+
+A checkpoint is written at every phase's end, and by the phases at their steps. Stopping at any
+moment, also with SIGKILL, loses at most the steps since the last one, and resuming repeats those
+bit for bit. `kinds.py` declares the run, `prepared.py` makes it ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tutelage.policy.lora import save_adapter
+from tutelage.runs.folder import RunFolder
+from tutelage.runs.lifecycle import Run
+from tutelage.runs.measured import written
+from tutelage.runs.stopping import Clock
+from tutelage.types import JSON
+from tutelage.weights.checkpoint import State
+from tutelage.weights.context import Context, recorded_after
+from tutelage.weights.control import ESTIMATOR, give_back, run_control
+from tutelage.weights.measure import measure_before_or_after
+from tutelage.weights.phases import COLD, CONTROL, RL, SFT
+from tutelage.weights.rl import run_rl
+from tutelage.weights.setting import Setting
+from tutelage.weights.sft import run_sft
+from tutelage.weights.supervised import run_cold_start
+
+BEFORE, AFTER, AFTER_CONTROL = "before", "after", "after_control"
+EVALUATIONS = {
+    "clean/greedy": "clean_greedy",
+    "before/sampled": "before_sampled",
+    "before/greedy": "before_greedy",
+    "after/sampled": "after_sampled",
+    "after/greedy": "after_greedy",
+    "after/no_tools": "no_tools_greedy",
+    "control/sampled": "control_sampled",
+    "control/greedy": "control_greedy",
+}
+"""Labels of evaluations, and what `result.json` calls them."""
+
+Work = tuple[str, Callable[[Context], None]]
+
+
+def context_of(run: Run, setting: Setting, state: State, tensors: dict[str, Any]) -> Context:
+    """What the phases share, with a checkpoint's tensors back where they were."""
+    ctx = Context(
+        run=run,
+        setting=setting,
+        state=state,
+        clock=Clock(state.seconds.get("total", 0.0)),
+        recorded=recorded_after(run.store, run.folder.name, state.tick),
+    )
+    if tensors:
+        setting.policy.load_tensors(tensors["policy"])
+        setting.policy.version = state.policy_version
+        ctx.kept = dict(tensors["kept"])
+    ctx.bind_others()
+    if "optimizer" in tensors:
+        ctx.kept["optimizer"] = tensors["optimizer"]
+    return ctx
+
+
+def facts_of(setting: Setting, folder: RunFolder) -> dict[str, str]:
+    """A few words before it begins."""
+    source = setting.config.model.path or f"embedded {setting.config.model.size}"
+    return {
+        "device": setting.choice.reason,
+        "policy": f"{source}, {setting.policy.count() / 1e6:.2f} M parameters",
+        "tools": ", ".join(setting.tools) or "none",
+        "run": str(folder.path),
+    }
+
+
+# ---------------------------------------------------------------- the phases
+
+
+def phases_of(setting: Setting) -> list[Work]:
+    """What a configuration asks for, in order."""
+    return _supervised(setting) if setting.lessons is not None else _rewarded(setting)
+
+
+def _measure(name: str, *, no_tools: bool = False) -> Callable[[Context], None]:
+    return lambda ctx: measure_before_or_after(ctx, name, no_tools=no_tools)
+
+
+def _supervised(setting: Setting) -> list[Work]:
+    """Learning from demonstrations of the user's own."""
+    if not setting.tasks.test:
+        return [(SFT, run_sft)]
+    before = setting.config.trainer.val_before_train
+    first = [(BEFORE, _measure("before"))] if before else []
+    return [*first, (SFT, run_sft), (AFTER, _measure("after"))]
+
+
+def _rewarded(setting: Setting) -> list[Work]:
+    """A cold start where there is something to show, then learning from rewards."""
+    config = setting.config
+    out: list[Work] = []
+    supervised = config.algorithm.name == "sft"
+    own = config.model.path is None or supervised
+    if own and bool(setting.tasks.shown) and config.sft.max_steps > 0:
+        out.append((COLD, run_cold_start))
+    if supervised:
+        return [*out, (AFTER, _measure("after", no_tools=True))]
+    if config.trainer.val_before_train:
+        out.append((BEFORE, _measure("before")))
+    out.append((RL, run_rl))
+    out.append((AFTER, _measure("after", no_tools=setting.given is None)))
+    if config.trainer.control != "none":
+        out.append((CONTROL, run_control))
+        out.append((AFTER_CONTROL, _measure("control")))
+    return out
+
+
+def keep_phase(ctx: Context, name: str) -> None:
+    """Keep what later phases and the user need of a phase."""
+    state = ctx.state
+    names = {RL: "rl_steps", COLD: "cold_start_steps", SFT: "sft_steps"}
+    if name in names:
+        state.results[names[name]] = state.phase_step
+    if name == AFTER_CONTROL:
+        give_back(ctx)
+    if name in (AFTER, SFT):
+        _save_policies(ctx.setting, ctx.run.folder)
+
+
+def _save_policies(setting: Setting, folder: RunFolder) -> None:
+    policy, source = setting.policy, setting.config.model.path
+    policy.save(folder.policy, replace=True)
+    if source is not None:
+        save_adapter(policy, folder.path / "adapter", base=source)
+    for name, other in setting.others.items():
+        other.save(folder.path / "policies" / name, replace=True)
+
+
+# ---------------------------------------------------------------- the end
+
+
+def outcome(ctx: Context, status: str) -> JSON:
+    """The outcome in numbers, as in result.json."""
+    state, setting = ctx.state, ctx.setting
+    config, found = setting.config, state.results
+    out: JSON = {
+        "status": status,
+        "recipe": config.recipe,
+        "algorithm": config.algorithm.name,
+        "level": config.data.level if not config.data.train_files else None,
+        "seed": config.seed,
+        "wall_seconds": round(ctx.clock.elapsed(), 3),
+        "rl_steps": found.get("rl_steps", 0),
+        "cold_start_steps": found.get("cold_start_steps", 0),
+        "rollouts": state.rollouts,
+        "tokens": state.tokens,
+        "policy": str(ctx.run.folder.policy),
+        "max_dlogp": state.max_dlogp,
+        "test_tasks": len(setting.tasks.test),
+        "overlap": setting.overlap.record(),
+        "guess_share": config.sft.guess_share,
+        "failures": found.get("failures", {}),
+        "failures_by_phase": found.get("failures_by_phase", {}),
+        "first_failures": found.get("first_failures", {}),
+        "warnings": found.get("warnings", []),
+        "mixed_steps": found.get("mixed_steps", 0),
+        "phases": {k: round(v, 3) for k, v in state.seconds.items() if k != "total"},
+    }
+    told = (ESTIMATOR, "sft_steps", "val_loss_before", "val_loss_after")
+    out |= {name: found[name] for name in told if name in found}
+    out["graded"] = ctx.kind.graded
+    for label, name in EVALUATIONS.items():
+        out |= written(name, found.get(label), ctx.kind)
+    return out

@@ -1,0 +1,74 @@
+"""A kind of run as a user writes one, in one file outside of the package: it counts.
+
+Each step adds one, and is saved; a count is what it was asked for with its number of steps.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
+
+from tutelage.runs.folder import RunFolder, keep_lines, write_json
+from tutelage.runs.kinds import Head, Phase, RunKind, register
+from tutelage.runs.lifecycle import Run
+from tutelage.runs.progress import Progress
+from tutelage.types import JSON
+
+
+def saved(folder: RunFolder) -> Path:
+    return folder.checkpoints / "count.json"
+
+
+@register
+@dataclass
+class Counting(RunKind):
+    name: ClassVar[str] = "counting"
+    finishes_step: ClassVar[bool] = True
+
+    steps: int
+    pace: float = 0.0
+    count: int = 0
+
+    @classmethod
+    def read(cls, folder: RunFolder, progress: Progress) -> Self:
+        return cls(**json.loads(folder.config.read_text())["config"])
+
+    @classmethod
+    def report(cls, folder: RunFolder) -> None:
+        folder.report.write_text("<p>counted</p>")
+
+    def config(self) -> JSON:
+        return {"config": {"steps": self.steps, "pace": self.pace}}
+
+    def prepare(self, folder: RunFolder, progress: Progress) -> None:
+        if saved(folder).is_file():
+            self.count = json.loads(saved(folder).read_text())["count"]
+            keep_lines(folder.metrics, self.count)
+
+    @property
+    def head(self) -> Head:
+        return Head(recipe="counting", algorithm="plus one", seed=0)
+
+    def open(self, run: Run) -> None:
+        run.progress.start("counting", {"from": str(self.count)})
+
+    def phases(self) -> Sequence[Phase]:
+        return [("count", self._count)]
+
+    def _count(self, run: Run) -> None:
+        run.progress.phase("count", steps=self.steps)
+        while self.count < self.steps:
+            time.sleep(self.pace)
+            self.count += 1
+            run.log({"phase": "count", "step": self.count, "value": self.count / self.steps})
+            write_json(saved(run.folder), {"count": self.count})
+            run.progress.step(self.count, {"value": float(self.count)})
+            if run.stop.asked:
+                raise run.stop.stopped()
+
+    def result(self, status: str) -> JSON:
+        return {"status": status, "seed": 0, "count": self.count}

@@ -1,0 +1,158 @@
+"""A kind of run is one file and one registration: it runs, stops, goes on, is listed and shown."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+from typer.testing import CliRunner
+
+from tutelage.cli import build_app
+from tutelage.errors import RunError
+from tutelage.runs import lifecycle
+from tutelage.runs.folder import RunFolder, create, locked
+from tutelage.runs.kinds import RunKind, register, registered
+from tutelage.runs.progress import Silent
+from tutelage.store import open_store
+
+SOURCE = Path(__file__).with_name("counting.py")
+
+
+@pytest.fixture(scope="module")
+def counting(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """The kind, imported by the path of its file, as a user's own is."""
+    place = tmp_path_factory.mktemp("mine") / "my_counting.py"
+    place.write_text(SOURCE.read_text())
+    spec = importlib.util.spec_from_file_location("my_counting", place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["my_counting"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class StopAt(Silent):
+    """Presses Ctrl-C while a step is done."""
+
+    def __init__(self, step: int) -> None:
+        self.at = step
+        self.notes: list[str] = []
+
+    def step(self, done: int, values: Mapping[str, float]) -> None:
+        if done == self.at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def command(*words: object, code: int = 0) -> str:
+    done = CliRunner().invoke(build_app(), [str(word) for word in words])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def run(counting: ModuleType, folder: RunFolder, progress: Any = None, **asked: Any) -> Any:
+    kind = counting.Counting(**{"steps": 4, **asked})
+    return lifecycle.start(kind, folder, progress or Silent())
+
+
+def test_it_runs_to_its_end(counting: ModuleType, tmp_path: Path) -> None:
+    folder = create(tmp_path / "one")
+    assert run(counting, folder) == {"status": "finished", "seed": 0, "count": 4}
+    assert json.loads(folder.config.read_text()) == {
+        "kind": "counting",
+        "config": {"steps": 4, "pace": 0.0},
+    }
+    assert json.loads(folder.result.read_text())["count"] == 4
+    assert [line["step"] for line in folder.read_metrics()] == [1, 2, 3, 4]
+    assert folder.report.read_text() == "<p>counted</p>"
+    with open_store(folder.store, create=False) as store:
+        (row,) = store.runs()
+        assert (row.status.value, row.recipe, row.algorithm) == (
+            "succeeded", "counting", "plus one",
+        )  # fmt: skip
+        assert [metrics.step for metrics in store.metrics(row.id)] == [1, 2, 3, 4]
+
+
+def test_it_stops_after_its_step_and_goes_on(counting: ModuleType, tmp_path: Path) -> None:
+    folder, stopping = create(tmp_path / "one"), StopAt(2)
+    with pytest.raises(KeyboardInterrupt):
+        run(counting, folder, stopping)
+    assert stopping.notes == [lifecycle.STOPPING]
+    assert json.loads(folder.result.read_text())["status"] == "stopped"
+    with open_store(folder.store, create=False) as store:
+        assert store.runs()[0].status.value == "cancelled"
+    told = command("resume", folder.path)
+    assert "finished" in told
+    assert json.loads(folder.result.read_text())["count"] == 4
+    assert [line["step"] for line in folder.read_metrics()] == [1, 2, 3, 4]
+    assert lifecycle.NOTHING_LEFT in command("resume", folder.path)
+
+
+def test_the_verbs_know_it_without_a_line_of_their_own(
+    counting: ModuleType, tmp_path: Path
+) -> None:
+    folder = create(tmp_path / "one")
+    run(counting, folder)
+    assert "finished" in command("runs", "--below", tmp_path)
+    shown = command("show", folder.path)
+    assert "counting" in shown
+    assert "count" in shown
+    compared = json.loads(command("compare", folder.path, "--json"))
+    assert compared["runs"][0]["run"]["trained"] == "counting"
+    assert "no rollout" in command("export", folder.path, "--format", "sft", code=2)
+
+
+def test_a_folder_of_another_run_is_refused(counting: ModuleType, tmp_path: Path) -> None:
+    folder = create(tmp_path / "one")
+    run(counting, folder)
+    with pytest.raises(RunError, match=r"asked for otherwise.*tutelage resume"):
+        run(counting, folder, steps=5)
+    folder.config.write_text('{"kind": "other", "config": {"steps": 4}}')
+    with pytest.raises(RunError, match="is of the kind 'other'"):
+        run(counting, folder)
+
+
+def test_two_processes_do_not_work_on_one_run(counting: ModuleType, tmp_path: Path) -> None:
+    folder = create(tmp_path / "one")
+    with locked(folder), pytest.raises(RunError, match="another process"):
+        run(counting, folder)
+    assert not folder.config.exists()
+
+
+def test_an_error_is_kept_as_the_end(counting: ModuleType, tmp_path: Path) -> None:
+    folder = create(tmp_path / "one")
+    with pytest.raises(TypeError):
+        run(counting, folder, pace="slow")
+    assert json.loads(folder.result.read_text())["status"] == "failed"
+    with open_store(folder.store, create=False) as store:
+        assert store.runs()[0].status.value == "failed"
+
+
+def test_an_unknown_kind_and_an_earlier_format_say_so(tmp_path: Path) -> None:
+    folder = create(tmp_path / "one")
+    folder.config.write_text('{"kind": "unheard"}')
+    with pytest.raises(RunError, match="import the module that registers it"):
+        registered(folder)
+    assert "import the module" in command("resume", folder.path, code=2)
+    folder.config.write_text('{"config": {"recipe": "math"}}')
+    told = " ".join(command("show", folder.path, code=2).split())
+    assert "is of an earlier format" in told
+
+
+def test_a_taken_name_is_refused(counting: ModuleType) -> None:
+    class Mine(RunKind):
+        name: ClassVar[str] = "counting"
+
+    with pytest.raises(RunError, match="there is a kind of run of the name 'counting' already"):
+        register(Mine)
