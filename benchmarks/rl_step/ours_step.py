@@ -1,6 +1,6 @@
 """Our training job on one checkpoint and one task file, measured like `trl_step.py` measures TRL.
 
-It runs the real job (`train.jobs`, store, metrics and all), without checkpoints in between, and
+It runs the real job (`weights.jobs`, store, metrics and all), without checkpoints in between, and
 takes the CPU seconds of the process around each step, evaluations left out. The record has the
 same form as the baseline's; `compare.py` runs the two in turn.
 """

@@ -1,6 +1,5 @@
-"""What turns rewards into a better prompt or better weights: one folder per way of learning.
+"""The mathematics of reinforcement learning, which weights and orchestration share.
 
-`rl/` holds the mathematics of reinforcement learning (advantages, losses, KL) as pure functions;
-`sft/` supervised rows and their loss; `prompt/` searches over prompts. Nothing is imported here, so
-that a prompt search never loads torch. What calls these functions in a loop is `weights/`.
+`rl/` holds advantages, losses and KL as pure functions. Nothing is imported here, so that a prompt
+search never loads torch. What calls these functions in a loop is `weights/`.
 """

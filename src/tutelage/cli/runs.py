@@ -81,7 +81,7 @@ def status_of(folder: RunFolder, result: dict[str, Any]) -> str:
 
 
 def is_held(folder: RunFolder) -> bool:
-    """Whether a process works on the run now (see `train.folder.locked`)."""
+    """Whether a process works on the run now (see `runs.folder.locked`)."""
     import fcntl
 
     try:

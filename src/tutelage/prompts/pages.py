@@ -1,7 +1,7 @@
 """The pages of a prompt search: `lineage.html`, the tree, and `report.html`, what came of it.
 
 Both are pure functions of the run folder and stand alone: no script, no network, no other file.
-They share the look and the escaping of other runs' reports (`train/report`). A part whose facts are
+They share the look and the escaping of other runs' reports (`runs/report`). A part whose facts are
 missing is left out, so that a search that was killed has a report too.
 """
 

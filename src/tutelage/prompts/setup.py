@@ -2,7 +2,7 @@
 
 Everything that can be wrong is found here, before a rollout or a request is paid for. `company_of`
 decides which model an agent plays with: the task endpoint, its own LLMs, or the embedded policy
-where there is none. `job.py` runs a `Setup`; `trainer.py` makes one from Python objects.
+where there is none. `job.py` runs a `Setup`; `trainer/` makes one from Python objects.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@
     result.json       the outcome in numbers
 
 Files are written aside and renamed, or appended a whole line at a time. `weights/checkpoint.py`
-fills `checkpoints/`, `report.py` draws the report.
+fills `checkpoints/`, `report/` draws the report.
 """
 
 from __future__ import annotations

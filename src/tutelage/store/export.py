@@ -1,11 +1,11 @@
 """A run's rollouts as rows for other programs: whole records, or chat data for supervised tuning.
 
-`jsonl` is one rollout a line with everything that was recorded. `sft` is chat format, as
-`algorithms/sft` and other trainers read it: the turns of successful training rollouts with their
-tool calls and observations. Calls become one row only while each extends the conversation before
-it, so a context that was rewritten on the way starts a new row instead of inventing a conversation
-that never was. `otlp` is a rollout's traces, one request of OTLP-JSON a line, as collectors read
-them from a file.
+`jsonl` is one rollout a line with everything that was recorded. `sft` is chat format, as `tutelage
+train sft` and other trainers read it: the turns of successful training rollouts with their tool
+calls and observations. Calls become one row only while each extends the conversation before it, so
+a context that was rewritten on the way starts a new row instead of inventing a conversation that
+never was. `otlp` is a rollout's traces, one request of OTLP-JSON a line, as collectors read them
+from a file.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ search (retrieval prior, consensus, length, edge threshold) are chosen on that s
 `refit` the best planner goes on with everything, the held-out share included, for a few epochs.
 Draws come from the seed tree by epoch, so a fit that is restored from `state` goes on exactly
 as it would have. Texts of one length stand in one batch, and what does not change (features, shared
-words) is made once. `train/planner` runs it in a folder.
+words) is made once. `orchestration/job.py` runs it in a folder.
 """
 
 from __future__ import annotations

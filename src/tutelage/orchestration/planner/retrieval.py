@@ -3,7 +3,7 @@
 The training plans are kept with the TF-IDF vectors of their instructions. For a new instruction the
 nearest ones vote, by similarity, for the tools that stand in their plans and for what follows what;
 the votes are mixed into the decoder's scores with a weight that validation chose. `decode.py` asks,
-`metrics.py` uses the same search for the baseline that copies the nearest plan.
+`evaluation/metrics.py` uses the same search for the baseline that copies the nearest plan.
 """
 
 from __future__ import annotations

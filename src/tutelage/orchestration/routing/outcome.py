@@ -1,4 +1,4 @@
-"""What a batch of workflows came to, and the rewards of that: `rewards.py` for thousands at once.
+"""What workflows came to, and the rewards of that: `evaluation/rewards.py` for thousands at once.
 
 `environment.py` plays the workflows. Legend: B workflows.
 """

@@ -2,7 +2,7 @@
 
 A node whose `key` is a row of the table gets what each worker really came to on that query; a node
 without one gets a row of its type, drawn by its place in the workflow. Nothing is generated, so
-outputs only name the row, and every answer is stamped as a mock. `outcomes.py` reads tables.
+outputs only name the row, and every answer is stamped as a mock. `data/outcomes.py` reads tables.
 """
 
 from __future__ import annotations
