@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from tutelage.orchestration.data.outcomes import Floats
-from tutelage.orchestration.routing.foresight import expected_path, foresee
+from tutelage.orchestration.routing.foresight import Progress, expected_plan, foresee
 from tutelage.orchestration.routing.outcome import Outcome, batch_rewards
 from tutelage.orchestration.routing.situation import Situation, Terms
 from tutelage.orchestration.routing.workflows import Board, Bools, Ints, Workflows
@@ -73,23 +73,16 @@ class Environment:
 
     def _plan(self) -> None:
         """What each node is expected to cost, take and come to, before anything is tried."""
-        board, flows = self.board, self.flows
-        per_usd_B, per_second_B = self.terms.prices(flows.cost_ref_B, flows.latency_ref_B)
-        legal_BNW = board.legal_QW[self._query_BN]
-        cost_BNW, seconds_BNW = board.cost_QW[self._query_BN], board.seconds_QW[self._query_BN]
-        worth_BNW = (
-            0.5 * self.terms.weights.alpha * board.chance_QW[self._query_BN]
-            - per_usd_B[:, None, None] * cost_BNW
-            - per_second_B[:, None, None] * seconds_BNW
-        )
-        best_BN1 = np.where(legal_BNW, worth_BNW, -np.inf).argmax(axis=2)[:, :, None]
-        self._plan_cost_BN = np.take_along_axis(cost_BNW, best_BN1, 2)[:, :, 0] * self._exists_BN
-        self._plan_seconds_BN = (
-            np.take_along_axis(seconds_BNW, best_BN1, 2)[:, :, 0] * self._exists_BN
-        )
-        least_BN = np.where(legal_BNW, cost_BNW, np.inf).min(axis=2)
+        board, flows, query_BN = self.board, self.flows, self._query_BN
+        cost_BN, seconds_BN, least_BN = expected_plan(
+            self.terms, board.chance_QW[query_BN], board.cost_QW[query_BN],
+            board.seconds_QW[query_BN], board.legal_QW[query_BN], flows.cost_ref_B,
+            flows.latency_ref_B,
+        )  # fmt: skip
+        self._plan_cost_BN = cost_BN * self._exists_BN
+        self._plan_seconds_BN = seconds_BN * self._exists_BN
         self._least_BN = np.where(self._exists_BN, least_BN, 0.0)
-        self._chance_BN = np.where(self._exists_BN, board.hope_Q[self._query_BN], 1.0)
+        self._chance_BN = np.where(self._exists_BN, board.hope_Q[query_BN], 1.0)
 
     # Running
 
@@ -268,56 +261,40 @@ class Environment:
     def situation(self, rows: Ints) -> Situation:
         """What is known before the decisions of these rows."""
         board, flows, node = self.board, self.flows, self._node_B[rows]
-        places = np.arange(len(rows))
-        query, last_D = self._query_BN[rows, node], self._last_BN[rows, node]
-        chance_DW = self.chances(rows)
-        others_DN = self._chance_BN[rows].copy()
-        others_DN[places, node] = 1.0
-        unstarted_DN = np.isin(self._status_BN[rows], (WAITING, READY))
-        unstarted_DN[places, node] = False
-        ends_D, tail_D = self._path(rows, node)
+        query, status_DN = self._query_BN[rows, node], self._status_BN[rows]
         load_DW = np.zeros((len(rows), board.workers))
-        for n in range(self._query_BN.shape[1]):
-            busy = np.flatnonzero(self._status_BN[rows, n] == RUNNING)
+        for n in range(status_DN.shape[1]):
+            busy = np.flatnonzero(status_DN[:, n] == RUNNING)
             load_DW[busy, self._worker_BN[rows[busy], n]] += 1
-        return Situation(
+        progress = Progress(
+            node_D=node,
+            parents_DNN=flows.parents_BNN[rows],
+            done_DN=status_DN == DONE,
+            running_DN=status_DN == RUNNING,
+            chance_DN=self._chance_BN[rows],
+            plan_cost_DN=self._plan_cost_BN[rows],
+            plan_seconds_DN=self._plan_seconds_BN[rows],
+            least_DN=self._least_BN[rows],
+            finish_DN=self._finish_BN[rows],
+            expected_end_DN=self._expected_end_BN[rows],
+            now_D=self._now_B[rows],
+        )
+        return progress.situation(
             mask_DA=self.mask(rows),
-            chance_DW=chance_DW,
+            chance_DW=self.chances(rows),
             cost_DW=board.cost_QW[query],
             seconds_DW=board.seconds_QW[query],
             load_DW=load_DW,
-            last_D=np.where(last_D >= 0, chance_DW[places, last_D], 0.0),
+            last_D=self._last_BN[rows, node],
             tries_D=self._tries_BN[rows, node].astype(np.float64),
             max_tries=board.scenario.max_tries,
-            others_D=others_DN.prod(axis=1),
-            rest_cost_D=(self._plan_cost_BN[rows] * unstarted_DN).sum(axis=1),
-            rest_least_D=(self._least_BN[rows] * unstarted_DN).sum(axis=1),
-            now_D=self._now_B[rows],
-            ends_D=ends_D,
-            tail_D=tail_D,
             spent_D=self._spent_B[rows] + self._unused_BN[rows].sum(axis=1),
             budget_D=flows.budget_B[rows],
             deadline_D=flows.deadline_B[rows],
             cost_ref_D=flows.cost_ref_B[rows],
             latency_ref_D=flows.latency_ref_B[rows],
             nodes_D=self._size_B[rows].astype(np.float64),
-            open_D=(self._status_BN[rows] != DONE).sum(axis=1).astype(np.float64),
         )
-
-    def _path(self, rows: Ints, node: Ints) -> tuple[Floats, Floats]:
-        """When all would end if the nodes under decision took no time, and the chain behind them.
-
-        Only expected durations are used: when a try that runs will end is not known yet.
-        """
-        now_D = self._now_B[rows]
-        status_DN = self._status_BN[rows]
-        lasts_DN = self._plan_seconds_BN[rows].copy()
-        lasts_DN[np.arange(len(rows)), node] = 0.0
-        running_DN = np.maximum(self._expected_end_BN[rows], now_D[:, None])
-        return expected_path(
-            self.flows.parents_BNN[rows], status_DN == DONE, status_DN == RUNNING,
-            self._finish_BN[rows], running_DN, lasts_DN, now_D, node,
-        )  # fmt: skip
 
     def truth(self, rows: Ints, leaning_DA: Floats) -> Floats:
         """What only the table knows about the workflows of these rows, [D, TRUTHS].

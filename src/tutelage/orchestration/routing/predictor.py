@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 
 from tutelage.errors import DataError
 from tutelage.orchestration.data.neighbours import Neighbours, hashed
-from tutelage.orchestration.data.outcomes import SPREAD, TOKENS_OUT, Floats, OutcomeTable
-from tutelage.orchestration.execution.workers import Latency, Worker, prompt_tokens
+from tutelage.orchestration.data.outcomes import TOKENS_OUT, Floats, OutcomeTable
+from tutelage.orchestration.execution.worker_files import worker_from, worker_to
+from tutelage.orchestration.execution.workers import Worker, prompt_tokens
 from tutelage.seeds import SeedTree
 
 NEAREST = 40
@@ -185,8 +186,9 @@ class OutcomePredictor:
             raise DataError(f"the predictor knows a worker {worker.name!r}; give a new name")
         kinds = sorted(set(types))
         asked = self.chances(self.support(instructions, types))
-        weights = _map_logistic(_design(asked, types, kinds), np.array(right, dtype=np.float64),
-                                len(self.workers))  # fmt: skip
+        design = _design(asked, types, kinds)
+        prior = _prior(len(self.workers), design.shape[1])
+        weights = _map_logistic(design, np.array(right, dtype=np.float64), *prior)
         known = self.chances(self.training_support())
         column_Q = _sigmoid(_design(known, self.types, kinds) @ weights)
         tokens_Q = np.nan_to_num(np.nanmean(self.tokens_QW, axis=1), nan=TOKENS_OUT)
@@ -217,7 +219,7 @@ class OutcomePredictor:
             "features": torch.from_numpy(np.concatenate(features)),
             "lengths": torch.tensor([len(row) for row in features]),
             "types": list(self.types),
-            "workers": [worker_state(w) for w in self.workers],
+            "workers": [worker_to(w) for w in self.workers],
             **{k: torch.from_numpy(getattr(self, k)) for k in _MATRICES},
             **{k: float(getattr(self, k)) for k in _NUMBERS},
             "seed": self.seeds.seed,
@@ -229,7 +231,7 @@ class OutcomePredictor:
         """The predictor of a `state_dict`."""
         cuts = np.cumsum(state["lengths"].numpy())[:-1]
         return OutcomePredictor(
-            workers=tuple(worker_from_state(w) for w in state["workers"]),
+            workers=tuple(worker_from(w) for w in state["workers"]),
             index=Neighbours(np.split(state["features"].numpy(), cuts)),
             types=tuple(state["types"]),
             seeds=SeedTree(state["seed"], tuple(state["path"])),
@@ -323,34 +325,31 @@ def _design(chances_BW: Floats, types: Sequence[str], kinds: Sequence[str]) -> F
     return np.column_stack([np.ones(len(types)), _logit(chances_BW), of_kind])
 
 
-def _map_logistic(x_BD: Floats, right_B: Floats, workers: int) -> Floats:
-    """Logistic regression whose prior is the average worker, by Newton's method."""
-    size = x_BD.shape[1]
-    mean = np.zeros(size)
+def _prior(workers: int, size: int) -> tuple[Floats, Floats]:
+    """Mean and precision of the weights of a design: the average worker."""
+    mean, precision = np.zeros(size), np.full(size, 4.0)
     mean[1 : 1 + workers] = 1.0 / workers
-    precision = np.full(size, 4.0)
     precision[0] = 0.25
     precision[1 : 1 + workers] = 16.0
-    weights = mean.copy()
+    return mean, precision
+
+
+def _map_logistic(x_BD: Floats, right_B: Floats, mean_D: Floats, precision_D: Floats) -> Floats:
+    """Logistic regression with a normal prior of that mean and precision, by Newton's method."""
+    weights = mean_D.copy()
     for _ in range(25):
         p = _sigmoid(x_BD @ weights)
-        gradient = x_BD.T @ (p - right_B) + precision * (weights - mean)
-        hessian = (x_BD.T * (p * (1 - p))) @ x_BD + np.diag(precision)
+        gradient = x_BD.T @ (p - right_B) + precision_D * (weights - mean_D)
+        hessian = (x_BD.T * (p * (1 - p))) @ x_BD + np.diag(precision_D)
         weights = weights - np.linalg.solve(hessian, gradient)
     return weights
 
 
 def _platt(logits: Floats, right: Floats) -> tuple[float, float]:
-    """Offset and slope of the logistic calibration, by Newton's method, drawn to 0 and 1."""
+    """Offset and slope of the logistic calibration, drawn to 0 and 1."""
     x = np.column_stack([np.ones(len(logits)), logits])
-    start = np.array([0.0, 1.0])
-    weights = start.copy()
-    for _ in range(25):
-        p = _sigmoid(x @ weights)
-        gradient = x.T @ (p - right) + (weights - start)
-        hessian = (x.T * (p * (1 - p))) @ x + np.eye(2)
-        weights = weights - np.linalg.solve(hessian, gradient)
-    return float(weights[0]), float(weights[1])
+    offset, slope = _map_logistic(x, right, np.array([0.0, 1.0]), np.ones(2))
+    return float(offset), float(slope)
 
 
 def _logit(p: Floats) -> Floats:
@@ -360,27 +359,3 @@ def _logit(p: Floats) -> Floats:
 
 def _sigmoid(x: Floats) -> Floats:
     return 1.0 / (1.0 + np.exp(-np.clip(x, -30, 30)))
-
-
-def worker_state(worker: Worker) -> dict[str, Any]:
-    """A worker as plain values."""
-    latency = worker.latency
-    return {
-        "name": worker.name,
-        "capabilities": list(worker.capabilities),
-        "price_in": worker.price_in,
-        "price_out": worker.price_out,
-        "latency": [latency.seconds, latency.spread, latency.per_token],
-    }
-
-
-def worker_from_state(state: Mapping[str, Any]) -> Worker:
-    """The worker of a `worker_state`."""
-    latency = [float(x) for x in state.get("latency", (0.0, SPREAD, 0.0))]
-    return Worker(
-        state["name"],
-        tuple(state["capabilities"]),
-        float(state["price_in"]),
-        float(state["price_out"]),
-        Latency(*latency),
-    )

@@ -26,7 +26,7 @@ from tutelage.orchestration.execution.worker_files import kind_of
 from tutelage.orchestration.execution.workers import Worker, prompt_tokens
 from tutelage.orchestration.plan.dag import Plan, levels
 from tutelage.orchestration.routing.contract import Choice, RouteState
-from tutelage.orchestration.routing.foresight import expected_path, foresee
+from tutelage.orchestration.routing.foresight import Progress, expected_plan, foresee
 from tutelage.orchestration.routing.policy import ModelSelector, draw_actions, see
 from tutelage.orchestration.routing.predictor import OutcomePredictor, Support
 from tutelage.orchestration.routing.situation import Situation, Terms, look_ahead
@@ -47,7 +47,6 @@ class _Notes:
     prior_NW: Floats
     cost_NW: Floats
     seconds_NW: Floats
-    legal_NW: NDArray[np.bool_]
     chance_N: Floats
     plan_cost_N: Floats
     plan_seconds_N: Floats
@@ -138,13 +137,50 @@ class LearnedRouter:
         texts = [node_text(plan, node) for node in order]
         types = [plan.nodes[node].tool for node in order]
         labels = [_labels(plan, node, state) for node in order]
-        predictor = self.predictor
-        support = predictor.support(texts, types)
+        support = self.predictor.support(texts, types)
+        prior_NW, cost_NW, seconds_NW = self._expected(support, texts, labels, state)
+        legal_NW = np.array([[worker.can(*both) for worker in workers] for both in labels])
+        legal_NW[~legal_NW.any(axis=1)] = True  # of a kind that only its own state will name
+        cost_1W, path_1W = single_worker(
+            cost_NW[None], seconds_NW[None], legal_NW[None], parents_NN[None]
+        )
+        # A pool that costs nothing still needs something to be measured against.
+        cost_ref, latency_ref = float(cost_1W.max()) or 1.0, float(path_1W.max()) or 1.0
+        plan_cost_1N, plan_seconds_1N, least_1N = expected_plan(
+            self.terms, prior_NW[None], cost_NW[None], seconds_NW[None], legal_NW[None],
+            np.array([cost_ref]), np.array([latency_ref]),
+        )  # fmt: skip
+        return _Notes(
+            order=order,
+            parents_NN=parents_NN,
+            support=support,
+            prior_NW=prior_NW,
+            cost_NW=cost_NW,
+            seconds_NW=seconds_NW,
+            chance_N=self._hope(support, np.where(legal_NW, prior_NW, -1.0), state),
+            plan_cost_N=plan_cost_1N[0],
+            plan_seconds_N=plan_seconds_1N[0],
+            least_N=least_1N[0],
+            cost_ref=cost_ref,
+            latency_ref=latency_ref,
+            if_pass_N=np.zeros(len(order)),
+            expected_end_N=np.zeros(len(order)),
+        )
+
+    def _expected(
+        self,
+        support: Support,
+        texts: Sequence[str],
+        labels: Sequence[tuple[str, str]],
+        state: RouteState,
+    ) -> tuple[Floats, Floats, Floats]:
+        """Chance, USD and seconds of each worker at each node, [N, W]."""
+        predictor, workers = self.predictor, state.workers
         known = [worker.name for worker in predictor.workers]
         prior_NV = predictor.chances(support)
         tokens_N = np.array([float(prompt_tokens(text)) for text in texts])
         cost_NV, seconds_NV = predictor.expected(support, tokens_N)
-        shape = (len(order), len(workers))
+        shape = (len(texts), len(workers))
         prior_NW, cost_NW, seconds_NW = np.empty(shape), np.empty(shape), np.empty(shape)
         for w, worker in enumerate(workers):
             if worker.name in known:
@@ -155,51 +191,7 @@ class LearnedRouter:
                 prior_NW[:, w] = [worker.skill(*both) for both in labels]
                 cost_NW[:, w] = state.estimates[w].cost
                 seconds_NW[:, w] = state.estimates[w].seconds
-        legal_NW = np.array([[worker.can(*both) for worker in workers] for both in labels])
-        legal_NW[~legal_NW.any(axis=1)] = True  # of a kind that only its own state will name
-        return self._planned(
-            order, parents_NN, support, prior_NW, cost_NW, seconds_NW, legal_NW, state
-        )
-
-    def _planned(
-        self,
-        order: tuple[int, ...],
-        parents_NN: NDArray[np.bool_],
-        support: Support,
-        prior_NW: Floats,
-        cost_NW: Floats,
-        seconds_NW: Floats,
-        legal_NW: NDArray[np.bool_],
-        state: RouteState,
-    ) -> _Notes:
-        """What each node is expected to cost, take and come to: as `Environment` plans it."""
-        cost_1W, path_1W = single_worker(
-            cost_NW[None], seconds_NW[None], legal_NW[None], parents_NN[None]
-        )
-        # A pool that costs nothing still needs something to be measured against.
-        cost_ref, latency_ref = float(cost_1W.max()) or 1.0, float(path_1W.max()) or 1.0
-        per_usd, per_second = self.terms.prices(np.array([cost_ref]), np.array([latency_ref]))
-        worth_NW = (
-            0.5 * self.terms.weights.alpha * prior_NW - per_usd * cost_NW - per_second * seconds_NW
-        )
-        best_N1 = np.where(legal_NW, worth_NW, -np.inf).argmax(axis=1)[:, None]
-        return _Notes(
-            order=order,
-            parents_NN=parents_NN,
-            support=support,
-            prior_NW=prior_NW,
-            cost_NW=cost_NW,
-            seconds_NW=seconds_NW,
-            legal_NW=legal_NW,
-            chance_N=self._hope(support, np.where(legal_NW, prior_NW, -1.0), state),
-            plan_cost_N=np.take_along_axis(cost_NW, best_N1, 1)[:, 0],
-            plan_seconds_N=np.take_along_axis(seconds_NW, best_N1, 1)[:, 0],
-            least_N=np.where(legal_NW, cost_NW, np.inf).min(axis=1),
-            cost_ref=cost_ref,
-            latency_ref=latency_ref,
-            if_pass_N=np.zeros(len(order)),
-            expected_end_N=np.zeros(len(order)),
-        )
+        return prior_NW, cost_NW, seconds_NW
 
     def _hope(self, support: Support, prior_NW: Floats, state: RouteState) -> Floats:
         names = [worker.name for worker in self.predictor.workers]
@@ -237,56 +229,42 @@ class LearnedRouter:
     # What is seen
 
     def _situation(self, notes: _Notes, state: RouteState, node: int) -> Situation:
-        count = len(notes.order)
-        done_N = np.array([known in state.done for known in notes.order])
-        running_N = np.array([place in notes.running for place in range(count)])
-        others_N = notes.chance_N.copy()
-        others_N[node] = 1.0
-        unstarted_N = ~done_N & ~running_N
-        unstarted_N[node] = False
-        now = state.elapsed
-        lasts_N = notes.plan_seconds_N.copy()
-        lasts_N[node] = 0.0
-        finish_N = np.array([state.ends.get(known, 0.0) for known in notes.order])
-        ends_D, tail_D = expected_path(
-            notes.parents_NN[None], done_N[None], running_N[None], finish_N[None],
-            np.maximum(notes.expected_end_N, now)[None], lasts_N[None],
-            np.array([now]), np.array([node]),
-        )  # fmt: skip
-        chance_DW = self._chances(notes, state, node)
-        last = state.tries[-1].worker if state.tries else -1
+        places, now = range(len(notes.order)), state.elapsed
+        progress = Progress(
+            node_D=np.array([node]),
+            parents_DNN=notes.parents_NN[None],
+            done_DN=np.array([[known in state.done for known in notes.order]]),
+            running_DN=np.array([[place in notes.running for place in places]]),
+            chance_DN=notes.chance_N[None],
+            plan_cost_DN=notes.plan_cost_N[None],
+            plan_seconds_DN=notes.plan_seconds_N[None],
+            least_DN=notes.least_N[None],
+            finish_DN=np.array([[state.ends.get(known, 0.0) for known in notes.order]]),
+            expected_end_DN=notes.expected_end_N[None],
+            now_D=np.array([now]),
+        )
         spent = state.spent + sum(notes.running.values())
-        if state.budget_left is not None:
-            budget = state.budget_left + spent
-        else:
-            budget = np.inf
+        budget = np.inf if state.budget_left is None else state.budget_left + spent
         deadline = np.inf if state.deadline_left is None else now + state.deadline_left
 
         def one(value: float) -> Floats:
             return np.array([float(value)])
 
-        return Situation(
+        return progress.situation(
             mask_DA=np.array([state.mask]),
-            chance_DW=chance_DW,
+            chance_DW=self._chances(notes, state, node),
             cost_DW=notes.cost_NW[node][None],
             seconds_DW=notes.seconds_NW[node][None],
             load_DW=np.array([state.load or (0,) * len(state.workers)], dtype=np.float64),
-            last_D=one(chance_DW[0, last] if last >= 0 else 0.0),
+            last_D=np.array([state.tries[-1].worker if state.tries else -1]),
             tries_D=one(len(state.tries)),
             max_tries=state.max_tries,
-            others_D=one(others_N.prod()),
-            rest_cost_D=one((notes.plan_cost_N * unstarted_N).sum()),
-            rest_least_D=one((notes.least_N * unstarted_N).sum()),
-            now_D=one(now),
-            ends_D=ends_D,
-            tail_D=tail_D,
             spent_D=one(spent),
             budget_D=one(budget),
             deadline_D=one(deadline),
             cost_ref_D=one(notes.cost_ref),
             latency_ref_D=one(notes.latency_ref),
-            nodes_D=one(count),
-            open_D=one((~done_N).sum()),
+            nodes_D=one(len(notes.order)),
         )
 
     def _chances(self, notes: _Notes, state: RouteState, node: int) -> Floats:
