@@ -32,6 +32,16 @@ def leaf_fields() -> Mapping[str, FieldInfo]:
 
 
 @cache
+def metadata(key: str) -> tuple[object, ...]:
+    """What stands in the annotations of a key and of the sections that it is in."""
+    found, model = list[object](), RunConfig
+    for name in key.split("."):
+        field = model.model_fields[name]
+        found, model = [*found, *field.metadata], cast("Any", field.annotation)
+    return tuple(found)
+
+
+@cache
 def section_names() -> frozenset[str]:
     """Every dotted prefix that is a section: `actor`, `actor.optim`, ..."""
     return frozenset(

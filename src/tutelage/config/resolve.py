@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tutelage.config.aliases import canonical, canonical_section
-from tutelage.config.checks import find_problems, find_warnings
+from tutelage.config.checks import find_problems, find_warnings, unused_keys
 from tutelage.config.extensions import ESTIMATOR, LOSS, Estimator, Extensions, Loss
 from tutelage.config.facts import BUILT, Built, Machine, device_of
 from tutelage.config.fields import plain
@@ -28,7 +28,6 @@ from tutelage.config.presets import RECIPES, preset
 from tutelage.config.problems import Problem, fail_on
 from tutelage.config.resolved import Resolved
 from tutelage.config.schema import RunConfig
-from tutelage.config.unused import unused_keys
 from tutelage.errors import ConfigError
 
 _INSTEAD: Mapping[str, str] = dict.fromkeys(

@@ -7,7 +7,7 @@ and its line in the reference page. The other sections and the root are in `sche
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from tutelage.config.fields import (
     AboveOne,
@@ -22,6 +22,21 @@ from tutelage.config.fields import (
     Section,
     Share,
     TopK,
+)
+from tutelage.config.unused import (
+    BY_REWARDS,
+    CLIPPED_BY_BOTH,
+    FIXED_KL,
+    LOG_PROBS_ARE_RECORDED,
+    NO_GPU_MEMORY,
+    NO_KL_IN_REWARD,
+    NO_KL_LOSS,
+    NO_VLLM,
+    NOT_NATIVE,
+    ON_THIS_CPU,
+    OTHER_AGGREGATION,
+    ROWS_ARE_COUNTED,
+    off,
 )
 
 Aggregation = Literal[
@@ -41,9 +56,9 @@ class KLControl(Section):
     """`fixed` keeps the coefficient; `adaptive` steers the measured KL towards `target_kl`."""
     kl_coef: NonNegative = 0.001
     """Coefficient of the KL penalty in the reward; the first one when `type` is adaptive."""
-    target_kl: Positive = 0.1
+    target_kl: Annotated[Positive, FIXED_KL] = 0.1
     """KL per token, in nats, that the adaptive controller aims at."""
-    horizon: Positive = 10000.0
+    horizon: Annotated[Positive, FIXED_KL] = 10000.0
     """Rollouts over which the adaptive controller moves; larger is slower."""
 
 
@@ -52,7 +67,7 @@ class FilterGroupsConfig(Section):
 
     enable: bool = False
     """Replace the groups of a step that cannot teach by groups of other tasks."""
-    max_num_gen_batches: Count = 4
+    max_num_gen_batches: Annotated[Count, off("algorithm.filter_groups.enable")] = 4
     """Rounds of sampling for one step at most; what is still missing then stays without effect."""
 
 
@@ -61,24 +76,24 @@ class AlgorithmConfig(Section):
 
     name: Literal["rl", "sft"] = "rl"
     """How the policy is improved: `rl` from rewards, `sft` from demonstrations alone."""
-    adv_estimator: Extension = "gae"
+    adv_estimator: Annotated[Extension, BY_REWARDS] = "gae"
     """Advantage estimator, which turns rewards into one advantage for each trained token; your own
     is `FILE.py:name`."""
-    gamma: Share = 1.0
+    gamma: Annotated[Share, BY_REWARDS] = 1.0
     """Discount of a reward for each trained token that lies between."""
-    lam: Share = 1.0
+    lam: Annotated[Share, BY_REWARDS] = 1.0
     """Lambda of GAE: 1 trusts the rewards, 0 the value function."""
-    use_kl_in_reward: bool = False
+    use_kl_in_reward: Annotated[bool, BY_REWARDS] = False
     """Subtract the KL from the reference policy from each token's reward."""
-    kl_penalty: KLKind = "kl"
+    kl_penalty: Annotated[KLKind, BY_REWARDS, NO_KL_IN_REWARD] = "kl"
     """Estimator of the KL in the reward; a `+` after the name takes the gradient of `k2`."""
-    norm_adv_by_std_in_grpo: bool = True
+    norm_adv_by_std_in_grpo: Annotated[bool, BY_REWARDS] = True
     """Divide GRPO's advantages by the group's standard deviation; false is Dr.GRPO."""
-    single_member: Literal["zero", "verl"] = "zero"
+    single_member: Annotated[Literal["zero", "verl"], BY_REWARDS] = "zero"
     """Advantage of a group of one: `zero`, or what `verl` gives it."""
-    filter_groups: FilterGroupsConfig = FilterGroupsConfig()
+    filter_groups: Annotated[FilterGroupsConfig, BY_REWARDS] = FilterGroupsConfig()
     """Replacement of groups that cannot teach."""
-    kl_ctrl: KLControl = KLControl()
+    kl_ctrl: Annotated[KLControl, BY_REWARDS, NO_KL_IN_REWARD] = KLControl()
     """Controller of the KL coefficient in the reward."""
 
 
@@ -140,43 +155,43 @@ class ReferenceOffloadConfig(Section):
 class ActorConfig(Section):
     """How the policy is updated from one batch of rollouts."""
 
-    ppo_mini_batch_size: Count | None = None
+    ppo_mini_batch_size: Annotated[Count | None, BY_REWARDS] = None
     """Rollouts in one optimizer step; null takes the whole batch."""
-    ppo_epochs: Count = 1
+    ppo_epochs: Annotated[Count, BY_REWARDS] = 1
     """Passes over one batch."""
-    ppo_micro_batch_size_per_gpu: Count | None = None
+    ppo_micro_batch_size_per_gpu: Annotated[Count | None, BY_REWARDS] = None
     """Rows in one forward pass; null fills micro-batches up to `max_tokens_per_micro_batch`."""
-    max_tokens_per_micro_batch: Count = 2048
+    max_tokens_per_micro_batch: Annotated[Count, ROWS_ARE_COUNTED] = 2048
     """Tokens, padding included, in one forward pass when no row count is given."""
-    use_kl_loss: bool = True
+    use_kl_loss: Annotated[bool, BY_REWARDS] = True
     """Add the KL from the reference policy to the loss."""
-    kl_loss_coef: NonNegative = 0.001
+    kl_loss_coef: Annotated[NonNegative, BY_REWARDS, NO_KL_LOSS] = 0.001
     """Coefficient of the KL in the loss."""
-    kl_loss_type: KLKind = "low_var_kl"
+    kl_loss_type: Annotated[KLKind, BY_REWARDS, NO_KL_LOSS] = "low_var_kl"
     """Estimator of the KL in the loss; a `+` after the name takes the gradient of `k2`."""
-    entropy_coeff: NonNegative = 0.001
+    entropy_coeff: Annotated[NonNegative, BY_REWARDS] = 0.001
     """Coefficient of the entropy bonus."""
-    clip_ratio: NonNegative | None = None
+    clip_ratio: Annotated[NonNegative | None, BY_REWARDS, CLIPPED_BY_BOTH] = None
     """Distance from 1 at which the probability ratio is clipped, on both sides; null takes what the
     policy loss takes by default (0.2 for `vanilla`)."""
-    clip_ratio_low: NonNegative | None = None
+    clip_ratio_low: Annotated[NonNegative | None, BY_REWARDS] = None
     """Clip distance below 1; null takes `clip_ratio`, or else the loss's own."""
-    clip_ratio_high: NonNegative | None = None
+    clip_ratio_high: Annotated[NonNegative | None, BY_REWARDS] = None
     """Clip distance above 1; null takes `clip_ratio`, or else the loss's own."""
-    clip_ratio_c: AboveOne = 3.0
+    clip_ratio_c: Annotated[AboveOne, BY_REWARDS] = 3.0
     """Dual clip: bounds the loss of a token with negative advantage to this many advantages."""
-    loss_agg_mode: Aggregation | None = None
+    loss_agg_mode: Annotated[Aggregation | None, BY_REWARDS] = None
     """How token losses become one number, always over the whole optimizer batch; null takes the
     loss's own (`token-mean` for `vanilla`)."""
-    loss_scale_factor: Positive | None = None
+    loss_scale_factor: Annotated[Positive | None, BY_REWARDS, OTHER_AGGREGATION] = None
     """Divisor of `seq-mean-token-sum-norm`, in tokens; null takes the response length."""
-    skip_zero_variance: bool = True
+    skip_zero_variance: Annotated[bool, BY_REWARDS] = True
     """Leave out groups whose rewards are all equal where their gradient is exactly zero."""
-    policy_loss: PolicyLossConfig = PolicyLossConfig()
+    policy_loss: Annotated[PolicyLossConfig, BY_REWARDS] = PolicyLossConfig()
     """The surrogate loss."""
     optim: OptimizerConfig = OptimizerConfig()
     """The policy's optimizer."""
-    fsdp_config: ActorOffloadConfig = ActorOffloadConfig()
+    fsdp_config: Annotated[ActorOffloadConfig, NO_GPU_MEMORY, BY_REWARDS] = ActorOffloadConfig()
     """Offloading of the policy."""
 
 
@@ -222,21 +237,21 @@ class RolloutConfig(Section):
     """Sampling among the k likeliest tokens; 0 is off (-1 too)."""
     response_length: Count | None = None
     """Sampled tokens of a whole rollout; null takes `max_turns` times `max_tokens_per_turn`."""
-    slots: Count = 128
+    slots: Annotated[Count, NOT_NATIVE] = 128
     """Sequences that the native engine decodes at once."""
-    max_len: Count = 1024
+    max_len: Annotated[Count, NOT_NATIVE] = 1024
     """Tokens of context for each slot, prompt, answers and observations together."""
-    schedule: Literal["deterministic", "free"] = "deterministic"
+    schedule: Annotated[Literal["deterministic", "free"], NOT_NATIVE] = "deterministic"
     """`deterministic` repeats bit for bit; `free` lets tool results enter as they arrive."""
-    correction: Correction = "none"
+    correction: Annotated[Correction, BY_REWARDS] = "none"
     """Importance correction for sampler and trainer that compute different log-probabilities."""
-    correction_cap: Positive = 2.0
+    correction_cap: Annotated[Positive, BY_REWARDS, off("rollout.correction", "none")] = 2.0
     """Largest weight of the importance correction."""
-    tensor_model_parallel_size: Count = 1
+    tensor_model_parallel_size: Annotated[Count, ON_THIS_CPU, NO_VLLM] = 1
     """GPUs over which the engine splits one model."""
-    gpu_memory_utilization: PositiveShare = 0.5
+    gpu_memory_utilization: Annotated[PositiveShare, NO_VLLM] = 0.5
     """Share of a GPU's memory that vLLM takes."""
-    log_prob_micro_batch_size_per_gpu: Count | None = None
+    log_prob_micro_batch_size_per_gpu: Annotated[Count | None, LOG_PROBS_ARE_RECORDED] = None
     """Rows in one forward pass that recomputes log-probabilities; null is automatic."""
 
 
@@ -245,5 +260,5 @@ class RefConfig(Section):
 
     path: str | None = None
     """Folder or hub name of the reference; null freezes the policy that training starts from."""
-    fsdp_config: ReferenceOffloadConfig = ReferenceOffloadConfig()
+    fsdp_config: Annotated[ReferenceOffloadConfig, NO_GPU_MEMORY] = ReferenceOffloadConfig()
     """Offloading of the reference model."""

@@ -34,6 +34,33 @@ from tutelage.config.rl import (
     RefConfig,
     RolloutConfig,
 )
+from tutelage.config.unused import (
+    ALL_ARE_SHOWN,
+    ALL_AT_ONCE,
+    BUILT_IN_AGENT,
+    BUILT_IN_REWARD,
+    BY_REWARDS,
+    ENDS_BY_STEPS,
+    IN_COLD_START,
+    NO_ADAPTERS,
+    NO_CONTROL,
+    NO_DEMONSTRATIONS,
+    NO_JUDGE,
+    NO_REFERENCE,
+    NO_SEARCH,
+    NO_TRACKER,
+    NOT_PLAYED,
+    ON_THIS_CPU,
+    ONE_TURN,
+    OWN_DEMONSTRATIONS,
+    OWN_SHAPE,
+    OWN_TASKS,
+    OWN_TEMPLATE,
+    STEPS_WIN,
+    TAUGHT_ALREADY,
+    TIME_IS_SCARCER,
+    off,
+)
 
 
 def _on_or_off(value: Any) -> Any:
@@ -55,9 +82,9 @@ class LoraConfig(Section):
 
     rank: CountOrZero = 0
     """Rank of the adapters; 0 trains the model's own weights."""
-    alpha: Positive = 16.0
+    alpha: Annotated[Positive, NO_ADAPTERS] = 16.0
     """The adapters' product is multiplied by this over the rank."""
-    target_modules: Names = ()
+    target_modules: Annotated[Names, NO_ADAPTERS] = ()
     """Linear layers that get one, such as q_proj,v_proj; empty takes all of the blocks."""
 
 
@@ -66,13 +93,13 @@ class ModelConfig(Section):
 
     path: str | None = None
     """Folder or hub name of a Hugging Face model; null makes the embedded tiny policy."""
-    size: Literal["xs", "s"] = "xs"
+    size: Annotated[Literal["xs", "s"], OWN_SHAPE] = "xs"
     """Size of the embedded policy: `xs` has 0.6 million parameters, `s` 1.7 million."""
-    layout: Literal["qwen2", "qwen3", "llama"] = "qwen3"
+    layout: Annotated[Literal["qwen2", "qwen3", "llama"], OWN_SHAPE] = "qwen3"
     """Architecture in which the embedded policy is built and saved."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of the forward pass; `auto` takes bfloat16 on a GPU, float32 on a CPU."""
-    enable_gradient_checkpointing: bool = False
+    enable_gradient_checkpointing: Annotated[bool, TIME_IS_SCARCER] = False
     """Recompute activations in the backward pass, which saves memory and costs time."""
     lora: LoraConfig = LoraConfig()
     """Adapters."""
@@ -87,57 +114,57 @@ class DataConfig(Section):
     """Validation tasks; empty takes the recipe's own held-out ones."""
     test_files: Paths = ()
     """Test tasks, seen only after training."""
-    train_tasks: Count | None = None
+    train_tasks: Annotated[Count | None, IN_COLD_START, ALL_ARE_SHOWN] = None
     """Training tasks at most, the first ones; null takes all. The embedded job's demonstrations are
     other tasks, and are not counted."""
-    train_batch_size: Count = 16
+    train_batch_size: Annotated[Count, IN_COLD_START] = 16
     """Tasks in one training batch; each becomes `agent.num_chains` rollouts."""
-    val_batch_size: Count | None = None
+    val_batch_size: Annotated[Count | None, ALL_AT_ONCE] = None
     """Tasks that a validation runs at once; null leaves it to the engine."""
-    sampling: Literal["epochs", "difficulty"] = "epochs"
+    sampling: Annotated[Literal["epochs", "difficulty"], BY_REWARDS] = "epochs"
     """How a step draws its tasks: each once an epoch, or those solved about half the time most."""
-    sampling_floor: PositiveShare = 0.1
+    sampling_floor: Annotated[PositiveShare, BY_REWARDS, off("data.sampling", "epochs")] = 0.1
     """Weight of a task that is always or never solved, where the best one has 1."""
-    max_length: Count | None = None
+    max_length: Annotated[Count | None, NO_DEMONSTRATIONS] = None
     """Tokens of a demonstration at most, in `train sft`; null takes what the model is made for."""
-    level: Literal["default", "hard"] = "default"
+    level: Annotated[Literal["default", "hard"], OWN_TASKS] = "default"
     """Difficulty of the embedded tasks."""
 
 
 class AgentConfig(Section):
     """The agent that acts on a task."""
 
-    use_agent: bool = True
+    use_agent: Annotated[bool, NOT_PLAYED] = True
     """Run as an agent; false is one turn without tools."""
-    agent_type: Extension = "hf"
+    agent_type: Annotated[Extension, NOT_PLAYED] = "hf"
     """`hf` calls tools by its chat template, `react` in text, `code` by Python; your own is
     `FILE.py:Class`."""
-    tools: Names = ()
+    tools: Annotated[Names, NOT_PLAYED, ONE_TURN] = ()
     """Tools of the agent by name; empty takes the recipe's own."""
-    reward_name: str | None = None
+    reward_name: Annotated[str | None, NOT_PLAYED] = None
     """Reward function by name; null takes the recipe's own."""
-    template: Template | None = None
+    template: Annotated[Template | None, OWN_TEMPLATE] = None
     """Chat template by name; null takes the tokenizer's own."""
-    backend: EngineName = "native"
+    backend: Annotated[EngineName, NOT_PLAYED] = "native"
     """Engine that samples, the same as `rollout.name`; async_verl and async_vllm mean vllm."""
-    max_turns: Count = 4
+    max_turns: Annotated[Count, NOT_PLAYED, ONE_TURN] = 4
     """Model calls of one rollout at most."""
-    num_chains: Count = 8
+    num_chains: Annotated[Count, BY_REWARDS] = 8
     """Rollouts of each task; 1 for estimators that compare no group, unless it is set."""
-    max_tokens_per_turn: Count = 64
+    max_tokens_per_turn: Annotated[Count, NOT_PLAYED] = 64
     """Tokens sampled in one turn at most."""
-    timeout: Positive = 60.0
+    timeout: Annotated[Positive, NOT_PLAYED, BUILT_IN_AGENT] = 60.0
     """Seconds that an agent of yours may take for a rollout, not counting those in which its calls
     wait for a model or are sampled. The built-in agents are bounded by turns and tokens alone."""
-    failure_reward: float = 0.0
+    failure_reward: Annotated[float, NOT_PLAYED] = 0.0
     """Reward of a rollout that failed for the agent's own reasons: it raised, ran out of time, or
     filled its context. Where rewards may be lower, set it to the lowest, or crashing pays."""
-    reward_timeout: Positive = 60.0
+    reward_timeout: Annotated[Positive, NOT_PLAYED, BUILT_IN_REWARD] = 60.0
     """Seconds that a reward of yours may take for one rollout; one that takes longer is ended, and
     the rollout is left out. The built-in rewards bound their own time."""
-    system_prompt: str | None = None
+    system_prompt: Annotated[str | None, NOT_PLAYED] = None
     """System prompt; null takes the agent type's own, an empty one leaves it out."""
-    group_deadline: Positive | None = None
+    group_deadline: Annotated[Positive | None, BY_REWARDS, BUILT_IN_AGENT] = None
     """Like `agent.timeout`, in training: a rollout that takes longer is left out, and its task's
     group closes with those that ended; null never."""
 
@@ -145,7 +172,7 @@ class AgentConfig(Section):
 class ToolsConfig(Section):
     """What tools need beside their names."""
 
-    search_index: str | None = None
+    search_index: Annotated[str | None, NO_SEARCH] = None
     """Corpus that `search` reads, made by `tutelage index`; null takes `TUTELAGE_SEARCH_INDEX`."""
     allow_unsandboxed: bool = False
     """Run model-written code even where no sandbox works."""
@@ -174,32 +201,32 @@ class SftConfig(Section):
     optimizer: Literal["muon", "adamw"] = "muon"
     """Optimizer of supervised training: `muon` for a policy from nothing, `adamw` for others."""
 
-    lr: Positive = 3e-3
+    lr: Annotated[Positive, OWN_DEMONSTRATIONS] = 3e-3
     """Learning rate of the cold start."""
-    batch_size: Count = 32
+    batch_size: Annotated[Count, OWN_DEMONSTRATIONS] = 32
     """Demonstrations in one step."""
-    max_steps: CountOrZero = 500
+    max_steps: Annotated[CountOrZero, OWN_DEMONSTRATIONS] = 500
     """Steps on clean demonstrations at most before the cool-down; 0 leaves the cold start out."""
-    skill_target: PositiveShare = 0.9
+    skill_target: Annotated[PositiveShare, OWN_DEMONSTRATIONS] = 0.9
     """Greedy success, measured on held-out tasks, at which the cool-down begins."""
-    eval_every: Count = 50
+    eval_every: Annotated[Count, OWN_DEMONSTRATIONS] = 50
     """Steps between two measurements of that success."""
-    cooldown_steps: CountOrZero = 100
+    cooldown_steps: Annotated[CountOrZero, OWN_DEMONSTRATIONS] = 100
     """Further clean steps over which the learning rate falls to a twentieth."""
-    mixed_steps: CountOrZero = 300
+    mixed_steps: Annotated[CountOrZero, OWN_DEMONSTRATIONS] = 300
     """Steps at most on demonstrations of mixed quality that follow the clean ones."""
-    guess_share: Share = 0.7
+    guess_share: Annotated[Share, OWN_DEMONSTRATIONS] = 0.7
     """Share of the mixed demonstrations that guess an answer instead of calling their tools."""
-    mixed_success: Share = 0.3
+    mixed_success: Annotated[Share, OWN_DEMONSTRATIONS] = 0.3
     """Sampled success, measured on held-out tasks, at which the mixed part ends."""
-    hard_share: Share = 0.06
+    hard_share: Annotated[Share, OWN_DEMONSTRATIONS] = 0.06
     """Share of the demonstrations at level `hard` that are of that level; the others are easier."""
 
 
 class TrainerConfig(Section):
     """The run: how long, where, and what it leaves behind."""
 
-    project_name: str | None = None
+    project_name: Annotated[str | None, NO_TRACKER] = None
     """Project under which an experiment tracker files the run."""
     experiment_name: str | None = None
     """Name of the run; null makes one."""
@@ -207,22 +234,22 @@ class TrainerConfig(Section):
     """Where metrics go."""
     store_url: str | None = None
     """Database for rollouts, as postgresql://HOST/DATABASE; null makes a file in the run folder."""
-    record_tokens: CountOrZero = 10_000_000
+    record_tokens: Annotated[CountOrZero, BY_REWARDS] = 10_000_000
     """Trained tokens of a run for which the store keeps the trainer's log-probability, entropy and
     importance weight, from the first one on; rows have their advantage all the same."""
     otlp_endpoint: str | None = None
     """Collector for traces, by OTLP/HTTP; null takes OTEL_EXPORTER_OTLP_ENDPOINT, if it is set."""
     otlp_content: bool = False
     """Send messages, tool arguments and results with the traces."""
-    total_training_steps: CountOrZero | None = None
+    total_training_steps: Annotated[CountOrZero | None, IN_COLD_START] = None
     """Training steps, one batch each; wins over `total_epochs`."""
-    total_epochs: Count | None = None
+    total_epochs: Annotated[Count | None, IN_COLD_START, STEPS_WIN] = None
     """Passes over the training tasks."""
     minutes: Positive | None = None
     """Minutes after which training ends, at the end of a step; the cold start counts."""
-    nnodes: Count = 1
+    nnodes: Annotated[Count, ON_THIS_CPU] = 1
     """Machines."""
-    n_gpus_per_node: Count | None = None
+    n_gpus_per_node: Annotated[Count | None, ON_THIS_CPU] = None
     """GPUs of each machine; null takes what is there."""
     save_freq: Every = -1
     """Steps between two checkpoints; -1 saves only the last step, which is always saved."""
@@ -230,7 +257,7 @@ class TrainerConfig(Section):
     """Steps between two validations; -1 for none."""
     val_before_train: bool = True
     """Validate before the first step."""
-    critic_warmup: CountOrZero = 0
+    critic_warmup: Annotated[CountOrZero, BY_REWARDS] = 0
     """First steps that train only the critic."""
     resume_mode: Literal["auto", "disable", "resume_path"] = "auto"
     """`auto` goes on from the latest complete checkpoint, if there is one."""
@@ -241,14 +268,14 @@ class TrainerConfig(Section):
     threads: Count | None = None
     """CPU threads of the tensor library; null takes OMP_NUM_THREADS, else the cores of the
     machine."""
-    val_tasks: Count = 200
+    val_tasks: Annotated[Count, NOT_PLAYED] = 200
     """Tasks of one validation at most."""
-    test_tasks: Count | None = None
+    test_tasks: Annotated[Count | None, NOT_PLAYED] = None
     """Test tasks at most; null takes as many as `trainer.val_tasks`."""
-    stop_at_success: PositiveShare | None = None
+    stop_at_success: Annotated[PositiveShare | None, ENDS_BY_STEPS] = None
     """Sampled success on validation tasks at which training ends; null goes on to the end. A graded
     reward has a success where `reward.success` says what it is."""
-    control: Control = "none"
+    control: Annotated[Control, NO_CONTROL] = "none"
     """Estimator of a second training that follows, from the same start and with as many steps and
     rollouts, to compare with. `auto` (or true) is `raft` where every reward was 0 or 1, and
     `best_of_n` where rewards are graded; `none` (or false) leaves it out."""
@@ -269,23 +296,23 @@ class RunConfig(Section):
     """The tasks."""
     agent: AgentConfig = AgentConfig()
     """The agent."""
-    tools: ToolsConfig = ToolsConfig()
+    tools: Annotated[ToolsConfig, NOT_PLAYED] = ToolsConfig()
     """What tools need."""
-    reward: RewardConfig = RewardConfig()
+    reward: Annotated[RewardConfig, NOT_PLAYED] = RewardConfig()
     """How rewards are read."""
-    judge: JudgeConfig = JudgeConfig()
+    judge: Annotated[JudgeConfig, NOT_PLAYED, NO_JUDGE] = JudgeConfig()
     """The judging model."""
     algorithm: AlgorithmConfig = AlgorithmConfig()
     """The learning rule."""
-    actor: ActorConfig = ActorConfig()
+    actor: Annotated[ActorConfig, IN_COLD_START] = ActorConfig()
     """The policy's update."""
-    critic: CriticConfig = CriticConfig()
+    critic: Annotated[CriticConfig, BY_REWARDS] = CriticConfig()
     """The value function."""
-    rollout: RolloutConfig = RolloutConfig()
+    rollout: Annotated[RolloutConfig, NOT_PLAYED] = RolloutConfig()
     """Sampling."""
-    ref: RefConfig = RefConfig()
+    ref: Annotated[RefConfig, BY_REWARDS, NO_REFERENCE] = RefConfig()
     """The reference policy."""
-    sft: SftConfig = SftConfig()
+    sft: Annotated[SftConfig, TAUGHT_ALREADY] = SftConfig()
     """The cold start."""
     trainer: TrainerConfig = TrainerConfig()
     """The run."""
