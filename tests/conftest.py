@@ -25,7 +25,8 @@ os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 # Each thread that frees memory otherwise keeps it for itself; xdist's workers read this.
 os.environ.setdefault("MALLOC_ARENA_MAX", "2")
 # Which runs were begun here is noted outside of their folders.
-os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="tutelage-test-state-")
+STATE = tempfile.TemporaryDirectory(prefix="tutelage-test-state-")
+os.environ["XDG_STATE_HOME"] = STATE.name
 # pytest-xdist sets the width of its terminal; what is tested is what a pipe gets.
 os.environ.pop("COLUMNS", None)
 
@@ -44,6 +45,11 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("repeatable")
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+def pytest_unconfigure() -> None:
+    """Nothing of the tests stays on the machine."""
+    STATE.cleanup()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
