@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -141,9 +142,22 @@ async def test_cancelling_ends_the_worker_at_once(score: RewardFunction) -> None
     assert (await graded(score, "x")).value == 0.5
 
 
+LOADS = """
+import time
+began = time.monotonic()
+time.sleep(1.0)
+with open({log!r}, "a") as log:
+    log.write(f"{{began}} {{time.monotonic()}}\\n")
+"""
+
+
 async def test_while_one_worker_loads_the_reward_no_other_is_started(tmp_path: Path) -> None:
-    (tmp_path / "slow.py").write_text("import time\ntime.sleep(1.5)\n" + SOURCE)
+    log = tmp_path / "log"
+    (tmp_path / "slow.py").write_text(LOADS.format(log=str(log)) + SOURCE)
     slow = resolve_reward(f"{tmp_path / 'slow.py'}:score")
+    log.unlink()  # it was loaded here too
     worker._POOL.close()
-    found = await asyncio.gather(*(graded(slow, str(i)) for i in range(8)))
-    assert len({one.parts["process"] for one in found}) == 1
+    await asyncio.gather(*(graded(slow, str(i)) for i in range(8)))
+    loads = sorted(tuple(map(float, line.split())) for line in log.read_text().splitlines())
+    assert loads
+    assert all(end <= began for (_, end), (began, _) in pairwise(loads))

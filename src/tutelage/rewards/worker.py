@@ -41,8 +41,8 @@ from tutelage.tools.loading import USER_MODULE, load_attribute
 MOST = 8
 """Workers at once."""
 PATIENCE = 0.25
-"""Seconds that an attempt waits for a worker before another one is started; while one loads, none
-is: a reward that imports much takes seconds and 200 MB in each."""
+"""Seconds that an attempt waits for a worker before another one is started. While one loads a
+reward none is, and then the wait begins anew: one that imports much takes seconds and 200 MB."""
 START_SECONDS = 300.0
 """For a worker to start, and to load a reward: neither is part of the reward's own time."""
 _ORPHAN_SECONDS = 2.0
@@ -172,6 +172,11 @@ class _Worker:
         finally:
             theirs.close()
         self._told: tuple[Any, ...] = ()
+        self._loaded: set[Place] = set()
+
+    def has(self, job: _Job) -> bool:
+        """Whether the job's reward has been loaded before."""
+        return job.said[0] in self._loaded
 
     def load(self, job: _Job) -> None:
         """Hand over what to grade, and wait until the reward is loaded. Raises `UnloadableError`,
@@ -182,6 +187,7 @@ class _Worker:
         refused = self._receive(START_SECONDS)
         if refused is not None:
             raise UnloadableError(refused)
+        self._loaded.add(job.said[0])
 
     def grade(self, timeout: float | None) -> Graded:
         """Grade what was loaded. Raises `TimeoutError`, and OSError or EOFError where the worker
@@ -215,6 +221,7 @@ class _Pool:
         self._idle: list[_Worker] = []
         self._count = 0
         self._loading = 0
+        self._loaded_at = float("-inf")
 
     def run(self, job: _Job, timeout: float | None) -> Graded:
         """Grade, with another worker where one died of something else."""
@@ -224,10 +231,11 @@ class _Pool:
             job.begin(worker)
             keep = False
             try:
+                first = not worker.has(job)
                 try:
                     worker.load(job)
                 finally:
-                    self._loaded()
+                    self._loaded(first)
                 graded = worker.grade(timeout)
                 keep = True
                 return graded
@@ -248,26 +256,29 @@ class _Pool:
 
     def _take(self) -> _Worker:
         with self._changed:
-            waited = False
+            began = time.monotonic()
             while not self._idle:
-                more = waited and not self._loading and self._count < MOST
+                waited = time.monotonic() - max(began, self._loaded_at)
+                more = waited >= PATIENCE and not self._loading and self._count < MOST
                 if self._count == 0 or more:
                     self._count += 1
                     break
-                waited = not self._changed.wait(PATIENCE)
+                self._changed.wait(PATIENCE)
             self._loading += 1
             if self._idle:
                 return self._idle.pop()
         try:
             return _Worker()
         except BaseException:
-            self._loaded()
+            self._loaded(first=False)
             self._give(None, False)
             raise
 
-    def _loaded(self) -> None:
+    def _loaded(self, first: bool) -> None:
         with self._changed:
             self._loading -= 1
+            if first:
+                self._loaded_at = time.monotonic()
 
     def _give(self, worker: _Worker | None, keep: bool) -> None:
         if worker is not None and not keep:
