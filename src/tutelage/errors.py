@@ -17,7 +17,8 @@ through the run.
     ├── ToolDefinitionError       a tool whose signature or docstring gives no schema
     ├── ModelError                a model folder that cannot be loaded or has no usable template
     ├── StoreError                the store cannot be opened, written or read
-    ├── RunError                  a run folder that is missing, locked, incomplete or taken
+    ├── RunError                  a run folder that is missing, incomplete or taken
+    │   └── RunBusyError          one that another process is working on
     ├── MissingExtraError         an optional dependency that is not installed
     ├── EngineError               the engine refused a request                    (infrastructure)
     │   ├── ContextOverflowError  prompt and answer do not fit the context
@@ -89,7 +90,11 @@ class StoreError(TutelageError, OSError):
 
 
 class RunError(TutelageError, OSError):
-    """A run folder that is missing, locked, incomplete or taken."""
+    """A run folder that is missing, incomplete or taken."""
+
+
+class RunBusyError(RunError):
+    """A run that another process is working on; nothing of it is this one's to go on with."""
 
 
 class MissingExtraError(TutelageError, ImportError):

@@ -148,7 +148,7 @@ def test_keys_without_effect_are_named(tutelage: Tutelage, seen: dict[str, Any])
         (("math", "--steps", "many"), "flag --steps"),
         (("math", "--minutes", "nan"), "flag --minutes"),
         (("math", "--output", "file"), "is a file; choose another --output"),
-        (("math", "--output", "full"), "tutelage resume full"),
+        (("math", "--output", "full"), "is not empty: it holds 'x'; choose another --output\n"),
         (("math", "--config", "nope.json"), "cannot read the configuration file 'nope.json'"),
     ],
 )

@@ -149,5 +149,5 @@ def test_every_extra_that_is_named_exists() -> None:
 def test_the_texts_are_found(kind: str) -> None:
     """Else the tests above could not fail."""
     said = [text for _, text in every_text()]
-    word = {"command": "tutelage resume ", "option": "--output"}[kind]
+    word = {"command": "tutelage train ", "option": "--output"}[kind]
     assert sum(word in text for text in said) > 5

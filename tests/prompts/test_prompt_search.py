@@ -32,6 +32,7 @@ from tutelage.prompts import (
     optimise,
     save,
 )
+from tutelage.prompts.gepa import frontier
 from tutelage.runs.rounds import Nobody, Round
 from tutelage.types import Message, Task
 
@@ -304,3 +305,42 @@ async def test_a_rounds_average_leaves_out_what_was_lost() -> None:
     assert "Average: 11 of 12 judged, the others lost to infrastructure" in lines
     assert told.average is None
     assert told.metrics() == {"rollout/number": 12, "rollout/judged": 11}
+
+
+@pytest.mark.parametrize(
+    ("loses", "earned", "decision"), [("seed", 0.45, "rejected"), ("child", 0.6, "winner")]
+)
+async def test_a_lost_rollout_is_no_zero_in_a_minibatch(
+    loses: str, earned: float, decision: str
+) -> None:
+    """One of six is lost: too few to give the candidate up, and no evidence about it."""
+    train = {task.id for task in DATA.train}
+    gone: list[str] = []
+
+    async def play(components: Components, task: Task, sample: int) -> Episode:
+        who = "seed" if components == SEED else "child"
+        if who == loses and task.id in train and gone in ([], [task.id]):
+            gone[:] = [task.id]
+            raise EngineError("the server is away")
+        return Episode(0.5 if who == "seed" else earned, exact=False)
+
+    shown: list[Sequence[Message]] = []
+
+    async def ask(role: str, messages: Sequence[Message], step_key: str) -> Reply:
+        shown.append(messages)
+        return Reply(f"<prompt>{clerk.SEED_PROMPT} Take care.</prompt>")
+
+    paper = GEPA(trials=0, minibatch=6, rounds=1)
+    result = await optimise(paper, SEED, DATA, play, SETTINGS, ask=ask)
+    child = next(entry for entry in result.lineage if entry.operation == "reflect")
+    assert gone
+    assert child.decision == decision
+    if decision == "rejected":
+        assert child.reason.endswith("5 of 6 rollouts judged both times")
+    assert "the server is away" not in str(shown)
+
+
+def test_what_was_lost_keeps_no_candidate_from_the_frontier() -> None:
+    assert frontier({"a": [1, 0, None], "b": [1, 1, None]}) == {"b": 2}
+    assert frontier({"a": [None, 1], "b": [0.5, 1]}) == {"b": 2}
+    assert frontier({"a": [None, 1, 1], "b": [0.5, 0, 0]}) == {"a": 2, "b": 1}

@@ -391,6 +391,15 @@ def test_a_slow_model_fails_no_rollout(env: dict[str, str], tmp_path: Path) -> N
     assert any("timeout has no effect" in note for note in notes.notes)
 
 
+def test_a_timeout_that_nobody_set_is_not_warned_of(env: dict[str, str], tmp_path: Path) -> None:
+    """A run folder has every key: `prompts confirm` and `resume` read the default from it too."""
+    keys = {"algorithm": "grips", "rollouts": 30, "iterations": 1}
+    searched(set_up(env, **keys, val_size=3, test_size=5), tmp_path / "run")
+    notes = Notes()
+    job.read_setup(RunFolder(tmp_path / "run"), notes)
+    assert not any("timeout" in note for note in notes.notes)
+
+
 def test_tasks_come_back_as_they_were(env: dict[str, str], tmp_path: Path) -> None:
     """The order of fields too: the store knows a task by its text, and a rollout that is played
     again after a kill must be of the same task."""

@@ -30,7 +30,10 @@ def test_a_new_folder_must_be_free(tmp_path: Path) -> None:
     made = create(tmp_path / "a" / "run")
     assert made.checkpoints.is_dir()
     assert made.name == "run"
-    with pytest.raises(RunError, match=r"not empty.*tutelage resume"):
+    with pytest.raises(RunError, match=r"not empty: it holds 'checkpoints'; .* --output$"):
+        create(made.path)
+    made.config.touch()
+    with pytest.raises(RunError, match=r"not empty; choose .*tutelage resume"):
         create(made.path)
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="is a file; choose another --output"):

@@ -244,7 +244,7 @@ def test_a_second_process_is_turned_away(
     assert job.until(lambda: job.says("measure before"))
     for other in (["resume", "run"], args):
         told = tutelage(*other).check(2).err
-        assert "another process is working on the run 'run'" in told
+        assert told.endswith("another process is working on the run 'run'\n")
     job.end().check()
     references["with_tools"].check(tutelage)
 

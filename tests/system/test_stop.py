@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -66,7 +69,11 @@ def test_the_installed_script_stops_too(
     job = script.start(*references["with_tools"].arguments)
     assert job.until(lambda: job.says("reinforcement learning"))
     job.send(signal.SIGINT)
-    assert job.end().check(130).err.splitlines()[-1] == WAY_ON
+    told = job.end().check(130).err.splitlines()[-1]
+    assert told.startswith("Stopped. What was done is saved. Go on with: ")
+    way = shlex.split(told.partition("Go on with: ")[2])
+    assert way[1:] == ["resume", "run"]
+    assert shutil.which(way[0], path=os.environ["PATH"]) is not None, "this works as it is typed"
     references["with_tools"].check(tutelage)
 
 

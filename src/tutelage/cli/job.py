@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Protocol
 
 import typer
 
 from tutelage.cli.console import messages, output, say, shown_path
 from tutelage.cli.failures import tell
+from tutelage.errors import RunBusyError
+from tutelage.runs.again import program, way_on
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress, Silent
 from tutelage.runs.signals import exit_code
@@ -56,18 +59,20 @@ def watched(
 
     Raises `typer.Exit` after an interruption; other errors pass, with a note.
     """
-    again = f"tutelage resume {shown_path(folder.path)}"
+    again = way_on(Path(shown_path(folder.path)))
     try:
         yield
     except KeyboardInterrupt as stopped:
         display.finish()
         there = folder.config.is_file()
-        told = f"Stopped. {saved} Go on with: {again}"
+        told = f"Stopped. {saved} {again}"
         tell(told if there else "Stopped before there was anything to save.")
         raise typer.Exit(exit_code(stopped)) from None
+    except RunBusyError:
+        raise
     except Exception as error:
-        if "tutelage resume" not in str(error) and folder.config.is_file():
-            error.add_note(f"What was done is saved. Go on with: {again}")
+        if f"{program()} resume" not in str(error) and folder.config.is_file():
+            error.add_note(f"What was done is saved. {again}")
         raise
     finally:
         display.finish()

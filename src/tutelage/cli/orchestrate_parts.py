@@ -237,8 +237,11 @@ def builtin_catalog(*plans: Plan) -> Catalog | None:
 
 def make_planner(checkpoint: Path | None, catalog: Catalog | None, seed: int) -> ChosenPlanner:
     """The trained planner of a checkpoint, without one the newest that was trained here, and when
-    there is none either, the embedded one, which the first use trains.
+    there is none either, the embedded one, which the first use trains. Without torch, plans are
+    copied.
     """
+    if checkpoint is None and importlib.util.find_spec("torch") is None:
+        return _nearest(catalog, seed)
     found = checkpoint or _newest()
     if found is not None:
         from tutelage.orchestration.planner.saving import load_planner
@@ -247,8 +250,6 @@ def make_planner(checkpoint: Path | None, catalog: Catalog | None, seed: int) ->
         if catalog is not None:
             model.use_catalog(catalog)
         return _searching(model, f"of the planner {found}")
-    if importlib.util.find_spec("torch") is None:
-        return _nearest(catalog, seed)
     return _embedded(catalog)
 
 

@@ -97,11 +97,12 @@ def is_held(folder: RunFolder) -> bool:
 def say_state(console: Console, folder: RunFolder) -> None:
     """Of a run without a result: whether a process works on it, or how to go on."""
     from tutelage.cli.console import say
+    from tutelage.runs.again import resume_command
 
     if is_held(folder):
         say(console, "It is running now.")
     else:
-        say(console, "It was stopped; go on with: ", f"tutelage resume {folder.path}")
+        say(console, "It was stopped; go on with: ", resume_command(folder.path))
 
 
 def last_metrics(path: Path) -> dict[str, Any]:

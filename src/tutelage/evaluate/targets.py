@@ -23,6 +23,7 @@ from tutelage.gateway.serving import ServedPolicy
 from tutelage.policy.model import load
 from tutelage.rewards import RewardFunction, resolve_reward
 from tutelage.rewards.function import fields_read
+from tutelage.runs.again import resume_command
 from tutelage.runs.folder import RunFolder, find
 from tutelage.runs.inputs import load_tools, training_tasks
 from tutelage.runs.progress import Progress
@@ -193,7 +194,7 @@ def _subject(
     if not folder.policy.is_dir():
         raise RunError(
             f"the run {folder.name!r} has no final policy yet; finish it first: "
-            f"tutelage resume {folder.path}"
+            f"{resume_command(folder.path)}"
         )
     if chosen is None:
         check_trusted(folder, config.agent.tools or (), trust=trust)

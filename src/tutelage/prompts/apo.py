@@ -103,7 +103,7 @@ class APO:
         faulty = [
             (c, s, suspect(names, [s], number))
             for c, s in zip(beam, scores, strict=True)
-            if min(s.rewards) < 1
+            if s.mendable
         ]
         asked = [
             Request(

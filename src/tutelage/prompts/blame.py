@@ -21,7 +21,7 @@ def suspect(names: Sequence[str], scores: Sequence[Score], turn: int) -> str:
     """
     counts: defaultdict[str, float] = defaultdict(float)
     for score in scores:
-        for episode in score.episodes:
+        for episode in score.judged:
             if episode.value < 1:
                 # The likeliest culprit weighs most.
                 for place, name in enumerate(episode.blame):
@@ -32,15 +32,15 @@ def suspect(names: Sequence[str], scores: Sequence[Score], turn: int) -> str:
 
 
 def evidence(component: str, score: Score, most: int) -> list[tuple[Item, Episode]]:
-    """The rollouts to show for a component: those that blame it first, and the worst first."""
-    pairs = list(zip(score.items, score.episodes, strict=True))
+    """The rollouts to show for a component, of those that were judged: those that blame it first,
+    and the worst first."""
     name = whole(component)
 
     def rank(pair: tuple[Item, Episode]) -> tuple[bool, float]:
         blame = pair[1].blame
         return bool(blame) and name not in blame, pair[1].value
 
-    return sorted(pairs, key=rank)[:most]
+    return sorted(score.evidence, key=rank)[:most]
 
 
 def whole(part: str) -> str:

@@ -68,9 +68,25 @@ class Score:
         return tuple(e for e in self.episodes if not e.lost)
 
     @property
+    def evidence(self) -> list[tuple[Item, Episode]]:
+        """What was judged, with its items."""
+        pairs = zip(self.items, self.episodes, strict=True)
+        return [(item, episode) for item, episode in pairs if not episode.lost]
+
+    @property
     def reward(self) -> float:
         """The mean reward of what was judged; 0 of nothing."""
         return sum(e.value for e in self.judged) / max(1, len(self.judged))
+
+    @property
+    def outcomes(self) -> tuple[float | None, ...]:
+        """One number an item; None where infrastructure lost it."""
+        return tuple(None if e.lost else e.value for e in self.episodes)
+
+    @property
+    def mendable(self) -> bool:
+        """Whether there is evidence that something could be better."""
+        return not self.infra_error and any(e.value < 1 for e in self.judged)
 
     @property
     def has_exact(self) -> bool:
@@ -89,6 +105,12 @@ class Score:
         """Whether so much failed around the agent that this is no evidence about it."""
         lost = len(self.episodes) - len(self.judged)
         return lost > INFRASTRUCTURE_SHARE * len(self.episodes)
+
+    def beside(self, other: Score) -> tuple[list[float], list[float]]:
+        """The rewards of both on the items, in one order, that were judged both times."""
+        pairs = zip(self.outcomes, other.outcomes, strict=True)
+        both = [(one, two) for one, two in pairs if one is not None and two is not None]
+        return [one for one, _ in both], [two for _, two in both]
 
     @property
     def first_loss(self) -> str:

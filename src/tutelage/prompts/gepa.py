@@ -56,7 +56,7 @@ class GEPA:
         turns = {}
         for number in count() if self.rounds is None else range(self.rounds):
             rng = shop.seeds.child("gepa", number).python()
-            wins = frontier({i: s.rewards for i, (_, s) in shop.validated.items()})
+            wins = frontier({i: s.outcomes for i, (_, s) in shop.validated.items()})
             if not wins:
                 return
             drawn = rng.choices(list(wins), list(wins.values()))[0]
@@ -77,10 +77,10 @@ class GEPA:
         self, shop: Workshop, parent: Candidate, turn: int, tasks: Sequence[Task], number: int
     ) -> bool:
         (before,) = await shop.score([parent], Mode.TRAIN, tasks)
-        if min(before.rewards) >= 1:
+        if not before.mendable:
             return False
         component = suspect(shop.names, [before], turn)
-        shown = list(zip(before.items, before.episodes, strict=True))
+        shown = before.evidence
         messages = requests.reflect(component, parent.components[component], shown)
         (reply,) = await shop.asker.read([Request("edit", messages, f"gepa/{number}")], parse)
         if reply.problem:
@@ -92,8 +92,11 @@ class GEPA:
         (after,) = await shop.score([child], Mode.TRAIN, tasks)
         if after.infra_error:
             return False
-        words = f"{sum(before.rewards):.3g} before, {sum(after.rewards):.3g} after on the minibatch"
-        if not sum(after.rewards) > sum(before.rewards):
+        old, new = before.beside(after)
+        words = f"{sum(old):.3g} before, {sum(new):.3g} after on the minibatch"
+        if len(old) < len(tasks) * shop.samples:
+            words += f", {len(old)} of {len(tasks) * shop.samples} rollouts judged both times"
+        if not sum(new) > sum(old):
             shop.lineage.decide(child, "rejected", words)
             return False
         shop.lineage.decide(child, "accepted", words)
@@ -104,7 +107,7 @@ class GEPA:
         self, shop: Workshop, parent: Candidate, turn: int, tasks: Sequence[Task], number: int
     ) -> bool:
         (before,) = await shop.score([parent], Mode.TRAIN, tasks)
-        if min(before.rewards) >= 1:
+        if not before.mendable:
             return False
         component = suspect(shop.names, [before], turn)
         failed = [x for x in evidence(component, before, len(tasks)) if x[1].value < 1]
@@ -137,7 +140,7 @@ class GEPA:
 
     async def _merge(self, shop: Workshop) -> None:
         """Join the first pair of the front whose lines changed different components."""
-        scores = {i: s.rewards for i, (_, s) in shop.validated.items()}
+        scores = {i: s.outcomes for i, (_, s) in shop.validated.items()}
         front = [shop.validated[i][0] for i in frontier(scores)]
         for one, two in combinations(front, 2):
             changes = merged(shop.lineage, one, two)
@@ -151,24 +154,31 @@ class GEPA:
             return
 
 
-def frontier(rewards: Mapping[str, Sequence[float]]) -> dict[str, int]:
+def frontier(rewards: Mapping[str, Sequence[float | None]]) -> dict[str, int]:
     """On how many tasks each undominated candidate is best, in the order given.
 
-    A candidate is pruned when every task on which it is best has another, kept, best one.
+    A reward of None was not judged, and says nothing of its candidate. A candidate is pruned when
+    every task on which it is best has another, kept, best one.
     """
     if not rewards:
         return {}
-    columns = list(zip(*rewards.values(), strict=True))
-    best = [
-        {name for name, value in zip(rewards, column, strict=True) if value == max(column)}
-        for column in columns
-    ]
+    best: list[set[str]] = []
+    for column in zip(*rewards.values(), strict=True):
+        most = max((value for value in column if value is not None), default=None)
+        pairs = zip(rewards, column, strict=True)
+        best.append({name for name, value in pairs if value is not None and value == most})
     kept = [name for name in rewards if any(name in names for names in best)]
-    for name in sorted(kept, key=lambda n: sum(rewards[n])):
+    for name in sorted(kept, key=lambda n: _scaled_sum(rewards[n])):
         others = {*kept} - {name}
         if all(names & others for names in best if name in names):
             kept.remove(name)
     return {name: sum(name in names for names in best) for name in kept}
+
+
+def _scaled_sum(rewards: Sequence[float | None]) -> float:
+    """What the judged ones come to, as if all had been judged and earned as much."""
+    judged = [value for value in rewards if value is not None]
+    return sum(judged) * (len(rewards) / max(1, len(judged)))
 
 
 def merged(lineage: Lineage, one: Candidate, two: Candidate) -> dict[str, str] | None:

@@ -29,6 +29,7 @@ from tutelage.prompts.setup import Setup, setup_from
 from tutelage.prompts.staging import playing
 from tutelage.prompts.tasks import fresh
 from tutelage.runs import lifecycle
+from tutelage.runs.again import resume_command
 from tutelage.runs.figures import Figures, RunFiles
 from tutelage.runs.folder import RunFolder, locked, write_json
 from tutelage.runs.kinds import (
@@ -205,7 +206,7 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
     if finished is None or "components" not in finished:
         raise RunError(
             f"the search in {str(folder.path)!r} has no result yet; go on with it: "
-            f"tutelage resume {folder.path}"
+            f"{resume_command(folder.path)}"
         )
     setup = read_setup(folder, progress)
     looks: list[JSON] = list(finished.get("confirmations", []))

@@ -23,6 +23,7 @@ from tutelage.prompts.embedded import embedded
 from tutelage.prompts.run import Result, Splits
 from tutelage.prompts.setup import Setup
 from tutelage.prompts.shots import DEMONSTRATIONS
+from tutelage.runs.again import resume_command
 from tutelage.runs.folder import RunFolder, write_text
 from tutelage.runs.measured import written
 from tutelage.runs.metrics import low_reward_words
@@ -110,7 +111,7 @@ def read_lineage(folder: RunFolder) -> list[JSON]:
     if not path.is_file():
         raise RunError(
             f"{str(folder.path)!r} has no lineage yet: the search has not ended; go on with it: "
-            f"tutelage resume {folder.path}"
+            f"{resume_command(folder.path)}"
         )
     return _lines(path)
 

@@ -99,7 +99,9 @@ def setup_from(
     collector(config.otlp, env)  # refused now rather than when the first trace is sent
     _check_algorithm(config, algorithm, bool(optimiser))
     subject = subject or _subject(config)
-    if isinstance(subject.program, ToolAgent) and "timeout" in config.model_fields_set:
+    usual = PromptConfig.model_fields["timeout"].default
+    # A run folder has every key, so the default in it was not set by anybody.
+    if isinstance(subject.program, ToolAgent) and config.timeout != usual:
         progress.note(
             "Warning: timeout has no effect: the embedded agent is bounded by its turns and "
             "tokens, and each tool by its own timeout"

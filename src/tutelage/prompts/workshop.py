@@ -438,7 +438,9 @@ class Workshop:
             scores = await self.score(finalists, Mode.VAL, self.val, self.samples)
         except BudgetSpent:
             return leaders[0]
-        return max(zip(scores, finalists, strict=True), key=lambda pair: pair[0].reward)[1]
+        pairs = zip(scores, finalists, strict=True)
+        judged = [(score.reward, finalist) for score, finalist in pairs if not score.infra_error]
+        return max(judged, key=lambda pair: pair[0], default=(0.0, leaders[0]))[1]
 
 
 def _gap(score: Score, known: Mapping[tuple[str, int], float]) -> float:

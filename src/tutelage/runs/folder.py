@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from tutelage import files
-from tutelage.errors import RunError
+from tutelage.errors import RunBusyError, RunError
+from tutelage.runs.again import resume_command
 
 RUNS = Path("runs")
 """Where runs go unless `--output` says otherwise, below the working directory."""
@@ -133,10 +134,12 @@ def create(path: Path) -> RunFolder:
     try:
         if path.exists() and not path.is_dir():
             raise RunError(f"the output path {str(path)!r} is a file; choose another --output")
-        if path.is_dir() and any(path.iterdir()):
+        if held := files.occupied(path):
+            there = (path / "config.json").is_file()
+            way = f", or go on with what is there: {resume_command(path)}" if there else ""
+            what = "" if there else f": {held}"
             raise RunError(
-                f"the output folder {str(path)!r} is not empty; choose another --output, or go on "
-                f"with what is there: tutelage resume {path}"
+                f"the output folder {str(path)!r} is not empty{what}; choose another --output{way}"
             )
         path.mkdir(parents=True, exist_ok=True)
         (path / "checkpoints").mkdir(exist_ok=True)
@@ -235,7 +238,7 @@ def disk_error(path: Path, error: OSError) -> RunError:
     """What to say when a file of a run cannot be written."""
     run = next((p for p in path.parents if (p / "config.json").is_file()), None)
     kept = "" if run is None else "What was acknowledged is safe. "
-    way = "start again" if run is None else f"go on with: tutelage resume {run}"
+    way = "start again" if run is None else f"go on with: {resume_command(run)}"
     return RunError(
         f"cannot write {str(path)!r}: {error.strerror or error}. {kept}Free some space and {way}"
     )
@@ -243,7 +246,7 @@ def disk_error(path: Path, error: OSError) -> RunError:
 
 @contextmanager
 def locked(folder: RunFolder) -> Generator[None]:
-    """Hold the run for this process. Raises `RunError` when another one has it."""
+    """Hold the run for this process. Raises `RunBusyError` when another one has it."""
     import fcntl
 
     with (folder.path / ".lock").open("w") as file:
@@ -254,7 +257,7 @@ def locked(folder: RunFolder) -> Generator[None]:
             except OSError as error:
                 if last:
                     message = f"another process is working on the run {folder.name!r}"
-                    raise RunError(message) from error
+                    raise RunBusyError(message) from error
                 time.sleep(0.1)  # `tutelage runs` looks at the lock for a moment
         for place in (folder.path, folder.checkpoints):
             files.clear(place)
@@ -266,7 +269,7 @@ def is_free(folder: RunFolder) -> bool:
     try:
         with locked(folder):
             return True
-    except RunError:
+    except RunBusyError:
         return False
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tutelage.errors import RunError, TutelageError
+from tutelage.runs.again import resume_command
 from tutelage.runs.folder import RunFolder, append_json, locked, write_json
 from tutelage.runs.kinds import (
     FAILED,
@@ -106,7 +107,7 @@ async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
         if difference := _difference(asked, folder):
             raise RunError(
                 f"the run in {str(folder.path)!r} {difference}; choose another --output, or go on "
-                f"with it as it is: tutelage resume {folder.path}"
+                f"with it as it is: {resume_command(folder.path)}"
             )
         return await _go_on(type(asked), folder, progress, asked)
     with locked(folder):

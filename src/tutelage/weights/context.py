@@ -21,6 +21,7 @@ from tutelage.errors import FailureBudgetError, RewardError
 from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
+from tutelage.runs.again import resume_command
 from tutelage.runs.given import LiveAgent
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.metrics import failures_by_cause, low_reward_warning
@@ -297,7 +298,7 @@ class Context:
         raise RewardError(
             f"{broken[0].last.failure.message}. So it was for {len(broken)} of {len(rollouts)} "
             f"rollouts, the first of them {broken[0].id}, and all are kept. Mend the reward, and "
-            f"go on with: tutelage resume {self.run.folder.path}"
+            f"go on with: {resume_command(self.run.folder.path)}"
         )
 
     async def _run(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tutelage.config import Resolved, RunConfig
 from tutelage.errors import ConfigError, RunError, TutelageError
+from tutelage.runs.again import resume_command
 from tutelage.runs.folder import RunFolder, every, is_free
 from tutelage.weights import checkpoint
 from tutelage.weights.built import has_critic
@@ -113,7 +114,7 @@ def check_name_is_new(resolved: Resolved) -> None:
         further = (
             f"train its policy further: model.path={folder.policy}"
             if finished
-            else f"go on with it as it is: tutelage resume {folder.path}"
+            else f"go on with it as it is: {resume_command(folder.path)}"
         )
         raise RunError(
             f"there is a run of the name trainer.experiment_name={name!r} already, {state}, in "

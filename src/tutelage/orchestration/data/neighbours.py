@@ -1,8 +1,9 @@
 """The nearest known texts of a text: hashed word n-grams, weighted by rarity, compared by cosine.
 
 Words and pairs of words are hashed into 2^16 features; a feature weighs log(N / texts that have
-it) + 0.1, and texts are scaled to length 1. All known texts lie in one sparse matrix, so the
-neighbours of a batch are one product. `routing/predictor.py` says what neighbours are good for.
+it) + 0.1, and texts are scaled to length 1. All known texts lie in one sparse matrix of torch, so
+the neighbours of a batch are one product; `closest` needs numpy alone. `routing/predictor.py` says
+what neighbours are good for.
 
 Legend: N known texts, B asked texts, K neighbours, F features.
 """
@@ -13,11 +14,15 @@ import math
 import re
 import zlib
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FEATURES = 1 << 16
 UNSEEN = math.e**8
@@ -54,22 +59,6 @@ class Neighbours:
         used = np.flatnonzero(counts_F)
         self._column_F[used] = np.arange(len(used))
         self._width = len(used)
-        values = [self._values(row) for row in self._features]
-        lengths = [len(row) for row in self._features]
-        self._matrix = torch.sparse_coo_tensor(
-            torch.from_numpy(
-                np.stack(
-                    [
-                        np.repeat(np.arange(len(lengths)), lengths),
-                        self._column_F[np.concatenate(self._features)],
-                    ]
-                )
-            ),
-            torch.from_numpy(np.concatenate(values).astype(np.float32)),
-            size=(len(self._features), self._width),
-            is_coalesced=True,
-            check_invariants=False,
-        )
 
     @staticmethod
     def of(texts: Sequence[str]) -> Neighbours:
@@ -84,6 +73,36 @@ class Neighbours:
     def __len__(self) -> int:
         return len(self._features)
 
+    @cached_property
+    def _entries(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The matrix of the known texts: place and column of each entry [2, entries], its value."""
+        lengths = [len(row) for row in self._features]
+        places = np.repeat(np.arange(len(lengths)), lengths)
+        columns = self._column_F[np.concatenate(self._features)]
+        values = [self._values(row) for row in self._features]
+        return np.stack([places, columns]), np.concatenate(values)
+
+    @cached_property
+    def _matrix(self) -> Tensor:
+        import torch
+
+        where, values = self._entries
+        return torch.sparse_coo_tensor(
+            torch.from_numpy(where),
+            torch.from_numpy(values.astype(np.float32)),
+            size=(len(self._features), self._width),
+            is_coalesced=True,
+            check_invariants=False,
+        )
+
+    def closest(self, asked: NDArray[np.int64]) -> int:
+        """The place of the nearest known text, without torch; the first of equal ones."""
+        (places, columns), values = self._entries
+        asked_F = np.zeros(self._width)
+        seen = self._column_F[asked] >= 0
+        asked_F[self._column_F[asked[seen]]] = self._values(asked)[seen]
+        return int(np.bincount(places, values * asked_F[columns], len(self)).argmax())
+
     def nearest(
         self, asked: Sequence[NDArray[np.int64]], k: int, *, own: Sequence[int] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -91,6 +110,8 @@ class Neighbours:
 
         `own[b]` is the place of asked text b among the known ones; it is no neighbour of itself.
         """
+        import torch
+
         k = min(k, len(self) - (own is not None))
         places = np.empty((len(asked), k), dtype=np.int64)
         cosines = np.empty((len(asked), k))

@@ -17,6 +17,7 @@ from tutelage.orchestration.execution.journal import plan_json
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.system import Keeping, OrchestrationSystem
 from tutelage.orchestration.plan.dag import Plan
+from tutelage.runs.again import resume_command
 from tutelage.runs.folder import RunFolder, write_json
 from tutelage.runs.kinds import FINISHED, Head, Phase, RunKind, TraceTarget, register
 from tutelage.runs.lifecycle import Run
@@ -60,7 +61,7 @@ class PlanExecution(RunKind):
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """A system is put together from options by whoever has them: see `again`."""
         raise RunError(
-            f"an execution is gone on with by its command: tutelage resume {folder.path}"
+            f"an execution is gone on with by its command: {resume_command(folder.path)}"
         )
 
     def config(self) -> JSON:

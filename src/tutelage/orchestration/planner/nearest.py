@@ -39,5 +39,5 @@ class NearestPlan:
 
     def plan(self, instruction: str) -> Plan:
         """The plan of the nearest known instruction, for this one."""
-        places, _ = self._neighbours.nearest([hashed(instruction)], 1)
-        return replace(self._workflows[int(places[0, 0])].plan, instruction=instruction)
+        place = self._neighbours.closest(hashed(instruction))
+        return replace(self._workflows[place].plan, instruction=instruction)
