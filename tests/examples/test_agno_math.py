@@ -25,10 +25,20 @@ from tests.prompts.prompt_parts import WORDS, refusing_server, served, without_e
 
 from tutelage.engine.usage import Spend
 from tutelage.errors import TutelageError
+from tutelage.runs.measured import TOO_MANY_LOST, Measured
 from tutelage.runs.rounds import Round
 from tutelage.store import open_store
 from tutelage.testing.collector import Collector
-from tutelage.types import Mode
+from tutelage.types import (
+    Attempt,
+    Failure,
+    FailureCause,
+    Mode,
+    Reward,
+    Rollout,
+    RolloutStatus,
+    Task,
+)
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HERE = EXAMPLES / "agno_math"
@@ -206,11 +216,51 @@ def test_an_iteration_is_printed_as_the_document_prints_it(example: Any) -> None
         'Prompt: "You are a helpful assistant. Solve math problems."\n'
         "Tasks: 5 math problems\n"
         "Rewards: [0.2, 0.4, 0.6, 0.3, 0.5]\n"
-        "Average: 0.40\n"
+        "Average: 0.40 (5 of 5 judged)\n"
     ]
+    lost = Round(1, {"p": text}, "train", rewards, (), "c", {"p": text}, Spend(), lost=1)
+    printout.Printout(said.append).on_round_end(lost)
+    assert "Tasks: 6 math problems\n" in said[-1]
+    assert said[-1].endswith("Average: none (5 of 6 judged)\n")
     assert printout.improvement(0.40, 0.98) == "Improvement: 0.40 -> 0.98 (145% increase)"
     assert printout.improvement(0.5, 0.4) == "Change: 0.50 -> 0.40 (20% decrease)"
     assert printout.improvement(0.0, 0.4) == "Improvement: 0.00 -> 0.40"
+
+
+def test_a_step_says_of_how_many_rollouts_its_average_is(example: Any) -> None:
+    said: list[str] = []
+    told = example("printout").Printout(said.append)
+    down = Failure(FailureCause.ENGINE_ERROR, "the server is down")
+    for n, (task, reward) in enumerate((("a", 1.0), ("a", 0.0), ("b", 0.5), ("c", None))):
+        status = RolloutStatus.FAILED if reward is None else RolloutStatus.SUCCEEDED
+        kept, failure = (None, down) if reward is None else (Reward(reward), None)
+        last = Attempt(f"{n}", 0, status, reward=kept, failure=failure)
+        told.on_rollout_end(Rollout(f"{n}", "r", Task(task, {}), Mode.TRAIN, 1, task, n, (last,)))
+    told.on_step_end(1, {})
+    assert said == [
+        "### Iteration 1\n"
+        "Tasks: 3 math problems\n"
+        "Rewards: [0.5, 0.5]\n"
+        "Average: none (3 of 4 judged; 1 lost: 1 engine error (the server is down))\n"
+    ]
+
+
+def test_the_outcome_says_how_many_were_judged_and_no_mean_of_too_few(example: Any) -> None:
+    outcome = example("printout").outcome
+    before = Measured(success=0.065, reward=0.34, rollouts=200, judged=200)
+    after = Measured(success=0.905, reward=0.98, rollouts=200, judged=199, lost={"timeout": 1})
+    assert [*outcome(before, after)] == [
+        "Improvement: 0.34 -> 0.98 (188% increase)",
+        "Exact answers: 6.5% -> 90.5%",
+        "Before: 200 of 200 judged",
+        "After: 199 of 200 judged; 1 lost: 1 timeout",
+    ]
+    few = Measured(rollouts=200, judged=190, lost={"engine_error": 10}, reason="down")
+    assert [*outcome(before, few)] == [
+        "Before: 200 of 200 judged",
+        "After: 190 of 200 judged; 10 lost: 10 engine error (down)",
+        TOO_MANY_LOST,
+    ]
 
 
 def test_eight_writers_lose_nothing_and_agno_reads_the_files(example: Any, tmp_path: Path) -> None:
@@ -279,7 +329,7 @@ def test_the_documents_command_finds_a_better_prompt(
     # The iterations, in the document's form.
     rounds = re.findall(
         r'### Iteration (\d)\nPrompt: "(.+?)"\nTasks: (\d+) math problems\n'
-        r"Rewards: \[(.+?)\]\nAverage: (\d\.\d\d)\n",
+        r"Rewards: \[(.+?)\]\nAverage: (\d\.\d\d) \(5 of 5 judged\)\n",
         said,
         re.DOTALL,
     )
@@ -292,7 +342,7 @@ def test_the_documents_command_finds_a_better_prompt(
         assert len(values) == int(tasks)
         assert sum(values) / len(values) == pytest.approx(float(average), abs=0.02)
     assert re.search(r"Iterations: 3 of 3\n.+\nImprovement: 0\.\d\d -> [01]\.\d\d", said)
-    assert "Verdict: improved" in said
+    assert "\nBefore: 60 of 60 judged\nAfter: 60 of 60 judged\nVerdict: improved" in said
     # What it leaves behind.
     run = place / "runs" / "apo"
     result = json.loads((run / "result.json").read_text())
@@ -489,12 +539,14 @@ def test_sft_and_rl_train_the_same_policy_and_compare_sets_them_side_by_side(
         assert train.main([*flags, "--output", f"runs/{algorithm}"]) == 0
         said = capsys.readouterr().out
         assert "Result on 6 held-out tasks" in said
+        assert "\nBefore: 6 of 6 judged\nAfter: 6 of 6 judged\n" in said
         run = place / "runs" / algorithm
         result = json.loads((run / "result.json").read_text())
         assert result["status"] == "finished"
         assert result["failures"] == {}
         assert (run / "policy" / "model.safetensors").is_file()
     assert "### Iteration 1\nTasks: 8 math problems\nRewards: [" in said
+    assert re.search(r"\nAverage: \d\.\d\d \(64 of 64 judged\)\n", said)
     shown = Path("runs/sft.demonstrations.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in shown]
     assert [m["role"] for m in rows[0]["messages"]] == [

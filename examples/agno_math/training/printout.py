@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tutelage import Callback
+from tutelage.runs.measured import TOO_MANY_LOST, Measured, judged_words, measured
 from tutelage.runs.rounds import Round
+from tutelage.statistics.outcome import summarise
 from tutelage.types import Mode, Rollout
 
 SHOWN = 20
 
 
-def iteration(number: int, prompt: str | None, tasks: int, rewards: Sequence[float]) -> str:
-    """One iteration, in the form of the original system's."""
+def iteration(
+    number: int, prompt: str | None, tasks: int, rewards: Sequence[float], played: Measured
+) -> str:
+    """One iteration, in the form of the original system's, and of how many rollouts were judged."""
     lines = [f"### Iteration {number}"]
     if prompt is not None:
         told = prompt.strip().replace("\n", "\n         ")
@@ -22,9 +26,21 @@ def iteration(number: int, prompt: str | None, tasks: int, rewards: Sequence[flo
     if rewards:
         shown = ", ".join(str(round(float(value), 2)) for value in rewards[:SHOWN])
         lines.append(f"Rewards: [{shown}{', ...' if len(rewards) > SHOWN else ''}]")
-        judged = "" if len(rewards) == tasks else f" ({len(rewards)} of {tasks} judged)"
-        lines.append(f"Average: {sum(rewards) / len(rewards):.2f}{judged}")
+    mean = "none" if played.reward is None else f"{played.reward:.2f}"
+    lines.append(f"Average: {mean} ({judged_words(played)})")
     return "\n".join(lines) + "\n"
+
+
+def outcome(before: Measured, after: Measured) -> Iterator[str]:
+    """What the held-out test says: both means and rates, and of how many rollouts."""
+    if before.reward is not None and after.reward is not None:
+        yield improvement(before.reward, after.reward)
+    if before.success is not None and after.success is not None:
+        yield f"Exact answers: {before.success:.1%} -> {after.success:.1%}"
+    yield f"Before: {judged_words(before)}"
+    yield f"After: {judged_words(after)}"
+    if before.withheld or after.withheld:
+        yield TOO_MANY_LOST
 
 
 def improvement(before: float, after: float) -> str:
@@ -64,17 +80,20 @@ class Printout(Callback):
     def on_round_end(self, found: Round) -> None:
         """A round of a prompt search: the prompt that it began with."""
         prompt = "\n".join(found.components.values())
-        self._say(iteration(found.number, prompt, found.rollouts, found.rewards))
+        played = Measured(reward=found.average, rollouts=found.rollouts, judged=len(found.rewards))
+        self._say(iteration(found.number, prompt, found.rollouts, found.rewards, played))
 
     def on_step_end(self, step: int, metrics: Mapping[str, float]) -> None:
         """A step of training weights; each task's reward is the mean of its rollouts."""
-        by_task: dict[str, list[float]] = {}
-        for rollout in self._played:
-            if rollout.reward is not None:
-                by_task.setdefault(rollout.task.id, []).append(rollout.reward.value)
+        played, by_task = list(self._played), dict[str, list[float]]()
         self._played.clear()
-        if by_task:
-            means = [sum(some) / len(some) for some in by_task.values()]
-            self._say(iteration(step, None, len(means), means))
+        for rollout in played:
+            rewards = by_task.setdefault(rollout.task.id, [])
+            if rollout.reward is not None:
+                rewards.append(rollout.reward.value)
+        if played:
+            means = [sum(some) / len(some) for some in by_task.values() if some]
+            told = measured(summarise(played).record())
+            self._say(iteration(step, None, len(by_task), means, told))
         elif "loss/sft" in metrics:
             self._say(f"step {step}: loss {metrics['loss/sft']:.4f}")

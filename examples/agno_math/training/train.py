@@ -28,11 +28,12 @@ from training.config import (
 )
 from training.database import KeepRollouts, TrainingDb
 from training.dataset import generate
-from training.printout import Printout, improvement, iterations
+from training.printout import Printout, iterations, outcome
 from tutelage import APO, RL, SFT, Trainer, TrainingResult, TutelageError
 from tutelage.engine.endpoint import environment, read_endpoints
 from tutelage.errors import ConfigError
 from tutelage.runs.folder import fresh_name
+from tutelage.runs.measured import Measured, read
 from tutelage.runs.signals import exit_code, listen
 from tutelage.tracing.export import listens
 
@@ -221,12 +222,12 @@ async def dry_run(trainer: Trainer, training: TrainingConfig, agent: AgentConfig
 
 def report(result: TrainingResult, training: TrainingConfig, agent: AgentConfig) -> int:
     """Before and after on the held-out test, and where everything lies."""
-    before, after = result.reward_before or 0.0, result.reward_after or 0.0
+    before, after = (
+        read(result.details, f"{when}_sampled") or Measured() for when in ("before", "after")
+    )
     print(iterations(_done(result, training), training.iterations, result.details.get("ended")))
     print(f"Result on {training.test_size} held-out tasks")
-    print(improvement(before, after))
-    if result.success_before is not None and result.success_after is not None:
-        print(f"Exact answers: {result.success_before:.1%} -> {result.success_after:.1%}")
+    print(*outcome(before, after), sep="\n")
     verdict = result.details.get("verdict")
     if verdict is not None:
         print(f"Verdict: {verdict}")
