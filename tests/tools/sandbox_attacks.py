@@ -493,9 +493,9 @@ def left_over(marker: str) -> list[int]:
 
 
 async def main(tier: str) -> dict[str, Any]:
-    from tutelage.tools.sandbox import client
+    from tutelage.tools.sandbox import spawn
 
-    server: Any = await asyncio.to_thread(client._server, os.getpid())
+    server: Any = await asyncio.to_thread(spawn.running_server, os.getpid())
     base = server._base
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, socket.socket() as listening:

@@ -18,6 +18,7 @@ from tutelage.tools.sandbox import (
     Tier,
     client,
     plain_value,
+    spawn,
     tier_problems,
     usable_tier,
 )
@@ -170,7 +171,7 @@ async def test_a_server_that_is_killed_while_it_starts_a_sandbox_fails_nobody() 
     """It holds the request, and takes it into its grave."""
     async with Sandbox() as first:
         assert (await first.run("x = 41")).error is None
-        server = client._server(os.getpid())._process.pid
+        server = spawn.running_server(os.getpid())._process.pid
         os.kill(server, signal.SIGSTOP)
         async with Sandbox() as second:
             opening = asyncio.ensure_future(second.run("6 * 7"))
@@ -184,7 +185,7 @@ async def test_a_server_that_is_killed_while_it_starts_a_sandbox_fails_nobody() 
 async def test_a_server_that_was_killed_is_started_again() -> None:
     async with Sandbox() as sandbox:
         await sandbox.run("1")
-    server = client._server(os.getpid())
+    server = spawn.running_server(os.getpid())
     server._process.kill()
     server._process.wait()
     async with Sandbox() as sandbox:

@@ -8,12 +8,12 @@ processes behind it, `worker.py` for the interpreter inside. Tools and rewards t
 from tutelage.tools.sandbox.client import (
     Execution,
     Sandbox,
-    SandboxError,
     plain_value,
     tier_problems,
     usable_tier,
 )
 from tutelage.tools.sandbox.limits import MIB, TIERS, Limits, Tier
+from tutelage.tools.sandbox.spawn import SandboxError
 
 __all__ = [
     "MIB",

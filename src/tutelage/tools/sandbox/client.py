@@ -12,17 +12,11 @@ import ast
 import asyncio
 import contextlib
 import functools
-import json
 import os
-import shutil
 import socket
-import subprocess
 import sys
-import tempfile
 import threading
-import weakref
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -30,10 +24,8 @@ from tutelage.bounded import parse_json
 from tutelage.errors import ConfigError
 from tutelage.tools.sandbox.channel import HEADER, packed
 from tutelage.tools.sandbox.limits import MAX_VALUE, TIERS, Limits, Tier
-from tutelage.tools.sandbox.view import site_folders
+from tutelage.tools.sandbox.spawn import OPEN_SECONDS, SandboxError, running_server
 
-OPEN_SECONDS = 20.0
-"""For starting an interpreter, which takes milliseconds unless the machine is choked."""
 _CLOSE_SECONDS = 5.0
 _ENDED = ("timeout", "died")
 _STARTS = 3
@@ -45,16 +37,6 @@ _ESCAPED = 12
 """Bytes of JSON for a character, at most."""
 _ROOM = 4096
 """Characters of a reply beside its output and its value."""
-_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
-"""All that a sandbox finds in its environment: hashes, and with them the order of sets, repeat."""
-
-
-_PYTHON = (sys.executable, "-P", "-s", "-S", "-c")
-"""Without `site`, so that no folder of packages or of a project comes onto its path."""
-
-
-class SandboxError(RuntimeError):
-    """A sandbox that cannot be started in a tier; the message is the kernel's reason."""
 
 
 class _ServerGoneError(SandboxError):
@@ -220,7 +202,7 @@ class _Session:
 
     @classmethod
     async def _open(cls, tier: Tier, limits: Limits) -> _Session:
-        server = await asyncio.to_thread(_server, os.getpid())
+        server = await asyncio.to_thread(running_server, os.getpid())
         channel, theirs = socket.socketpair()
         lifeline, its_end = socket.socketpair()
         try:
@@ -282,101 +264,6 @@ class _Session:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(loop.sock_recv(self._lifeline, 1), _CLOSE_SECONDS)
         self._lifeline.close()
-
-
-# ---------------------------------------------------------------- the server
-
-
-class _Server:
-    """The process that forks sandboxes, and the socket to ask it by."""
-
-    def __init__(self) -> None:
-        self._base = tempfile.mkdtemp(prefix="tutelage-sandbox-")
-        line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._line, self._lock = line, threading.Lock()
-        process = subprocess.Popen(
-            [*_PYTHON, bootstrap(), str(theirs.fileno()), self._base, json.dumps(site_folders())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            pass_fds=(theirs.fileno(),),
-            env=_ENVIRONMENT,
-            cwd="/",
-            start_new_session=True,
-        )
-        theirs.close()
-        self._process = process
-        weakref.finalize(self, _end, line, process, self._base)
-        line.settimeout(OPEN_SECONDS)
-        said = b""
-        with contextlib.suppress(OSError):
-            said = line.recv(16)
-        line.settimeout(None)
-        if said != b"ready":
-            process.kill()
-            told = process.stderr.read().decode(errors="replace") if process.stderr else ""
-            raise SandboxError(f"the server of sandboxes did not start: {told.strip()[-500:]}")
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process still runs."""
-        return self._process.poll() is None
-
-    def start(self, request: dict[str, Any], *ends: socket.socket) -> None:
-        """Ask for a sandbox that has these ends of its channel and lifeline."""
-        with self._lock:
-            socket.send_fds(self._line, [json.dumps(request).encode()], [e.fileno() for e in ends])
-
-
-def _end(line: socket.socket, process: subprocess.Popen[bytes], base: str) -> None:
-    line.close()
-    if process.stderr is not None:
-        process.stderr.close()
-    try:
-        process.wait(2)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    shutil.rmtree(base, ignore_errors=True)
-
-
-_starting = threading.Lock()
-
-
-def _server(pid: int) -> _Server:
-    """The server of this process (a forked child has its own), started anew if it was killed."""
-    with _starting:
-        server = _cached_server(pid)
-        if not server.alive:
-            _cached_server.cache_clear()
-            server = _cached_server(pid)
-        return server
-
-
-@functools.cache
-def _cached_server(pid: int) -> _Server:
-    return _Server()
-
-
-def bootstrap() -> str:
-    """What the server's interpreter runs: this folder's modules, without the package around them.
-
-    The package's own modules would bring pydantic and more into every sandbox.
-    """
-    here = Path(__file__).resolve().parent
-    parts = ("tutelage", "tutelage.tools", "tutelage.tools.sandbox")
-    paths = (here.parent.parent, here.parent, here)
-    named = {name: str(path) for name, path in zip(parts, paths, strict=True)}
-    return (
-        "import sys, types\n"
-        f"for name, path in {named!r}.items():\n"
-        "    module = types.ModuleType(name)\n"
-        "    module.__path__ = [path]\n"
-        "    sys.modules[name] = module\n"
-        "from tutelage.tools.sandbox.server import main\n"
-        "import json\n"
-        "main(int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))\n"
-    )
 
 
 # ---------------------------------------------------------------- tiers

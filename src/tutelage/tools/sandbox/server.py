@@ -3,7 +3,7 @@
 Forking an interpreter that has already loaded its library takes milliseconds where starting one
 takes tens. The server never runs a model's code and is told nothing but limits, so a new sandbox
 inherits nothing of another; it was started with an empty environment, so there is no secret to
-find. It runs without the package (see `bootstrap` in `client.py`).
+find. It runs without the package (see `spawn.py`).
 
 For each sandbox it forks a *watcher*, which stays outside, ends the sandbox when the client closes
 its line or dies, and removes the folder. In the tier `namespaces` there is a chain below it: a
