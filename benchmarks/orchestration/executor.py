@@ -57,11 +57,12 @@ def measure(way: dict[str, Any], waves: int) -> dict[str, Any]:
     """One way in this process."""
     from tutelage.orchestration.data.synthetic import builtin_graph, generate
     from tutelage.orchestration.execution.budget import Budget
-    from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
+    from tutelage.orchestration.execution.executor import Executor
     from tutelage.orchestration.execution.journal import open_journal
     from tutelage.orchestration.execution.pools.simulated import SimulatedPool
     from tutelage.orchestration.execution.virtual_time import run_virtual
     from tutelage.orchestration.execution.worker_files import classic
+    from tutelage.orchestration.execution.workplace import ExecutorSettings
     from tutelage.orchestration.routing.contract import RandomRouter
     from tutelage.seeds import SeedTree
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
+from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.workers import (
@@ -19,6 +19,7 @@ from tutelage.orchestration.execution.workers import (
     Worker,
     WorkError,
 )
+from tutelage.orchestration.execution.workplace import ExecutorSettings
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.contract import Router, cascade
 from tutelage.seeds import SeedTree

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
+from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.workers import Answer, Latency, Worker, WorkError
+from tutelage.orchestration.execution.workplace import ExecutorSettings
 from tutelage.orchestration.routing.contract import RandomRouter
 from tutelage.seeds import SeedTree
 

@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tutelage.errors import ConfigError, DataError, RewardError
-from tutelage.orchestration.execution.executor import Executor, ExecutorSettings, Hint
+from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool, Simulation
 from tutelage.orchestration.execution.record import read_step, step_json
 from tutelage.orchestration.execution.verifiers import Verdict, Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import Answer, Latency, Work, Worker
+from tutelage.orchestration.execution.workplace import ExecutorSettings, Hint
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.plan.dag import Node, Plan, critical_path
 from tutelage.orchestration.routing.contract import (

@@ -20,13 +20,14 @@ from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway
 from tutelage.orchestration.data.outcomes import read_outcomes
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.executor import Executor, ExecutorSettings, Hint
+from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.pools.openai import OpenAIPool
 from tutelage.orchestration.execution.pools.replay import ReplayPool
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool, Simulation
 from tutelage.orchestration.execution.verifiers import Exact, Regex, Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.workers import Answer, Latency, Work, Worker
+from tutelage.orchestration.execution.workplace import ExecutorSettings, Hint
 from tutelage.orchestration.routing.contract import cascade, cheapest
 from tutelage.seeds import SeedTree
 from tutelage.testing.loopback import listening

@@ -20,7 +20,6 @@ from tutelage.orchestration import Node, Plan
 from tutelage.orchestration.data.formats import workflow_of
 from tutelage.orchestration.evaluation.rewards import ExecutionResult
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.executor import ExecutorSettings
 from tutelage.orchestration.execution.journal import plan_json, read_plan
 from tutelage.orchestration.execution.log import ExecutionLogger, log_row
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool, Simulation
@@ -28,6 +27,7 @@ from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.system import Earning, Keeping, OrchestrationSystem, reward_of
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import Answer, Work, Worker
+from tutelage.orchestration.execution.workplace import ExecutorSettings
 from tutelage.orchestration.routing.contract import RandomRouter, cascade
 from tutelage.store import Store, open_store
 from tutelage.tracing import names, rollout_trees

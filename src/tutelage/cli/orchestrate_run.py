@@ -209,9 +209,9 @@ def _prepare(options: dict[str, Any]) -> tuple[Plan, OrchestrationSystem, dict[s
     from typing import get_args
 
     from tutelage.orchestration.evaluation.rewards import Preset
-    from tutelage.orchestration.execution.executor import ExecutorSettings
     from tutelage.orchestration.execution.log import ExecutionLogger
     from tutelage.orchestration.execution.system import Earning, OrchestrationSystem
+    from tutelage.orchestration.execution.workplace import ExecutorSettings
 
     path = {key: None if options[key] is None else Path(options[key]) for key in _PATHS}
     if options["reward"] not in get_args(Preset):

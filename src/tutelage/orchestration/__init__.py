@@ -1,7 +1,7 @@
 """Orchestration: an instruction becomes a DAG of subtasks, and an execution becomes a reward.
 
 Read `plan/dag.py` for the words and `plan/catalog.py` for the tools; `execution/workers.py`,
-`routing/contract.py` and `execution/executor.py` for how a plan is run, `evaluation/rewards.py` for
+`routing/contract.py` and `execution/loop.py` for how a plan is run, `evaluation/rewards.py` for
 what that earns, `execution/system.py` for all of it together. What needs torch is loaded when it is
 asked for.
 """
@@ -16,11 +16,12 @@ from tutelage.orchestration.plan.dag import Node, Plan, is_valid_dag
 
 if TYPE_CHECKING:
     from tutelage.orchestration.data.outcomes import read_outcomes
-    from tutelage.orchestration.execution.executor import Executor, ExecutorSettings
+    from tutelage.orchestration.execution.executor import Executor
     from tutelage.orchestration.execution.log import ExecutionLogger
     from tutelage.orchestration.execution.system import OrchestrationSystem
     from tutelage.orchestration.execution.worker_files import classic, read_workers
     from tutelage.orchestration.execution.workers import Worker
+    from tutelage.orchestration.execution.workplace import ExecutorSettings
     from tutelage.orchestration.planner.model import PlannerModel
     from tutelage.orchestration.planner.targets import WorkflowDataset
     from tutelage.orchestration.routing.phase2 import train_phase2
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "ExecutionLogger": "execution.log",
     "Executor": "execution.executor",
-    "ExecutorSettings": "execution.executor",
+    "ExecutorSettings": "execution.workplace",
     "LearnedRouter": "routing.router",
     "ModelSelector": "routing.policy",
     "OrchestrationSystem": "execution.system",

@@ -20,11 +20,12 @@ from typing import Any
 from tutelage.errors import ConfigError, EngineError
 from tutelage.orchestration.data.formats import Workflow
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED
-from tutelage.orchestration.execution.executor import Executor, Hint
+from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.workers import WorkError, legal
+from tutelage.orchestration.execution.workplace import Hint
 from tutelage.orchestration.plan.dag import Plan, levels
 from tutelage.statistics.outcome import Judgement, Kind, add_up
 

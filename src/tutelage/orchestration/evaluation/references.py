@@ -1,6 +1,6 @@
 """What rewards measure an execution against: the dearest and the slowest plan by one worker.
 
-`rewards.py` has the rewards, `execution/executor.py` asks before anything is run.
+`rewards.py` has the rewards, `execution/plan_run.py` asks before anything is run.
 """
 
 from __future__ import annotations

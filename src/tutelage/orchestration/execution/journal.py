@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from tutelage.errors import DataError, RunError
 from tutelage.orchestration.data.rows import Row, read_as
-from tutelage.orchestration.execution.executor import Event, Restored
+from tutelage.orchestration.execution.plan_run import Event, Restored
 from tutelage.orchestration.execution.record import (
     NodeResult,
     Step,

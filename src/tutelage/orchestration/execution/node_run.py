@@ -1,30 +1,25 @@
-"""One node under way: ask the router, reserve, ask the worker, verify, until it ends.
+"""One node under way: what its router sees, what is asked of workers, and what is written down.
 
 Between the router's choice and the reservation nothing waits, so a choice that its mask allowed
 can always be paid. Whatever ends a request early, a timeout, the deadline or a cancellation, its
 step is written down first, at the bound of its cost: a provider may bill what nobody waited for.
-`executor.py` starts these and is where to read on.
+`loop.py` has the order of these, `plan_run.py` the plan that the node belongs to.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from tutelage.errors import RewardError
+from tutelage.orchestration.execution.plan_run import PlanRun
 from tutelage.orchestration.execution.record import NodeResult, Step, answer_json, step_json
 from tutelage.orchestration.execution.verifiers import Verdict
 from tutelage.orchestration.execution.workers import Answer, WorkError, legal
-from tutelage.orchestration.routing.contract import Choice, RouteState, Tried, check_choice
-
-if TYPE_CHECKING:
-    from tutelage.orchestration.execution.executor import PlanRun
-
-
-async def run_node(run: PlanRun, node: int) -> NodeResult:
-    """Execute one node; raises only what a user must mend, and cancellation."""
-    return await NodeRun(run, node).run()
+from tutelage.orchestration.routing.contract import Choice, RouteState, Tried
 
 
 @dataclass(slots=True)
@@ -34,86 +29,77 @@ class _OpenStep:
     index: int
     choice: Choice
     worker: str
+    bound: float
+    """USD that one request may cost."""
     started: float
-    requests: list[Answer]
+    requests: list[Answer] = field(default_factory=list[Answer])
     queued: float = 0.0
     verdict: Verdict | None = None
 
 
 class NodeRun:
-    """The tries at one node."""
+    """The tries at one node; `result` is there once it has ended."""
 
     def __init__(self, run: PlanRun, node: int) -> None:
         self._run, self._node = run, node
         self._work = run.work(node)
-        self._pool = run.executor.pool
+        self._pool, self._slots = run.place.pool, run.place.slots()
         self._legal = legal(self._pool.workers, self._work)
         self._estimates = tuple(self._pool.estimate(w, self._work) for w in self._pool.workers)
-        self._judged = run.executor.verifiers.bound(self._work)
+        self._judged = run.place.verifiers.bound(self._work)
         """USD that a verdict on an answer of the usual length may cost."""
         self._started = run.now
         mine = [step for step in run.steps.values() if step.node == node]
         self._steps: list[Step] = sorted(mine, key=lambda step: step.index)
-        self._tries = self._tried()
+        self._blocked = False
+        """Whether only the budget keeps workers from being asked."""
+        self._result: NodeResult | None = None
 
-    async def run(self) -> NodeResult:
-        """See `run_node`."""
+    @property
+    def result(self) -> NodeResult:
+        """What became of the node, once it has ended."""
+        assert self._result is not None
+        return self._result
+
+    @asynccontextmanager
+    async def under_way(self) -> AsyncGenerator[None]:
+        """Holds the node's timeout."""
         try:
             async with asyncio.timeout(self._run.settings.node_timeout):
-                return await self._until_ended()
+                yield
         except TimeoutError:
-            return self._result("failed", reason="timeout")
+            self._end("failed", reason="timeout")
 
-    async def _until_ended(self) -> NodeResult:
+    # What its router may choose
+
+    async def choices(self) -> RouteState | None:
+        """What the router sees, as soon as the budget has something for it; None once the node has
+        ended, or when nothing is left to choose."""
         if self._steps and self._steps[-1].passed:
-            return self._result("succeeded", self._steps[-1])  # ended, and killed before it said so
-        while True:
-            state, blocked = await self._state()
-            if not state.candidates and not state.mask[state.accept]:
-                return self._result(
-                    "failed", reason="budget" if blocked else self._why("no worker is left")
-                )
-            choice = check_choice(state, self._run.executor.router.choose(state))
-            if choice.action == state.stop:
-                step = self._decided(choice, "stop")
-                told = "stopped by the router" if state.candidates else "no worker is left"
-                return self._result(
-                    "failed", reason="budget" if blocked else self._why(told), at=step
-                )
-            if choice.action == state.accept:
-                self._decided(choice, "accept")
-                return self._result("accepted", self._answered())
-            step = await self._try(choice)
-            self._tries = self._tried()
-            if step.passed:
-                return self._result("succeeded", step)
-
-    async def _state(self) -> tuple[RouteState, bool]:
-        """What the router sees, and whether only the budget keeps workers from being asked."""
-        run, settings = self._run, self._run.settings
-        tried = {attempt.worker for attempt in self._tries}
-        asked = len(self._tries) < settings.max_tries
-        open_to = [can and asked and worker not in tried for worker, can in enumerate(self._legal)]
-        while True:
-            fits = [
-                can and run.budget.fits(estimate.bound + self._judged)
-                for can, estimate in zip(open_to, self._estimates, strict=True)
-            ]
-            if any(fits) or not any(open_to) or run.budget.open == 0:
-                break
-            # What others have reserved and do not use may do for this one.
-            await run.budget.changed()
+            self._end("succeeded", self._steps[-1])
+        if self._result is not None:
+            return None
+        tried, settings = self._tried(), self._run.settings
+        asked = {attempt.worker for attempt in tried}
+        open_to = [
+            can and len(tried) < settings.max_tries and worker not in asked
+            for worker, can in enumerate(self._legal)
+        ]
+        fits = await self._affordable(open_to)
+        self._blocked = any(open_to) and not any(fits)
         answered = self._answered()
-        mask = (*fits, answered is not None, True)
-        deadline = settings.deadline
-        state = RouteState(
+        if not any(fits) and answered is None:
+            self._end("failed", reason=self._why("no worker is left"))
+            return None
+        run, deadline = self._run, settings.deadline
+        return RouteState(
             plan=run.plan,
             work=self._work,
             workers=self._pool.workers,
-            mask=mask,
+            mask=(*fits, answered is not None, True),
             estimates=self._estimates,
-            tries=self._tries,
-            load=tuple(run.executor.slots().load),
+            tries=tried,
+            load=tuple(self._slots.load),
             done={k: result.kept for k, result in run.results.items()},
             ends=dict(run.ends),
             spent=run.budget.spent,
@@ -124,65 +110,88 @@ class NodeRun:
             seeds=self._work.seeds.child("route", len(self._steps)),
             references=run.references,
         )
-        return state, any(open_to) and not any(fits)
 
-    async def _try(self, choice: Choice) -> Step:
-        """Ask the chosen worker, again while its server is busy, and verify."""
-        run, worker = self._run, self._pool.workers[choice.action]
-        opened = _OpenStep(run.dispatched, choice, worker.name, run.now, [])
+    async def _affordable(self, open_to: list[bool]) -> list[bool]:
+        """Which of these workers the budget has enough left for."""
+        budget = self._run.budget
+        while True:
+            fits = [
+                can and budget.fits(estimate.bound + self._judged)
+                for can, estimate in zip(open_to, self._estimates, strict=True)
+            ]
+            if any(fits) or not any(open_to) or budget.open == 0:
+                return fits
+            # What others have reserved and do not use may do for this one.
+            await budget.changed()
+
+    def stop(self, choice: Choice, state: RouteState) -> None:
+        """Give the node up."""
+        step = self._decide(choice, "stop")
+        told = "stopped by the router" if state.candidates else "no worker is left"
+        self._end("failed", reason=self._why(told), at=step)
+
+    def accept(self, choice: Choice) -> None:
+        """Keep the last answer, although its verifier did not pass it."""
+        self._decide(choice, "accept")
+        self._end("accepted", self._answered())
+
+    # One try
+
+    @contextmanager
+    def dispatched(self, choice: Choice) -> Generator[_OpenStep]:
+        """A try with the chosen worker, whose place and cost are reserved; a step when it ends."""
+        run, worker = self._run, choice.action
+        name, bound = self._pool.workers[worker].name, self._estimates[worker].bound
+        opened = _OpenStep(run.dispatched, choice, name, bound, run.now)
         run.dispatched += 1
         run.tell(
             "dispatch",
             step=opened.index,
             node=self._node,
             attempt=len(self._steps),
-            worker=worker.name,
+            worker=opened.worker,
             choice=choice.action,
             log_prob=choice.log_prob,
             mask=[int(m) for m in choice.mask],
         )
-        bound = self._estimates[choice.action].bound
         run.budget.reserve(bound)  # its mask said that it fits
-        slots = run.executor.slots()
-        slots.load[choice.action] += 1
+        self._slots.load[worker] += 1
         try:
-            answer = await self._request(opened, bound)
-            for retry in range(run.settings.retries):
-                if answer.error is None or not answer.error.transient:
-                    break
-                await asyncio.sleep(self._pause(retry, answer.error))
-                if not run.budget.reserve(bound):
-                    break
-                answer = await self._request(opened, bound)
-            await self._verify(opened, answer)
+            yield opened
         finally:
-            slots.load[choice.action] -= 1
-            step = self._close(opened)
-        return step
+            self._slots.load[worker] -= 1
+            self._keep(
+                Step(
+                    index=opened.index,
+                    node=self._node,
+                    attempt=len(self._steps),
+                    action="worker",
+                    worker=opened.worker,
+                    choice=choice,
+                    requests=tuple(opened.requests),
+                    verdict=opened.verdict,
+                    started=opened.started,
+                    ended=run.now,
+                    queued=opened.queued,
+                )
+            )
 
-    async def _verify(self, opened: _OpenStep, answer: Answer) -> None:
-        """Give the step its verdict, within the budget where a verdict costs something."""
-        run, verifiers = self._run, self._run.executor.verifiers
-        bound = verifiers.bound(self._work, answer)
-        if bound and not run.budget.reserve(bound):
-            told = f"no verdict: it may cost {bound:.6f} USD, and the budget has less left"
-            opened.verdict = Verdict(False, told, checked=False)
-            return
-        if bound:
-            run.tell("verify", step=opened.index, node=self._node, bound=bound)
-            opened.verdict = Verdict(False, "the check was given up", checked=False, cost=bound)
-        try:
-            opened.verdict = await verifiers.check(self._work, answer)
-        except RewardError as error:
-            opened.verdict = Verdict(False, f"no verdict: {error}", cost=bound)
-        finally:
-            if bound:
-                run.budget.settle(bound, 0.0 if opened.verdict is None else opened.verdict.cost)
+    async def asks_again(self, opened: _OpenStep, answer: Answer) -> bool:
+        """Whether a busy server is asked once more, which is after a pause."""
+        settings, error, retry = self._run.settings, answer.error, len(opened.requests) - 1
+        if error is None or not error.transient or retry >= settings.retries:
+            return False
+        pause = error.retry_after
+        if pause is None:
+            drawn = self._work.seeds.child("pause", len(self._steps), retry).python().random()
+            pause = settings.backoff * 2.0**retry * (0.5 + drawn)
+        await asyncio.sleep(min(max(0.0, pause), settings.backoff_max))
+        return self._run.budget.reserve(opened.bound)
 
-    async def _request(self, opened: _OpenStep, bound: float) -> Answer:
+    async def request(self, opened: _OpenStep) -> Answer:
         """One request whose bound is reserved; settles it, whatever comes."""
         run, place = self._run, opened.choice.action
-        slots, loop = run.executor.slots(), asyncio.get_running_loop()
+        bound, loop = opened.bound, asyncio.get_running_loop()
         worker = self._pool.workers[place]
         number = sum(len(step.requests) for step in self._steps) + len(opened.requests)
         work = replace(self._work, attempt=number)
@@ -190,7 +199,7 @@ class NodeRun:
         asked = begun = loop.time()
         sent = False
         try:
-            async with slots.by_worker[place], slots.all:
+            async with self._slots.by_worker[place], self._slots.all:
                 begun = loop.time()
                 opened.queued += begun - asked
                 sent = True
@@ -215,38 +224,34 @@ class NodeRun:
                 run.tell("answer", step=opened.index, node=self._node, worker=worker.name,
                          answer=answer_json(answer))  # fmt: skip
 
-    def _pause(self, retry: int, error: WorkError) -> float:
-        settings = self._run.settings
-        if error.retry_after is not None:
-            return min(max(0.0, error.retry_after), settings.backoff_max)
-        drawn = self._work.seeds.child("pause", len(self._steps), retry).python().random()
-        return min(settings.backoff_max, settings.backoff * 2.0**retry * (0.5 + drawn))
+    async def verify(self, opened: _OpenStep, answer: Answer) -> None:
+        """Give the step its verdict, within the budget where a verdict costs something."""
+        run, verifiers = self._run, self._run.place.verifiers
+        bound = verifiers.bound(self._work, answer)
+        if bound and not run.budget.reserve(bound):
+            told = f"no verdict: it may cost {bound:.6f} USD, and the budget has less left"
+            opened.verdict = Verdict(False, told, checked=False)
+            return
+        if bound:
+            run.tell("verify", step=opened.index, node=self._node, bound=bound)
+            opened.verdict = Verdict(False, "the check was given up", checked=False, cost=bound)
+        try:
+            opened.verdict = await verifiers.check(self._work, answer)
+        except RewardError as error:
+            opened.verdict = Verdict(False, f"no verdict: {error}", cost=bound)
+        finally:
+            if bound:
+                run.budget.settle(bound, 0.0 if opened.verdict is None else opened.verdict.cost)
 
     # What is written down
 
-    def _close(self, opened: _OpenStep) -> Step:
-        step = Step(
-            index=opened.index,
-            node=self._node,
-            attempt=len(self._steps),
-            action="worker",
-            worker=opened.worker,
-            choice=opened.choice,
-            requests=tuple(opened.requests),
-            verdict=opened.verdict,
-            started=opened.started,
-            ended=self._run.now,
-            queued=opened.queued,
-        )
-        return self._keep(step)
-
-    def _decided(self, choice: Choice, action: str) -> Step:
-        now = self._run.now
-        index, self._run.dispatched = self._run.dispatched, self._run.dispatched + 1
+    def _decide(self, choice: Choice, action: Literal["accept", "stop"]) -> Step:
+        run, now = self._run, self._run.now
+        index, run.dispatched = run.dispatched, run.dispatched + 1
+        attempt = len(self._steps)
         return self._keep(
-            Step(index, self._node, len(self._steps), "accept" if action == "accept" else "stop",
-                 None, choice, started=now, ended=now)
-        )  # fmt: skip
+            Step(index, self._node, attempt, action, None, choice, started=now, ended=now)
+        )
 
     def _keep(self, step: Step) -> Step:
         self._steps.append(step)
@@ -270,19 +275,24 @@ class NodeRun:
         return None
 
     def _why(self, told: str) -> str:
-        """A reason, with that of the last try."""
+        """A reason, with that of the last try; the budget where that is all that is in the way."""
+        if self._blocked:
+            return "budget"
         found = [step.verdict.reason for step in self._steps if step.verdict is not None]
         return f"{told}: {found[-1]}" if found else told
 
-    def _result(
-        self, status: str, kept: Step | None = None, reason: str = "", at: Step | None = None
-    ) -> NodeResult:
+    def _end(
+        self,
+        status: Literal["succeeded", "accepted", "failed"],
+        kept: Step | None = None,
+        reason: str = "",
+        at: Step | None = None,
+    ) -> None:
         answer = None if kept is None else kept.answer
         verdict = None if kept is None else kept.verdict
-        return NodeResult(
+        self._result = NodeResult(
             node=self._node,
-            status="succeeded" if status == "succeeded"
-            else "accepted" if status == "accepted" else "failed",
+            status=status,
             output=None if answer is None else answer.output,
             worker=None if kept is None else kept.worker,
             reason=reason,
@@ -291,7 +301,7 @@ class NodeRun:
             ended=self._run.now if at is None else at.ended,
             checked=verdict is None or verdict.checked,
             correct=None if answer is None else answer.correct,
-        )  # fmt: skip
+        )
 
 
 def _given_up(answer: Answer) -> bool:

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Protocol, cast
 from tutelage.errors import ConfigError
 from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights, reward_parts
 from tutelage.orchestration.execution.budget import Budget, BudgetMode
-from tutelage.orchestration.execution.executor import Executor, ExecutorSettings, Hint, Observer
+from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.journal import open_journal
 from tutelage.orchestration.execution.log import ExecutionLogger
+from tutelage.orchestration.execution.plan_run import Observer
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.spans import execution_spans
@@ -28,6 +29,7 @@ from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import VirtualLoop, run_on
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import Pool
+from tutelage.orchestration.execution.workplace import ExecutorSettings, Hint
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.routing.contract import Router, cheapest

@@ -1,0 +1,232 @@
+"""One plan under way: what ended, what it cost, who may start, and who is told of it.
+
+A plan that nobody can execute is refused before anything is spent. `loop.py` says in which order
+all this happens, `node_run.py` has one node, `record.py` what comes of both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tutelage.errors import ConfigError
+from tutelage.orchestration.evaluation.references import plan_references
+from tutelage.orchestration.evaluation.rewards import References
+from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.record import Execution, NodeResult, Step, conclude, node_json
+from tutelage.orchestration.execution.workers import Work, legal
+from tutelage.orchestration.execution.workplace import Hint, Workplace
+from tutelage.orchestration.plan.catalog import check_plan
+from tutelage.orchestration.plan.dag import Plan
+from tutelage.seeds import SeedTree
+
+Event = dict[str, Any]
+Observer = Callable[[Event], None]
+"""Gets every event as it happens, as the JSON object that logs hold; it must not wait."""
+_LOST = "a node that it waits for has no output"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What an earlier process left of the same execution."""
+
+    nodes: Mapping[int, NodeResult] = field(default_factory=dict[int, NodeResult])
+    steps: tuple[Step, ...] = ()
+    elapsed: float = 0.0
+
+
+class PlanRun:
+    """One plan under way: what ended, what it cost, and who may start."""
+
+    def __init__(
+        self,
+        place: Workplace,
+        plan: Plan,
+        seeds: SeedTree,
+        budget: Budget,
+        hints: Mapping[int, Hint],
+        observers: Sequence[Observer],
+    ) -> None:
+        self.place, self.plan, self.seeds, self.budget = place, plan, seeds, budget
+        self.settings = place.settings
+        self._hints, self._observers = hints, observers
+        self.results: dict[int, NodeResult] = {}
+        self.steps: dict[int, Step] = {}
+        self.ends: dict[int, float] = {}
+        """Where each node that ended lies along its longest chain."""
+        self.dispatched = 0
+        self.reason = ""
+        self.references: References | None = None
+        self._origin = 0.0
+        self._restored = Restored()
+        self._running: dict[asyncio.Task[NodeResult], int] = {}
+        self._children: list[list[int]] = [[] for _ in plan.nodes]
+        self._open = [0] * len(plan.nodes)
+        for before, after in plan.edges:
+            self._children[before].append(after)
+            self._open[after] += 1
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start."""
+        return asyncio.get_running_loop().time() - self._origin
+
+    @property
+    def outputs(self) -> dict[int, str]:
+        """Of the nodes that have one."""
+        return {k: n.output for k, n in self.results.items() if n.kept and n.output is not None}
+
+    def tell(self, event: str, **fields: Any) -> None:
+        """Hand an event to whoever listens."""
+        if self._observers:
+            row: Event = {"event": event, "at": self.now, **fields}
+            for observer in self._observers:
+                observer(row)
+
+    def work(self, node: int) -> Work:
+        """The work of a node whose parents have ended."""
+        return self.place.work(
+            self.plan,
+            node,
+            self.outputs,
+            hint=self._hints.get(node),
+            seeds=self.seeds.child("node", node),
+        )
+
+    # From beginning to end
+
+    def begin(self, restored: Restored) -> None:
+        """Refuse what cannot be executed, and take over what an earlier process left."""
+        self._restored = restored
+        self._origin = asyncio.get_running_loop().time() - restored.elapsed
+        self.references = self.check()
+        for step in restored.steps:
+            self.steps[step.index] = step
+            self.budget.spent += step.cost
+        self.dispatched = 1 + max(self.steps, default=-1)
+        for node in sorted(restored.nodes):
+            self._end(restored.nodes[node])
+        self.tell("start", id=self.seeds.id("flow"), nodes=len(self.plan.nodes))
+
+    def check(self) -> References | None:
+        """Refuse what cannot be executed; returns what rewards measure against."""
+        plan, pool, verifiers = self.plan, self.place.pool, self.place.verifiers
+        if self.place.catalog is not None:
+            check_plan(plan, self.place.catalog)
+        works = [self.work(node) for node in range(len(plan.nodes))]
+        masks = [legal(pool.workers, work) for work in works]
+        roots = [k for k, parents in enumerate(plan.dependencies) if not parents]
+        if self.budget.enforced and roots:
+            least, node = min(
+                (pool.estimate(worker, works[k]).bound + verifiers.bound(works[k]), k)
+                for k in roots
+                for worker, can in zip(pool.workers, masks[k], strict=True)
+                if can
+            )
+            if self.budget.limit is not None and least > self.budget.limit:
+                raise ConfigError(
+                    f"a budget of {self.budget.limit!r} USD buys no first step: the cheapest, node "
+                    f"{node} ({plan.nodes[node].tool!r}), may cost {least:.6f}; raise --budget, or "
+                    "only watch it with --budget-mode audit"
+                )
+        return plan_references(plan, pool, works, masks)
+
+    @asynccontextmanager
+    async def under_way(self) -> AsyncGenerator[None]:
+        """Holds the deadline, and ends what still runs when it is left."""
+        deadline = self.settings.deadline
+        left = None if deadline is None else max(0.0, deadline - self._restored.elapsed)
+        try:
+            async with asyncio.timeout(left):
+                try:
+                    yield
+                finally:
+                    for task in self._running:
+                        task.cancel()
+                    # Each writes down what its request came to before it goes.
+                    await asyncio.gather(*self._running, return_exceptions=True)
+        except TimeoutError:
+            self.reason = "deadline"
+
+    @property
+    def over(self) -> bool:
+        """Whether every node has ended, or one that ends all."""
+        return bool(self.reason) or len(self.results) == len(self.plan.nodes)
+
+    def ready(self) -> list[int]:
+        """The nodes that may start; those that lack an input are skipped."""
+        while True:
+            waiting = set(range(len(self.plan.nodes))) - set(self._running.values())
+            ready = [k for k in sorted(waiting - set(self.results)) if not self._open[k]]
+            lost = [k for k in ready if self._must_skip(k)]
+            for node in lost:
+                self._end(NodeResult(node, "skipped", reason=_LOST), told=True)
+            if not lost:
+                return ready
+
+    def start(self, node: int, work: Coroutine[Any, Any, NodeResult]) -> None:
+        """Let a node run beside the others."""
+        self._running[asyncio.create_task(work)] = node
+
+    async def end_first(self) -> None:
+        """Wait until one of the nodes that run ends."""
+        if not self._running:
+            return
+        done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+        for task in sorted(done, key=self._running.__getitem__):
+            if not self.reason:
+                del self._running[task]
+                self._end(task.result(), told=True)
+
+    def _must_skip(self, node: int) -> bool:
+        parents = self.plan.nodes[node].parents
+        lost = any(not self.results[parent].kept for parent in parents)
+        return lost and self.settings.on_failure != "continue"
+
+    def _end(self, result: NodeResult, *, told: bool = False) -> None:
+        node = result.node
+        self.results[node] = result
+        before = max((self.ends[k] for k in self.plan.nodes[node].parents), default=0.0)
+        self.ends[node] = before + result.seconds
+        for child in self._children[node]:
+            self._open[child] -= 1
+        if told:
+            self.tell("node", result=node_json(result))
+        if self.settings.on_failure == "fail_fast" and result.status == "failed":
+            self.reason = "failed"
+
+    def conclude(self) -> Execution:
+        """What the plan came to."""
+        place = self.place
+        steps = [self.steps[index] for index in sorted(self.steps)]
+        spent: dict[int, float] = {}
+        for step in steps:
+            spent[step.node] = spent.get(step.node, 0.0) + step.seconds
+        nodes = [
+            self.results.get(node)
+            or NodeResult(
+                node, "cancelled", reason=self.reason or "cancelled", seconds=spent.get(node, 0.0)
+            )
+            for node in range(len(self.plan.nodes))
+        ]
+        if not self.reason and any(node.reason == "budget" for node in nodes):
+            self.reason = "budget"
+        execution = conclude(
+            self.plan,
+            nodes,
+            steps,
+            id=self.seeds.id("flow"),
+            reason=self.reason,
+            wall_seconds=self.now,
+            pool=place.pool.name,
+            router=str(getattr(place.router, "name", type(place.router).__name__)),
+            mock=place.pool.mock,
+            seeds=self.seeds,
+            references=self.references,
+            resumed=len(self._restored.nodes),
+        )
+        self.tell("end", success=execution.success, reason=self.reason, cost=execution.total_cost)
+        return execution

@@ -1,0 +1,144 @@
+"""Who executes plans, and by which rules: a pool of workers, its router, its verifiers, settings.
+
+Any number of plans at once share the free places of the workers. `plan_run.py` has one plan under
+way, `loop.py` how it is executed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from tutelage.errors import ConfigError
+from tutelage.orchestration.execution.named_verifiers import default_verifiers
+from tutelage.orchestration.execution.prompts import node_prompt
+from tutelage.orchestration.execution.verifiers import Verifiers
+from tutelage.orchestration.execution.worker_files import kind_of, kind_of_tool
+from tutelage.orchestration.execution.workers import Pool, Work, Worker
+from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.plan.dag import Plan
+from tutelage.orchestration.routing.contract import Router
+
+OnFailure = Literal["fail_fast", "continue", "skip_dependents"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorSettings:
+    """How plans are run; times in seconds. Raises `ConfigError` for a value that cannot be."""
+
+    max_tries: int = 3
+    """Workers that are asked at one node, at most."""
+    retries: int = 2
+    """Further requests to the same worker when its server is busy."""
+    backoff: float = 0.5
+    """Pause before the first of them; doubled each time, with jitter."""
+    backoff_max: float = 8.0
+    try_timeout: float | None = 60.0
+    """For one request."""
+    node_timeout: float | None = None
+    """For one node with all its tries, queues included."""
+    deadline: float | None = None
+    """For the whole plan."""
+    on_failure: OnFailure = "skip_dependents"
+    concurrency: int = 64
+    """Requests at once, over all plans of one executor."""
+    max_tokens: int = 512
+    """Of one answer."""
+
+    def __post_init__(self) -> None:
+        if self.on_failure not in get_args(OnFailure):
+            raise ConfigError(
+                f"on_failure is {self.on_failure!r}; choose from {get_args(OnFailure)}"
+            )
+        for name, least in (
+            ("max_tries", 1),
+            ("retries", 0),
+            ("concurrency", 1),
+            ("max_tokens", 1),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"{name} is {value!r}; give a whole number of at least {least}")
+        for name in ("backoff", "backoff_max"):
+            _seconds(name, getattr(self, name), allow_zero=True)
+        for name in ("try_timeout", "node_timeout", "deadline"):
+            if getattr(self, name) is not None:
+                _seconds(name, getattr(self, name), allow_zero=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What is known about one node beyond its plan."""
+
+    key: str = ""
+    """The row of a table of recorded outcomes."""
+    expected: object = None
+    """What its verifier compares with."""
+    kind: str | None = None
+    """The kind of worker that it needs, where the catalog cannot say."""
+
+
+class WorkerSlots:
+    """Free places: one semaphore a worker and one for all, made for one event loop."""
+
+    def __init__(self, workers: Sequence[Worker], concurrency: int) -> None:
+        self.all = asyncio.Semaphore(concurrency)
+        self.by_worker = [asyncio.Semaphore(worker.concurrency) for worker in workers]
+        self.load = [0] * len(workers)
+        """Works that each worker has, running or waiting."""
+
+
+class Workplace:
+    """What executes plans: workers, who chooses among them, who checks what they answer."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        router: Router,
+        *,
+        verifiers: Verifiers | None = None,
+        settings: ExecutorSettings | None = None,
+        catalog: Catalog | None = None,
+    ) -> None:
+        """Without verifiers: the pool's own truth, or that an answer is there."""
+        self.pool, self.router = pool, router
+        self.verifiers = verifiers or default_verifiers(mock=pool.mock)
+        self.settings = settings or ExecutorSettings()
+        self.catalog = catalog
+        self._slots: tuple[asyncio.AbstractEventLoop, WorkerSlots] | None = None
+
+    def slots(self) -> WorkerSlots:
+        """The places of the running loop."""
+        loop = asyncio.get_running_loop()
+        if self._slots is None or self._slots[0] is not loop:
+            self._slots = (loop, WorkerSlots(self.pool.workers, self.settings.concurrency))
+        return self._slots[1]
+
+    def work(self, plan: Plan, node: int, outputs: Mapping[int, str], **more: Any) -> Work:
+        """One node's work, given the outputs of its parents."""
+        told, hint = plan.nodes[node], more.pop("hint", None) or Hint()
+        kind = hint.kind
+        if kind is None and self.catalog is not None and told.tool in self.catalog:
+            kind = kind_of_tool(self.catalog[told.tool])
+        return Work(
+            node=node,
+            type=told.tool,
+            kind=kind or kind_of(told.tool, told.description),
+            instruction=plan.instruction,
+            description=told.description,
+            prompt=node_prompt(plan, node, outputs),
+            inputs={k: outputs[k] for k in told.parents if k in outputs},
+            key=hint.key,
+            expected=hint.expected,
+            max_tokens=self.settings.max_tokens,
+            **more,
+        )
+
+
+def _seconds(name: str, value: Any, *, allow_zero: bool) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < 0 or (value == 0 and not allow_zero):
+        raise ConfigError(f"{name} is {value!r}; give seconds above 0")
