@@ -17,6 +17,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from tests.skips import pytest_sessionfinish  # noqa: F401  (a hook of pytest)
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

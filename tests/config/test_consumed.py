@@ -203,8 +203,5 @@ def test_source_outside_config_is_searched(tmp_path: Path) -> None:
     assert source_text(tmp_path) == "config.output"
 
 
-@pytest.mark.skipif(
-    not (SOURCE / "weights").is_dir(), reason="the trainer, which reads most keys, is not there yet"
-)
 def test_every_key_has_a_reader() -> None:
     assert unread_keys(source_text(SOURCE), Built()) == []

@@ -1,0 +1,37 @@
+"""A skip for a reason that nobody has written down makes a run red."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.skips import LIST, unlisted
+
+TEST = "import pytest\ndef test_it():\n    pytest.skip({reason!r})\n"
+LISTED = "long: set TUTELAGE_TEST_FULL=1"
+
+
+def test_a_line_matches_a_whole_reason() -> None:
+    listed = "# a comment\n\nno \\w+ here\n"
+    assert unlisted(["no sandbox here", "no sandbox here", "no"], listed) == ["no"]
+    assert unlisted(["a comment", "# a comment"], listed) == ["# a comment", "a comment"]
+    assert unlisted([], listed) == []
+
+
+@pytest.mark.parametrize(("reason", "code"), [(LISTED, 0), ("no time", 1)], ids=["old", "new"])
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "spread"])
+def test_a_new_reason_is_red(
+    tmp_path: Path, reason: str, code: int, workers: tuple[str, ...]
+) -> None:
+    (tmp_path / "test_one.py").write_text(TEST.format(reason=reason))
+    words = ["-m", "pytest", "-p", "tests.skips", "-p", "no:cacheprovider", "-q", *workers]
+    done = subprocess.run(
+        [sys.executable, *words, str(tmp_path)],
+        cwd=LIST.parents[1],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert (f"does not list: {reason}" in done.stdout) is bool(code)
