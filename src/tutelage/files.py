@@ -1,16 +1,19 @@
 """Files are written aside and renamed, and nothing that somebody else put there is lost by it.
 
 `aside` names the file to write first, `occupied` is asked before a folder of the user's choice is
-filled, `write_new` leaves a file that has other content. Whatever writes a file that must be whole
-uses these (`runs/folder.py`, `policy/model.py`, `cli/export.py`).
+filled, `write_new` and `check_new` leave a file that has other content. Whatever writes a file that
+must be whole, or that the user named, uses these (`runs/folder.py`, `policy/model.py`,
+`cli/export.py`).
 """
 
 from __future__ import annotations
 
+import filecmp
 import itertools
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -48,19 +51,47 @@ def occupied(folder: Path) -> str | None:
     return f"it holds {', '.join(map(repr, found[:_SHOWN]))}{more}"
 
 
-def write_new(path: Path, text: str) -> None:
-    """Write a file whose name was not chosen by the user, but no other file over.
+def check_new(path: Path, content: bytes | Path, other: str) -> None:
+    """Raise `RunError` where a file has other content than what is to be written there.
 
-    The same content again is no fault. Raises `RunError` where other content is there.
+    The same content again is no fault, and an empty file holds nothing that could be lost.
+    `content` may be the file that would take its place; `other` is what to give instead.
     """
     try:
-        there = path.read_bytes() if os.path.lexists(path) else None
-        if there is None:
-            path.write_text(text, encoding="utf-8")
+        if not path.is_file() or path.stat().st_size == 0:
+            return
+        if isinstance(content, bytes):
+            same = path.read_bytes() == content
+        else:
+            same = filecmp.cmp(path, content, shallow=False)
     except OSError as error:
-        raise RunError(f"cannot write {str(path)!r}: {error.strerror or error}") from error
-    if there is not None and there != text.encode():
+        raise _refused(path, error) from error
+    if not same:
         raise RunError(
             f"{str(path)!r} is there already, with other content, and is not written over; move "
-            "it away, or give another folder"
+            f"it away, or give another {other}"
         )
+
+
+def write_new(texts: Mapping[Path, str], other: str) -> None:
+    """Write files, but none over one that has other content: then nothing is written at all.
+
+    Raises `RunError`. A device or a pipe cannot be replaced by a file, so it is written straight.
+    """
+    for path, text in texts.items():
+        check_new(path, text.encode(), other)
+    for path, text in texts.items():
+        place = aside(path) if path.is_file() or not path.exists() else path
+        try:
+            place.write_text(text, encoding="utf-8")
+            if place is not path:
+                os.replace(place, path)
+        except OSError as error:
+            with suppress(OSError):
+                if place is not path:
+                    place.unlink(missing_ok=True)
+            raise _refused(path, error) from error
+
+
+def _refused(path: Path, error: OSError) -> RunError:
+    return RunError(f"cannot write {str(path)!r}: {error.strerror or error}")

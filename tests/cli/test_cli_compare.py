@@ -168,6 +168,16 @@ def test_a_file_can_hold_the_json(tutelage: Tutelage, three: Path) -> None:
     assert tutelage("compare", "rl-1", "--out", "deep/table.json").exit_code == 0
     told = json.loads((three.parent / "deep" / "table.json").read_text())
     assert [r["run"]["name"] for r in told["runs"]] == ["rl-1"]
+    assert tutelage("compare", "rl-1", "--out", "deep/table.json").exit_code == 0
+
+
+def test_a_comparison_is_written_over_no_other_file(tutelage: Tutelage, three: Path) -> None:
+    mine = three.parent / "table.md"
+    mine.write_text("what a person wrote")
+    refused = tutelage("compare", "rl-1", "--out", "table.md")
+    assert refused.exit_code == 2
+    assert "'table.md' is there already, with other content" in refused.stderr
+    assert mine.read_text() == "what a person wrote"
 
 
 def test_other_tasks_graders_and_unknown_prices_are_said(

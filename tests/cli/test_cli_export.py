@@ -38,6 +38,21 @@ def test_only_successful_ones(tutelage: Tutelage, runs: Path) -> None:
     assert [json.loads(row)["reward"] for row in rows] == [1.0, 1.0, 1.0]
 
 
+def test_an_export_is_written_over_no_other_file(
+    tutelage: Tutelage, runs: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "rows.jsonl"
+    mine.write_text("what a person wrote")
+    refused = tutelage("export", "sums", "--out", "rows.jsonl")
+    assert refused.exit_code == 2
+    assert "'rows.jsonl' is there already, with other content" in refused.stderr
+    assert mine.read_text() == "what a person wrote"
+    assert [p.name for p in tmp_path.iterdir() if p.is_file()] == ["rows.jsonl"]
+    mine.unlink()
+    for _ in range(2):
+        assert tutelage("export", "sums", "--out", "rows.jsonl").exit_code == 0
+
+
 def test_chat_rows_carry_the_tools(tutelage: Tutelage, runs: Path, tmp_path: Path) -> None:
     result = tutelage("export", "sums", "--format", "sft", "--out", "rows.jsonl")
     assert result.exit_code == 0

@@ -119,8 +119,33 @@ def test_a_plan_is_drawn_with_types_workers_cost_and_latency(here: Path, quick: 
     made = json.loads((here / "p.json").read_text())
     assert made["expected"][0]["cost"] > 0
     assert call("run", "--plan", "p.json").exit_code in (0, 1), "it can be run"
+    mine = (here / "mine.txt", "what a person wrote")
+    mine[0].write_text(mine[1])
+    refused = call("plan", "Summarise the report", "--out", "mine.txt")
+    assert refused.exit_code == 2
+    assert "'mine.txt' is there already, with other content" in refused.stderr
+    assert "give another --out" in refused.stderr
+    assert mine[0].read_text() == mine[1]
+    again = call("plan", "Summarise the report", "--explain", "--out", "p.svg")
+    assert again.exit_code == 0, "the same again is no loss"
     refused = call("plan", "x", "--out", "p.png")
     assert "must be one of ['.json', '.mmd', '.svg', '.txt']" in refused.stderr
+
+
+@pytest.mark.parametrize("name", ["data.json", "data.catalog.json"])
+def test_a_training_set_is_written_over_no_file_of_another(here: Path, name: str) -> None:
+    """Neither of its two files is written where one of them is something else."""
+    assert call("collect", "--num-executions", "5", "--output-dir", "logs").exit_code == 0
+    (here / name).write_text("what a person wrote")
+    refused = call("prepare", "--logs", "logs", "--output", "data.json")
+    assert refused.exit_code == 2
+    assert f"'{name}' is there already, with other content" in refused.stderr
+    assert "give another --output" in refused.stderr
+    assert [p.read_text() for p in here.glob("data*.json")] == ["what a person wrote"]
+    (here / name).write_text("")  # such as `mktemp` makes
+    assert call("prepare", "--logs", "logs", "--output", "data.json").exit_code == 0
+    assert call("prepare", "--logs", "logs", "--output", "data.json").exit_code == 0
+    assert json.loads((here / "data.json").read_text())
 
 
 def test_a_failed_execution_exits_with_1(here: Path) -> None:

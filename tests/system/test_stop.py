@@ -58,6 +58,14 @@ def test_a_signal_stops_after_the_step_and_a_resume_finishes(
     assert status(tutelage) == ("stopped", RunStatus.CANCELLED)
     listed = tutelage("show", "run").check().out
     assert "stopped" in listed
+    result = json.loads((tutelage.cwd / "run" / "result.json").read_text())
+    lines = (tutelage.cwd / "run" / "metrics.jsonl").read_text().splitlines()
+    steps = sum(json.loads(line)["phase"] == "rl" for line in lines)
+    assert result["rl_steps"] == steps
+    row = tutelage("runs", "--below", ".").check().out.splitlines()[-1].split()
+    if moment == "reinforcement learning":
+        assert steps > 0
+        assert row[3] == str(steps)
     references[kind].check(tutelage)
     assert status(tutelage) == ("finished", RunStatus.SUCCEEDED)
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from tutelage.cli import build_app
 from tutelage.config import resolve
 from tutelage.errors import ConfigError, DataError
 from tutelage.policy import model
@@ -19,7 +22,7 @@ from tutelage.testing import tiny_policy
 from tutelage.tools import resolve_tools
 from tutelage.weights import jobs
 from tutelage.weights.built import built
-from tutelage.weights.sft import Preview
+from tutelage.weights.sft import Preview, prepare_sft
 
 from . import tiny_job
 from .samples import LAPTOP
@@ -96,6 +99,60 @@ def test_the_loss_falls_and_everything_is_left_behind(one_thread: None, source: 
     trained = dict(model.load(str(folder.policy)).named())
     assert any(not t.equal(trained[n]) for n, t in model.load(str(source / "model")).named())
     assert "Supervised training" in folder.report.read_text()
+
+
+def command(source: Path, *more: str) -> Any:
+    """`tutelage train sft` as a user types it, into a pipe."""
+    files = [f"--{name}={source / name}.jsonl" for name in ("train", "val")]
+    small = ("batch_size=3", "lr=1e-2", "trainer.threads=1", "--steps=5", "--model")
+    words = ["train", "sft", *files, *small, str(source / "model"), *more]
+    return CliRunner().invoke(build_app(), words, prog_name="tutelage")
+
+
+def test_the_end_says_what_was_learned_and_a_command_that_fits(
+    one_thread: None, source: Path
+) -> None:
+    done = command(source, f"--output={source / 'run'}")
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stdout.split())
+    result = json.loads((source / "run" / "result.json").read_text())
+    tokens = sum(sum(row.mask) for row in resolved_lessons(source))
+    assert result["trained_tokens"] > tokens, "five steps of three are two of seven"
+    assert (
+        f"5 supervised steps, 7 examples in {5 * 3 / 7:.4g} epochs, {result['trained_tokens']}"
+        in (said)
+    )
+    found = losses(RunFolder(source / "run"))
+    assert (result["train_loss_before"], result["train_loss_after"]) == (found[0], found[-1])
+    assert f"train loss {found[0]:.4g} -> {found[-1]:.4g} nats a token" in said
+    val = (result["val_loss_before"], result["val_loss_after"])
+    assert f"val loss {val[0]:.4g} -> {val[1]:.4g} nats a token" in said
+    assert not any(word in said for word in ("rollouts", "played", "17 * 23"))
+    listed = CliRunner().invoke(build_app(), ["runs", "--below", str(source)]).stdout
+    assert re.search(r"finished +0 +5 ", listed), listed
+
+
+def test_a_dry_run_into_a_pipe_marks_what_is_trained(one_thread: None, source: Path) -> None:
+    said = command(source, "--dry-run").stdout
+    assert "green" not in said
+    assert "what is trained stands between >>> and <<<" in said
+    assert said.count(">>>") == said.count("<<<") == 1 + 2
+    assert "trainer.threads=1" in said
+
+
+def test_a_missing_file_is_told_alone(source: Path) -> None:
+    (source / "train.jsonl").unlink()
+    refused = command(source, "--dry-run")
+    assert refused.exit_code == 2
+    assert refused.stdout == ""
+    assert "train.jsonl' does not exist" in refused.stderr
+
+
+def resolved_lessons(source: Path) -> Any:
+    """The rows that are learned from."""
+    setting = prepare_sft(resolved(source, steps=1).config)
+    assert setting.lessons is not None
+    return setting.lessons.train
 
 
 def test_only_what_the_assistant_wrote_is_learned(one_thread: None, source: Path) -> None:

@@ -119,7 +119,7 @@ def _root(
     ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
-    """Train any LLM agent from the rewards it earns.
+    """Train any LLM agent, its prompt, its weights or its orchestration, from the rewards it earns.
 
     Start with: tutelage train math
     """

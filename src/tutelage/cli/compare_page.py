@@ -15,6 +15,7 @@ from tutelage.cli import compare_words as words
 from tutelage.cli.console import visible
 from tutelage.errors import ConfigError, RunError
 from tutelage.evaluate.compare import Comparison
+from tutelage.files import write_new
 
 KINDS = (".html", ".md", ".json")
 
@@ -57,9 +58,9 @@ def write_comparison(path: Path, found: Comparison) -> None:
     makers = {".html": as_html, ".md": as_markdown, ".json": _as_json}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(makers[path.suffix](found), encoding="utf-8")
     except OSError as error:
         raise RunError(f"cannot write {str(path)!r}: {error.strerror or error}") from error
+    write_new({path: makers[path.suffix](found)}, "--out")
 
 
 def _as_json(found: Comparison) -> str:

@@ -128,6 +128,11 @@ def number(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 0.001 else f"{value:.4g}"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 task`, `2 tasks`."""
+    return f"{number(count)} {noun}" if count == 1 else f"{number(count)} {noun}s"
+
+
 def duration(seconds: float) -> str:
     """Seconds as `1:32` or `2:05:07`."""
     whole = max(0, round(seconds))

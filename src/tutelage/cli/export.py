@@ -1,7 +1,7 @@
 """`tutelage export RUN --format jsonl|sft|otlp`: a run's rollouts as rows for other programs.
 
 The rows are made in `store/export.py`. A file is written aside and renamed, so that an interrupted
-export leaves the old file, or none.
+export leaves none, and never over one that has other content.
 """
 
 from __future__ import annotations
@@ -116,6 +116,7 @@ def _stream(out: Path | None) -> Generator[Any]:
             if aside is not out:
                 os.fsync(file.fileno())
         if aside is not out:
+            files.check_new(out, aside, "--out")
             os.replace(aside, out)
     except BaseException as error:
         if aside is not out:

@@ -40,7 +40,7 @@ def run_job(folder: RunFolder, job: Job, *, live: bool = True) -> None:
     say(console)
     show_outcome(console, folder, result)
     say(console)
-    show_next(console, folder)
+    show_next(console, folder, result)
 
 
 class Display(Protocol):

@@ -35,9 +35,9 @@ def evaluate(
     from tutelage.cli.console import say, waiting
     from tutelage.cli.orchestrate_parts import make_catalog
     from tutelage.cli.planner import show_table
+    from tutelage.files import write_new
     from tutelage.orchestration.data.formats import read_workflows
     from tutelage.orchestration.evaluation.tables import planning_tables
-    from tutelage.runs.folder import write_text
     from tutelage.seeds import SeedTree
 
     with waiting("planning ..."):
@@ -54,7 +54,8 @@ def evaluate(
         result, planned = score(model, learned, gold, SeedTree(seed).child("planner", "bootstrap"))
     if output is not None:
         rows = prediction_rows(planned, gold, model)
-        write_text(output, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        write_new({output: text}, "--output")
     console = console_output()
     if json_output:
         say(console, json.dumps(result))

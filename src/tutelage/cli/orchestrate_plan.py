@@ -135,9 +135,9 @@ def _sums(plan: Plan, expected: dict[int, Expected]) -> dict[str, str]:
 
 
 def _write(path: Path, plan: Plan, expected: dict[int, Expected]) -> None:
-    from tutelage.runs.folder import write_text
+    from tutelage.files import write_new
 
-    write_text(path, _WRITERS[path.suffix](plan, expected))
+    write_new({path: _WRITERS[path.suffix](plan, expected)}, "--out")
 
 
 def _notes(expected: dict[int, Expected]) -> dict[int, tuple[str, str]]:

@@ -29,10 +29,10 @@ def prepare(
     from tutelage.cli.console import facts, number, shown_path
     from tutelage.cli.console import output as console_output
     from tutelage.cli.orchestrate_parts import make_catalog
+    from tutelage.files import write_new
     from tutelage.orchestration.data.formats import catalog_of, to_row
     from tutelage.orchestration.data.prepare import prepare as prepare_logs
     from tutelage.orchestration.data.synthetic import builtin_graph
-    from tutelage.runs.folder import write_text
 
     known = make_catalog(catalog)
     made = prepare_logs(list(logs), known)
@@ -42,12 +42,15 @@ def prepare(
         known = own if used <= set(own.names) else catalog_of(made.workflows)
     rows = [to_row(workflow, known) for workflow in made.workflows]
     tools = output.with_name(f"{output.stem}.catalog.json")
-    write_text(output, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     listed = [
         {"name": t.name, "description": t.description, "inputs": t.inputs, "outputs": t.outputs}
         for t in known.tools
     ]
-    write_text(tools, json.dumps(listed, indent=1, ensure_ascii=False) + "\n")
+    made_files = {output: rows, tools: listed}
+    write_new(
+        {p: json.dumps(v, indent=1, ensure_ascii=False) + "\n" for p, v in made_files.items()},
+        "--output",
+    )
     facts(
         console_output(),
         [

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tutelage.cli.console import (
+    counted,
     duration,
     facts,
     number,
@@ -40,6 +41,7 @@ from tutelage.runs.measured import (
 )
 from tutelage.tasks.overlap import footnote, title
 
+_QUESTION = '"What is 17 * 23 + 5?"'
 _KINDS = ("sampled", "greedy")
 _COLUMNS = ("before", "after", "control")
 _CHANGE = "change"
@@ -130,12 +132,13 @@ def show_outcome(console: Console, folder: RunFolder, result: Mapping[str, Any])
     facts(console, _totals(folder, result))
 
 
-def show_next(console: Console, folder: RunFolder) -> None:
+def show_next(console: Console, folder: RunFolder, result: Mapping[str, Any]) -> None:
     """Commands that go on from this run."""
     path = shown_path(folder.path)
+    supervised = "sft_steps" in result
     say(console, ("Next", "bold"))
     for command in (
-        f'tutelage ask {path} "What is 17 * 23 + 5?"',
+        f"tutelage ask {path} {'QUESTION' if supervised else _QUESTION}",
         f"tutelage show {path}",
         f"tutelage eval {path} --test FILE.jsonl",
         "tutelage runs",
@@ -179,20 +182,18 @@ def _judged(result: Mapping[str, Any]) -> Iterator[str]:
 def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "status" in result:
         yield "status", str(result["status"])
-    counts = {"rl_steps": "steps", "rollouts": "rollouts", "tokens": "tokens"}
-    if "sft_steps" in result:
-        counts = {"sft_steps": "supervised steps"} | counts
-        counts.pop("rl_steps")
-    words = [
-        f"{number(result[key])} {name}"
-        for key, name in counts.items()
-        if result.get(key) is not None
-    ]
+    words = list(_done(result))
     if "wall_seconds" in result:
         words.append(f"{duration(result['wall_seconds'])} wall time")
     if "seed" in result:
         words.append(f"seed {result['seed']}")
     yield "done", ", ".join(words)
+    for name in ("train", "val"):
+        before, after = (result.get(f"{name}_loss_{when}") for when in ("before", "after"))
+        if after is not None:
+            course = number(after) if before is None else f"{number(before)} -> {number(after)}"
+            what = "of the first and the last batch" if name == "train" else "of the --val file"
+            yield f"{name} loss", f"{course} nats a token, {what}"
     first: Mapping[str, str] = result.get("first_failures") or {}
     for cause, count in (result.get("failures") or {}).items():
         told = f" (the first: {one_line(first[cause], 200)})" if cause in first else ""
@@ -202,6 +203,23 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
         yield "policy", f"{shown_path(folder.policy)} (an ordinary Hugging Face folder)"
     if folder.report.is_file():
         yield "report", shown_path(folder.report)
+
+
+def _done(result: Mapping[str, Any]) -> Iterator[str]:
+    """What was done, counted: of a supervised run what it learned from, else what it played."""
+    if "sft_steps" not in result:
+        for key, noun in (("rl_steps", "step"), ("rollouts", "rollout"), ("tokens", "token")):
+            if result.get(key) is not None:
+                yield counted(result[key], noun)
+        return
+    yield counted(result["sft_steps"], "supervised step")
+    if "examples" in result:
+        epochs = f" in {number(result['epochs'])} epochs" if "epochs" in result else ""
+        yield f"{counted(result['examples'], 'example')}{epochs}"
+    if "trained_tokens" in result:
+        yield counted(result["trained_tokens"], "trained token")
+    if result.get("rollouts"):
+        yield f"{counted(result['rollouts'], 'rollout')} of measurements"
 
 
 def _has(found: Measured, what: _Quantity) -> bool:

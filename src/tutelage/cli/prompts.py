@@ -118,7 +118,7 @@ def export(
     """Print the best prompt, or write its components to files and a JSON object of all."""
     import json
 
-    from tutelage.cli.console import messages, say
+    from tutelage.cli.console import counted, messages, say
     from tutelage.files import write_new
     from tutelage.prompts.record import candidate_of, read_lineage
 
@@ -130,13 +130,12 @@ def export(
         return
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name, text in components.items():
-            write_new(out / f"{name.replace('/', '_')}.txt", text)
-        text = json.dumps(components, ensure_ascii=False, indent=2) + "\n"
-        write_new(out / "components.json", text)
     except OSError as error:
         raise RunError(f"cannot write to {str(out)!r}: {error.strerror or error}") from error
-    say(messages(), f"{len(components)} components written to {out}")
+    texts = {out / f"{name.replace('/', '_')}.txt": text for name, text in components.items()}
+    whole = json.dumps(components, ensure_ascii=False, indent=2) + "\n"
+    write_new(texts | {out / "components.json": whole}, "--out")
+    say(messages(), f"{counted(len(components), 'component')} written to {out}")
 
 
 def _whole(folder: RunFolder, entry: dict[str, Any], asked: str) -> dict[str, str]:

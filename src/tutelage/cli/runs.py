@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tutelage.runs.folder import RunFolder
 
 _TAIL_BYTES = 1 << 16
+_STEPS = ("rl_steps", "sft_steps", "cold_start_steps")
+"""Steps in `result.json`, the last phase first."""
 _WIDE = 70
 """Columns from which on the seed is shown too."""
 
@@ -62,7 +64,9 @@ def run_line(folder: RunFolder, now: float) -> RunLine:
     """The line of one run; a file that cannot be read leaves its cell empty."""
     config = _read(folder.config).get("config", {})
     result = _read(folder.result)
-    steps = result.get("rl_steps", last_metrics(folder.metrics).get("step", ""))
+    told = [int(result[name]) for name in _STEPS if name in result]
+    # Where the last phase has not begun, those of the one before count.
+    steps = next(filter(None, told), 0) if told else last_metrics(folder.metrics).get("step", "")
     return RunLine(
         run=folder.name,
         status=status_of(folder, result),

@@ -137,11 +137,12 @@ def _dry_run(resolved: Resolved) -> None:
     from tutelage.weights.sft import Preview
 
     console = output()
-    show_table(console, resolved)
-    say(console)
     supervised = resolved.config.recipe == "sft"
+    # What is wrong with the input is said alone, before the many lines of the configuration.
     with waiting("reading demonstrations ..." if supervised else "playing one task ..."):
         rollout = jobs.dry_run(resolved)
+    show_table(console, resolved)
+    say(console)
     if isinstance(rollout, Preview):
         _show_preview(console, rollout)
         return
@@ -156,9 +157,13 @@ def _show_preview(console: Console, found: Preview) -> None:
     """The first demonstration with what of it is trained, and how much there is."""
     from tutelage.cli.console import facts, number, say, visible
 
-    say(console, ("The first demonstration; what is trained is green", "bold"))
+    # A pipe, a file and a terminal without colours say it in marks.
+    coloured = console.color_system is not None and not console.no_color
+    how = "is green" if coloured else "stands between >>> and <<<"
+    say(console, (f"The first demonstration; what is trained {how}", "bold"))
     for text, trained in found.pieces:
-        say(console, (visible(text), "green" if trained else "dim"))
+        shown = visible(text) if coloured or not trained else f">>>{visible(text)}<<<"
+        say(console, (shown, "green" if trained else "dim"))
     say(console)
     rows = f"{number(found.rows)} rows, {number(found.tokens)} tokens"
     bound = "until the minutes are over" if found.steps is None else f"{number(found.steps)} steps"

@@ -30,7 +30,9 @@ from tutelage.runs.given import Given
 from tutelage.runs.inputs import Tasks, load_test_tasks, load_tools
 from tutelage.seeds import SeedTree
 from tutelage.tasks.demonstrations import Demonstration, load_demonstrations, overlap_of
+from tutelage.types import JSON
 from tutelage.weights import cold_start
+from tutelage.weights.checkpoint import State
 from tutelage.weights.context import Context
 from tutelage.weights.lessons import Lessons, encode, texts
 from tutelage.weights.optim import Optimizer, adamw_of, learning_rate_share, muon_of
@@ -40,6 +42,10 @@ from tutelage.weights.setting import Setting, adapted, reward_for
 
 EMBEDDED_LENGTH = 1024
 """Positions of a policy that is made for the demonstrations, unless `data.max_length` is more."""
+
+LEARNED = ("epochs", "trained_tokens", "train_loss_before", "train_loss_after")
+"""What the phase remembers of its steps: passes over the examples, tokens from which it learned,
+and the loss of the first and of the last batch."""
 
 
 # ---------------------------------------------------------------- what it works with
@@ -145,11 +151,16 @@ def run_sft(ctx: Context) -> None:
             setting, optimizer, rows, setting.choice.cold_start, rate
         )
         tokens = values.pop("tokens")
+        data = state.phase_data
+        data["trained_tokens"] = data.get("trained_tokens", 0) + int(tokens)
+        data.setdefault("train_loss_before", values["loss/sft"])
+        data["train_loss_after"] = values["loss/sft"]
+        data["epochs"] = (step + 1) * size / len(lessons.train)
         state.phase_step, state.tick = step + 1, state.tick + 1
         seconds = time.perf_counter() - start
         values |= {
             "lr": config.actor.optim.lr * rate,
-            "epoch": (step + 1) * size / len(lessons.train),
+            "epoch": data["epochs"],
             "tokens_per_second": tokens / seconds,
             "time/step": seconds,
         }
@@ -159,6 +170,11 @@ def run_sft(ctx: Context) -> None:
         end_step(ctx, SFT, values)
     if lessons.val:
         state.results["val_loss_after"] = loss_of(setting, lessons.val)
+
+
+def learned(state: State) -> JSON:
+    """What the phase has done so far, for `result.json`."""
+    return {name: state.phase_data[name] for name in LEARNED if name in state.phase_data}
 
 
 def steps(config: RunConfig, total: int) -> int | None:

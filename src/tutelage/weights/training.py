@@ -23,7 +23,7 @@ from tutelage.weights.measure import measure_before_or_after
 from tutelage.weights.phases import COLD, CONTROL, RL, SFT
 from tutelage.weights.rl import run_rl
 from tutelage.weights.setting import Setting
-from tutelage.weights.sft import run_sft
+from tutelage.weights.sft import LEARNED, learned, run_sft
 from tutelage.weights.supervised import run_cold_start
 
 BEFORE, AFTER, AFTER_CONTROL = "before", "after", "after_control"
@@ -38,6 +38,9 @@ EVALUATIONS = {
     "control/greedy": "control_greedy",
 }
 """Labels of evaluations, and what `result.json` calls them."""
+
+STEPS = {RL: "rl_steps", COLD: "cold_start_steps", SFT: "sft_steps"}
+"""What `result.json` calls the steps of a phase."""
 
 Work = tuple[str, Callable[[Context], None]]
 
@@ -116,9 +119,10 @@ def _rewarded(setting: Setting) -> list[Work]:
 def keep_phase(ctx: Context, name: str) -> None:
     """Keep what later phases and the user need of a phase."""
     state = ctx.state
-    names = {RL: "rl_steps", COLD: "cold_start_steps", SFT: "sft_steps"}
-    if name in names:
-        state.results[names[name]] = state.phase_step
+    if name in STEPS:
+        state.results[STEPS[name]] = state.phase_step
+    if name == SFT:
+        state.results |= learned(state)
     if name == AFTER_CONTROL:
         give_back(ctx)
     if name in (AFTER, SFT):
@@ -140,7 +144,11 @@ def _save_policies(setting: Setting, folder: RunFolder) -> None:
 def outcome(ctx: Context, status: str) -> JSON:
     """The outcome in numbers, as in result.json."""
     state, setting = ctx.state, ctx.setting
-    config, found = setting.config, state.results
+    config, found = setting.config, dict(state.results)
+    if state.phase in STEPS:  # it was stopped within the phase
+        found.setdefault(STEPS[state.phase], state.phase_step)
+    if state.phase == SFT:
+        found = learned(state) | found
     out: JSON = {
         "status": status,
         "recipe": config.recipe,
@@ -164,7 +172,9 @@ def outcome(ctx: Context, status: str) -> JSON:
         "mixed_steps": found.get("mixed_steps", 0),
         "phases": {k: round(v, 3) for k, v in state.seconds.items() if k != "total"},
     }
-    told = (ESTIMATOR, "sft_steps", "val_loss_before", "val_loss_after")
+    if setting.lessons is not None:
+        out["examples"] = len(setting.lessons.train)
+    told = (ESTIMATOR, "sft_steps", *LEARNED, "val_loss_before", "val_loss_after")
     out |= {name: found[name] for name in told if name in found}
     out["graded"] = ctx.kind.graded
     for label, name in EVALUATIONS.items():
