@@ -304,7 +304,7 @@ def test_an_older_planner_stands_in_the_tables(run: Path, files: Path, tmp_path:
     assert gain["low"] <= gain["mean"] <= gain["high"]
     assert test["before_learned"] == 0
     page = (place / "report.html").read_text()
-    assert "<td>before</td>" in page
+    assert '<th scope="row">before</th>' in page
     assert "over before" in page
     assert "before" in invoke("show", place)
 

@@ -16,12 +16,15 @@ import textwrap
 from collections.abc import Collection, Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from tutelage.runs.figures import Table as FigureTable
 
 PIPE_WIDTH = 100
 """Columns of a table that goes into a file or a pipe."""
@@ -84,6 +87,20 @@ def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
     for name in columns:
         table.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return table
+
+
+def show_table(console: Console, table: FigureTable) -> None:
+    """A table with its title and its lead."""
+    say(console, (f"\n{table.title}", "bold"))
+    if table.lead:
+        prose(console, table.lead, "dim")
+    # Columns may share a name ("micro"), so they are set to the right one by one.
+    drawn = plain_table(*table.columns)
+    for index in table.right:
+        drawn.columns[index].justify = "right"
+    for row in table.rows:
+        drawn.add_row(*map(visible, row.cells))
+    console.print(drawn)
 
 
 def facts(console: Console, pairs: Iterable[tuple[str, str]], indent: int = 0) -> None:

@@ -32,9 +32,8 @@ def evaluate(
 ) -> None:
     """Score a trained planner on a set of workflows."""
     from tutelage.cli.console import output as console_output
-    from tutelage.cli.console import say, waiting
+    from tutelage.cli.console import say, show_table, waiting
     from tutelage.cli.orchestrate_parts import make_catalog
-    from tutelage.cli.planner import show_table
     from tutelage.files import write_new
     from tutelage.orchestration.data.formats import read_workflows
     from tutelage.orchestration.evaluation.tables import planning_tables

@@ -19,7 +19,6 @@ from tutelage.cli.grouped import grouped
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tutelage.orchestration.evaluation.tables import Table
     from tutelage.orchestration.setup import Request
     from tutelage.runs.folder import RunFolder
     from tutelage.runs.progress import Progress
@@ -179,8 +178,8 @@ def _run(folder: RunFolder, work: Callable[[Progress], dict[str, Any]], *, live:
 
 def show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     """The tables, where things lie, and what to try next."""
-    from tutelage.cli.console import duration, facts, output, say, shown_path
-    from tutelage.orchestration.evaluation.tables import planning_tables
+    from tutelage.cli.console import duration, facts, output, say, show_table, shown_path
+    from tutelage.orchestration.evaluation.tables import planning_tables, routing_table
 
     console = output()
     test = result.get("phase1", {}).get("test")
@@ -192,7 +191,9 @@ def show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     if planner.is_file():
         pairs.append(("planner", shown_path(planner)))
     if "phase2" in result:
-        show_routing(console, result["phase2"])
+        routing = routing_table(result["phase2"])
+        if routing is not None:
+            show_table(console, routing)
         pairs += [
             ("router", shown_path(folder.path / result["phase2"]["checkpoint"])),
             ("routing", shown_path(told)),
@@ -232,28 +233,3 @@ def show(console: Console, folder: RunFolder) -> None:
     ]
     facts(console, shown, indent=2)
     say_state(console, folder)
-
-
-def show_table(console: Console, table: Table) -> None:
-    """One table with its lead."""
-    from tutelage.cli.console import plain_table, prose, say
-
-    say(console, (f"\n{table.title}", "bold"))
-    if table.lead:
-        prose(console, table.lead, "dim")
-    # Columns may share a name ("micro"), so all but the first are set to the right one by one.
-    drawn = plain_table(*table.columns)
-    for column in drawn.columns[1:]:
-        column.justify = "right"
-    for row in table.rows:
-        drawn.add_row(*row)
-    console.print(drawn)
-
-
-def show_routing(console: Console, phase2: Mapping[str, Any]) -> None:
-    """The routers of phase 2 by what they came to on the test workflows."""
-    from tutelage.orchestration.evaluation.tables import routing_table
-
-    table = routing_table(phase2)
-    if table is not None:
-        show_table(console, table)

@@ -35,9 +35,16 @@ from tutelage.cli.console import (
     visible,
 )
 from tutelage.engine.usage import Spend
+from tutelage.prompts.figures import (
+    SEALED,
+    UNCHANGED,
+    judged_lines,
+    read_verdict,
+    sealed_rows,
+    spent_words,
+)
 from tutelage.prompts.plan import Plan
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.measured import judged_words, measured
 from tutelage.runs.rounds import Round, Standing
 from tutelage.statistics.intervals import FEW
 
@@ -51,14 +58,8 @@ EXPERIMENT = "experiment"
 """The decision on entries of the lineage that are no candidates."""
 WHOLE = 1000
 """Columns that no line of a round passes."""
-VERDICTS: Mapping[str, tuple[str, str, str]] = {
-    "improved": ("green", "the new prompt is better", "lies above 0"),
-    "no evidence": ("yellow", "nothing shows that the new prompt is better; keep the old one", ""),
-    "regressed": ("red", "the new prompt is worse; keep the old one", "lies below 0"),
-}
-"""Colour, meaning, and what the interval does."""
 _PLURALS = {"win": "wins", "loss": "losses", "tie": "ties"}
-UNCHANGED = "no better prompt was found; the seed prompt stays"
+_STYLES = {"good": "green", "open": "yellow", "bad": "red"}
 
 
 class PromptDisplay:
@@ -245,7 +246,7 @@ def round_lines(found: Round, width: int) -> Iterator[str]:
         yield f"  and {len(tried) - SHOWN} more candidates"
     if trials:
         yield f"  {len(trials)} experiments: texts played on one training task each"
-    yield f"  Spent: {spent_words(found.spent)}"
+    yield f"  Spent: {spent_words(found.spent.to_dict(), number)}"
 
 
 def _rewards(rewards: Sequence[float]) -> str:
@@ -263,18 +264,6 @@ def _standing(standing: Standing, width: int) -> str:
     return (
         f"{head}  {one_line(f'{standing.decision}: {standing.reason}', max(20, width - len(head)))}"
     )
-
-
-def spent_words(spent: Spend) -> str:
-    """`120 rollouts, 8 optimiser calls, 31 200 tokens, $0.0123`."""
-    words = [f"{number(spent.rollouts)} rollouts"]
-    if spent.optimiser_calls:
-        words.append(f"{number(spent.optimiser_calls)} optimiser calls")
-    if spent.tokens:
-        words.append(f"{number(spent.tokens)} tokens")
-    if spent.dollars:
-        words.append(f"${spent.dollars:.4f}")
-    return ", ".join(words)
 
 
 # ---------------------------------------------------------------- the outcome
@@ -302,30 +291,20 @@ def show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[str
 
 def show_sealed(console: Console, test: Mapping[str, Any], *, same: bool = False) -> None:
     """One sealed test: the table, the verdict, the improvement. `same`: the seed prompt won."""
-    names = ("seed", "best", "difference", "95 % interval", "wins", "losses", "ties")
-    table = plain_table(f"sealed test, {test['tasks']} tasks", *names, right=names)
-    for name in ("reward", "exact"):
-        gap = test[name]
-        if gap is None:
-            continue  # a graded reward that does not say what is right
-        table.add_row(
-            name,
-            f"{test[f'seed_{name}']:.3f}",
-            f"{test[f'best_{name}']:.3f}",
-            f"{gap['mean']:+.3f}",
-            f"{gap['low']:+.3f} to {gap['high']:+.3f}",
-            *(str(gap[key]) for key in ("wins", "losses", "ties")),
-        )
+    table = plain_table(f"sealed test, {test['tasks']} tasks", *SEALED, right=SEALED)
+    for row in sealed_rows(test):
+        table.add_row(*row)
     console.print(table)
-    for side in ("seed", "best"):
-        if f"{side}_sums" in test:
-            say(console, (f"{side}: {judged_words(measured(test[f'{side}_sums']))}", "dim"))
-    style, words, place = VERDICTS[test["verdict"]]
+    for line in judged_lines(test):
+        say(console, (line, "dim"))
+    verdict = read_verdict(test)
+    told = verdict.words
     if test["tasks"] < FEW:
-        words += f" (sign test, p = {test['p_value']:.2g}: on so few tasks it decides)"
-    elif place:
-        words += f": the interval {place}"
-    told = UNCHANGED if same else words
+        told += f" (sign test, p = {test['p_value']:.2g}: on so few tasks it decides)"
+    elif verdict.tone != "open":
+        told += f": the interval {verdict.rests_on}"
+    told = UNCHANGED if same else told
+    style = _STYLES[verdict.tone]
     say(console, ("Verdict: ", "bold"), (test["verdict"], style), f", {told}")
     before, after = test["seed_reward"], test["best_reward"]
     # A share of next to nothing would be a large number without a meaning.
@@ -353,8 +332,8 @@ def show_prompt_next(console: Console, folder: RunFolder) -> None:
 def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "algorithm", str(result["reason"])
     yield "ended", str(result["ended"])
-    spent, test = (Spend(**result[name]) for name in ("spent", "test_spent"))
-    yield "spent", f"{spent_words(spent)}; on the test {spent_words(test)}"
+    spent, test = (spent_words(result[name], number) for name in ("spent", "test_spent"))
+    yield "spent", f"{spent}; on the test {test}"
     if unknown := result.get("calls_without_usage"):
         yield "without usage", f"{number(unknown)} calls, charged at the bytes of their text"
     words = [f"{duration(result['wall_seconds'])} wall time", f"seed {result['seed']}"]

@@ -187,8 +187,9 @@ def _label(node: Node) -> Any:
 
     from tutelage.cli.console import one_line
 
+    entry = node.entry
     style = {"winner": "bold green", "accepted": "green"}.get(node.decision, "dim")
-    head = f"{node.id[5:15]}  {node.operation}"
+    head = "  ".join((entry["id"][5:15], entry["operation"]))
     score = f"  {node.scores}" if node.scores else ""
-    reason = one_line(node.reason, 70)
+    reason = one_line(entry["reason"], 70)
     return Text.assemble((head, "bold"), score, "  ", (f"{node.decision}: {reason}", style))

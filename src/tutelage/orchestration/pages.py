@@ -10,17 +10,17 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
 from tutelage.orchestration.evaluation.tables import planning_tables, routing_table
 from tutelage.orchestration.plan.dag import Node, Plan, to_text
 from tutelage.runs.folder import RunFolder, write_text
+from tutelage.runs.report.charts import Chart
 from tutelage.runs.report.page import render_page
 from tutelage.runs.report.svg import Panel, Series, draw
 
-EXAMPLES = 6
-PLOTS: Mapping[str, str] = {
+_EXAMPLES = 6
+_PLOTS: Mapping[str, str] = {
     "pareto.png": "Routing: success against cost",
     "aiq.png": "Routing: curves and their hulls",
     "training.png": "Routing: reward in training",
@@ -32,20 +32,17 @@ def write_report(folder: RunFolder) -> None:
     result = folder.read_result() or {}
     phase1: Mapping[str, Any] = result.get("phase1", {})
     test = phase1.get("test")
-    template = (files("tutelage.orchestration") / "report.html.j2").read_text(encoding="utf-8")
-    tables = planning_tables(test) if test else []
     routing = routing_table(result.get("phase2", {}))
-    tables += [] if routing is None else [routing]
-    lines = folder.read_metrics()
+    lines = [x for x in folder.read_metrics() if x.get("phase") == "phase1" and not x.get("refit")]
     page = render_page(
-        template,
+        "orchestration/report.html.j2",
         name=folder.name,
+        what="planner",
         headline=_headline(test, result.get("phase2", {})),
-        facts=_facts(phase1),
-        tables=[(t.title, t.lead, t.columns, t.rows) for t in tables],
-        charts=_charts(
-            [line for line in lines if line.get("phase") == "phase1" and not line.get("refit")]
-        ),
+        pill=None,
+        story=_facts(phase1),
+        tables=[*(planning_tables(test) if test else []), *([] if routing is None else [routing])],
+        chart=_chart(lines),
         examples=_examples(folder),
         plots=_plots(folder),
     )
@@ -103,23 +100,21 @@ def _facts(phase1: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _charts(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+def _chart(lines: Sequence[Mapping[str, Any]]) -> Chart | None:
     """Losses and validation scores over the epochs; none before the second."""
     if len(lines) < 2:
-        return []
+        return None
 
-    def curve(name: str) -> tuple[tuple[float, float], ...]:
-        return tuple((float(x["step"]), float(x[name])) for x in lines if name in x)
+    def curve(name: str, role: str) -> Series:
+        return Series(tuple((float(x["step"]), float(x[name])) for x in lines if name in x), role)
 
-    losses = Panel([Series(curve("train_loss"), "train"), Series(curve("val_loss"), "after")],
-                   title="loss: training, and validation above it")  # fmt: skip
-    scores = Panel(
-        [Series(curve("val_node_f1"), "after"), Series(curve("val_edge_f1"), "before")],
-        unit="share",
-        title="validation: node F1, and edge F1 below it",
-    )
-    drawn = draw([losses, scores], size=(720, 420), x_label="epoch", salt="planner")
-    return [("Phase 1", drawn)]
+    losses = [curve("train_loss", "train"), curve("val_loss", "after")]
+    scores = [curve("val_node_f1", "after"), curve("val_edge_f1", "before")]
+    panels = [
+        Panel(losses, title="loss: training, and validation above it"),
+        Panel(scores, unit="share", title="validation: node F1, and edge F1 below it"),
+    ]
+    return Chart("Phase 1", "", draw(panels, size=(720, 420), x_label="epoch"))
 
 
 def _examples(folder: RunFolder) -> list[tuple[str, str, str]]:
@@ -127,7 +122,7 @@ def _examples(folder: RunFolder) -> list[tuple[str, str, str]]:
     if not path.is_file():
         return []
     found: list[tuple[str, str, str]] = []
-    for line in path.read_text(encoding="utf-8").splitlines()[:EXAMPLES]:
+    for line in path.read_text(encoding="utf-8").splitlines()[:_EXAMPLES]:
         row = json.loads(line)
         made = _plan(row["task_nodes"], row["targets"]["dependencies"])
         wanted = row.get("wanted")
@@ -142,9 +137,6 @@ def _plan(nodes: Sequence[Mapping[str, str]], parents: Sequence[Sequence[int]]) 
 
 
 def _plots(folder: RunFolder) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for name, title in PLOTS.items():
-        path = folder.path / "phase2" / name
-        if path.is_file():
-            found.append((title, base64.b64encode(path.read_bytes()).decode()))
-    return found
+    paths = {title: folder.path / "phase2" / name for name, title in _PLOTS.items()}
+    there = ((title, path) for title, path in paths.items() if path.is_file())
+    return [(title, base64.b64encode(path.read_bytes()).decode()) for title, path in there]

@@ -1,11 +1,16 @@
-"""What a prompt search tells of itself, as `runs/figures.py` has it."""
+"""What a prompt search tells of itself: as `runs/figures.py` has it, and its sealed test in words.
+
+The terminal and the pages show the same rows and sentences, which are made here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
 
 from tutelage.runs.figures import Figures, Labels, Measure, RunFiles, Spent
+from tutelage.runs.measured import judged_words, measured
+from tutelage.statistics.intervals import FEW
 from tutelage.tasks.arithmetic import PROMPTED_REWARD
 from tutelage.types import JSON
 
@@ -69,3 +74,70 @@ def _spent(files: RunFiles) -> Spent:
         dollars=files.number("dollars") if known else None,
         seconds=files.number("wall_seconds"),
     )
+
+
+# ---------------------------------------------------------------- the sealed test
+
+
+class Reading(NamedTuple):
+    """A verdict in words."""
+
+    tone: str
+    words: str
+    rests_on: str
+    """Why it is so, as the end of a sentence about the interval or about the sign test."""
+
+
+_VERDICTS: Mapping[str, tuple[str, str, str, str]] = {
+    "improved": ("good", "the new prompt is better", "lies above 0", "speaks for the new prompt"),
+    "no evidence": (
+        "open",
+        "nothing shows that the new prompt is better; keep the old one",
+        "holds 0",
+        "sees no difference",
+    ),
+    "regressed": (
+        "bad",
+        "the new prompt is worse; keep the old one",
+        "lies below 0",
+        "speaks for the old prompt",
+    ),
+}
+"""Tone, meaning, what the interval does, and what the sign test does."""
+UNCHANGED = "no better prompt was found; the seed prompt stays"
+SEALED = ("seed", "best", "difference", "95 % interval", "wins", "losses", "ties")
+"""Columns of a sealed test, after the name of the row."""
+
+
+def read_verdict(test: Mapping[str, Any]) -> Reading:
+    """A sealed test's verdict; on `FEW` tasks the sign test decides, else the interval."""
+    tone, words, interval, sign = _VERDICTS[test["verdict"]]
+    return Reading(tone, words, sign if test["tasks"] < FEW else interval)
+
+
+def sealed_rows(test: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Reward, and right answers where the reward says what is right."""
+    for name in ("reward", "exact"):
+        if (gap := test[name]) is not None:
+            yield (
+                name,
+                f"{test[f'seed_{name}']:.3f}",
+                f"{test[f'best_{name}']:.3f}",
+                f"{gap['mean']:+.3f}",
+                f"{gap['low']:+.3f} to {gap['high']:+.3f}",
+                *(str(gap[key]) for key in SEALED[4:]),
+            )
+
+
+def judged_lines(test: Mapping[str, Any]) -> Iterator[str]:
+    """How many rollouts of each prompt were judged."""
+    for side in ("seed", "best"):
+        if f"{side}_sums" in test:
+            yield f"{side}: {judged_words(measured(test[f'{side}_sums']))}"
+
+
+def spent_words(spent: Mapping[str, Any], number: Callable[[float], str]) -> str:
+    """`120 rollouts, 8 optimiser calls, 31 200 tokens, $0.0123`: what there was of each."""
+    names = ("rollouts", "optimiser_calls", "tokens")
+    words = [f"{number(spent[n])} {n.replace('_', ' ')}" for n in names if spent[n]]
+    return ", ".join([*words, *[f"${spent['dollars']:.4f}"] * bool(spent["dollars"])])

@@ -1,86 +1,68 @@
 """The pages of a prompt search: `lineage.html`, the tree, and `report.html`, what came of it.
 
 Both are pure functions of the run folder and stand alone: no script, no network, no other file.
-They share the look and the escaping of other runs' reports (`runs/report`). A part whose facts are
-missing is left out, so that a search that was killed has a report too.
+They are made of the parts of other runs' reports (`runs/report`). A part whose facts are missing is
+left out, so that a search that was killed has a report too.
 """
 
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 from tutelage.errors import TutelageError
+from tutelage.prompts.figures import (
+    SEALED,
+    UNCHANGED,
+    judged_lines,
+    read_verdict,
+    sealed_rows,
+    spent_words,
+)
 from tutelage.prompts.record import lineage_file, read_lineage
+from tutelage.runs.figures import Row, Table
 from tutelage.runs.folder import RunFolder, write_text
-from tutelage.runs.measured import judged_words, measured
+from tutelage.runs.report.charts import Chart
 from tutelage.runs.report.episodes import Episode, read_episode
 from tutelage.runs.report.page import render_page
 from tutelage.runs.report.pick import Pair, choose
+from tutelage.runs.report.rates import Cell, Change
 from tutelage.runs.report.svg import Panel, Series, draw
-from tutelage.runs.report.words import count, cut, duration
+from tutelage.runs.report.words import count, counted, cut, duration
 from tutelage.statistics.intervals import FEW
 from tutelage.types import JSON, Mode
 
-LINEAGE, REPORT = "lineage.html", "report.html"
+LINEAGE = "lineage.html"
 EXPERIMENT = "experiment"
 """The decision on entries of the lineage that are no candidates."""
-TEXT_LIMIT = 6000
+_TEXT_LIMIT = 6000
 """Characters of one prompt, critique or diff that a page shows."""
-VERDICT_WORDS = {
-    "improved": "The new prompt is better",
-    "no evidence": "Nothing shows that the new prompt is better",
-    "regressed": "The new prompt is worse",
-}
-READINGS = {
-    "improved": "The 95 % interval of the difference lies above 0.",
-    "no evidence": "The 95 % interval of the difference holds 0: the new prompt may be as good, "
-    "but there is no reason to prefer it.",
-    "regressed": "The 95 % interval of the difference lies below 0: keep the old prompt.",
-}
-FEW_READINGS = {
-    "improved": "On so few tasks the exact sign test decides, and it speaks for the new prompt.",
-    "no evidence": "On so few tasks the exact sign test decides, and it sees no difference: there "
-    "is no reason to prefer the new prompt.",
-    "regressed": "On so few tasks the exact sign test decides, and it speaks for the old prompt.",
-}
-"""Below `FEW` test tasks."""
-SAME = (
-    "No better prompt was found",
-    "No candidate did better on the validation tasks, so the prompt stays as it was.",
-)
-"""Headline and reading where the seed prompt won."""
 
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a diff: `kind` is same, add, cut or head."""
-
-    kind: str
-    text: str
+Line = tuple[str, str]
+"""One line of a diff: `same`, `add`, `cut` or `head`, and its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """One candidate of the tree, with those that were made of it."""
 
-    id: str
-    operation: str
-    decision: str
-    reason: str
+    entry: JSON
     scores: str
-    best: bool
     lines: Sequence[Line]
     critique: str
     cost: str
-    merged: str
     experiments: int
     """How often texts made of it were played for a regression alone."""
     children: Sequence[Node]
+
+    @property
+    def decision(self) -> str:
+        """The last word on it."""
+        return self.entry["decision"]
 
 
 def write_pages(folder: RunFolder) -> None:
@@ -88,61 +70,98 @@ def write_pages(folder: RunFolder) -> None:
     if not lineage_file(folder).is_file():
         return
     entries = read_lineage(folder)
-    result = folder.read_result() or {}
-    write_text(folder.path / LINEAGE, lineage_page(folder.name, entries))
-    write_text(folder.report, report_page(folder, entries, result))
+    write_text(folder.path / LINEAGE, _lineage_page(folder.name, entries))
+    write_text(folder.report, report_page(folder, entries, folder.read_result() or {}))
 
 
-def lineage_page(name: str, entries: Sequence[JSON]) -> str:
+def _lineage_page(name: str, entries: Sequence[JSON]) -> str:
     """The tree as a page."""
-    tallies: dict[str, int] = {}
-    candidates = [entry for entry in entries if entry["decision"] != EXPERIMENT]
-    for entry in candidates:
-        tallies[entry["decision"]] = tallies.get(entry["decision"], 0) + 1
-    told = [f"{count(n)} {decision}" for decision, n in tallies.items()]
+    tallies = Counter(entry["decision"] for entry in entries if entry["decision"] != EXPERIMENT)
     return render_page(
-        _template("lineage.html.j2"),
+        "prompts/lineage.html.j2",
         name=name,
+        what="lineage of a prompt search",
+        headline=counted(tallies.total(), "candidate"),
+        pill=None,
+        story=(),
         nodes=tree(entries),
-        candidates=len(candidates),
-        tallies=", ".join(told),
+        tallies=", ".join(f"{count(n)} {decision}" for decision, n in tallies.items()),
     )
 
 
 def report_page(folder: RunFolder, entries: Sequence[JSON], result: Mapping[str, Any]) -> str:
     """What came of a search as a page."""
     test = result.get("test")
+    looks = [test, *result.get("confirmations", [])] if test else []
     before, after = result.get("seed_components", {}), result.get("components", {})
-    headline, reading = _headline(result)
-    verdict = None if test is None else test["verdict"]
+    headline, reading, tone = _headline(result, test)
+    tried = [entry for entry in entries if entry["decision"] != EXPERIMENT]
+    whole = max((e["scores"].get("val", {}).get("n", 0) for e in entries), default=0)
     return render_page(
-        _template("report.html.j2"),
+        "prompts/report.html.j2",
         name=folder.name,
+        what="prompt search",
         headline=headline,
-        verdict=verdict,
-        reading=reading,
-        test=test,
-        looks=[test, *result.get("confirmations", [])] if test else [],
-        result=result,
+        pill=None if test is None else (tone, test["verdict"]),
+        story=list(_story(result, reading)),
+        changes=list(_changes(test or {})),
         facts=list(_facts(result)),
         prompts=[(n, _diff(before.get(n, ""), text)) for n, text in sorted(after.items())],
-        chart=_chart(entries),
+        sealed=_sealed(looks),
+        judged=[cut(line, 300) for line in judged_lines(test or {})],
+        test=test,
+        looks=len(looks),
+        chart=_chart(tried, whole),
+        top=_top(entries, whole),
         pairs=_pairs(folder),
-        top=_top(entries),
-        judged=list(_judged_lines(test)),
     )
 
 
-def _headline(result: Mapping[str, Any]) -> tuple[str, str]:
-    """What came of it in a line, and what that rests on."""
-    test = result.get("test")
+def _headline(result: Mapping[str, Any], test: Mapping[str, Any] | None) -> tuple[str, str, str]:
+    """What came of it in a line, what that rests on, and its tone."""
     if test is None:
-        return "The search has not ended", ""
+        return "The search has not ended", "", ""
+    tone, words, rests_on = read_verdict(test)
     if result["components"] == result["seed_components"]:
-        return SAME
-    verdict = test["verdict"]
-    readings = FEW_READINGS if test["tasks"] < FEW else READINGS
-    return VERDICT_WORDS[verdict], readings[verdict]
+        told = "No candidate did better on the validation tasks, so the prompt stays as it was."
+        return UNCHANGED[0].upper() + UNCHANGED[1:], told, tone
+    told = f"The 95 % interval of the difference {rests_on}."
+    if test["tasks"] < FEW:
+        told = f"On so few tasks the exact sign test decides, and it {rests_on}."
+    return words[0].upper() + words[1:], told, tone
+
+
+def _story(result: Mapping[str, Any], reading: str) -> Iterator[tuple[str, str]]:
+    if not result:
+        return
+    yield "How", f"{result['reason']}. It ended because: {result['ended']}."
+    yield (
+        "Tasks",
+        f"{result['train_tasks']} to learn from, {result['val_tasks']} to choose by, "
+        f"{result['test_tasks']} sealed until the end.",
+    )
+    yield "Reading", reading
+
+
+def _changes(test: Mapping[str, Any]) -> Iterator[Change]:
+    for name, title in (("reward", "Mean reward"), ("exact", "Exactly right")):
+        if gap := test.get(name):
+            sides = [test[f"{side}_{name}"] for side in ("seed", "best")]
+            before, after = (Cell(f"{v:.3f}", at=100 * v, bar=0 <= v <= 1) for v in sides)
+            ends = f"difference {gap['low']:+.3f} to {gap['high']:+.3f}, 95 %"
+            title, scale = f"{title}, sealed test", ("0", "0.5", "1")
+            yield Change(title, f"{gap['mean']:+.3f}", before, after, scale, [("after", ends)])
+
+
+def _sealed(looks: Sequence[Mapping[str, Any]]) -> Table:
+    """Every look at test tasks."""
+    rows = [
+        Row((f"{look['looks']}, {name}", str(look["tasks"]), *cells, verdict))
+        for look in looks
+        for name, *cells in sealed_rows(look)
+        for verdict in [look["verdict"] if name == "reward" else ""]
+    ]
+    return Table(("Look", "Tasks", *(name.capitalize() for name in SEALED), "Verdict"), rows)
 
 
 def tree(entries: Sequence[JSON]) -> list[Node]:
@@ -155,121 +174,95 @@ def tree(entries: Sequence[JSON]) -> list[Node]:
     def made(entry: JSON) -> Node:
         found = below.get(entry["id"], [])
         candidates = [child for child in found if child["decision"] != EXPERIMENT]
-        return _node(entry, [made(child) for child in candidates], len(found) - len(candidates))
+        return Node(
+            entry=entry,
+            scores=_score_words(entry),
+            lines=_entry_lines(entry),
+            critique=cut(entry["critique"], _TEXT_LIMIT),
+            cost=spent_words(entry["cost"], count) or "nothing",
+            experiments=len(found) - len(candidates),
+            children=[made(child) for child in candidates],
+        )
 
     return [made(entry) for entry in below.get("", [])]
 
 
-def diff_lines(text: str) -> list[Line]:
-    """A unified diff, line by line."""
+def _entry_lines(entry: JSON) -> list[Line]:
+    """How a candidate differs from its parent; the texts of one without a parent."""
+    if not entry["parents"]:
+        texts = cut("\n".join(str(t) for t in entry["components"].values()), _TEXT_LIMIT)
+        return [("same", f" {row}") for row in texts.split("\n")]
     kinds = {"+": "add", "-": "cut", "@": "head"}
-    rows = [row for row in text.split("\n") if row and not row.startswith(("---", "+++"))]
+    rows = cut(entry["diff"], _TEXT_LIMIT).split("\n")
     return [
-        Line(kinds.get(row[:1], "same"), row if row[:1] in kinds else f" {row.strip()}")
+        (kinds.get(row[:1], "same"), row if row[:1] in kinds else f" {row.strip()}")
         for row in rows
+        if row and not row.startswith(("---", "+++"))
     ]
 
 
-def _node(entry: JSON, children: Sequence[Node], experiments: int) -> Node:
-    texts = "\n".join(str(t) for t in entry["components"].values())
-    lines = diff_lines(cut(entry["diff"], TEXT_LIMIT))
-    if not entry["parents"]:
-        lines = [Line("same", f" {row}") for row in cut(texts, TEXT_LIMIT).split("\n")]
-    return Node(
-        id=entry["id"],
-        operation=entry["operation"],
-        decision=entry["decision"],
-        reason=entry["reason"],
-        scores=score_words(entry),
-        best=entry["decision"] == "winner",
-        lines=lines,
-        critique=cut(entry["critique"], TEXT_LIMIT),
-        cost=cost_words(entry["cost"]),
-        merged=", ".join(entry["parents"][1:]),
-        experiments=experiments,
-        children=children,
-    )
-
-
-def score_words(entry: Mapping[str, Any]) -> str:
+def _score_words(entry: Mapping[str, Any]) -> str:
     """`val 0.95 on 20 (exact 0.90)` for each split it was played on."""
-    return "; ".join(
-        f"{split} {s['reward']:.2f} on {_judged(s)}"
-        + ("" if s["exact"] is None else f" (exact {s['exact']:.2f})")
-        for split, s in sorted(entry["scores"].items(), reverse=True)
-    )
+    words: list[str] = []
+    for split, s in sorted(entry["scores"].items(), reverse=True):
+        judged = s.get("judged", s["n"])
+        of = str(judged) if judged == s["n"] else f"{judged} of {s['n']} that were judged"
+        exact = "" if s["exact"] is None else f" (exact {s['exact']:.2f})"
+        words.append(f"{split} {s['reward']:.2f} on {of}{exact}")
+    return "; ".join(words)
 
 
-def _judged(score: Mapping[str, Any]) -> str:
-    judged = score.get("judged", score["n"])
-    return str(judged) if judged == score["n"] else f"{judged} of {score['n']} that were judged"
-
-
-def _judged_lines(test: Mapping[str, Any] | None) -> Iterator[str]:
-    """How many rollouts of each prompt were judged."""
-    for name, side in (("Seed", "seed_sums"), ("Best", "best_sums")):
-        if test is not None and side in test:
-            yield f"{name}: {cut(judged_words(measured(test[side])), 300)}."
-
-
-def cost_words(cost: Mapping[str, Any]) -> str:
-    """What a candidate cost."""
-    words = [f"{count(cost['rollouts'])} rollouts"] if cost["rollouts"] else []
-    words += [f"{count(cost['optimiser_calls'])} calls"] if cost["optimiser_calls"] else []
-    words += [f"{count(cost['tokens'])} tokens"] if cost["tokens"] else []
-    words += [f"${cost['dollars']:.4f}"] if cost["dollars"] else []
-    return ", ".join(words) or "nothing"
-
-
-def _facts(result: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _facts(result: Mapping[str, Any]) -> Iterator[tuple[str, str, str, bool]]:
     if not result:
         return
-    yield "algorithm", str(result["algorithm"]), ""
-    yield "candidates", count(result["candidates"]), ""
-    on_test = count(result["test_spent"]["rollouts"])
-    yield "rollouts", count(result["rollouts"]), f"{on_test} of them on the sealed test"
-    yield "optimiser calls", count(result["optimiser_calls"]), ""
-    yield "tokens", count(result["tokens"]), ""
+    on_test = f"{count(result['test_spent']['rollouts'])} of them on the sealed test"
     known = result.get("dollars_known", True)
-    yield "cost", f"${result['dollars']:.4f}" if known else "not known", ""
-    yield "time", duration(result["wall_seconds"]), ""
+    for name, value, note in (
+        ("algorithm", str(result["algorithm"]), ""),
+        ("candidates", count(result["candidates"]), ""),
+        ("rollouts", count(result["rollouts"]), on_test),
+        ("optimiser calls", count(result["optimiser_calls"]), ""),
+        ("tokens", count(result["tokens"]), ""),
+        ("cost", f"${result['dollars']:.4f}" if known else "not known", ""),
+        ("time", duration(result["wall_seconds"]), ""),
+    ):
+        yield name, value, note, False
 
 
 def _diff(before: str, after: str) -> list[Line]:
     kinds = {"+": "add", "-": "cut", " ": "same"}
     rows = difflib.ndiff(before.split("\n"), after.split("\n"))
-    return [Line(kinds[row[0]], f"{row[0]} {row[2:]}") for row in rows if row[0] in kinds]
+    return [(kinds[row[0]], f"{row[0]} {row[2:]}") for row in rows if row[0] in kinds]
 
 
-def _top(entries: Sequence[JSON]) -> list[tuple[str, str, str, float]]:
-    """The best validated candidates: id, operation, decision, reward."""
-    whole = max((e["scores"].get("val", {}).get("n", 0) for e in entries), default=0)
-    found = [
-        (str(e["id"]), str(e["operation"]), str(e["decision"]), float(e["scores"]["val"]["reward"]))
-        for e in entries
-        if e["scores"].get("val", {}).get("n", 0) == whole and whole
+def _top(entries: Sequence[JSON], whole: int) -> Table:
+    """The best of the candidates that were validated on all tasks."""
+    found = [e for e in entries if whole and e["scores"].get("val", {}).get("n", 0) == whole]
+    best = sorted(found, key=lambda e: -float(e["scores"]["val"]["reward"]))[:10]
+    rows = [
+        Row((e["id"][5:15], e["operation"], f"{e['scores']['val']['reward']:.3f}", e["decision"]))
+        for e in best
     ]
-    return sorted(found, key=lambda row: -row[3])[:10]
+    return Table(("Candidate", "Made by", "Validation reward", "Decision"), rows)
 
 
-def _chart(entries: Sequence[JSON]) -> str:
+def _chart(tried: Sequence[JSON], whole: int) -> Chart | None:
     """Validation reward of each candidate in order, and the best so far."""
-    points: list[tuple[float, float]] = []
-    best: list[tuple[float, float]] = []
-    whole = max((e["scores"].get("val", {}).get("n", 0) for e in entries), default=0)
-    for i, entry in enumerate(e for e in entries if e["decision"] != EXPERIMENT):
-        score = entry["scores"].get("val")
-        if score is None:
-            continue
-        points.append((float(i), float(score["reward"])))
-        if score["n"] == whole:
-            top = max([score["reward"], *(y for _, y in best[-1:])])
-            best.append((float(i), float(top)))
+    scores = [(float(i), e["scores"]["val"]) for i, e in enumerate(tried) if "val" in e["scores"]]
+    points = tuple((i, float(score["reward"])) for i, score in scores)
     if len(points) < 2:
-        return ""
-    series = [Series(tuple(points), "muted", "marks"), Series(tuple(best), "after", "line")]
+        return None
+    best: list[tuple[float, float]] = []
+    for i, score in scores:
+        if score["n"] == whole:
+            best.append((i, max([float(score["reward"]), *(y for _, y in best[-1:])])))
+    series = [Series(points, "muted", "marks"), Series(tuple(best), "after", "line")]
     panel = Panel(series, unit="share" if all(0 <= y <= 1 for _, y in points) else "plain")
-    return draw([panel], size=(720, 260), x_label="candidate", salt="search")
+    note = (
+        "Each candidate in the order of proposal, and the best so far (line). It chose the winner, "
+        "so it flatters: the sealed test is the result."
+    )
+    return Chart("Validation reward", note, draw([panel], size=(720, 260), x_label="candidate"))
 
 
 def _pairs(folder: RunFolder) -> list[Pair]:
@@ -287,7 +280,3 @@ def _pairs(folder: RunFolder) -> list[Pair]:
                 sides[rollout.label].append(read_episode(rollout))
         return choose(sides["seed"], sides["best"])
     return []
-
-
-def _template(name: str) -> str:
-    return (files("tutelage.prompts") / name).read_text(encoding="utf-8")

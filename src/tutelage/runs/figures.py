@@ -1,14 +1,15 @@
-"""What every run tells of itself in the same words, whatever it trains: names, labels and costs.
+"""What every run tells of itself in the same words, whatever it trains: figures and tables.
 
 A kind makes `Figures` of the small files of a run (`RunFiles`); `evaluate/compared.py` adds the
 scores that the store has, and compares. Nothing is played and nothing raises for what is missing:
-a run that was stopped says less.
+a run that was stopped says less. A `Table` is what the terminal, the pages and the docs all show,
+each with one function.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,3 +128,33 @@ def _read(path: Path) -> JSON:
         found = json.loads(path.read_text(encoding="utf-8"))
         return dict(cast("Mapping[str, Any]", found)) if isinstance(found, dict) else {}
     return {}
+
+
+# ---------------------------------------------------------------- tables
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a table: its cells as text, and of each its tone, `good`, `bad`, `dim` or none."""
+
+    cells: Sequence[str]
+    tones: Sequence[str] = ()
+    strong: bool = False
+    first: bool = False
+    """Whether it begins a group of rows."""
+
+    def tone(self, index: int) -> str:
+        """The tone of a cell."""
+        return self.tones[index] if self.tones else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table in words."""
+
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    right: Collection[int] = ()
+    """Columns that are set to the right."""
+    title: str = ""
+    lead: str = ""

@@ -1,18 +1,18 @@
-"""The tables of a planner's outcome as rows of text, for the terminal, the report and the docs.
+"""The tables of a planner's outcome, for the terminal, the report and the docs.
 
-A table is its columns and its rows; where an interval holds 0 the row says so in words.
-`orchestration/pages.py` and the command line draw them.
+Where an interval holds 0 the row says so in words. `orchestration/pages.py` and the command line
+draw them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tutelage.orchestration.evaluation.judged import workflow_words
+from tutelage.runs.figures import Row, Table
 
-SCORES: Mapping[str, str] = {
+_SCORES: Mapping[str, str] = {
     "node_f1": "node F1",
     "node_f1_micro": "micro",
     "edge_f1": "edge F1",
@@ -20,7 +20,7 @@ SCORES: Mapping[str, str] = {
     "exact_nodes": "exact tools",
     "exact": "exact plan",
 }
-COMPARED: Mapping[str, str] = {
+_COMPARED: Mapping[str, str] = {
     "node_f1": "node F1",
     "edge_f1": "edge F1",
     "exact_nodes": "exact tools",
@@ -28,25 +28,20 @@ COMPARED: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table in words."""
-
-    title: str
-    lead: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
 def planning_tables(test: Mapping[str, Any]) -> list[Table]:
     """Scores against baselines, gains with intervals, and scores by shape."""
-    return [scores_table(test), gains_table(test), shapes_table(test)]
+    return [scores_table(test), _gains_table(test), _shapes_table(test)]
+
+
+def _table(title: str, lead: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """With all columns but the first set to the right."""
+    return Table(columns, [Row(row) for row in rows], range(1, len(columns)), title, lead)
 
 
 def scores_table(test: Mapping[str, Any]) -> Table:
     """The planner and its baselines, in percent."""
     rows = [
-        (name, *(_percent(found.get(key)) for key in SCORES))
+        (name, *(_percent(found.get(key)) for key in _SCORES))
         for name, found in test["scores"].items()
     ]
     planner = test["scores"]["planner"]
@@ -65,34 +60,34 @@ def scores_table(test: Mapping[str, Any]) -> Table:
         seen = test["before_learned"]
         if seen:
             lead += f" It learned {seen} of these workflows itself, which flatters it."
-    return Table("Planning, in percent", lead, ("", *SCORES.values()), tuple(rows))
+    return _table("Planning, in percent", lead, ("", *_SCORES.values()), rows)
 
 
-def gains_table(test: Mapping[str, Any]) -> Table:
+def _gains_table(test: Mapping[str, Any]) -> Table:
     """The planner less each baseline, with 95 % intervals."""
-    rows: list[tuple[str, ...]] = []
-    for name, gains in test["gains"].items():
-        rows.append((name, *(_gain(gains[key]) for key in COMPARED)))
+    rows = [
+        (name, *(_gain(gains[key]) for key in _COMPARED)) for name, gains in test["gains"].items()
+    ]
     lead = (
         "Points gained on the same workflows, with 95 % intervals of a paired bootstrap; "
         "~ marks an interval that holds 0."
     )
     before = "before" in test["gains"]
     title = "Gain over the older planner and the baselines" if before else "Gain over the baselines"
-    return Table(title, lead, ("over", *COMPARED.values()), tuple(rows))
+    return _table(title, lead, ("over", *_COMPARED.values()), rows)
 
 
-def shapes_table(test: Mapping[str, Any]) -> Table:
+def _shapes_table(test: Mapping[str, Any]) -> Table:
     """The planner's scores by the shape of what was wanted."""
     planner = test["scores"]["planner"]
     rows = [
-        (shape, str(count), *(_percent(planner.get(f"{key}/{shape}")) for key in COMPARED))
+        (shape, str(count), *(_percent(planner.get(f"{key}/{shape}")) for key in _COMPARED))
         for shape, count in test["shapes"].items()
     ]
-    return Table("By shape", "", ("", "workflows", *COMPARED.values()), tuple(rows))
+    return _table("By shape", "", ("", "workflows", *_COMPARED.values()), rows)
 
 
-ROUTING: Mapping[str, str] = {
+_ROUTING: Mapping[str, str] = {
     "name": "",
     "success": "success",
     "cost": "USD",
@@ -109,10 +104,10 @@ def routing_table(phase2: Mapping[str, Any]) -> Table | None:
     rows = phase2.get("evaluation", {}).get("rows")
     if not rows:
         return None
-    keys = [key for key in ROUTING if key in rows[0]]
+    keys = [key for key in _ROUTING if key in rows[0]]
     lead = f"{workflow_words(rows)} phase2.md has every column, intervals and plots."
-    shown = tuple(tuple(_cell(row.get(key)) for key in keys) for row in rows)
-    return Table("Routing", lead, tuple(ROUTING[key] for key in keys), shown)
+    shown = [[_cell(row.get(key)) for key in keys] for row in rows]
+    return _table("Routing", lead, [_ROUTING[key] for key in keys], shown)
 
 
 def _cell(value: object) -> str:

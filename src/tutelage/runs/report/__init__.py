@@ -3,7 +3,8 @@
 The page is a pure function of the run folder and stands alone: no script, no network, no other
 file. The road is `source.py` (read the folder, forgive what is missing) → `episodes.py` (a rollout
 as something to read) and `pick.py` (which ones to show, who solved what) → `charts.py` over
-`svg.py` (curves) → `view.py` (what the page says) → `page.html.j2` with `style.css` (how it looks).
+`svg.py` (curves) → `view.py` (what the page says) → `weights.html.j2` (how it looks). Frame, parts
+and style are those of the pages of every kind (`page.py`).
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ def write_report(folder: RunFolder) -> Path:
     The same folder gives the same bytes. What the folder lacks is left out with a remark. Raises
     `MissingExtraError` without the `train` extra and `RunError` when the file cannot be written.
     """
-    from tutelage.runs.report.page import render
+    from tutelage.runs.report.page import render_page
     from tutelage.runs.report.source import read_source
+    from tutelage.runs.report.view import make_view
 
-    write_text(folder.report, render(read_source(folder)))
+    view = make_view(read_source(folder))
+    write_text(folder.report, render_page("runs/report/weights.html.j2", **view))
     return folder.report
 
 

@@ -107,7 +107,7 @@ def reward_chart(source: Source) -> Chart | None:
         return None
     window = max(1, len(reward) // 20)
     curves = [
-        (Series(reward, "train", "faint"), "") if window > 1 else None,
+        (Series(reward, "train", "thin"), "") if window > 1 else None,
         (Series(smoothed(reward, window), "train"), _reward_label(window)),
         (Series(greedy, "after", "dashes"), title(source.result, f"{what}, greedy", "val")),
         (Series(sampled, "after", "marks"), title(source.result, f"{what}, sampled", "val")),
@@ -150,7 +150,7 @@ def cold_start_chart(source: Source) -> Chart | None:
     note = "Supervised steps on demonstrations, before the first reward."
     if shaded is not None:
         note += " Shaded: demonstrations of mixed quality."
-    svg = draw(panels, size=WIDE, x_label="cold-start step", salt="cold start")
+    svg = draw(panels, size=WIDE, x_label="cold-start step")
     return Chart("Cold start", note, svg, tuple(legend))
 
 
@@ -166,7 +166,7 @@ def _sft_chart(source: Source) -> Chart | None:
     loss, held = source.curve("sft", "loss/sft"), source.curve("sft", "val/loss")
     window = max(1, len(loss) // 20)
     label = "loss of a step" if window == 1 else f"loss, mean of {window} steps"
-    curves = [(Series(loss, "train", "faint"), "")] if window > 1 else []
+    curves = [(Series(loss, "train", "thin"), "")] if window > 1 else []
     curves += [(Series(smoothed(loss, window), "train"), label)] if loss else []
     other = f"loss on {named(source.result, 'val')} demonstrations"
     curves += [(Series(held, "after", "marks"), other)] if held else []
@@ -245,7 +245,7 @@ def _chart(
     drawn = [(series, label) for series, label in curves if series.points]
     panel = Panel([series for series, _ in drawn], "percent" if percent_axis else "plain")
     legend = tuple(Key(s.role, s.style, label) for s, label in reversed(drawn) if label)
-    return Chart(title, note, draw([panel], size=WIDE, x_label=x_label, salt=title), legend)
+    return Chart(title, note, draw([panel], size=WIDE, x_label=x_label), legend)
 
 
 def _mixed_steps(source: Source) -> tuple[float, float, str] | None:
@@ -280,7 +280,7 @@ def _diagnostic_chart(source: Source, wanted: _Diagnostic) -> Chart | None:
     log = wanted.scale == "log" and bool(above)
     points = above if log else points
     window = max(1, len(points) // 20)
-    fine = Series(points, "train", "faint")
+    fine = Series(points, "train", "thin")
     series = [fine, Series(smoothed(points, window), "train")] if window > 1 else []
     panel = Panel(
         series or [Series(points, "train")],
@@ -289,7 +289,7 @@ def _diagnostic_chart(source: Source, wanted: _Diagnostic) -> Chart | None:
     )
     show = percent if wanted.scale == "share" else short
     words = show(last) + (f" {wanted.unit}" if wanted.unit else "")
-    return Chart(wanted.title, wanted.note, _small(panel, wanted.metric), value=words)
+    return Chart(wanted.title, wanted.note, _small(panel), value=words)
 
 
 def _tool_errors_chart(source: Source) -> Chart | None:
@@ -308,7 +308,7 @@ def _tool_errors_chart(source: Source) -> Chart | None:
     panel = Panel([Series(points, "train")], "share")
     note = f"Share of the calls of {listed([cut(tool, 40) for tool in tools])} that failed."
     last = percent(points[-1][1])
-    return Chart("Tool errors", note, _small(panel, "tool errors"), value=last)
+    return Chart("Tool errors", note, _small(panel), value=last)
 
 
 def _part_charts(source: Source) -> list[Chart]:
@@ -332,5 +332,5 @@ def _tools(source: Source) -> list[str]:
     return [name.removeprefix("tools/").removesuffix("/calls") for name in calls]
 
 
-def _small(panel: Panel, salt: str) -> str:
-    return draw([panel], size=SMALL, x_label="RL step", salt=salt, font=10)
+def _small(panel: Panel) -> str:
+    return draw([panel], size=SMALL, x_label="RL step", font=10)

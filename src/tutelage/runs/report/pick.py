@@ -35,6 +35,11 @@ class Pair:
     before: Episode
     after: Episode
 
+    @property
+    def words(self) -> str:
+        """The verdict in words."""
+        return VERDICTS[self.verdict]
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -28,21 +28,23 @@ class Cell:
     """One rate or mean: worded, and as CSS percentages for its bar, if it has one."""
 
     value: str
-    range: str
-    at: float
-    low: float
-    high: float
+    range: str = ""
+    at: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
     bar: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One of the headline cards."""
+    """One of the headline cards: `scale` are the marks below its bar, `ranges` roles and words."""
 
     title: str
+    difference: str
     before: Cell
     after: Cell
-    difference: str
+    scale: Sequence[str]
+    ranges: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class Quantity:
         if found is None:
             return None
         if found.withheld:
-            return Cell(f"{found.judged} of {found.rollouts} judged", "", 0, 0, 0, bar=False)
+            return Cell(f"{found.judged} of {found.rollouts} judged", bar=False)
         value, ends = self.value(found), self.interval(found)
         if value is None or (self.name == "Success" and not 0 <= value <= 1):
             return None
@@ -110,6 +112,7 @@ def quantities(source: Source) -> tuple[Quantity, ...]:
 def changes(source: Source) -> list[Change]:
     """The cards: before and after, sampled and greedy, in the headline's quantity."""
     headline, found = quantities(source)[0], list[Change]()
+    scale = ("0", "0.5", "1") if source.kind.graded else ("0", "50", percent(1.0))
     for kind, title in KINDS:
         sides = [read(source.result, f"{when}_{kind}") for when in ("before", "after")]
         before, after = (headline.cell(side) for side in sides)
@@ -117,7 +120,10 @@ def changes(source: Source) -> list[Change]:
         if before is None or after is None or values[0] is None or values[1] is None:
             continue
         name = title if headline is SUCCESS else f"{headline.name}, {kind}"
-        found.append(Change(name, before, after, headline.difference(values[1] - values[0])))
+        told = headline.difference(values[1] - values[0])
+        ends = [("before", before.range), ("after", after.range)]
+        ranges = [(role, f"interval {words}") for role, words in ends if words]
+        found.append(Change(name, told, before, after, scale, ranges))
     return found
 
 

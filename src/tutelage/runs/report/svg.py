@@ -1,39 +1,25 @@
 """Curves as inline SVG that takes its colours from the page and has the same bytes every time.
 
-matplotlib draws with placeholder colours, one for each role; `_themed` turns them into CSS
-variables, so that one drawing serves light and dark pages, and removes what an inline drawing does
-not need (prologue, metadata, namespaces, identifiers that would repeat within the page). Only the
-object API is used: no window system, no global figure. `charts.py` says what is drawn.
+A curve is a group with the class of its role, which has a colour in `style.css`, and the class of
+its style: so one drawing serves light and dark pages. All elements are plain lines, circles and
+texts; nothing is loaded to draw them. `charts.py` says what is drawn.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from io import StringIO
-from typing import TYPE_CHECKING, Any, Literal
+from html import escape
+from itertools import groupby
+from typing import Literal
 
-from tutelage.errors import MissingExtraError
 from tutelage.runs.report.source import Points
 from tutelage.runs.report.words import percent, short
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-ROLES: Mapping[str, str] = {
-    "ink": "#010101",
-    "muted": "#010102",
-    "grid": "#010103",
-    "before": "#010104",
-    "after": "#010105",
-    "control": "#010106",
-    "train": "#010107",
-    "card": "#010108",
-}
-"""Placeholder colour of each role; the page has a CSS variable of the role's name."""
-
-Style = Literal["line", "faint", "marks", "dashes"]
+Style = Literal["line", "thin", "marks", "dashes"]
+_FAR = 1e300
+"""Beyond it numbers are drawn at it, so that differences stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,164 +46,121 @@ class Panel:
     height: float = 1.0
 
 
-def draw(
-    panels: Sequence[Panel], *, size: tuple[int, int], x_label: str, salt: str, font: float = 12
-) -> str:
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """From values to pixels: `first` lies at `start`, `last` at `end`."""
+
+    first: float
+    last: float
+    start: float
+    end: float
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        value = max(-_FAR, min(_FAR, value))
+        value = math.log10(value) if self.log else value
+        share = (value - self.first) / ((self.last - self.first) or 1.0)
+        return round(self.start + share * (self.end - self.start), 1)
+
+
+def draw(panels: Sequence[Panel], *, size: tuple[int, int], x_label: str, font: float = 12) -> str:
     """Panels one above the other over the same x, as one SVG element.
 
-    `size` is in pixels at natural size; the element fills the width it is given. `salt` keeps the
-    identifiers of two drawings of one page apart. Raises `MissingExtraError` without matplotlib.
+    `size` is in pixels at natural size; the element fills the width it is given.
     """
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError(
-            "the report needs matplotlib: pip install 'tutelage[train]'"
-        ) from error
-    settings: dict[Any, Any] = dict(matplotlib.rcParamsDefault)
-    del settings["backend"]  # the one setting that the context would not put back
-    settings |= {
-        "svg.hashsalt": ascii(salt),  # a tool's name may hold what has no encoding
-        "svg.fonttype": "none",
-        "font.size": font,
-        "font.family": ["DejaVu Sans"],  # ships with matplotlib: the layout is the same everywhere
-        "path.simplify": True,
-        "axes.unicode_minus": True,
-    }
-    # rc_context starts from this process's settings; the defaults make the bytes independent of it.
-    with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(size[0] / 72, size[1] / 72), dpi=72, layout="constrained")
-        FigureCanvasSVG(figure)
-        figure.patch.set_visible(False)
-        grid = figure.subplots(
-            len(panels),
-            1,
-            sharex=True,
-            squeeze=False,
-            gridspec_kw={"height_ratios": [p.height for p in panels]},
-        )
-        for axes, panel in zip(grid[:, 0], panels, strict=True):
-            _draw_panel(axes, panel, font)
-        grid[-1, 0].set_xlabel(x_label, color=ROLES["muted"], fontsize=font)
-        out = StringIO()
-        empty = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(out, format="svg", metadata=empty)
-    return _themed(out.getvalue())
+    width, height = size
+    scales = [_scale(panel) for panel in panels]
+    labels = [words(tick) for _, _, ticks, words in scales for tick in ticks]
+    left = 0.64 * font * max(map(len, labels), default=0) + font / 2
+    xs = [max(-_FAR, min(_FAR, x)) for p in panels for s in p.series for x, _ in s.points] or [0.0]
+    room = 0.02 * (max(xs) - min(xs)) or 1.0
+    across = _Axis(min(xs) - room, max(xs) + room, left, width - font)
+    each = (height - 3.2 * font) / sum(panel.height for panel in panels)
+    top, parts = 0.0, list[str]()
+    for panel, scale in zip(panels, scales, strict=True):
+        bottom = top + each * panel.height
+        upper = top + (2 if panel.title else 0.7) * font
+        down = _Axis(scale[0], scale[1], bottom, upper, log=panel.unit == "log")
+        parts += _panel(panel, scale, across, down, font)
+        top = bottom
+    parts += [
+        _text(across.at(x), top + 1.4 * font, short(x), "middle")
+        for x in _ticks(min(xs), max(xs), 5, whole=True)
+    ]
+    parts.append(_text((left + width) / 2, height - 0.3 * font, x_label, "middle"))
+    return (
+        f'<svg viewBox="0 0 {width} {height}" font-size="{font:g}" aria-hidden="true" '
+        f'focusable="false">\n' + "\n".join(parts) + "\n</svg>"
+    )
 
 
-def _draw_panel(axes: Axes, panel: Panel, font: float) -> None:
-    from matplotlib.ticker import MaxNLocator
+_Scale = tuple[float, float, Sequence[float], Callable[[float], str]]
+"""The ends of y, its ticks, and how these are worded."""
 
-    axes.patch.set_visible(False)
-    for side in ("top", "left", "right"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(ROLES["grid"])
-    axes.grid(axis="y", color=ROLES["grid"], linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, pad=5, labelsize=font, labelcolor=ROLES["muted"])
-    if panel.title:
-        axes.set_title(panel.title, loc="left", fontsize=font, color=ROLES["muted"])
-    for series in panel.series:
-        _draw_series(axes, series)
-    if panel.shaded is not None:
-        _shade(axes, panel.shaded, font)
-    ys = [y for s in panel.series for _, y in s.points]
-    if panel.bar is not None:
-        axes.axhline(panel.bar, color=ROLES["before"], linewidth=1.2, linestyle=(0, (5, 4)))
+
+def _scale(panel: Panel) -> _Scale:
+    ys = [max(-_FAR, min(_FAR, y)) for s in panel.series for _, y in s.points] or [0.0]
     if panel.unit == "log":
-        axes.set_yscale("log")
-        _log_limits(axes, [*ys, *([] if panel.bar is None else [panel.bar])])
-    elif panel.unit == "percent":
-        axes.set_ylim(min(0.0, *ys) - 0.03, max(1.0, *ys) + 0.03)
-        axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
-        axes.yaxis.set_major_formatter(_worded(percent))
-    else:
-        low, high = min(0.0, *ys), max(0.0, *ys)
-        room = 0.06 * (high - low) or (0.01 if panel.unit == "share" else 1.0)
-        axes.set_ylim(low - (room if low < 0 else room / 3), high + room)
-        axes.yaxis.set_major_locator(MaxNLocator(3, min_n_ticks=2))
-        axes.yaxis.set_major_formatter(_worded(percent if panel.unit == "share" else short))
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
-    axes.xaxis.set_major_formatter(_worded(short))
-    axes.margins(x=0.02)
-    if len(xs := {x for s in panel.series for x, _ in s.points}) == 1:
-        axes.set_xlim(min(xs) - 1, max(xs) + 1)
+        above = [v for v in (*ys, panel.bar or 0.0) if v > 0] or [1.0]
+        low, high = math.log10(min(above) / 3), math.log10(max(above) * 3)
+        powers = range(math.ceil(low), math.floor(high) + 1)
+        return low, high, [10.0**n for n in powers[:: -(-len(powers) // 4) or 1]], short
+    if panel.unit == "percent":
+        return min(0.0, *ys) - 0.03, max(1.0, *ys) + 0.03, (0, 0.25, 0.5, 0.75, 1), percent
+    low, high = min(0.0, *ys), max(0.0, *ys)
+    room = 0.06 * (high - low) or (0.01 if panel.unit == "share" else 1.0)
+    low, high = low - (room if low < 0 else room / 3), high + room
+    return low, high, _ticks(low, high, 3), percent if panel.unit == "share" else short
 
 
-def _worded(words: Callable[[float], str]) -> Any:
-    from matplotlib.ticker import FuncFormatter
-
-    def worded(value: float, _: int | None) -> str:
-        return words(value)
-
-    return FuncFormatter(worded)
-
-
-def _log_limits(axes: Axes, values: Sequence[float]) -> None:
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    above = [v for v in values if v > 0] or [1.0]
-    axes.set_ylim(min(above) / 3, max(above) * 3)
-    axes.yaxis.set_major_locator(LogLocator(10, numticks=4))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(_worded(short))
+def _ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
+    """Round numbers from `low` to `high`, about `most` steps apart."""
+    rough = (high - low) / most
+    if rough <= 0:
+        return [low]
+    size = 10.0 ** math.floor(math.log10(rough))
+    step = next(n * size for n in (1, 2, 5, 10) if n * size >= rough * (1 - 1e-9))
+    step = max(1.0, step) if whole else step
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [step * n for n in range(first, last + 1)]
 
 
-def _draw_series(axes: Axes, series: Series) -> None:
-    if not series.points:
-        return
-    xs, ys = zip(*series.points, strict=True)
-    color = ROLES[series.role]
-    lonely = len(xs) == 1
-    if series.style == "faint":
-        axes.plot(xs, ys, color=color, linewidth=1, alpha=0.35, marker="o" if lonely else None)
-    elif series.style == "line":
-        axes.plot(xs, ys, color=color, linewidth=2, marker="o" if lonely else None, markersize=5)
-    else:
-        axes.plot(
-            xs,
-            ys,
-            color=color,
-            linewidth=1.6,
-            linestyle="-" if series.style == "marks" else (0, (3, 2)),
-            marker="o",
-            markersize=5,
-            markerfacecolor=color if series.style == "marks" else ROLES["card"],
-            markeredgecolor=color,
-            markeredgewidth=1.4,
-            clip_on=False,
-            zorder=4,
+def _panel(panel: Panel, scale: _Scale, x: _Axis, y: _Axis, font: float) -> list[str]:
+    _, _, ticks, words = scale
+    parts = [_text(x.start, y.end - 0.7 * font, panel.title, "start")] if panel.title else []
+    for tick in ticks:
+        parts.append(_line(x, y.at(tick), "rule"))
+        parts.append(_text(x.start - font / 2, y.at(tick) + 0.35 * font, words(tick), "end"))
+    if panel.shaded is not None:
+        low, high, label = panel.shaded
+        a, b = x.at(low), x.at(high)
+        parts.append(
+            f'<rect class="before" x="{a}" y="{y.end}" width="{b - a:.1f}" '
+            f'height="{y.start - y.end:.1f}"/>'
         )
+        if label:
+            parts.append(_text(a - font / 2, y.start - font / 2, label, "end", "before"))
+    parts += [_curve(series, x, y) for series in panel.series if series.points]
+    if panel.bar is not None:
+        parts.append(_line(x, y.at(panel.bar), "limit before"))
+    return parts
 
 
-def _shade(axes: Axes, shaded: tuple[float, float, str], font: float) -> None:
-    low, high, label = shaded
-    axes.axvspan(low, high, color=ROLES["before"], alpha=0.12, linewidth=0)
-    axes.annotate(
-        label,
-        (low, 0.06),
-        xycoords=("data", "axes fraction"),
-        xytext=(-6, 0),
-        textcoords="offset points",
-        ha="right",
-        fontsize=font,
-        color=ROLES["before"],
-    )
+def _curve(series: Series, x: _Axis, y: _Axis) -> str:
+    points = [(x.at(a), y.at(b)) for a, b in series.points]
+    dots = points if series.style in ("marks", "dashes") or len(points) == 1 else []
+    if len(points) > 2 * (x.end - x.start):  # what lies in one column is drawn as its ends
+        columns = [(a, [b for _, b in some]) for a, some in groupby(points, lambda p: round(p[0]))]
+        points = [(a, end) for a, some in columns for end in (min(some), max(some))]
+    line = " ".join(f"{a:g},{b:g}" for a, b in points)
+    circles = "".join(f'<circle cx="{a:g}" cy="{b:g}" r="2.5"/>' for a, b in dots)
+    return f'<g class="{series.role} {series.style}"><polyline points="{line}"/>{circles}</g>'
 
 
-def _themed(svg: str) -> str:
-    """The drawing as an element of a page; see the module's paragraph."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(
-        r"<metadata>.*?</metadata>|<!--.*?-->|<style[^>]*>.*?</style>", "", svg, flags=re.S
-    )
-    head, body = svg.split(">", 1)
-    view = re.search(r'viewBox="[^"]*"', head)
-    head = f'<svg {view.group(0) if view else ""} aria-hidden="true" focusable="false"'
-    body = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", body).replace("xlink:href", "href")
-    svg = f"{head}>{body}".strip()
-    for role, color in ROLES.items():
-        svg = svg.replace(color, f"var(--{role})")
-    return re.sub(r"\s*\n\s*", "\n", svg)
+def _line(x: _Axis, at: float, name: str) -> str:
+    return f'<line class="{name}" x1="{x.start:g}" x2="{x.end:g}" y1="{at:g}" y2="{at:g}"/>'
+
+
+def _text(x: float, y: float, words: str, anchor: str, role: str = "muted") -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text class="{role}" {place}>{escape(words)}</text>'
