@@ -30,6 +30,7 @@ def in_a_new_process(code: str) -> Any:
         ("tutelage.types, tutelage.errors, tutelage.seeds", HEAVY),
         ("tutelage.testing", ("torch", "transformers", "tokenizers", "sqlalchemy", "hydra")),
         ("tutelage.policy.codec, tutelage.rollouts.rows", ("torch", "transformers")),
+        ("tutelage.engine.factory, tutelage.engine.protocol", ("torch", "transformers")),
         ("tutelage.config, tutelage.tools, tutelage.tasks", ("torch", "transformers")),
     ],
 )

@@ -360,7 +360,7 @@ def test_new_weights_drop_what_was_cached_under_the_old_ones(fresh: Any) -> None
     first = one(engine, Request(talk, Sampling(max_tokens=6), 1, 0, "talk"))
     assert first.policy_version == 0
     change(policy)
-    engine.set_version(4)
+    engine.update_weights(policy, 4)
     longer = talk + first.token_ids + prompt(2, 4)
     wanted = Request(longer, Sampling(max_tokens=6), 2)
     got = one(engine, Request(longer, Sampling(max_tokens=6), 2, 0, "talk"))
@@ -378,7 +378,7 @@ def test_weights_that_change_under_a_running_request_are_not_mixed_into_later_tu
     handle = engine.submit(Request(talk, Sampling(max_tokens=6), 1, 0, "talk"))
     results = dict(engine.step())
     change(policy)
-    engine.set_version(1)
+    engine.update_weights(policy, 1)
     while engine.busy:
         results |= dict(engine.step())
     first = results[handle]

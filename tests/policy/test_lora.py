@@ -97,7 +97,7 @@ def test_the_engine_takes_up_each_update(case: tuple[Policy, str]) -> None:
     backend = make_backend(policy, 1, 64, torch.float32)
     for scale in (1.0, -0.5):
         policy.load_tensors({n: scale * t.detach().clone() for n, t in policy.named()})
-        backend.refresh()
+        backend.load(policy)
         ids = torch.tensor([ROWS[0].ids])
         found = backend.extend(
             ids[:, :-1], torch.tensor([0]), torch.tensor([ids.shape[1] - 1]), 1, ids.shape[1] - 1

@@ -127,6 +127,8 @@ class Attendance:
             _HERE.set(before)
             present.open = False
             self._present.pop(present)
+            # Trust is lost for as long as the rollouts last that play now.
+            self._trusting = self._trusting or not self._present
             self.refresh(present)
 
     def wait(self) -> Branch | None:

@@ -37,21 +37,19 @@ class Backend(Protocol):
         once: a row may be both."""
         ...
 
-    def refresh(self) -> None:
-        """Take over the policy's current weights."""
+    def load(self, source: Policy) -> None:
+        """Compute with the weights that a policy of the same network has now."""
         ...
 
 
 class FusedBackend:
-    """The fused decoder. In float32 it samples from the master weights themselves."""
+    """The fused decoder. In float32 it samples from the policy's own tensors, else from a copy."""
 
     chunk = 32
 
     def __init__(self, network: FusedNetwork, rows: int, width: int, dtype: torch.dtype) -> None:
         self.device = network.device
-        self._network = network
         network.merge()
-        self._master = network.weights
         self._shared = dtype == torch.float32
         self._weights: Weights = (
             network.weights if self._shared else network.weights.to(self.device, dtype)
@@ -69,11 +67,16 @@ class FusedBackend:
         """Copy the beginning of some rows."""
         self._cache.copy(source, target, length)
 
-    def refresh(self) -> None:
-        """Cast the master weights again; where they are shared they only take up adapters."""
-        self._network.merge()
-        if not self._shared:
-            self._weights.copy_(self._master)
+    def load(self, source: Policy) -> None:
+        """Share the policy's tensors, adapters merged, or cast them again."""
+        network = source.network
+        if not isinstance(network, FusedNetwork):
+            raise TypeError(f"a fused engine has no use for a {type(network).__name__}")
+        network.merge()
+        if self._shared:
+            self._weights = network.weights
+        else:
+            self._weights.copy_(network.weights)
 
 
 class HFBackend:
@@ -119,8 +122,12 @@ class HFBackend:
             if cache is not None:
                 _crop(cache, length)
 
-    def refresh(self) -> None:
-        """The model's own parameters are the master weights: nothing to do."""
+    def load(self, source: Policy) -> None:
+        """Share the model itself."""
+        network = source.network
+        if not isinstance(network, HFNetwork):
+            raise TypeError(f"this engine has no use for a {type(network).__name__}")
+        self._model = network.model
 
 
 def _crop(cache: Any, length: int) -> None:

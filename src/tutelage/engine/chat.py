@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from tutelage.engine.attendance import here, standing_in
 from tutelage.engine.history import History, Said
 from tutelage.engine.lanes import Lane, Lanes
-from tutelage.engine.protocol import AsyncEngine, OnToken, Request
+from tutelage.engine.protocol import Engine, OnToken, Request
 from tutelage.policy.codec import Codec, Parsed
 from tutelage.seeds import SeedTree
 from tutelage.types import Call, Constraint, Message, Sampled, Sampling, StopReason, ToolSpec
@@ -30,7 +30,7 @@ class ChatSession:
     """
 
     def __init__(
-        self, engine: AsyncEngine, codec: Codec, *, seeds: SeedTree, name: str, order: int = 0
+        self, engine: Engine, codec: Codec, *, seeds: SeedTree, name: str, order: int = 0
     ) -> None:
         self.calls: list[Call] = []
         self._engine, self._codec, self._seeds = engine, codec, seeds

@@ -19,6 +19,7 @@ from tutelage.engine.attendance import Attendance, Branch
 from tutelage.engine.native import NativeEngine
 from tutelage.engine.protocol import OnToken, Request
 from tutelage.errors import EngineError
+from tutelage.policy.model import Policy
 from tutelage.types import Sampled
 
 Schedule = Literal["deterministic", "free"]
@@ -34,7 +35,7 @@ class _Waiting:
 
 
 class EngineDriver:
-    """One event loop's door to a `NativeEngine`; see the module's docstring."""
+    """A `NativeEngine` as an `Engine`; see the module's docstring."""
 
     def __init__(
         self,
@@ -49,12 +50,22 @@ class EngineDriver:
         self.attendance = attendance or Attendance()
         self.attendance.listen(self._wake)
         self._waiting: dict[int, _Waiting] = {}
-        self._scheduled = False
+        self._planned: asyncio.AbstractEventLoop | None = None
+        """The loop in which a step is planned."""
 
     @property
     def max_length(self) -> int:
         """The engine's context length."""
         return self.engine.max_length
+
+    @property
+    def version(self) -> int:
+        """The version of the policy that it samples from."""
+        return self.engine.version
+
+    def update_weights(self, source: Policy, version: int) -> None:
+        """See `Engine`."""
+        self.engine.update_weights(source, version)
 
     @asynccontextmanager
     async def participant(self) -> AsyncGenerator[None]:
@@ -63,7 +74,7 @@ class EngineDriver:
             yield
 
     async def sample(self, request: Request) -> Sampled:
-        """Run one request; see `AsyncEngine.sample`."""
+        """Run one request; see `Engine.sample`."""
         rank = request.lane if self.schedule == "deterministic" else 0
         handle = self.engine.submit(request, rank)
         future = asyncio.get_running_loop().create_future()
@@ -83,12 +94,13 @@ class EngineDriver:
 
     def _wake(self) -> None:
         """Plan a step unless one is planned."""
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
+        loop = asyncio.get_running_loop()
+        if self._planned is not loop:
+            self._planned = loop
+            loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        self._scheduled = False
+        self._planned = None
         if not self._waiting or not self.engine.busy:
             return
         if self.schedule == "deterministic" and self.attendance.thinking > 0:

@@ -30,6 +30,7 @@ from tutelage.engine.slots import Slots
 from tutelage.engine.streams import Streams
 from tutelage.errors import ContextOverflowError, EngineError
 from tutelage.policy.kernels import rounded
+from tutelage.policy.model import Policy
 from tutelage.types import Sampled, StopReason
 
 _REACH, _INVARIANT_REACH = 32, 64
@@ -48,10 +49,11 @@ class NativeEngine:
         eos_ids: Sequence[int],
         decode: Callable[[Sequence[int]], str],
         invariant: bool = False,
+        version: int = 0,
     ) -> None:
         """`backend(rows, width)` makes the cache; one row more than `slots` is scratch."""
         self.slots, self.max_length, self.invariant = slots, max_length, invariant
-        self.version = 0
+        self.version = version
         self.decoded_tokens = 0
         self.prefilled_tokens = 0
         self.computed_tokens = 0
@@ -127,9 +129,9 @@ class NativeEngine:
         if slot is not None and self._slots[slot].handle is None:
             self._clear(slot)
 
-    def set_version(self, version: int) -> None:
-        """Take over the policy's weights. Idle conversations lose their cache, which is stale."""
-        self._backend.refresh()
+    def update_weights(self, source: Policy, version: int) -> None:
+        """See `Engine`. Idle conversations lose their cache, which is stale."""
+        self._backend.load(source)
         self.version = version
         for slot, state in enumerate(self._slots.all):
             if state.handle is None:

@@ -1,6 +1,6 @@
 """What every engine promises: sample a continuation of token ids, and report it exactly.
 
-`native.py` implements it in this process; servers follow behind the same words.
+`factory.py` makes engines of this process; servers follow behind the same words.
 """
 
 from __future__ import annotations
@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tutelage.policy.grammar import Grammar
 from tutelage.types import Sampled, Sampling
+
+if TYPE_CHECKING:
+    from tutelage.policy.model import Policy
 
 OnToken = Callable[[Sequence[int]], None]
 """Is told the ids that were sampled since it was last told, the end-of-turn token among them."""
@@ -42,8 +45,19 @@ class Request:
     on_token: OnToken | None = field(default=None, compare=False)
 
 
-class AsyncEngine(Protocol):
-    """An engine as agents and gateways see it."""
+class Engine(Protocol):
+    """An engine as agents, runners and gateways see it. It serves one event loop, for as long as
+    the run lasts."""
+
+    @property
+    def version(self) -> int:
+        """The version of the policy that it samples from, which each sample carries."""
+        ...
+
+    def update_weights(self, source: Policy, version: int) -> None:
+        """Sample from the weights that `source` has now, and call them `version`. What runs ends
+        with the version with which it began."""
+        ...
 
     async def sample(self, request: Request) -> Sampled:
         """Run one request. Cancelling the awaiting task cancels it in the engine.
@@ -60,10 +74,6 @@ class AsyncEngine(Protocol):
     def max_length(self) -> int:
         """The most tokens that prompt and answer can have together."""
         ...
-
-
-class RolloutEngine(AsyncEngine, Protocol):
-    """An engine whose schedule knows which rollouts there are; what the runner needs."""
 
     def participant(self) -> AbstractAsyncContextManager[None]:
         """Around a rollout, reward included; see `driver.py` for what it is good for."""

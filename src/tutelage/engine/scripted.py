@@ -1,6 +1,6 @@
 """A chat client and an engine that say what they are told: only the model is replaced.
 
-The engine stands below the codec: it keeps the promises of `AsyncEngine` that callers rely on
+The engine stands below the codec: it keeps the promises of `Engine` that callers rely on
 (context overflow, `max_tokens`, the end-of-turn token, tokens told one by one), so agents, sessions
 and runners are tested through their real path. The client stands above it and needs neither a codec
 nor torch: its tokens are bytes. Both say what a script says also where a request has a grammar.
@@ -33,6 +33,7 @@ from tutelage.types import (
 if TYPE_CHECKING:
     from tutelage.engine.protocol import OnToken, Request
     from tutelage.policy.codec import Codec
+    from tutelage.policy.model import Policy
 
 Reply = ScriptedReply | str | Sequence[int] | Exception
 """A line of a script, a text (its end-of-turn token is added to both), token ids as they are, or an
@@ -43,7 +44,7 @@ Replies = Iterable[Reply] | Callable[["Request"], Reply | Awaitable[Reply]]
 
 
 class ScriptedEngine:
-    """An `AsyncEngine` that says what it is told; `requests` and `released` record its use."""
+    """An `Engine` that says what it is told; `requests` and `released` record its use."""
 
     def __init__(
         self,
@@ -66,6 +67,10 @@ class ScriptedEngine:
     def max_length(self) -> int:
         """The most tokens that prompt and answer can have together."""
         return self._max_length
+
+    def update_weights(self, source: Policy, version: int) -> None:
+        """Say the same with another version."""
+        self.version = version
 
     async def sample(self, request: Request) -> Sampled:
         """The next reply, cut to what `max_tokens` and the context allow.

@@ -12,12 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from tutelage.agents.builtin import builtin_agent
-from tutelage.engine.backends import make_backend
-from tutelage.engine.driver import EngineDriver
-from tutelage.engine.native import NativeEngine
+from tutelage.engine.factory import make_engine
 from tutelage.policy.model import Policy
 from tutelage.rewards import RewardFunction, check, reward
 from tutelage.rewards.function import REWARD_SECONDS
@@ -57,14 +53,8 @@ def play(
 ) -> list[Rollout]:
     """Run rollouts of a subject in the invariant mode."""
     policy = subject.policy
-    engine = NativeEngine(
-        lambda slots, width: make_backend(policy, slots, width, torch.float32),
-        slots=min(SLOTS, max(1, len(specs))),
-        max_length=min(subject.max_length, policy.max_positions),
-        eos_ids=sorted(policy.codec.eos_ids),
-        decode=policy.codec.decode,
-        invariant=True,
-    )
+    slots = min(SLOTS, max(1, len(specs)))
+    engine = make_engine(policy, slots=slots, max_length=subject.max_length, invariant=True)
     agent = builtin_agent(
         subject.agent_type,
         subject.tools,
@@ -80,7 +70,7 @@ def play(
     )
 
     async def run() -> list[Rollout]:
-        runner = Runner(EngineDriver(engine), policy.codec, grader, settings)
+        runner = Runner(engine, policy.codec, grader, settings)
         return await runner.run(specs, agent, on_done)
 
     return asyncio.run(run())

@@ -11,12 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from tutelage.config import Resolved, RunConfig
-from tutelage.engine.backends import make_backend
-from tutelage.engine.driver import EngineDriver
-from tutelage.engine.native import NativeEngine
+from tutelage.engine.factory import make_engine
 from tutelage.errors import ConfigError, DataError, MissingExtraError, RunError
 from tutelage.evaluate.run import Subject, ask_question, evaluate_tasks
 from tutelage.gateway.serving import ServedPolicy
@@ -155,15 +151,8 @@ def served(target: str, *, slots: int, max_length: int | None, seed: int) -> Ser
             f"{target!r}; give it at most those"
         )
     wanted = max_length or (subject.max_length if run else SERVED_LENGTH)
-    engine = NativeEngine(
-        lambda slots, width: make_backend(policy, slots, width, torch.float32),
-        slots=slots,
-        max_length=min(wanted, policy.max_positions),
-        eos_ids=sorted(policy.codec.eos_ids),
-        decode=policy.codec.decode,
-    )
-    driver = EngineDriver(engine, schedule="free")
-    return ServedPolicy(driver, policy.codec, SeedTree(seed).child("serve"))
+    engine = make_engine(policy, slots=slots, max_length=wanted, schedule="free")
+    return ServedPolicy(engine, policy.codec, SeedTree(seed).child("serve"))
 
 
 def _run_of(target: str) -> tuple[RunFolder, RunConfig] | None:

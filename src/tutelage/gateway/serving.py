@@ -14,7 +14,7 @@ from pathlib import Path
 import orjson
 
 from tutelage.engine.chat import ChatSession
-from tutelage.engine.protocol import AsyncEngine
+from tutelage.engine.protocol import Engine
 from tutelage.errors import StoreError
 from tutelage.gateway.record import CallSpan
 from tutelage.policy.codec import Codec
@@ -25,7 +25,7 @@ from tutelage.types import Call, Constraint, Message, Sampling, ToolSpec
 class ServedPolicy:
     """A `ChatClient` that keeps nothing between requests."""
 
-    def __init__(self, engine: AsyncEngine, codec: Codec, seeds: SeedTree) -> None:
+    def __init__(self, engine: Engine, codec: Codec, seeds: SeedTree) -> None:
         self.codec = codec
         self._engine, self._seeds = engine, seeds
         self._numbers = itertools.count()

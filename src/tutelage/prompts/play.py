@@ -18,6 +18,7 @@ from tutelage.agents.context import RolloutContext
 from tutelage.agents.isolated import IsolatedAgent
 from tutelage.agents.program import Isolation, Program
 from tutelage.engine.endpoint import Endpoint
+from tutelage.engine.factory import make_engine
 from tutelage.engine.meter import Caps, Meter, MeteredClient
 from tutelage.engine.prices import Price
 from tutelage.engine.remote import RemoteServers, Server
@@ -38,7 +39,7 @@ from tutelage.tracing.records import SpanRecord
 from tutelage.types import ChatClient, Mode, Rollout, Sampling, Task
 
 if TYPE_CHECKING:
-    from tutelage.engine.driver import EngineDriver
+    from tutelage.engine.protocol import Engine
     from tutelage.policy.model import Policy
 
 SLOTS = 64
@@ -120,7 +121,7 @@ class Theatre:
         self._gateway: Gateway | None = None
         servers = {n: Server(e.base_url, e.model, e.api_key) for n, e in company.endpoints.items()}
         self._servers = RemoteServers(servers, timeout=REMOTE_SECONDS)
-        self._driver: EngineDriver | None = None
+        self._engine: Engine | None = None
         self._stack = AsyncExitStack()
         self.unknown = 0
         """Calls whose usage a server did not tell."""
@@ -218,10 +219,12 @@ class Theatre:
         company, policy = self._company, self._company.policy
         if policy is None:
             return {}
-        if self._driver is None:
-            self._driver = _driver(policy, min(SLOTS, self._runners))
+        if self._engine is None:
+            # What a rollout says does not depend on what plays beside it.
+            slots = max(1, min(SLOTS, self._runners))
+            self._engine = make_engine(policy, slots=slots, invariant=True, schedule="free")
         return {
-            name: Source(self._driver, policy.codec, company.sampling, None)
+            name: Source(self._engine, policy.codec, company.sampling, None)
             for name in company.roles.policies
         }
 
@@ -230,22 +233,3 @@ def _for_task(resources: NamedResources, task: Task) -> NamedResources:
     """Without the demonstrations that show this task."""
     shown = {n: v for n, v in resources.items() if isinstance(v, Demonstrations)}
     return resources.replaced({n: v.without(task.id) for n, v in shown.items()})
-
-
-def _driver(policy: Policy, slots: int) -> EngineDriver:
-    """In the invariant mode: what a rollout says does not depend on what plays beside it."""
-    import torch  # loaded where a policy of this process is asked for, and nowhere else
-
-    from tutelage.engine.backends import make_backend
-    from tutelage.engine.driver import EngineDriver
-    from tutelage.engine.native import NativeEngine
-
-    engine = NativeEngine(
-        lambda count, width: make_backend(policy, count, width, torch.float32),
-        slots=max(1, slots),
-        max_length=policy.max_positions,
-        eos_ids=sorted(policy.codec.eos_ids),
-        decode=policy.codec.decode,
-        invariant=True,
-    )
-    return EngineDriver(engine, "free")

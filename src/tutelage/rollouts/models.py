@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tutelage.agents.own_time import OwnTime
 from tutelage.engine.chat import ChatSession
-from tutelage.engine.protocol import AsyncEngine, OnToken
+from tutelage.engine.protocol import Engine, OnToken
 from tutelage.errors import ContextOverflowError, EngineError
 from tutelage.policy.codec import Codec
 from tutelage.resources import LLM, NamedResources, Roles
@@ -100,7 +100,7 @@ class Source:
     `trains` is the policy's name, None for a frozen one.
     """
 
-    engine: AsyncEngine
+    engine: Engine
     codec: Codec
     sampling: Sampling
     trains: str | None

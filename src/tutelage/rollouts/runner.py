@@ -20,7 +20,7 @@ from typing import Protocol
 
 from tutelage.agents.tool_calling import Outcome
 from tutelage.engine.chat import ChatSession
-from tutelage.engine.protocol import RolloutEngine
+from tutelage.engine.protocol import Engine
 from tutelage.errors import (
     AnswerError,
     ContextOverflowError,
@@ -181,7 +181,7 @@ class Runner:
 
     def __init__(
         self,
-        driver: RolloutEngine,
+        driver: Engine,
         codec: Codec,
         reward: RewardFunction,
         settings: RunnerSettings,

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tutelage.agents.function import TOKENIZER
 from tutelage.agents.isolated import IsolatedAgent
 from tutelage.agents.program import Program
-from tutelage.engine.driver import EngineDriver
-from tutelage.engine.native import NativeEngine
+from tutelage.engine.protocol import Engine
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway
 from tutelage.policy.model import Policy
@@ -101,7 +100,7 @@ class Stage:
     def play(
         self,
         specs: Sequence[Spec],
-        sources: Mapping[str, tuple[NativeEngine, Policy]],
+        sources: Mapping[str, tuple[Engine, Policy]],
         *,
         sampling: Sampling,
         max_tokens: int,
@@ -144,7 +143,7 @@ class Stage:
 
     def _models(
         self,
-        sources: Mapping[str, tuple[NativeEngine, Policy]],
+        sources: Mapping[str, tuple[Engine, Policy]],
         sampling: Sampling,
         max_tokens: int,
         token_budget: int | None,
@@ -165,12 +164,7 @@ class Stage:
             resources=self._resources,
             roles=self.roles,
             sources={
-                name: Source(
-                    EngineDriver(engine, "free"),
-                    policy.codec,
-                    sampling,
-                    self.roles.policies.get(name),
-                )
+                name: Source(engine, policy.codec, sampling, self.roles.policies.get(name))
                 for name, (engine, policy) in sources.items()
             },
             remote=self._remote,

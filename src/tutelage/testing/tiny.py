@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from tutelage.engine.factory import make_engine
+
 if TYPE_CHECKING:
     from tutelage.engine.native import NativeEngine
     from tutelage.policy.model import Policy
@@ -56,16 +58,4 @@ def tiny_engine(
     policy: Policy, *, slots: int = 8, max_length: int | None = None, invariant: bool = False
 ) -> NativeEngine:
     """A float32 native engine over `policy`; `max_length` in tokens, the model's own by default."""
-    import torch
-
-    from tutelage.engine.backends import make_backend
-    from tutelage.engine.native import NativeEngine
-
-    return NativeEngine(
-        lambda slots, width: make_backend(policy, slots, width, torch.float32),
-        slots=slots,
-        max_length=max_length or policy.max_positions,
-        eos_ids=sorted(policy.codec.eos_ids),
-        decode=policy.codec.decode,
-        invariant=invariant,
-    )
+    return make_engine(policy, slots=slots, max_length=max_length, invariant=invariant).engine

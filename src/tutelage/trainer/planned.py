@@ -41,7 +41,10 @@ def try_out(setting: Setting, given: Given, n: int) -> list[Rollout]:
     policies = {POLICY: setting.policy, **setting.others}
     names = {**given.roles.policies, **dict.fromkeys(given.roles.frozen, POLICY)}
     sources = {
-        resource: (setting.engine(slots=8, policy=policies[name]), policies[name])
+        resource: (
+            setting.engine(slots=8, policy=policies[name], schedule="free"),
+            policies[name],
+        )
         for resource, name in names.items()
     }
     specs = [

@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tutelage.agents.loop import LoopAgent
-from tutelage.engine.driver import EngineDriver
-from tutelage.engine.native import NativeEngine
+from tutelage.engine.driver import Schedule
+from tutelage.engine.protocol import Engine
 from tutelage.errors import FailureBudgetError, RewardError
 from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
@@ -37,6 +38,8 @@ from tutelage.weights.reference import frozen
 from tutelage.weights.setting import Setting
 
 EVALUATION_SLOTS = 64
+FROZEN = "frozen "
+"""Stands for the policy as it was before training, among the names of policies."""
 LOOK_SECONDS = 0.5
 """Between two looks at whether a stop was asked for."""
 STOP_SECONDS = 5.0
@@ -59,6 +62,8 @@ class Context:
     run: Run
     setting: Setting
     state: checkpoint.State
+    loop: asyncio.Runner
+    """The one event loop that built-in agents and their engines have for the whole run."""
     clock: Clock
     recorded: dict[tuple[int, str, str], dict[str, Rollout]] = field(
         default_factory=dict[tuple[int, str, str], dict[str, Rollout]]
@@ -68,11 +73,11 @@ class Context:
     """What the phase in progress trains beside the policy's weights."""
     kept: dict[str, Any] = field(default_factory=dict[str, Any])
     """Tensors that outlive a phase, such as the policy that reinforcement learning starts from."""
-    _engines: dict[tuple[bool, str], NativeEngine] = field(
-        default_factory=dict[tuple[bool, str], NativeEngine]
+    _engines: dict[tuple[str, bool, Schedule], Engine] = field(
+        default_factory=dict[tuple[str, bool, Schedule], Engine]
     )
-    """By whether samples are independent of their neighbours, and policy."""
-    _models: dict[str, Policy] = field(default_factory=dict[str, Policy])
+    """By policy, whether samples are independent of their neighbours, and schedule."""
+    _frozen: Policy | None = None
 
     # ------------------------------------------------------------ records
 
@@ -165,8 +170,9 @@ class Context:
         if isinstance(agent, LiveAgent):
             rollouts = self._play_live(specs, agent, invariant, on_done)
         else:
-            engine = self._engine(invariant)
-            found = asyncio.run(self._run(engine, specs, agent, on_done))
+            engine = self._engine(POLICY, invariant, self.setting.config.rollout.schedule)
+            playing = self._run(engine, specs, agent, on_done)
+            found = self.loop.run(playing, context=copy_context())
             if found is None:
                 raise self.run.stop.stopped()
             rollouts = found
@@ -197,11 +203,11 @@ class Context:
             self.run.writer.submit_spans(self.run.folder.name, spans)
             self.run.writer.submit([rollout])
 
-        sources: dict[str, tuple[NativeEngine, Policy]] = {
-            resource: (self._engine(invariant, name), self._policy_of(name))
-            for resource, name in given.roles.policies.items()
+        roles = given.roles
+        sources = {
+            resource: (self._engine(name, invariant, "free"), self._policy_of(name))
+            for resource, name in (*roles.policies.items(), *((n, FROZEN) for n in roles.frozen))
         }
-        sources |= {name: self._frozen(invariant) for name in given.roles.frozen}
         sampling = Sampling(
             temperature=agent.temperature, top_p=config.rollout.top_p, top_k=config.rollout.top_k
         )
@@ -226,20 +232,16 @@ class Context:
         )
 
     def _policy_of(self, name: str) -> Policy:
-        return self.setting.policy if name == POLICY else self.setting.others[name]
-
-    def _frozen(self, invariant: bool) -> tuple[NativeEngine, Policy]:
-        """An engine over the policy as it was before training, and that policy."""
-        if "frozen" not in self._models:
+        """A policy that is trained, or as the main one was before training."""
+        if name != FROZEN:
+            return self.setting.policy if name == POLICY else self.setting.others[name]
+        if self._frozen is None:
             if "start" not in self.kept:
                 named = self.setting.policy.named()
                 self.kept["start"] = {n: t.detach().clone() for n, t in named}
-            self._models["frozen"] = frozen(self.setting.policy, self.kept["start"])
-        policy = self._models["frozen"]
-        key = (invariant, "frozen ")
-        if key not in self._engines:
-            self._engines[key] = self._new_engine(invariant, policy)
-        return self._engines[key], policy
+            self._frozen = frozen(self.setting.policy, self.kept["start"])
+            self._frozen.version = 0
+        return self._frozen
 
     def _stop_if_all_failed(self, rollouts: Sequence[Rollout]) -> None:
         """A training step in which nothing but failures came back has nothing to learn from, and a
@@ -303,14 +305,14 @@ class Context:
 
     async def _run(
         self,
-        engine: NativeEngine,
+        engine: Engine,
         specs: Sequence[Spec],
         agent: LoopAgent,
         on_done: Callable[[Rollout], None] | None,
     ) -> list[Rollout] | None:
         config, setting = self.setting.config, self.setting
         runner = Runner(
-            EngineDriver(engine, config.rollout.schedule),
+            engine,
             setting.policy.codec,
             setting.reward,
             RunnerSettings(
@@ -336,19 +338,23 @@ class Context:
                 await asyncio.wait({work})
                 return None
 
-    def _engine(self, invariant: bool, name: str = POLICY) -> NativeEngine:
+    def _engine(self, name: str, invariant: bool, schedule: Schedule) -> Engine:
         """A policy's training engine, or the one whose samples do not depend on neighbours."""
-        policy, key = self._policy_of(name), (invariant, name)
+        key = (name, invariant, schedule)
         if key not in self._engines:
-            self._engines[key] = self._new_engine(invariant, policy)
-        engine = self._engines[key]
-        if engine.version != policy.version:
-            engine.set_version(policy.version)
-        return engine
+            slots = min(EVALUATION_SLOTS, self.setting.config.rollout.slots) if invariant else None
+            self._engines[key] = self.setting.engine(
+                slots=slots, invariant=invariant, policy=self._policy_of(name), schedule=schedule
+            )
+        self.hand_over_weights()
+        return self._engines[key]
 
-    def _new_engine(self, invariant: bool, policy: Policy) -> NativeEngine:
-        slots = min(EVALUATION_SLOTS, self.setting.config.rollout.slots) if invariant else None
-        return self.setting.engine(slots=slots, invariant=invariant, policy=policy)
+    def hand_over_weights(self) -> None:
+        """Let every engine sample from the weights that its policy has now."""
+        for (name, *_), engine in self._engines.items():
+            policy = self._policy_of(name)
+            if engine.version != policy.version:
+                engine.update_weights(policy, policy.version)
 
     def _forget_from(self, tick: int, key: tuple[int, str, str]) -> None:
         """Drop what the store has of this tick and later but for complete sets already used."""

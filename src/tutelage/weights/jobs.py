@@ -11,7 +11,6 @@ import logging
 from pathlib import Path
 
 from tutelage.config import Resolved
-from tutelage.engine.driver import EngineDriver
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder
@@ -71,7 +70,7 @@ def dry_run(resolved: Resolved) -> Rollout | Preview:
     )
 
     async def play() -> list[Rollout]:
-        runner = Runner(EngineDriver(engine), setting.policy.codec, setting.reward, settings)
+        runner = Runner(engine, setting.policy.codec, setting.reward, settings)
         return await runner.run([spec], setting.agent(resolved.config.rollout.temperature))
 
     return asyncio.run(play())[0]

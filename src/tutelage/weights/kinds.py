@@ -7,6 +7,7 @@ none of it.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Container, Sequence
@@ -53,6 +54,8 @@ class Weights(RunKind):
     state: State = field(init=False)
     tensors: dict[str, Any] = field(init=False, default_factory=dict[str, Any])
     """Those of the checkpoint, empty without one."""
+    loop: asyncio.Runner = field(init=False, default_factory=asyncio.Runner)
+    """The event loop in which built-in agents play, from the first step to the end of the run."""
     _ctx: Context = field(init=False)
     _phase_began: float = 0.0
 
@@ -146,7 +149,7 @@ class Weights(RunKind):
         from tutelage.weights.training import context_of, facts_of
 
         setting = self.setting
-        self._ctx = context_of(run, setting, self.state, self.tensors)
+        self._ctx = context_of(run, setting, self.state, self.tensors, self.loop)
         run.progress.start(setting.config.recipe, facts_of(setting, run.folder))
         overlaps = setting.overlap.notes(drawn=setting.embedded_tasks)
         for warning in (*self.resolved.warnings, *overlaps):
@@ -201,7 +204,8 @@ class Weights(RunKind):
         return outcome(self._ctx, status)
 
     def close(self) -> None:
-        """End the programs behind tools."""
+        """End the programs behind tools, and the event loop."""
+        self.loop.close()
         close_tools(self.setting.tools)
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from tutelage.agents.builtin import builtin_agent
 from tutelage.agents.loop import LoopAgent
 from tutelage.config import RunConfig
-from tutelage.engine.backends import make_backend
-from tutelage.engine.native import NativeEngine
+from tutelage.engine.driver import EngineDriver, Schedule
+from tutelage.engine.factory import make_engine
 from tutelage.errors import ConfigError
 from tutelage.policy.machine import Choice, choose, set_threads
 from tutelage.policy.model import Policy, build, load
@@ -88,18 +88,21 @@ class Setting:
         return self.agent(temperature, with_tools=with_tools)
 
     def engine(
-        self, *, slots: int | None = None, invariant: bool = False, policy: Policy | None = None
-    ) -> NativeEngine:
-        """A native engine that samples from the policy, or from another one."""
-        policy = policy or self.policy
-        codec = policy.codec
-        return NativeEngine(
-            lambda count, width: make_backend(policy, count, width, self.choice.numerics.dtype),
+        self,
+        *,
+        slots: int | None = None,
+        invariant: bool = False,
+        policy: Policy | None = None,
+        schedule: Schedule = "deterministic",
+    ) -> EngineDriver:
+        """An engine that samples from the policy, or from another one, as the run computes."""
+        return make_engine(
+            policy or self.policy,
             slots=slots or self.config.rollout.slots,
-            max_length=min(self.config.rollout.max_len, policy.max_positions),
-            eos_ids=sorted(codec.eos_ids),
-            decode=codec.decode,
+            max_length=self.config.rollout.max_len,
+            dtype=self.choice.numerics.dtype,
             invariant=invariant,
+            schedule=schedule,
         )
 
 

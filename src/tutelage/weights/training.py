@@ -7,6 +7,7 @@ bit for bit. `kinds.py` declares the run, `prepared.py` makes it ready.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -45,12 +46,15 @@ STEPS = {RL: "rl_steps", COLD: "cold_start_steps", SFT: "sft_steps"}
 Work = tuple[str, Callable[[Context], None]]
 
 
-def context_of(run: Run, setting: Setting, state: State, tensors: dict[str, Any]) -> Context:
+def context_of(
+    run: Run, setting: Setting, state: State, tensors: dict[str, Any], loop: asyncio.Runner
+) -> Context:
     """What the phases share, with a checkpoint's tensors back where they were."""
     ctx = Context(
         run=run,
         setting=setting,
         state=state,
+        loop=loop,
         clock=Clock(state.seconds.get("total", 0.0)),
         recorded=recorded_after(run.store, run.folder.name, state.tick),
     )

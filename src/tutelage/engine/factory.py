@@ -1,0 +1,50 @@
+"""The one place where engines are made: a policy of this process, ready to be asked.
+
+Training, prompt searches, evaluations, `serve` and the tests ask here, and say no more than what
+they want otherwise: how many slots, which type, which schedule. Torch is loaded when an engine is
+made, not when this module is. What another server samples comes from a client of it (`remote.py`),
+what a script says from `scripted.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from tutelage.engine.driver import EngineDriver, Schedule
+    from tutelage.policy.model import Policy
+
+
+def make_engine(
+    policy: Policy,
+    *,
+    slots: int,
+    max_length: int | None = None,
+    dtype: torch.dtype | None = None,
+    invariant: bool = False,
+    schedule: Schedule = "deterministic",
+) -> EngineDriver:
+    """An engine that samples from a policy; give one event loop all its requests.
+
+    `max_length` is in tokens and at most the policy's own, `dtype` float32 unless it is given. With
+    `invariant` a sample does not depend on what else is sampled, see `native.py`.
+    """
+    import torch
+
+    from tutelage.engine.backends import make_backend
+    from tutelage.engine.driver import EngineDriver
+    from tutelage.engine.native import NativeEngine
+
+    positions, codec = policy.max_positions, policy.codec
+    native = NativeEngine(
+        lambda rows, width: make_backend(policy, rows, width, dtype or torch.float32),
+        slots=slots,
+        max_length=min(max_length or positions, positions),
+        eos_ids=sorted(codec.eos_ids),
+        decode=codec.decode,
+        invariant=invariant,
+        version=policy.version,
+    )
+    return EngineDriver(native, schedule)
