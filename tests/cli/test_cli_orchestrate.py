@@ -332,6 +332,38 @@ def test_a_run_killed_half_way_goes_on_by_resume(here: Path) -> None:
     assert asked.count(0) == 1
 
 
+ENDED_WHILE_CLOSING = """
+import os, signal, sys
+from sqlalchemy.engine.default import DefaultDialect
+from tutelage.cli import main
+
+close, name = DefaultDialect.do_close, sys.argv.pop()
+
+def closed(self, connection):
+    os.kill(os.getpid(), getattr(signal, name))
+    for _ in range(1000):
+        pass  # the signal is heard here, in the middle
+    close(self, connection)
+    DefaultDialect.do_close = close
+
+DefaultDialect.do_close = closed
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_while_the_store_closes_is_told_in_one_line(here: Path, name: str) -> None:
+    options = ["--plan", "plan.json", "--workers", "workers.json", "--output", "runs/one"]
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    command = [sys.executable, "-c", heard + ENDED_WHILE_CLOSING, "orchestrate", "run", *options]
+    done = subprocess.run(
+        [*command, name], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 128 + getattr(signal, name), done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("Stopped. ")
+
+
 @pytest.mark.system
 def test_an_interrupted_run_says_how_to_go_on_and_does(here: Path) -> None:
     chain = [{"tool": "write_article", "after": [i - 1] if i else []} for i in range(3)]

@@ -33,6 +33,7 @@ from tutelage.runs.kinds import (
 )
 from tutelage.runs.loggers import Logger, Tracked, check_loggers, open_loggers
 from tutelage.runs.progress import Progress
+from tutelage.runs.signals import held
 from tutelage.runs.stopping import StopSignal
 from tutelage.runs.trust import remember
 from tutelage.store import Listener, RunStatus, Store, StoreWriter, open_store
@@ -67,7 +68,8 @@ class Run:
         `step`, and `tick` where phases count on."""
         append_json(self.folder.metrics, line)
         tick = int(line.get("tick", line["step"]))
-        self.store.put_metrics(self.folder.name, tick, dict(line))
+        with held():
+            self.store.put_metrics(self.folder.name, tick, dict(line))
         for logger in self.loggers:
             logger.log(line)
 
@@ -172,22 +174,25 @@ def opened(
     with ExitStack() as stack:
         traced = stack.enter_context(sending(head.collector, progress))
         loggers = stack.enter_context(open_loggers(settings, folder, progress))
-        store = stack.enter_context(open_store(head.store or folder.store))
         if patient:
             stack.enter_context(stop)
-        writer = stack.enter_context(StoreWriter(store, also=traced))
-        if new and head.store is not None:
-            _check_name_is_free(store, folder)
-        store.put_run(
-            folder.name,
-            name=head.title or folder.name,
-            recipe=head.recipe,
-            algorithm=head.algorithm,
-            config=stored_config(folder),
-            seed=head.seed,
-            folder=str(folder.path),
-            status=RunStatus.RUNNING,
-        )
+        closing = stack.enter_context(ExitStack())  # a signal is heard when the store is closed
+        with held():
+            store = stack.enter_context(open_store(head.store or folder.store))
+            writer = stack.enter_context(StoreWriter(store, also=traced))
+            if new and head.store is not None:
+                _check_name_is_free(store, folder)
+            store.put_run(
+                folder.name,
+                name=head.title or folder.name,
+                recipe=head.recipe,
+                algorithm=head.algorithm,
+                config=stored_config(folder),
+                seed=head.seed,
+                folder=str(folder.path),
+                status=RunStatus.RUNNING,
+            )
+        stack.callback(lambda: closing.enter_context(held()))
         yield Run(folder, store, writer, progress, stop, loggers, read_events(folder), traced)
 
 
@@ -271,8 +276,9 @@ def ending(run: Run, result: Callable[[str], JSON | None]) -> Generator[None]:
 
 def _end(run: Run, status: RunStatus, result: JSON | None) -> None:
     """Write the result, in the folder and in the store."""
-    run.writer.flush()
-    if result is not None:
-        write_json(run.folder.result, result)
-    run.store.set_run_status(run.folder.name, status, result)
+    with held():
+        run.writer.flush()
+        if result is not None:
+            write_json(run.folder.result, result)
+        run.store.set_run_status(run.folder.name, status, result)
     run.result = result or {}

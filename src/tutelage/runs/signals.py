@@ -87,6 +87,29 @@ def ending_as_asked() -> Generator[None]:
             os.kill(os.getpid(), asked.number)
 
 
+@contextlib.contextmanager
+def held() -> Generator[None]:
+    """Let what runs inside end before a signal that asks to end is heard.
+
+    For short work that must not be cut in its middle, such as the opening and closing of a
+    database. Where it raises, that ends the process anyhow.
+    """
+    asked: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+
+    before = {number: hear(number, hold) for number in (signal.SIGINT, *ENDING)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)
+    if asked:
+        signal.raise_signal(asked[0])
+
+
 def leave_lost_terminal() -> None:
     """Send what is still said nowhere once the terminal is gone: writing to it would fail, in the
     middle of saving."""

@@ -33,6 +33,7 @@ from tutelage.orchestration.execution.workplace import ExecutorSettings, Hint
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.routing.contract import Router, cheapest
+from tutelage.runs.signals import held
 from tutelage.seeds import SeedTree
 from tutelage.tracing.records import SpanRecord
 from tutelage.tracing.rollout import identity_of
@@ -280,7 +281,8 @@ def keep(
             execution, identity, started=started, planning_seconds=planning, content=content
         )
 
-    keeping.store.put_rollouts([rollout], {keeping.run_id: spans(keeping.content)})
+    with held():
+        keeping.store.put_rollouts([rollout], {keeping.run_id: spans(keeping.content)})
     if keeping.exporter is not None:
         keeping.exporter([rollout])
         keeping.exporter(spans(False))
