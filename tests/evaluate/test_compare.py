@@ -12,13 +12,13 @@ from tutelage.evaluate.compare import (
     Comparison,
     Means,
     Measure,
-    Measured,
     RunFacts,
     Score,
     Spent,
+    TaskScores,
     compare,
 )
-from tutelage.runs.measured import Measured as Rates
+from tutelage.runs.measured import Measured
 from tutelage.statistics.intervals import Verdict
 
 
@@ -37,7 +37,7 @@ def run(name: str, before: list[float], after: list[float], **more: Any) -> RunF
         "base": "small",
         "base_mark": "small",
         "grader": "math",
-        "measured": {"greedy": Measured(scores(before), scores(after))},
+        "measured": {"greedy": TaskScores(scores(before), scores(after))},
         "spent": Spent(),
     }
     return RunFacts(name=name, **(given | more))
@@ -118,7 +118,7 @@ def test_a_lead_is_qualified_by_what_else_differs_and_leaders_can_be_several() -
 
 
 def test_other_tasks_are_never_ranked() -> None:
-    other = {"greedy": Measured(scores([0.0] * 60, 100), scores([1.0] * 60, 100))}
+    other = {"greedy": TaskScores(scores([0.0] * 60, 100), scores([1.0] * 60, 100))}
     found = compare([run("a", [0.0] * 60, [0.5] * 60), run("b", [], [], measured=other)])
     assert found.conclusion is None
     assert pair(found).reward is None
@@ -130,7 +130,7 @@ def test_other_tasks_are_never_ranked() -> None:
 
 
 def test_tasks_that_overlap_are_compared_on_what_is_shared() -> None:
-    other = {"greedy": Measured({}, scores([1.0] * 60, 30))}
+    other = {"greedy": TaskScores({}, scores([1.0] * 60, 30))}
     found = compare([run("a", [0.0] * 60, [0.0] * 60), run("b", [], [], measured=other)])
     assert found.shared_tasks == 30
     assert not found.same_tasks
@@ -156,11 +156,11 @@ def test_what_else_differs_is_said(change: dict[str, Any], caveat: str | None, r
 
 
 def test_the_measure_is_one_that_every_run_has() -> None:
-    both: dict[Measure, Measured] = {
-        "greedy": Measured(scores([0.0]), scores([1.0])),
-        "sampled": Measured(scores([0.0]), scores([0.5])),
+    both: dict[Measure, TaskScores] = {
+        "greedy": TaskScores(scores([0.0]), scores([1.0])),
+        "sampled": TaskScores(scores([0.0]), scores([0.5])),
     }
-    sampled: dict[Measure, Measured] = {"sampled": both["sampled"]}
+    sampled: dict[Measure, TaskScores] = {"sampled": both["sampled"]}
     a, b = run("a", [], [], measured=both), run("b", [], [], measured=sampled)
     assert [row.measure for row in compare([a, b]).rows] == ["sampled", "sampled"]
     assert [row.measure for row in compare([a, a]).rows] == ["greedy", "greedy"]
@@ -191,8 +191,8 @@ def test_it_repeats_and_is_json() -> None:
 
 def test_a_run_of_which_too_many_rollouts_were_lost_has_no_rate() -> None:
     """Ten of sixty were judged, all right: that is no reward of 1, and no lead over anybody."""
-    lost = Rates(rollouts=60, judged=10, lost={"grader_error": 50}, reason="the judge is down")
-    measured = Measured(scores([0.0] * 60), scores([1.0] * 10), None, lost)
+    lost = Measured(rollouts=60, judged=10, lost={"grader_error": 50}, reason="the judge is down")
+    measured = TaskScores(scores([0.0] * 60), scores([1.0] * 10), None, lost)
     cut = replace(run("cut", [0.0] * 60, [1.0] * 60), measured={"greedy": measured}, success="x")
     whole = replace(run("whole", [0.0] * 60, [0.5] * 60), success="x")
     found = compare([cut, whole])
@@ -208,7 +208,7 @@ def test_a_run_of_which_too_many_rollouts_were_lost_has_no_rate() -> None:
 def test_runs_whose_success_is_not_the_same_thing_are_told_apart() -> None:
     graded = {f"t{i}": Score(0.5, None) for i in range(60)}
     bare = replace(
-        run("bare", [0.0] * 60, [0.5] * 60), measured={"greedy": Measured(graded, graded)}
+        run("bare", [0.0] * 60, [0.5] * 60), measured={"greedy": TaskScores(graded, graded)}
     )
     named = replace(run("named", [0.0] * 60, [1.0] * 60), success="right")
     found = compare([bare, named])

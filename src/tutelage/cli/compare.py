@@ -17,14 +17,13 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from tutelage.cli.compare_words import Line, Picture
+    from tutelage.cli.compare_words import Picture
     from tutelage.evaluate.compare import Comparison, Measure
 
 _LABEL = 17
 """Columns of the labels."""
 _COLUMN = 20
 """Columns that a run needs at least; where not all fit, they go on below."""
-_STYLES = {"good": "green", "bad": "red", "dim": "dim", "": ""}
 
 
 def compare(
@@ -77,26 +76,31 @@ def _measure(text: str) -> Measure | None:
 def show_comparison(console: Console, found: Comparison) -> None:
     """The table, the picture of gains, the pairs, and what must be said about them."""
     from tutelage.cli import compare_words as words
-    from tutelage.cli.console import facts, is_utf8, prose, say, shown_path, visible
+    from tutelage.cli.console import drawn_table, facts, is_utf8, prose, say, shown_path, visible
 
     say(console, (words.title(found), "bold"))
-    groups = words.sections(found)
+    table = words.table(found)
     each = max(1, (console.width - _LABEL) // _COLUMN)
-    for first in range(0, len(found.rows), each):
+    for first in range(1, len(table.columns), each):
+        shown = range(first, min(first + each, len(table.columns)))
+        drawn = drawn_table(table, (0, *shown))
+        drawn.columns[0].no_wrap = True
+        drawn.columns[0].width = _LABEL
         say(console)
-        _show_columns(console, found, groups, range(first, min(first + each, len(found.rows))))
-    drawn = words.picture(found.rows)
-    if drawn is not None:
+        console.print(drawn)
+    picture = words.picture(found.rows)
+    if picture is not None:
         say(console)
-        for line in draw(drawn, console.width, utf8=is_utf8(console)):
+        for line in draw(picture, console.width, utf8=is_utf8(console)):
             say(console, line)
     if found.pairs:
         say(console)
-        _show_pairs(console, found)
+        console.print(drawn_table(words.pairs(found)))
     say(console)
-    for index, text in enumerate(words.footnotes(found)):
-        conclusion = index == 0 and found.conclusion is not None
-        prose(console, text, "bold" if conclusion else "dim")
+    if found.conclusion is not None:
+        prose(console, found.conclusion, "bold")
+    for text in words.footnotes(found):
+        prose(console, text, "dim")
     for text in words.caveats(found):
         prose(console, text, "yellow")
     say(console)
@@ -104,50 +108,11 @@ def show_comparison(console: Console, found: Comparison) -> None:
     facts(console, [(f"best of {name}", place) for name, place in places])
 
 
-def _show_columns(
-    console: Console, found: Comparison, groups: list[list[Line]], shown: range
-) -> None:
-    """The table of some of the runs."""
-    from rich.text import Text
-
-    from tutelage.cli.console import plain_table, visible
-
-    table = plain_table("", *(visible(found.rows[i].run.name) for i in shown))
-    table.columns[0].no_wrap = True
-    table.columns[0].width = _LABEL
-    for number, group in enumerate(groups):
-        if number:
-            table.add_row("")
-        for line in group:
-            cells = [Text(visible(line.cells[i]), style=_style(line, i)) for i in shown]
-            table.add_row(Text(line.label, style="bold" if line.strong else "dim"), *cells)
-    console.print(table)
-
-
-def _style(line: Line, index: int) -> str:
-    tone = _STYLES[line.tone(index)]
-    return f"bold {tone}".strip() if line.strong and tone != "dim" else tone
-
-
-def _show_pairs(console: Console, found: Comparison) -> None:
-    from rich.text import Text
-
-    from tutelage.cli import compare_words as words
-    from tutelage.cli.console import plain_table, visible
-
-    table = plain_table(*words.PAIR_HEAD, right=words.PAIR_HEAD[2:5])
-    for pair in found.pairs:
-        for line in words.pair_lines(pair):
-            *cells, verdict = (visible(cell) for cell in line.cells)
-            table.add_row(*cells, Text(verdict, style=_STYLES[line.tone]))
-    console.print(table)
-
-
 def draw(drawn: Picture, width: int, *, utf8: bool) -> list[Text]:
     """Gains with their intervals as lines of text, on one axis whose zero is marked."""
     from rich.text import Text
 
-    from tutelage.cli.console import one_line
+    from tutelage.cli.console import TONES, one_line
 
     room = min(24, max(len(mark.name) for mark in drawn.marks))
     size = max(20, min(72, width - room - 2))
@@ -164,7 +129,7 @@ def draw(drawn: Picture, width: int, *, utf8: bool) -> list[Text]:
         cells[low : high + 1] = line * (high + 1 - low)
         cells[low], cells[high], cells[mean] = open_, close, dot
         name = f"{one_line(mark.name, room):<{room}}  "
-        lines.append(Text.assemble((name, "dim"), ("".join(cells).rstrip(), _STYLES[mark.tone])))
+        lines.append(Text.assemble((name, "dim"), ("".join(cells).rstrip(), TONES[mark.tone])))
     ends = f"{drawn.left:+.2f}", f"{drawn.right:+.2f}"
     at = place(drawn.zero)
     scale = [" "] * size

@@ -8,32 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tutelage.cli.console import number, percent
 from tutelage.evaluate.compare import Comparison, Pair, Row
+from tutelage.runs.figures import Table, TableRow
 from tutelage.statistics.intervals import Difference, Verdict
+
+T = TypeVar("T")
 
 UNKNOWN = "not known"
 NOT_MEASURED = "not measured"
 NO_SUCCESS = "no success named"
 
-GOOD, BAD, DIM, PLAIN = "good", "bad", "dim", ""
-"""Tones of a cell; each form of output has its own colours for them."""
-_TONES = {Verdict.IMPROVED: GOOD, Verdict.REGRESSED: BAD, Verdict.NO_EVIDENCE: DIM}
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of the table: its label, a cell for each run, the tone of each cell."""
-
-    label: str
-    cells: tuple[str, ...]
-    tones: tuple[str, ...] = ()
-    strong: bool = False
-
-    def tone(self, index: int) -> str:
-        """The tone of a cell."""
-        return self.tones[index] if self.tones else PLAIN
+_TONES = {Verdict.IMPROVED: "good", Verdict.REGRESSED: "bad", Verdict.NO_EVIDENCE: "dim"}
 
 
 def title(found: Comparison) -> str:
@@ -49,73 +37,61 @@ def title(found: Comparison) -> str:
     return f"{runs} that share no test task"
 
 
-def sections(found: Comparison) -> list[list[Line]]:
-    """The lines, in groups: what was trained, what it earned, what it cost."""
+def table(found: Comparison) -> Table:
+    """What was trained, what it earned, what it cost: a line each, and a column a run."""
     rows = found.rows
 
-    def line(label: str, cell: Callable[[Row], str], *, strong: bool = False) -> Line:
-        return Line(label, tuple(cell(row) for row in rows), strong=strong)
+    def line(label: str, cell: Callable[[Row], str], *, first: bool = False) -> TableRow:
+        return TableRow((label, *map(cell, rows)), ("dim", *[""] * len(rows)), first=first)
 
-    trained = [
-        line("trained", lambda r: f"{r.run.trained}, by {r.run.algorithm}"),
-        line("base model", lambda r: r.run.base),
-        line("training", lambda r: r.run.updates),
-        line("grader", lambda r: r.run.grader),
-        line("tested", _tested),
-    ]
-    verdicts = tuple(UNKNOWN if r.verdict is None else r.verdict.value for r in rows)
-    tones = tuple(DIM if r.verdict is None else _TONES[r.verdict] for r in rows)
-    earned = [
-        line("reward", lambda r: course(r.means.reward_before, r.means.reward_after, _three)),
-        line("exact", _exact),
-        line("judged", _judged),
-        line("gain in reward", lambda r: UNKNOWN if r.reward is None else signed(r.reward.mean)),
-        line("  95 % interval", lambda r: interval(r.reward)),
-        line("gain in exact", _gain_in_exact),
-        line("  95 % interval", lambda r: interval(r.exact, _bare_points)),
-        line("wins/losses/ties", lambda r: record(r.reward)),
-        Line("verdict", verdicts, tones, strong=True),
-    ]
-    cost = [
-        line("cost", lambda r: dollars(r.run.spent.dollars)),
-        line("rollouts", lambda r: count(r.run.spent.rollouts)),
-        line("  of them tests", lambda r: count(r.run.spent.test_rollouts)),
-        line("model calls", lambda r: count(r.run.spent.calls)),
-        line("optimiser calls", lambda r: count(r.run.spent.optimiser_calls)),
-        line("tokens", lambda r: count(r.run.spent.tokens)),
-        line("minutes", lambda r: minutes(r.run.spent.seconds)),
-    ]
-    return [trained, earned, cost]
-
-
-PAIR_HEAD = ("pair", "in", "difference", "95 % interval", "w/l/t", "verdict")
-
-
-@dataclass(frozen=True, slots=True)
-class PairLine:
-    """One line about a pair; `tone` is the verdict's, which is the last cell."""
-
-    cells: tuple[str, ...]
-    tone: str
-
-
-def pair_lines(pair: Pair) -> Iterator[PairLine]:
-    """Who against whom: in reward, and in exact answers."""
-    versus = f"{pair.second} over {pair.first}"
-    found = (
-        ("reward", pair.reward, pair.verdict, signed),
-        ("exact", pair.exact, pair.exact_verdict, _bare_points),
+    verdicts = [UNKNOWN if r.verdict is None else r.verdict.value for r in rows]
+    return Table(
+        ("", *(row.run.name for row in rows)),
+        (
+            line("trained", lambda r: f"{r.run.trained}, by {r.run.algorithm}"),
+            line("base model", lambda r: r.run.base),
+            line("training", lambda r: r.run.updates),
+            line("grader", lambda r: r.run.grader),
+            line("tested", _tested),
+            line("reward", _reward, first=True),
+            line("exact", _exact),
+            line("judged", _judged),
+            line("gain in reward", lambda r: _of(r.reward, lambda gap: _signed(gap.mean))),
+            line("  95 % interval", lambda r: _interval(r.reward, _signed)),
+            line("gain in exact", _gain_in_exact),
+            line("  95 % interval", lambda r: _interval(r.exact, _points)),
+            line("wins/losses/ties", lambda r: _record(r.reward)),
+            TableRow(("verdict", *verdicts), ("", *(_tone(r.verdict) for r in rows)), strong=True),
+            line("cost", lambda r: _dollars(r.run.spent.dollars), first=True),
+            line("rollouts", lambda r: _of(r.run.spent.rollouts, number)),
+            line("  of them tests", lambda r: _of(r.run.spent.test_rollouts, number)),
+            line("model calls", lambda r: _of(r.run.spent.calls, number)),
+            line("optimiser calls", lambda r: _of(r.run.spent.optimiser_calls, number)),
+            line("tokens", lambda r: _of(r.run.spent.tokens, number)),
+            line("minutes", lambda r: _of(r.run.spent.seconds, lambda s: f"{s / 60:.1f}")),
+        ),
     )
+
+
+def pairs(found: Comparison) -> Table:
+    """Who against whom: in reward, and in exact answers."""
+    head = ("pair", "in", "difference", "95 % interval", "w/l/t", "verdict")
+    return Table(head, [line for pair in found.pairs for line in _pair(pair)], right=(2, 3, 4))
+
+
+def _pair(pair: Pair) -> Iterator[TableRow]:
+    versus = f"{pair.second} over {pair.first}"
     if pair.reward is None:
-        yield PairLine((versus, "", "", "", "", "no task in common"), DIM)
-        return
-    for index, (name, difference, verdict, words) in enumerate(found):
-        if difference is None or verdict is None:
-            continue
-        mean = points(difference.mean) if name == "exact" else signed(difference.mean)
-        cells = (name, mean, interval(difference, words), record(difference))
-        told = _PAIR_VERDICTS[verdict]
-        yield PairLine(("" if index else versus, *cells, told), _TONES[verdict])
+        yield TableRow((versus, "", "", "", "", "no task in common"), ("",) * 5 + ("dim",))
+    for name, gap, verdict, words, unit in (
+        ("reward", pair.reward, pair.verdict, _signed, ""),
+        ("exact", pair.exact, pair.exact_verdict, _points, " points"),
+    ):
+        if gap is not None and verdict is not None:
+            cells = (name, words(gap.mean) + unit, _interval(gap, words), _record(gap))
+            told = _PAIR_VERDICTS[verdict]
+            yield TableRow((versus, *cells, told), ("",) * 5 + (_tone(verdict),))
+            versus = ""
 
 
 _PAIR_VERDICTS = {
@@ -125,10 +101,12 @@ _PAIR_VERDICTS = {
 }
 
 
+def _tone(verdict: Verdict | None) -> str:
+    return "dim" if verdict is None else _TONES[verdict]
+
+
 def footnotes(found: Comparison) -> Iterator[str]:
     """What numbers mean, and what stands in the way of reading them."""
-    if found.conclusion is not None:
-        yield found.conclusion
     if any(row.reward is not None for row in found.rows):
         yield (
             "Gains are after minus before on the same tasks; intervals are 95 %, by 10,000 paired "
@@ -159,7 +137,7 @@ def artefacts(found: Comparison) -> list[tuple[str, str]]:
 # ---------------------------------------------------------------- numbers in words
 
 
-def course(before: float | None, after: float | None, words: Callable[[float], str]) -> str:
+def _course(before: float | None, after: float | None, words: Callable[[float], str]) -> str:
     """`0.31 -> 0.94`; what was not measured is said."""
     if before is None and after is None:
         return NOT_MEASURED
@@ -167,61 +145,49 @@ def course(before: float | None, after: float | None, words: Callable[[float], s
     return f"{first} -> {second}"
 
 
-def _three(value: float) -> str:
-    return f"{value:.3f}"
+def _of(value: T | None, words: Callable[[T], str]) -> str:
+    return UNKNOWN if value is None else words(value)
 
 
-def signed(value: float) -> str:
-    """`+0.120`."""
+def _signed(value: float) -> str:
     return f"{value:+.3f}"
 
 
-def points(value: float) -> str:
-    """A difference of shares: 0.12 as `+12.0 points`."""
-    return f"{_bare_points(value)} points"
-
-
-def _bare_points(value: float) -> str:
+def _points(value: float) -> str:
     return f"{100 * value:+.1f}"
 
 
-def interval(found: Difference | None, words: Callable[[float], str] = signed) -> str:
+def _interval(found: Difference | None, words: Callable[[float], str]) -> str:
     """`+0.05 to +0.19`."""
-    return UNKNOWN if found is None else f"{words(found.low)} to {words(found.high)}"
+    return _of(found, lambda gap: f"{words(gap.low)} to {words(gap.high)}")
 
 
-def record(found: Difference | None) -> str:
+def _record(found: Difference | None) -> str:
     """Tasks won, lost and tied."""
-    return UNKNOWN if found is None else f"{found.wins}/{found.losses}/{found.ties}"
+    return _of(found, lambda gap: f"{gap.wins}/{gap.losses}/{gap.ties}")
 
 
-def count(value: int | None) -> str:
-    """A count; thousands are set apart."""
-    return UNKNOWN if value is None else number(value)
-
-
-def dollars(value: float | None) -> str:
+def _dollars(value: float | None) -> str:
     """US dollars, as fine as they are."""
     if value is None:
         return "price not known"
     return f"$ {value:.2f}" if value >= 1 or value == 0 else f"$ {value:.4f}"
 
 
-def minutes(seconds: float | None) -> str:
-    """Minutes with one decimal."""
-    return UNKNOWN if seconds is None else f"{seconds / 60:.1f}"
+def _reward(row: Row) -> str:
+    return _course(row.means.reward_before, row.means.reward_after, "{:.3f}".format)
 
 
 def _exact(row: Row) -> str:
     if _no_success(row):
         return NO_SUCCESS
-    return course(row.means.exact_before, row.means.exact_after, percent)
+    return _course(row.means.exact_before, row.means.exact_after, percent)
 
 
 def _gain_in_exact(row: Row) -> str:
     if _no_success(row):
         return NO_SUCCESS
-    return UNKNOWN if row.exact is None else points(row.exact.mean)
+    return _of(row.exact, lambda gap: f"{_points(gap.mean)} points")
 
 
 def _no_success(row: Row) -> bool:
@@ -261,7 +227,7 @@ class Mark:
 class Picture:
     """Gains with their intervals on one axis. `zero` is the share at which 0 lies."""
 
-    marks: tuple[Mark, ...]
+    marks: Sequence[Mark]
     zero: float
     left: float
     right: float
@@ -283,13 +249,7 @@ def picture(rows: Sequence[Row]) -> Picture | None:
         return (value - left) / (right - left)
 
     marks = [
-        Mark(
-            row.run.name,
-            place(d.low),
-            place(d.mean),
-            place(d.high),
-            PLAIN if row.verdict is None else _TONES[row.verdict],
-        )
+        Mark(row.run.name, place(d.low), place(d.mean), place(d.high), _tone(row.verdict))
         for row, d in found
     ]
-    return Picture(tuple(marks), place(0.0), left, right)
+    return Picture(marks, place(0.0), left, right)

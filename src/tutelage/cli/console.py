@@ -89,18 +89,32 @@ def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
     return table
 
 
+TONES = {"good": "green", "bad": "red", "dim": "dim", "": ""}
+"""How the tones of a table and of its pictures look."""
+
+
 def show_table(console: Console, table: FigureTable) -> None:
     """A table with its title and its lead."""
     say(console, (f"\n{table.title}", "bold"))
     if table.lead:
         prose(console, table.lead, "dim")
+    console.print(drawn_table(table))
+
+
+def drawn_table(table: FigureTable, shown: Iterable[int] | None = None) -> Table:
+    """A table, or those columns of it that are `shown`."""
+    columns = list(range(len(table.columns)) if shown is None else shown)
     # Columns may share a name ("micro"), so they are set to the right one by one.
-    drawn = plain_table(*table.columns)
-    for index in table.right:
-        drawn.columns[index].justify = "right"
+    drawn = plain_table(*(visible(table.columns[i]) for i in columns))
+    for column, index in zip(drawn.columns, columns, strict=True):
+        column.justify = "right" if index in table.right else "left"
     for row in table.rows:
-        drawn.add_row(*map(visible, row.cells))
-    console.print(drawn)
+        if row.first:
+            drawn.add_row("")
+        bold = "bold " if row.strong else ""
+        cells = [Text(visible(row.cells[i]), bold + TONES[row.tone(i)]) for i in columns]
+        drawn.add_row(*cells)
+    return drawn
 
 
 def facts(console: Console, pairs: Iterable[tuple[str, str]], indent: int = 0) -> None:

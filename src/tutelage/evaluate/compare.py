@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from tutelage.runs.figures import MEASURES, Measure, Spent
-from tutelage.runs.measured import TOO_MANY_LOST, judged_words
-from tutelage.runs.measured import Measured as Rates
+from tutelage.runs.measured import TOO_MANY_LOST, Measured, judged_words
+from tutelage.runs.report.words import listed
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, Verdict, judge_difference, paired_bootstrap
 from tutelage.types import JSON
@@ -34,17 +34,17 @@ Scores = Mapping[str, Score]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class TaskScores:
     """The test tasks before and after; either may be empty."""
 
     before: Scores = field(default_factory=dict[str, Score])
     after: Scores = field(default_factory=dict[str, Score])
-    played_before: Rates | None = None
+    played_before: Measured | None = None
     """How many rollouts were judged of how many; None where that is not known."""
-    played_after: Rates | None = None
+    played_after: Measured | None = None
 
     @property
-    def told(self) -> Measured:
+    def told(self) -> TaskScores:
         """Without the sides of which too many rollouts were lost for a rate."""
         before = {} if _withheld(self.played_before) else self.before
         after = {} if _withheld(self.played_after) else self.after
@@ -76,7 +76,7 @@ class RunFacts:
     base_mark: str | None
     """Equal for equal models; None where the folder does not tell."""
     grader: str
-    measured: Mapping[Measure, Measured]
+    measured: Mapping[Measure, TaskScores]
     spent: Spent
     means: Mapping[Measure, Means] = field(default_factory=dict[Measure, Means])
     """What stands in for scores that cannot be read."""
@@ -103,7 +103,7 @@ class Row:
     reward: Difference | None
     exact: Difference | None
     verdict: Verdict | None
-    played: tuple[Rates | None, Rates | None] = (None, None)
+    played: tuple[Measured | None, Measured | None] = (None, None)
     """How many rollouts were judged of how many, before and after."""
 
 
@@ -191,7 +191,7 @@ def _measure_of(run: RunFacts, runs: Sequence[RunFacts], wanted: Measure | None)
 
 
 def _row(run: RunFacts, measure: Measure | None, seeds: SeedTree) -> Row:
-    found = (Measured() if measure is None else run.measured.get(measure, Measured())).told
+    found = (TaskScores() if measure is None else run.measured.get(measure, TaskScores())).told
     reward, exact = _differences(found.before, found.after, seeds.child("run"))
     paired = {*found.before} & {*found.after}
     return Row(
@@ -269,7 +269,7 @@ def _conclusion(rows: Sequence[Row], pairs: Sequence[Pair]) -> str | None:
     top = max(row.means.reward_after or 0.0 for row in led)
     first = [r.run.name for r in led if abs((r.means.reward_after or 0.0) - top) < 1e-12]
     if len(first) == len(led):
-        return f"{_listed(first)} have the same reward, {top:.3f}."
+        return f"{listed(first)} have the same reward, {top:.3f}."
     ahead: list[Pair] = []
     level: list[str] = []
     for pair in pairs:
@@ -282,20 +282,16 @@ def _conclusion(rows: Sequence[Row], pairs: Sequence[Pair]) -> str | None:
         else:
             level.append(other)
     one = len(first) == 1
-    said = f"{_listed(first)} {'has' if one else 'have'} the highest reward, {top:.3f}"
+    said = f"{listed(first)} {'has' if one else 'have'} the highest reward, {top:.3f}"
     if ahead:
         names = [p.second if p.first == first[0] else p.first for p in ahead]
-        said += f"; {'its' if one else 'their'} lead over {_listed(names)} is more than chance"
+        said += f"; {'its' if one else 'their'} lead over {listed(names)} is more than chance"
         if any(pair.caveats for pair in ahead):
             said += ", though more than the training differs"
     if level:
         words = "it is" if one else "they are"
-        said += f"; there is no evidence that {words} better than {_listed(level)}"
+        said += f"; there is no evidence that {words} better than {listed(level)}"
     return said + "."
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _remarks(rows: Sequence[Row], shared: int, same: bool) -> Iterator[str]:
@@ -351,16 +347,16 @@ def _has(run: RunFacts) -> list[Measure]:
     return [name for name in MEASURES if name in run.measured or name in run.means]
 
 
-def _measured(row: Row) -> Measured:
+def _measured(row: Row) -> TaskScores:
     found = None if row.measure is None else row.run.measured.get(row.measure)
-    return (found or Measured()).told
+    return (found or TaskScores()).told
 
 
-def _withheld(played: Rates | None) -> bool:
+def _withheld(played: Measured | None) -> bool:
     return played is not None and played.withheld
 
 
-def _means(found: Measured, told: Means) -> Means:
+def _means(found: TaskScores, told: Means) -> Means:
     """Over tasks where scores are known, else as the run told them."""
 
     def mean(values: Sequence[float | None], otherwise: float | None) -> float | None:

@@ -15,11 +15,11 @@ from contextlib import suppress
 from typing import Any, cast
 
 from tutelage.errors import TutelageError
-from tutelage.evaluate.compare import Means, Measured, RunFacts, Score
+from tutelage.evaluate.compare import Means, RunFacts, Score, TaskScores
 from tutelage.runs.figures import Figures, Measure, RunFiles, Spent
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.kinds import RunKind, registered
-from tutelage.runs.measured import Measured as Rates
+from tutelage.runs.measured import Measured
 from tutelage.statistics.outcome import EXACT, FULL, Success
 from tutelage.store import Grade, Store, Totals, open_store
 from tutelage.tasks.overlap import footnote, shared_in
@@ -96,13 +96,13 @@ def _rule(told: Figures) -> Success | None:
     return None
 
 
-def _measured(files: RunFiles, told: Figures, grades: Sequence[Grade]) -> dict[Measure, Measured]:
+def _measured(files: RunFiles, told: Figures, grades: Sequence[Grade]) -> dict[Measure, TaskScores]:
     tested = _test_tasks(files)
     # A later look at other tasks stands aside.
     grades = [g for g in grades if tested is None or task_key(g.fields) in tested]
     rule = _rule(told)
     defined = _defined(rule, grades)
-    found: dict[Measure, Measured] = {}
+    found: dict[Measure, TaskScores] = {}
     for name, labels in told.labels.items():
         first, second = (
             [g for g in grades if g.label == label] for label in (labels.before, labels.after)
@@ -110,7 +110,7 @@ def _measured(files: RunFiles, told: Figures, grades: Sequence[Grade]) -> dict[M
         if not second and told.start_won:
             second = first
         if first or second:
-            found[name] = Measured(
+            found[name] = TaskScores(
                 _scores(told, first, defined),
                 _scores(told, second, defined),
                 _played(first),
@@ -125,13 +125,13 @@ def _defined(rule: Success | None, grades: Sequence[Grade]) -> bool:
     return rule is not None or all(g.part is not None or g.reward in (0.0, 1.0) for g in graded)
 
 
-def _played(grades: Sequence[Grade]) -> Rates | None:
+def _played(grades: Sequence[Grade]) -> Measured | None:
     """How many were judged of how many, and why the others were not."""
     if not grades:
         return None
     lost = Counter(g.failure or "not ended" for g in grades if g.reward is None)
     judged = len(grades) - lost.total()
-    return Rates(rollouts=len(grades), judged=judged, lost=dict(lost.most_common()))
+    return Measured(rollouts=len(grades), judged=judged, lost=dict(lost.most_common()))
 
 
 def _scores(told: Figures, grades: Sequence[Grade], defined: bool) -> dict[str, Score]:
@@ -162,7 +162,7 @@ def _right(grade: Grade, rule: Success | None) -> bool:
     return value is not None and value >= rule.least
 
 
-def _success(told: Figures, measured: Mapping[Measure, Measured]) -> str:
+def _success(told: Figures, measured: Mapping[Measure, TaskScores]) -> str:
     """What counts as success, in words; empty where nothing does."""
     scores = (s for m in measured.values() for side in (m.before, m.after) for s in side.values())
     if any(score.exact is None for score in scores):

@@ -24,7 +24,7 @@ from tutelage.prompts.figures import (
     spent_words,
 )
 from tutelage.prompts.record import lineage_file, read_lineage
-from tutelage.runs.figures import Row, Table
+from tutelage.runs.figures import Table, TableRow
 from tutelage.runs.folder import RunFolder, write_text
 from tutelage.runs.report.charts import Chart
 from tutelage.runs.report.episodes import Episode, read_episode
@@ -156,7 +156,7 @@ def _changes(test: Mapping[str, Any]) -> Iterator[Change]:
 def _sealed(looks: Sequence[Mapping[str, Any]]) -> Table:
     """Every look at test tasks."""
     rows = [
-        Row((f"{look['looks']}, {name}", str(look["tasks"]), *cells, verdict))
+        TableRow((f"{look['looks']}, {name}", str(look["tasks"]), *cells, verdict))
         for look in looks
         for name, *cells in sealed_rows(look)
         for verdict in [look["verdict"] if name == "reward" else ""]
@@ -240,7 +240,9 @@ def _top(entries: Sequence[JSON], whole: int) -> Table:
     found = [e for e in entries if whole and e["scores"].get("val", {}).get("n", 0) == whole]
     best = sorted(found, key=lambda e: -float(e["scores"]["val"]["reward"]))[:10]
     rows = [
-        Row((e["id"][5:15], e["operation"], f"{e['scores']['val']['reward']:.3f}", e["decision"]))
+        TableRow(
+            (e["id"][5:15], e["operation"], f"{e['scores']['val']['reward']:.3f}", e["decision"])
+        )
         for e in best
     ]
     return Table(("Candidate", "Made by", "Validation reward", "Decision"), rows)

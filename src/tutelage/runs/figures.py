@@ -134,7 +134,7 @@ def _read(path: Path) -> JSON:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One row of a table: its cells as text, and of each its tone, `good`, `bad`, `dim` or none."""
 
     cells: Sequence[str]
@@ -153,7 +153,7 @@ class Table:
     """A table in words."""
 
     columns: Sequence[str]
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
     right: Collection[int] = ()
     """Columns that are set to the right."""
     title: str = ""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tutelage.orchestration.evaluation.judged import workflow_words
-from tutelage.runs.figures import Row, Table
+from tutelage.runs.figures import Table, TableRow
 
 _SCORES: Mapping[str, str] = {
     "node_f1": "node F1",
@@ -35,7 +35,7 @@ def planning_tables(test: Mapping[str, Any]) -> list[Table]:
 
 def _table(title: str, lead: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """With all columns but the first set to the right."""
-    return Table(columns, [Row(row) for row in rows], range(1, len(columns)), title, lead)
+    return Table(columns, [TableRow(row) for row in rows], range(1, len(columns)), title, lead)
 
 
 def scores_table(test: Mapping[str, Any]) -> Table:
