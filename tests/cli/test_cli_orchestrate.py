@@ -71,6 +71,7 @@ def test_a_run_prints_stores_and_can_be_shown(here: Path) -> None:
         (rollout,) = store.rollouts("one")
         assert store.run("one").status.value == "succeeded"
         assert rollout.last.answer == "[simulated read_aloud #1: done]"
+        assert [call.agent for call in rollout.last.calls] == ["write_article #0", "read_aloud #1"]
     listed = CliRunner().invoke(build_app(), ["runs"])
     assert "succeeded" in listed.stdout
 
@@ -289,7 +290,7 @@ def test_the_trace_goes_to_a_collector(here: Path) -> None:
     with listening(Collector) as url:
         done = run("--otlp", url)
     assert done.exit_code == 0, done.output
-    wanted = {"invoke_agent main", "plan", "execute_tool read_aloud", "chat sure"}
+    wanted = {"invoke_workflow rollout", "plan", "execute_tool read_aloud", "chat sure"}
     assert wanted <= set(names)
     assert any(name.startswith("invoke_workflow ") for name in names)
     # What workers were asked for and said stays here.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executing import DIAMOND, ScriptedPool, plan_of, right, workers, wrong
+from executing import DIAMOND, ScriptedPool, failed, plan_of, right, workers, wrong
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,12 +24,13 @@ from tutelage.orchestration.execution.journal import plan_json, read_plan
 from tutelage.orchestration.execution.log import ExecutionLogger, log_row
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool, Simulation
 from tutelage.orchestration.execution.record import Execution
-from tutelage.orchestration.execution.system import Earning, Keeping, OrchestrationSystem, reward_of
+from tutelage.orchestration.execution.stored import ExecutionRecorder, reward_of
+from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import Answer, Work, Worker
 from tutelage.orchestration.execution.workplace import ExecutorSettings
 from tutelage.orchestration.routing.contract import RandomRouter, cascade
-from tutelage.store import Store, open_store
+from tutelage.store import Store, StoreWriter, open_store
 from tutelage.tracing import names, rollout_trees
 from tutelage.tracing.tree import orphans
 
@@ -101,7 +102,7 @@ def test_without_a_pool_the_workers_are_simulated_and_say_so() -> None:
 
 def test_rewards_are_those_of_the_presets() -> None:
     found = simple().execute("Do it")
-    assert reward_of(found, Earning("seed")).value == pytest.approx(10 - 0.1 - 30 + 0.4)
+    assert reward_of(found, "seed").value == pytest.approx(10 - 0.1 - 30 + 0.4)
     whole = reward_of(found)
     assert whole.value == pytest.approx(sum(whole.parts.values()))
     # One worker is legal, and it is the reference: cost and latency are their whole weight.
@@ -189,23 +190,42 @@ def store(tmp_path: Path) -> Any:
         yield store
 
 
-def test_each_execution_is_a_trace_in_the_store(store: Store) -> None:
+def recorded(store: Store, pool: Any, *executions: str, **fields: Any) -> None:
+    """Execute `DIAMOND` under these names with workers a and b, and store what comes of it."""
+    with StoreWriter(store) as writer:
+        system = OrchestrationSystem(
+            lambda text: DIAMOND, pool, cascade(["a", "b"]),
+            recorder=ExecutionRecorder(writer, "run"), **fields,
+        )  # fmt: skip
+        for name in executions:
+            system.execute("Do it", name=name)
+
+
+def test_each_execution_is_a_rollout_with_its_calls_and_its_trace(store: Store) -> None:
     def behave(worker: Worker, work: Work) -> Answer:
         return wrong() if (worker.name, work.node) == ("a", 1) else right(cost=0.25)(worker, work)
 
-    pool = ScriptedPool(workers("a", "b"), behave)
-    system = OrchestrationSystem(
-        lambda text: DIAMOND, pool, cascade(["a", "b"]), keeping=Keeping(store, "run", content=True)
-    )
-    system.execute("Do it")
+    recorded(store, ScriptedPool(workers("a", "b"), behave), "one")
     (rollout,) = store.rollouts("run")
     assert rollout.reward is not None
+    assert set(rollout.reward.parts) == {"success", "cost", "latency", "shaped"}
     assert rollout.last.answer == "out-3"
+    calls = rollout.last.calls
+    assert [(call.agent, call.reply.content) for call in calls] == [
+        ("t0 #0", "out-0"), ("t1 #1", "bad"), ("t2 #2", "out-2"), ("t1 #1", "out-1"),
+        ("t3 #3", "out-3"),
+    ]  # fmt: skip
+    assert [message.role for message in calls[-1].messages] == ["system", "user"]
+    assert "- t2: out-2" in (calls[-1].messages[-1].content or "")
+    assert all(call.policy is None for call in calls)
+    (row,) = store.summaries("run")
+    assert (row.summary.turns, row.summary.reward) == (5, rollout.reward.value)
     spans = store.spans("run", rollout.id)
+    assert not any(span.attributes[names.OPERATION] == names.CHAT for span in spans)
     (tree,) = rollout_trees(rollout, spans)
     told = [(depth, span.name) for depth, span in tree.walk()]
     assert told == [
-        (0, "invoke_agent main"),
+        (0, "invoke_workflow rollout"),
         (1, "invoke_workflow Do it"),
         (2, "plan"),
         (2, "execute_tool t0"),
@@ -221,27 +241,38 @@ def test_each_execution_is_a_trace_in_the_store(store: Store) -> None:
     top = next(span for span in spans if span.name.startswith("invoke_workflow"))
     assert top.attributes[names.COST] == 1.0
     assert top.attributes[names.MOCK] is True
-    failed = [span for span in spans if span.status == "error"]
+    whole = [span for _, span in tree.walk()]
+    failed = [span for span in whole if span.status == "error"]
     assert [span.attributes[names.VERDICT] for span in failed] == ["failed"]
-    outputs = [span.attributes.get(names.TOOL_RESULT) for span in spans]
-    assert "out-2" in outputs
+    costs = [span.attributes[names.COST] for span in whole if span.name.startswith("chat")]
+    assert costs == [0.25, 0.0, 0.25, 0.25, 0.25]
     assert orphans([tree.span, *spans]) == []
 
 
 def test_a_failed_execution_is_stored_with_its_reason(store: Store) -> None:
-    pool = ScriptedPool(workers("a"), lambda w, k: wrong())
-    simple(pool, keeping=Keeping(store, "run")).execute("Do it")
+    recorded(store, ScriptedPool(workers("a"), lambda w, k: wrong()), "wrong")
     (rollout,) = store.rollouts("run")
     assert rollout.last.failure is not None
     assert "node 0: no worker is left: wrong" in rollout.last.failure.message
-    late = simple(
-        ScriptedPool(workers("a"), right(5.0)),
-        keeping=Keeping(store, "run"),
-        settings=ExecutorSettings(deadline=1.0),
-    )
-    late.execute("Do it", name="late")
+    slow = ScriptedPool(workers("a"), right(5.0))
+    recorded(store, slow, "late", settings=ExecutorSettings(deadline=1.0))
     causes = {r.last.failure.cause.value for r in store.rollouts("run") if r.last.failure}
     assert causes == {"agent_error", "timeout"}
+
+
+def test_a_request_that_nobody_answered_is_a_decision_and_no_call(store: Store) -> None:
+    def behave(worker: Worker, work: Work) -> Answer:
+        return failed("timeout") if worker.name == "a" else right()(worker, work)
+
+    recorded(store, ScriptedPool(workers("a", "b"), behave), "one")
+    (rollout,) = store.rollouts("run")
+    assert len(rollout.last.calls) == len(DIAMOND.nodes)
+    nodes = [s for s in store.spans("run", rollout.id) if s.name.startswith("execute_tool")]
+    for node in nodes:
+        first, second = (event.attributes for event in node.events)
+        assert (first[names.REQUEST_MODEL], first[names.ERROR_TYPE]) == ("a", "timeout")
+        assert names.RESPONSE_ID not in first
+        assert second[names.RESPONSE_ID] in {call.id for call in rollout.last.calls}
 
 
 # ------------------------------------------------------------ a log that survives

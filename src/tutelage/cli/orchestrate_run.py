@@ -210,7 +210,7 @@ def _prepare(options: dict[str, Any]) -> tuple[Plan, OrchestrationSystem, dict[s
 
     from tutelage.orchestration.evaluation.rewards import Preset
     from tutelage.orchestration.execution.log import ExecutionLogger
-    from tutelage.orchestration.execution.system import Earning, OrchestrationSystem
+    from tutelage.orchestration.execution.system import OrchestrationSystem
     from tutelage.orchestration.execution.workplace import ExecutorSettings
 
     path = {key: None if options[key] is None else Path(options[key]) for key in _PATHS}
@@ -238,7 +238,6 @@ def _prepare(options: dict[str, Any]) -> tuple[Plan, OrchestrationSystem, dict[s
         settings=settings,
         catalog=catalog,
         budget_mode=options["budget_mode"],
-        earning=Earning(options["reward"]),
         execution_logger=None
         if path["logs"] is None
         else ExecutionLogger(path["logs"], workers=pool.workers),
@@ -280,9 +279,9 @@ def _report(
     folder: RunFolder, found: Execution, preset: Any, rollout_id: str, as_json: bool
 ) -> None:
     from tutelage.cli.orchestrate_view import result_json, show_result
-    from tutelage.orchestration.execution.system import Earning, reward_of
+    from tutelage.orchestration.execution.stored import reward_of
 
-    reward = reward_of(found, Earning(preset))
+    reward = reward_of(found, preset)
     if as_json:
         row = result_json(found, reward.value) | {"run": str(folder.path), "rollout": rollout_id}
         typer.echo(json.dumps(row, indent=2, ensure_ascii=False))

@@ -84,4 +84,9 @@ def _event(name: str, attributes: Any) -> str | None:
     if name == names.EXCEPTION:
         kind = attributes.get(names.EXCEPTION_TYPE, "exception")
         return one_line(f"{kind}: {attributes.get(names.EXCEPTION_MESSAGE, '')}", 100)
+    if name == names.DECISION:
+        if names.RESPONSE_ID in attributes:
+            return None  # the call stands below
+        who, why = (attributes.get(n, "") for n in (names.REQUEST_MODEL, names.ERROR_TYPE))
+        return one_line(" ".join(f"{attributes.get(names.ACTION)} {who} {why}".split()), 100)
     return one_line(name, 100)

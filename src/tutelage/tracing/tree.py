@@ -5,7 +5,8 @@ here. A span whose parent is in the set stands under it; any other span of an at
 the attempt's root, so nothing is an orphan. A client that traced a call of ours has the same
 `gen_ai.response.id`, or none and a span around the time of the call: there our span takes the place
 of its span, and the call shows once. So does a run of an agent: of a framework's `invoke_agent` and
-ours one stays.
+ours one stays. A span with an event that names a call by that id stands around the call, which then
+has what the event says.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def attempt_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord] = ()) ->
     """The tree of an attempt: `own` with its root first, and whatever else belongs to it."""
     root, spans = own[0], {span.span_id: span for span in own}
     moved = _merge(spans, extra)
-    _one_span_an_agent_run(spans, moved, own, extra)
+    placed = _place_calls(spans, extra)
+    _one_span_an_agent_run(spans, moved, own, extra, placed)
     nodes = {span_id: SpanNode(span) for span_id, span in spans.items()}
     for span_id, node in nodes.items():
         if span_id == root.span_id:
@@ -113,6 +115,24 @@ def _merge(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> dict[st
     return moved
 
 
+def _place_calls(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> bool:
+    """Bring each call below the span whose event names it; whether there was one."""
+    calls = {_call(span): span.span_id for span in spans.values() if _call(span)}
+    named = [(span, event.attributes) for span in extra for event in span.events]
+    told = [(span, said) for span, said in named if said.get(names.RESPONSE_ID) in calls]
+    for span, said in told:
+        ours = calls[said[names.RESPONSE_ID]]
+        attributes = {**spans[ours].attributes, **said}
+        spans[ours] = replace(
+            spans[ours],
+            parent_id=span.span_id,
+            name=f"{names.CHAT} {attributes[names.REQUEST_MODEL]}",
+            attributes=attributes,
+            status="error" if names.ERROR_TYPE in said else spans[ours].status,
+        )
+    return bool(told)
+
+
 def _call_within(span: SpanRecord, calls: Sequence[SpanRecord], met: set[str]) -> str | None:
     """Our call that a chat span without a response id is about: one that was made during it.
 
@@ -132,14 +152,16 @@ def _one_span_an_agent_run(
     moved: dict[str, str],
     own: Sequence[SpanRecord],
     extra: Sequence[SpanRecord],
+    placed: bool,
 ) -> None:
-    """Leave out spans of ours for agents whose runs a framework has traced.
+    """Leave out spans of ours for agents whose runs others have traced, or whose calls are `placed`
+    elsewhere.
 
     One agent below ours that has no other is our root; of several our root is the workflow.
     """
     root = own[0]
     traced = {s.span_id for s in extra if s.attributes.get(names.OPERATION) == names.INVOKE_AGENT}
-    if not traced:
+    if not traced and not placed:
         return
     parents = {moved.get(s.parent_id or "", s.parent_id) for s in spans.values()}
     for span in own[1:]:

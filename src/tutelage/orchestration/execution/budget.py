@@ -3,7 +3,7 @@
 Under `enforce` a reservation that does not fit is refused, so what was spent can never pass the
 limit while no try costs more than its bound, however many run at once. Under `audit` everything is
 let through and counted. It lives in one event loop and has no locks: nothing waits between looking
-and reserving. `executor.py` uses it for every try.
+and reserving. `node_run.py` uses it for every try.
 """
 
 from __future__ import annotations

@@ -14,8 +14,13 @@ from typing import Any, cast
 
 from tutelage.bounded import parse_json
 from tutelage.orchestration.plan.dag import Plan, references
+from tutelage.types import Message
 
 _REFERENCE = re.compile(r"<node-(\d+)>(?:\.([A-Za-z_]\w*))?")
+SYSTEM = (
+    "You do one part of a larger task. Other workers do the others. Reply with the result of your "
+    "part and nothing else."
+)
 NOTHING = "(no output)"
 """Stands for the output of a node that has none."""
 
@@ -64,3 +69,8 @@ def node_prompt(plan: Plan, index: int, outputs: Mapping[int, str]) -> str:
             lines.append(f"- {plan.nodes[parent].tool}: {outputs.get(parent, NOTHING)}")
     lines += ["", "Reply with the result of your part only."]
     return "\n".join(lines)
+
+
+def worker_messages(prompt: str) -> tuple[Message, Message]:
+    """The prompt of a node as a worker that is a chat model gets it."""
+    return Message("system", SYSTEM), Message("user", prompt)

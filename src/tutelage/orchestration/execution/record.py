@@ -2,8 +2,8 @@
 
 `Step`s stand in the order of dispatch and hold the choice that ran, so what is credited is what
 ran. The cost of the whole is the sum over requests, each counted once; its latency is the longest
-chain of nodes, waiting in queues left out. `executor.py` makes these, `journal.py` keeps them on
-disk, `spans.py` draws them as a trace.
+chain of nodes, waiting in queues left out. `plan_run.py` makes these, `journal.py` keeps them on
+disk, `stored.py` puts them in the store.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Self
 from tutelage.errors import RunError
 from tutelage.orchestration.execution.journal import plan_json
 from tutelage.orchestration.execution.record import Execution
-from tutelage.orchestration.execution.system import Keeping, OrchestrationSystem
+from tutelage.orchestration.execution.stored import ExecutionRecorder, rollout_id
+from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.runs.again import resume_command
 from tutelage.runs.folder import RunFolder, write_json
@@ -95,8 +96,8 @@ class PlanExecution(RunKind):
         return [("execution", self._execute)]
 
     def _execute(self, run: Run) -> None:
-        name = run.folder.name
-        self.system.keep_in(Keeping(run.store, name, run.sent, content=True))
+        preset = self.options["reward"]
+        self.system.recorder = ExecutionRecorder(run.writer, run.folder.name, preset)
         with self.watch() as watch:
             found = self.system.execute(
                 self.plan.instruction,
@@ -106,7 +107,7 @@ class PlanExecution(RunKind):
                 observers=[watch],
                 journal=run.folder.path / JOURNAL,
             )
-        self.found, self.rollout = found, next(iter(run.store.rollouts(name))).id
+        self.found, self.rollout = found, rollout_id(found)
         run.failed = not found.success
         self._result = {
             "status": "succeeded" if found.success else "failed",

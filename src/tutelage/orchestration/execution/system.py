@@ -1,9 +1,9 @@
 """`OrchestrationSystem`: an instruction goes in, a plan is made and executed, a result comes out.
 
 It joins what the other modules do: a planner, a pool of workers with a router and verifiers, a
-budget, the log that survives a kill, the execution log that training data is made of, and the
-store that `tutelage show` reads. `execute` is for ordinary code, `aexecute` for code that runs in
-an event loop, where any number may run at once. `executor.py` is what happens inside.
+budget, the log that survives a kill, the execution log that training data is made of, and a
+recorder for the store that `tutelage show` reads. `execute` is for ordinary code, `aexecute` for
+code that runs in an event loop, where any number may run at once. `loop.py` is what happens inside.
 """
 
 from __future__ import annotations
@@ -11,12 +11,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 from tutelage.errors import ConfigError
-from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights, reward_parts
 from tutelage.orchestration.execution.budget import Budget, BudgetMode
 from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.journal import open_journal
@@ -24,7 +22,6 @@ from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.plan_run import Observer
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.record import Execution
-from tutelage.orchestration.execution.spans import execution_spans
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import VirtualLoop, run_on
 from tutelage.orchestration.execution.worker_files import classic
@@ -33,23 +30,8 @@ from tutelage.orchestration.execution.workplace import ExecutorSettings, Hint
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.routing.contract import Router, cheapest
-from tutelage.runs.signals import held
 from tutelage.seeds import SeedTree
-from tutelage.tracing.records import SpanRecord
-from tutelage.tracing.rollout import identity_of
-from tutelage.types import (
-    Attempt,
-    Failure,
-    FailureCause,
-    Mode,
-    Reward,
-    Rollout,
-    RolloutStatus,
-    Task,
-)
-
-if TYPE_CHECKING:
-    from tutelage.store import Listener, Store
+from tutelage.types import Sampling
 
 
 class Planner(Protocol):
@@ -63,23 +45,9 @@ class Planner(Protocol):
 PlannerLike = Planner | Callable[[str], Plan]
 
 
-@dataclass(frozen=True, slots=True)
-class Earning:
-    """Which reward an execution is given."""
-
-    preset: Preset = "normalized"
-    weights: RewardWeights | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Keeping:
-    """Where executions are kept: a store and its run, and a collector that gets their spans."""
-
-    store: Store
-    run_id: str
-    exporter: Listener | None = None
-    content: bool = False
-    """Whether the store's spans hold what workers answered; a collector never gets that."""
+Recorder = Callable[[Execution, Sampling, float, float], None]
+"""Gets each execution as it has ended, how its workers sample, when it began in seconds since 1970,
+and how many of them planning took; see `stored.py`."""
 
 
 class OrchestrationSystem:
@@ -95,10 +63,9 @@ class OrchestrationSystem:
         settings: ExecutorSettings | None = None,
         catalog: Catalog | None = None,
         budget_mode: BudgetMode = "enforce",
-        earning: Earning | None = None,
         seed: int = 0,
         execution_logger: ExecutionLogger | None = None,
-        keeping: Keeping | None = None,
+        recorder: Recorder | None = None,
         realtime: bool = False,
     ) -> None:
         """Without a pool: the simulated workers of the preset `classic`; without a router: the
@@ -113,9 +80,8 @@ class OrchestrationSystem:
         )
         self.execution_logger = execution_logger
         self._budget_mode: BudgetMode = budget_mode
-        self._earning = earning or Earning()
         self._seeds = SeedTree(seed).child("orchestration")
-        self._keeping, self._realtime = keeping, realtime
+        self.recorder, self._realtime = recorder, realtime
         self._count = 0
 
     def execute(
@@ -189,17 +155,15 @@ class OrchestrationSystem:
             self.execution_logger.log_execution(
                 instruction=instruction, planner_outputs=planned, execution_result=result
             )
-        if self._keeping is not None:
-            keep(self._keeping, result, seeds, started, planning, self._earning)
+        if self.recorder is not None:
+            temperature = getattr(self.pool, "temperature", 0.0)
+            sampling = Sampling(temperature, max_tokens=self.executor.settings.max_tokens)
+            self.recorder(result, sampling, started, planning)
         return result
 
     def check(self, plan: Plan, budget: float | None = None) -> None:
         """Refuse a plan that `execute` would refuse before it spends anything."""
         self.executor.check(plan, Budget(budget, self._budget_mode))
-
-    def keep_in(self, keeping: Keeping | None) -> None:
-        """From now on keep executions there, or nowhere."""
-        self._keeping = keeping
 
     def plan(self, instruction: str) -> Plan:
         """The planner's plan. Raises `ConfigError` without a planner."""
@@ -210,80 +174,3 @@ class OrchestrationSystem:
         if hasattr(self.planner, "plan"):
             return cast("Planner", self.planner).plan(instruction)
         return cast("Callable[[str], Plan]", self.planner)(instruction)
-
-
-def reward_of(execution: Execution, earning: Earning | None = None) -> Reward:
-    """What an execution earned, with its parts; one that nothing costs is measured against 1."""
-    earning = earning or Earning()
-    references = execution.references
-    preset: Preset = earning.preset
-    if references is None and preset in ("normalized", "gated"):
-        from tutelage.orchestration.evaluation.rewards import References
-
-        references = References(1.0, 1.0)
-    parts = reward_parts(execution, preset=preset, weights=earning.weights, references=references)
-    return Reward(sum(parts.values()), parts)
-
-
-def as_rollout(
-    execution: Execution, run_id: str, seeds: SeedTree, started: float, earning: Earning
-) -> Rollout:
-    """The execution as the store keeps it: one rollout with one attempt; its tries are spans."""
-    leaves = set(range(len(execution.nodes))) - {before for before, _ in execution.plan.edges}
-    ended = [execution.outputs.get(str(node)) for node in sorted(leaves)]
-    answer = "\n\n".join(str(text) for text in ended if text is not None)
-    lost = [node for node in execution.nodes if not node.kept]
-    failure = None
-    if not execution.success:
-        cause = FailureCause.TIMEOUT if execution.reason == "deadline" else FailureCause.AGENT_ERROR
-        told = "; ".join(f"node {node.node}: {node.reason or node.status}" for node in lost)
-        failure = Failure(cause, told or "an answer was kept that no verifier passed")
-    attempt = Attempt(
-        id=seeds.id("att"),
-        index=0,
-        status=RolloutStatus.SUCCEEDED if execution.success else RolloutStatus.FAILED,
-        answer=answer or None,
-        reward=reward_of(execution, earning),
-        failure=failure,
-        stop="answer" if execution.success else None,
-        seconds=execution.wall_seconds,
-        started=started,
-    )
-    return Rollout(
-        id=seeds.id("roll"),
-        run_id=run_id,
-        task=Task(execution.id, {"instruction": execution.plan.instruction}),
-        mode=Mode.TEST,
-        step=0,
-        group=execution.id,
-        index=0,
-        attempts=(attempt,),
-        label="orchestrate",
-    )
-
-
-def keep(
-    keeping: Keeping,
-    execution: Execution,
-    seeds: SeedTree,
-    started: float,
-    planning: float,
-    earning: Earning,
-) -> Rollout:
-    """Store an execution with its trace, and send the trace where one is asked for."""
-    rollout = as_rollout(execution, keeping.run_id, seeds, started, earning)
-    attempt = rollout.last
-    rollout = replace(rollout, attempts=(replace(attempt, seconds=attempt.seconds + planning),))
-    identity = identity_of(rollout, attempt)
-
-    def spans(content: bool) -> list[SpanRecord]:
-        return execution_spans(
-            execution, identity, started=started, planning_seconds=planning, content=content
-        )
-
-    with held():
-        keeping.store.put_rollouts([rollout], {keeping.run_id: spans(keeping.content)})
-    if keeping.exporter is not None:
-        keeping.exporter([rollout])
-        keeping.exporter(spans(False))
-    return rollout

@@ -5,7 +5,7 @@ is one subtask as a worker gets it, an `Answer` what came of asking once: never 
 that a failure is data with its cost. A `Pool` is where workers really stand: simulated, replayed or
 behind HTTP (`pools/`). Costs are USD and latencies seconds everywhere in here.
 `routing/contract.py` says who chooses a worker, `worker_files.py` reads workers and has the preset
-`classic`, `executor.py` runs a plan with them.
+`classic`, `loop.py` runs a plan with them.
 """
 
 from __future__ import annotations

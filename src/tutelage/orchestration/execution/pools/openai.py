@@ -18,6 +18,7 @@ import httpx2
 
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError, ContextOverflowError, EngineError, RemoteError
+from tutelage.orchestration.execution.prompts import SYSTEM, worker_messages
 from tutelage.orchestration.execution.workers import (
     Answer,
     ErrorKind,
@@ -28,7 +29,7 @@ from tutelage.orchestration.execution.workers import (
     check_workers,
     prompt_tokens,
 )
-from tutelage.types import Call, Message, Sampling, StopReason
+from tutelage.types import Call, Sampling, StopReason
 
 OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_KEY = "OPENAI_API_KEY"
@@ -36,10 +37,6 @@ EXPECTED_TOKENS = 150.0
 """Tokens of an answer, for estimates."""
 OVERHEAD = 64
 """Tokens that a server's chat template may add to the text, at most."""
-SYSTEM = (
-    "You do one part of a larger task. Other workers do the others. Reply with the result of your "
-    "part and nothing else."
-)
 _CALLS_KEPT = 64
 
 
@@ -64,7 +61,7 @@ class OpenAIPool:
         `OPENAI_API_KEY`.
         """
         self.workers = check_workers(workers)
-        self._temperature, self._timeout, self._transport = temperature, timeout, transport
+        self.temperature, self._timeout, self._transport = temperature, timeout, transport
         self._places = {worker.name: _place(worker, environ) for worker in self.workers}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clients: dict[str, RemoteChatClient] = {}
@@ -72,12 +69,11 @@ class OpenAIPool:
     async def execute(self, worker: Worker, work: Work) -> Answer:
         """Send one request; see `Pool`."""
         client = self._client(worker)
-        sampling = Sampling(temperature=self._temperature, max_tokens=work.max_tokens)
-        messages = (Message("system", SYSTEM), Message("user", work.prompt))
+        sampling = Sampling(temperature=self.temperature, max_tokens=work.max_tokens)
         begun = time.perf_counter()
         bound = self.estimate(worker, work).bound
         try:
-            call = await client.chat(messages, sampling=sampling)
+            call = await client.chat(worker_messages(work.prompt), sampling=sampling)
         except EngineError as error:
             seconds = time.perf_counter() - begun
             kind, billed = error_kind(error)
