@@ -72,7 +72,7 @@ def test_a_pipe_gets_plain_lines() -> None:
         "   0:13  measure before: 0:04, ended",
         "   0:13  reinforcement learning: at most 1:00",
         "   0:23  reinforcement learning, step 1   reward 0.5   0:50 left",
-        "   0:23  reinforcement learning: 1 steps in 0:10, ended   reward 0.5",
+        "   0:23  reinforcement learning: 1 step in 0:10, ended   reward 0.5",
     ]
 
 

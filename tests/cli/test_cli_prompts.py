@@ -112,7 +112,7 @@ def test_the_verbs_read_a_run(here: Path) -> None:
     assert "+" in run("prompts diff run")
     best = (here / "run" / "best_prompt.txt").read_text()
     assert run("prompts export run").strip() == best.strip()
-    run("prompts export run --out out")
+    assert "1 component written to out" in run("prompts export run --out out")
     exported = sorted(Path("out").glob("*.txt"))[0]
     run("prompts export run --out out")  # the same again is no loss
     exported.write_text("what a person made of it")

@@ -60,6 +60,7 @@ def test_rollouts_of_a_run_can_be_listed(tutelage: Tutelage, runs: Path) -> None
     assert "4 rollouts match" in every
     failed = tutelage("show", "sums", "--failed").stdout
     assert failed.count("roll_") == 1
+    assert "1 rollout matches" in failed
     assert "roll_aaaaaabbb" in failed
     second = tutelage("show", "sums", "--step", "2").stdout
     assert second.count("roll_") == 1

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tutelage.cli.console import number, percent
+from tutelage.cli.console import counted, number, percent
 from tutelage.evaluate.compare import Comparison, Pair, Row
 from tutelage.runs.figures import Table, TableRow
 from tutelage.statistics.intervals import Difference, Verdict
@@ -206,7 +206,7 @@ def _judged(row: Row) -> str:
 def _tested(row: Row) -> str:
     if row.measure is None:
         return "no"
-    return f"{row.tasks} tasks, {row.measure}" if row.tasks else row.measure
+    return f"{counted(row.tasks, 'task')}, {row.measure}" if row.tasks else row.measure
 
 
 # ---------------------------------------------------------------- the picture

@@ -19,7 +19,16 @@ from rich.console import Console, ConsoleOptions
 from rich.live import Live
 from rich.text import Text
 
-from tutelage.cli.console import duration, facts, is_utf8, leave_stream, number, prose, say, visible
+from tutelage.cli.console import (
+    counted,
+    duration,
+    facts,
+    is_utf8,
+    leave_stream,
+    prose,
+    say,
+    visible,
+)
 from tutelage.cli.frame import (
     REWARD,
     Evaluation,
@@ -93,7 +102,7 @@ class LiveDisplay:
             self._rewards = []
         self._line_at = now
         if self._live is None:
-            bounds = [f"at most {number(steps)} steps"] if steps else []
+            bounds = [f"at most {counted(steps, 'step')}"] if steps else []
             bounds += [f"at most {duration(seconds)}"] if seconds else []
             self._line(": ".join([self._phase.name, *[" and ".join(bounds)] * bool(bounds)]))
 
@@ -149,7 +158,7 @@ class LiveDisplay:
             return
         taken = duration(self._clock() - phase.began)
         words = metric_words(phase.values, utf8=self._utf8)
-        told = f"{phase.name}: {number(phase.done)} steps in {taken}"
+        told = f"{phase.name}: {counted(phase.done, 'step')} in {taken}"
         if not steps_words(phase):
             told = f"{phase.name}: {taken}"
         if self._live is None:

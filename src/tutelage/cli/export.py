@@ -42,6 +42,7 @@ def export(
     ] = None,
 ) -> None:
     """Write a run's rollouts as JSON lines."""
+    from tutelage.cli.console import counted
     from tutelage.cli.stores import open_run
     from tutelage.errors import RunError
     from tutelage.runs.folder import find
@@ -66,7 +67,7 @@ def export(
             f"See what it has with: tutelage show {folder.name}"
         )
     if out is not None:
-        typer.echo(f"{count} rows in {out}", err=True)
+        typer.echo(f"{counted(count, 'row')} in {out}", err=True)
 
 
 def _tools(folder: RunFolder, fmt: str) -> tuple[ToolSpec, ...] | None:

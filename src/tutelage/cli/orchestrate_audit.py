@@ -53,6 +53,7 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Say what a reward wants: its terms, failing at once, and who comes out on top."""
+    from tutelage.cli.console import counted
     from tutelage.errors import ConfigError
     from tutelage.orchestration.evaluation.audit import (
         PRESETS,
@@ -69,7 +70,7 @@ def audit(
     if logs is not None:
         results, logged = _logged(logs)
         audits = [audit_results(results, name, weights=weights) for name in chosen]
-        source = f"{len(results)} executions of {logs}"
+        source = f"{counted(len(results), 'execution')} of {logs}"
         if logged > len(results):
             source += f"; {logged - len(results)} more were lost to their workers' servers"
     else:

@@ -176,11 +176,14 @@ def _run(
 
 
 def _refused(count: int) -> str:
-    return f"{count} instructions with a plan that nobody can do, or that the budget cannot begin"
+    from tutelage.cli.console import counted
+
+    refused = counted(count, "instruction")
+    return f"{refused} with a plan that nobody can do, or that the budget cannot begin"
 
 
 def _show(told: Collection, log: Path) -> None:
-    from tutelage.cli.console import facts, number, output, say, shown_path
+    from tutelage.cli.console import counted, facts, number, output, say, shown_path
     from tutelage.cli.rates import rate_cell
     from tutelage.runs.measured import Measured, judged_words
 
@@ -204,7 +207,7 @@ def _show(told: Collection, log: Path) -> None:
             *([("judged", judged_words(found))] if found.eventful else []),
             ("executions", number(told.executions)),
             ("cost", f"{told.cost:.6f} USD, {told.alternatives_cost:.6f} USD for alternatives"),
-            ("cheaper", f"{number(told.alternatives_passed)} alternatives could do it as well"),
+            ("cheaper", f"{counted(told.alternatives_passed, 'alternative')} could do it as well"),
             ("latency", f"{told.mean_latency:.2f} s on average"),
             *([("refused", _refused(told.refused))] if told.refused else []),
             ("log", shown_path(log)),

@@ -26,7 +26,7 @@ def prepare(
     catalog: CatalogFile = None,
 ) -> None:
     """Make a training set of what succeeded in execution logs."""
-    from tutelage.cli.console import facts, number, shown_path
+    from tutelage.cli.console import counted, facts, number, shown_path
     from tutelage.cli.console import output as console_output
     from tutelage.cli.orchestrate_parts import make_catalog
     from tutelage.files import write_new
@@ -58,7 +58,7 @@ def prepare(
             ("examples", f"{number(len(rows))}, one an instruction, the cheapest that succeeded"),
             (
                 "cheaper",
-                f"{number(made.cheaper)} subtasks with a cheaper worker that also succeeded",
+                f"{counted(made.cheaper, 'subtask')} with a cheaper worker that also succeeded",
             ),
             ("written", shown_path(output)),
             ("catalog", shown_path(tools)),

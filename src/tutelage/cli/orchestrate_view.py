@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tutelage.cli.console import (
+    counted,
     facts,
     messages,
     number,
@@ -147,6 +148,7 @@ def show_result(
         )
     console.print(table)
     say(console)
+    before = counted(found.resumed, "node")
     state = "succeeded" if found.success else f"failed{f', {found.reason}' if found.reason else ''}"
     facts(
         console,
@@ -155,7 +157,7 @@ def show_result(
             ("cost", f"{_usd(found.total_cost)} USD"),
             ("latency", f"{found.total_latency_ms / 1000:.2f} s along {_path(found)}"),
             ("reward", f"{number(reward[1])} ({reward[0]})"),
-            *([("resumed", f"{found.resumed} nodes were done before")] if found.resumed else []),
+            *([("resumed", f"{before} done before")] if found.resumed else []),
         ],
     )
     _show_outputs(console, found)
@@ -180,7 +182,7 @@ def _show_outputs(console: Console, found: Execution) -> None:
         for line in lines[:_OUTPUT_LINES]:
             say(console, f"  {line}")
         if len(lines) > _OUTPUT_LINES:
-            say(console, (f"  and {len(lines) - _OUTPUT_LINES} more lines", "dim"))
+            say(console, (f"  and {counted(len(lines) - _OUTPUT_LINES, 'more line')}", "dim"))
 
 
 def result_json(found: Execution, reward: float) -> dict[str, Any]:

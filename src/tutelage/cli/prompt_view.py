@@ -23,6 +23,7 @@ from rich.progress import (
 )
 
 from tutelage.cli.console import (
+    counted,
     duration,
     facts,
     leave_stream,
@@ -124,7 +125,7 @@ class PromptDisplay:
                 self._draw(stage, words, at, most, spent)
             elif now - self._line_at >= LINE_SECONDS:
                 self._line_at = now
-                told = f"{words}: {number(at)} of at most {number(most)} rollouts"
+                told = f"{words}: {number(at)} of at most {counted(most, 'rollout')}"
                 self._say(told + self._pace(stage, at, most, now))
 
     def round(self, found: Round) -> None:
@@ -193,11 +194,14 @@ def plan_lines(plan: Plan, *, tests: int, ended_by: str) -> list[tuple[str, str]
     test, search = plan.test, plan.search
     calls = ""
     if search.optimiser_calls or not plan.calls_bounded:
-        most = number(search.optimiser_calls) if plan.calls_bounded else "any number of"
-        calls = f", {most} optimiser calls"
+        known = counted(search.optimiser_calls, "optimiser call")
+        calls = f", {known if plan.calls_bounded else 'any number of optimiser calls'}"
     lines = [
-        ("search", f"at most {number(search.rollouts)} rollouts{calls}; {ended_by}"),
-        ("sealed test", f"{number(tests)} tasks, seed and best: {number(test.rollouts)} rollouts"),
+        ("search", f"at most {counted(search.rollouts, 'rollout')}{calls}; {ended_by}"),
+        (
+            "sealed test",
+            f"{counted(tests, 'task')}, seed and best: {counted(test.rollouts, 'rollout')}",
+        ),
     ]
     total = plan.total
     if total.tokens:
@@ -207,7 +211,7 @@ def plan_lines(plan: Plan, *, tests: int, ended_by: str) -> list[tuple[str, str]
 
 def _worst(plan: Plan) -> str:
     total = plan.total
-    told = f"{number(total.rollouts)} rollouts, {number(total.tokens)} tokens"
+    told = f"{counted(total.rollouts, 'rollout')}, {counted(total.tokens, 'token')}"
     if not plan.calls_bounded:
         told += " beside the optimiser's"
     if not plan.dollars_known:
@@ -233,7 +237,7 @@ def round_lines(found: Round, width: int) -> Iterator[str]:
         yield f'  {label}: "{one_line(text, max(40, min(width, 100) - 14))}"'
     if found.rollouts:
         kind = "training" if found.split == "train" else "validation"
-        yield f"  Tasks: {found.rollouts} {kind} tasks"
+        yield f"  Tasks: {counted(found.rollouts, f'{kind} task')}"
         yield f"  Rewards: [{_rewards(found.rewards)}]"
         yield f"  Average: {_average(found)}"
     if not found.standings:
@@ -243,9 +247,9 @@ def round_lines(found: Round, width: int) -> Iterator[str]:
     for standing in tried[:SHOWN]:
         yield f"  {_standing(standing, max(60, width) - 2)}"
     if len(tried) > SHOWN:
-        yield f"  and {len(tried) - SHOWN} more candidates"
+        yield f"  and {counted(len(tried) - SHOWN, 'more candidate')}"
     if trials:
-        yield f"  {len(trials)} experiments: texts played on one training task each"
+        yield f"  {counted(len(trials), 'experiment')}: texts played on one training task each"
     yield f"  Spent: {spent_words(found.spent.to_dict(), number)}"
 
 
@@ -335,7 +339,7 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
     spent, test = (spent_words(result[name], number) for name in ("spent", "test_spent"))
     yield "spent", f"{spent}; on the test {test}"
     if unknown := result.get("calls_without_usage"):
-        yield "without usage", f"{number(unknown)} calls, charged at the bytes of their text"
+        yield "without usage", f"{counted(unknown, 'call')}, charged at the bytes of their text"
     words = [f"{duration(result['wall_seconds'])} wall time", f"seed {result['seed']}"]
     yield "took", ", ".join(words)
     yield "run", shown_path(folder.path)

@@ -32,7 +32,7 @@ def tree(
     """Show the candidates of a search, each below the one it was made of."""
     from rich.tree import Tree
 
-    from tutelage.cli.console import output, say, shown_path
+    from tutelage.cli.console import counted, output, say, shown_path
     from tutelage.prompts.pages import LINEAGE
     from tutelage.prompts.pages import tree as nodes
     from tutelage.prompts.record import read_lineage
@@ -46,7 +46,7 @@ def tree(
         console.print(root)
     hidden = sum(_is_hidden(e["decision"]) for e in entries)
     if hidden and not rejected:
-        told = f"{hidden} candidates that were rejected, dropped or pooled are left out; see --all"
+        told = f"{counted(hidden, 'candidate')} rejected, dropped or pooled: left out; see --all"
         say(console, (told, "dim"))
     page = folder.path / LINEAGE
     if page.is_file():

@@ -41,12 +41,12 @@ def show_one(console: Console, prefix: str, run: str | None, tokens: bool, conte
 
 def show_causes(console: Console, store: Store, run_id: str) -> None:
     """How many rollouts there are, and why some failed."""
-    from tutelage.cli.console import facts, number
+    from tutelage.cli.console import counted, facts, number
     from tutelage.types import RolloutStatus
 
     failed = store.failures(run_id, status=RolloutStatus.FAILED)
     told = ", ".join(f"{number(f.number)} {f.cause}" for f in failed) or "none"
-    facts(console, [("stored", f"{number(store.count(run_id))} rollouts"), ("failed", told)])
+    facts(console, [("stored", counted(store.count(run_id), "rollout")), ("failed", told)])
 
 
 def show_samples(console: Console, folder: RunFolder, found: list[Rollout]) -> None:

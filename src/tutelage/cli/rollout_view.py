@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from tutelage.cli.console import facts, number, say, visible
+from tutelage.cli.console import counted, facts, number, say, visible
 from tutelage.resources import POLICY
 from tutelage.store import TrainingRow
 from tutelage.types import Attempt, Call, Message, Reward, Rollout, ToolResult
@@ -125,7 +125,7 @@ def _show_call(console: Console, turn: int, call: Call, tokens: bool) -> None:
     sampled = call.sampled
     agent = "" if call.agent == "main" else f", {visible(call.agent)}"
     count = len(sampled.token_ids)
-    told = f"  {count} tokens, {sampled.stop_reason.value}{agent}"
+    told = f"  {counted(count, 'token')}, {sampled.stop_reason.value}{agent}"
     say(console, (f"\nturn {turn}", "bold cyan"), (told, "dim"))
     if call.reply.content:
         _block(console, call.reply.content)

@@ -72,7 +72,7 @@ def _as_run(name: str) -> RunFolder | None:
 def _show_list(
     console: Console, folder: RunFolder, limit: int | None, step: int | None, failed: bool
 ) -> None:
-    from tutelage.cli.console import say
+    from tutelage.cli.console import counted, say
     from tutelage.cli.rollout_list import rollout_lines
     from tutelage.cli.stores import open_run
     from tutelage.types import RolloutStatus
@@ -82,7 +82,7 @@ def _show_list(
         chosen = store.rollouts(run_id, step=step, status=status, limit=limit or 20)
         rollout_lines(console, chosen)
         count = store.count(run_id, step=step, status=status)
-    say(console, (f"{count} rollouts match", "dim"))
+    say(console, (f"{counted(count, 'rollout')} {'matches' if count == 1 else 'match'}", "dim"))
 
 
 def _show_run(console: Console, folder: RunFolder) -> None:

@@ -155,7 +155,7 @@ def _dry_run(resolved: Resolved) -> None:
 
 def _show_preview(console: Console, found: Preview) -> None:
     """The first demonstration with what of it is trained, and how much there is."""
-    from tutelage.cli.console import facts, number, say, visible
+    from tutelage.cli.console import counted, facts, number, say, visible
 
     # A pipe, a file and a terminal without colours say it in marks.
     coloured = console.color_system is not None and not console.no_color
@@ -165,8 +165,8 @@ def _show_preview(console: Console, found: Preview) -> None:
         shown = visible(text) if coloured or not trained else f">>>{visible(text)}<<<"
         say(console, (shown, "green" if trained else "dim"))
     say(console)
-    rows = f"{number(found.rows)} rows, {number(found.tokens)} tokens"
-    bound = "until the minutes are over" if found.steps is None else f"{number(found.steps)} steps"
+    rows = f"{counted(found.rows, 'row')}, {counted(found.tokens, 'token')}"
+    bound = "until the minutes are over" if found.steps is None else counted(found.steps, "step")
     pairs = [
         ("read", f"{rows}, {number(found.trained)} of them trained, longest row {found.longest}"),
         ("run", bound),

@@ -72,7 +72,7 @@ def validate(
 
 def show_probes(console: Console, probes: list[Probe], reward: str, tasks: int) -> None:
     """A table of the probes, then what is wrong, with an example and advice."""
-    from tutelage.cli.console import number, one_line, plain_table, say
+    from tutelage.cli.console import counted, number, one_line, plain_table, say
 
     table = plain_table("check", "tried", "reward", "verdict", right=("tried", "reward"))
     for probe in probes:
@@ -94,4 +94,4 @@ def show_probes(console: Console, probes: list[Probe], reward: str, tasks: int) 
     if failed:
         say(console, f"\nThe reward {reward!r} fails {len(failed)} of {len(probes)} checks.")
     else:
-        say(console, f"\nThe reward {reward!r} passes all checks on {tasks} tasks.")
+        say(console, f"\nThe reward {reward!r} passes all checks on {counted(tasks, 'task')}.")

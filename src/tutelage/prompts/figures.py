@@ -138,6 +138,10 @@ def judged_lines(test: Mapping[str, Any]) -> Iterator[str]:
 
 def spent_words(spent: Mapping[str, Any], number: Callable[[float], str]) -> str:
     """`120 rollouts, 8 optimiser calls, 31 200 tokens, $0.0123`: what there was of each."""
-    names = ("rollouts", "optimiser_calls", "tokens")
-    words = [f"{number(spent[n])} {n.replace('_', ' ')}" for n in names if spent[n]]
+    nouns = {"rollouts": "rollout", "optimiser_calls": "optimiser call", "tokens": "token"}
+    words = [
+        f"{number(spent[name])} {noun}{'s' * (spent[name] != 1)}"
+        for name, noun in nouns.items()
+        if spent[name]
+    ]
     return ", ".join([*words, *[f"${spent['dollars']:.4f}"] * bool(spent["dollars"])])
