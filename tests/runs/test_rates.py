@@ -100,7 +100,7 @@ def test_a_graded_reward_has_its_mean_as_headline(tmp_path: Path) -> None:
     assert result.reward_after == 0.75
     assert result.details["graded"] is True
     assert result.details["reward_after_sampled_interval"][0] < 0.75
-    heads = [str(table.columns[0].header) for table in before_after(result.details)]
+    heads = [table.columns[0] for table in before_after(result.details)]
     assert heads == ["held-out mean reward, 4 tasks"]
     assert all("val/success_sampled" not in line for line in result.metrics)
 
@@ -111,7 +111,7 @@ def test_the_user_says_what_a_success_of_a_graded_reward_is(
 ) -> None:
     result = train(tmp_path, graded, [0.5, 0.75, 1.0, 0.75], **{"reward.success": rule})
     assert result.success_before == result.success_after == success
-    heads = [str(table.columns[0].header) for table in before_after(result.details)]
+    heads = [table.columns[0] for table in before_after(result.details)]
     assert heads == ["held-out mean reward, 4 tasks", "held-out success, 4 tasks"]
     told = json.loads((result.folder / "result.json").read_text())
     assert told["success_after_sampled"] == success

@@ -422,7 +422,7 @@ def test_a_graded_reward_is_told_in_its_mean(tmp_path: Path) -> None:
     assert "Mean reward from 0.55 to 0.82 on held-out tasks" in words
     assert "0.48 to 0.62" in words
     assert "0.79 to 0.85" in words
-    assert "All of 8 rollouts in each cell were judged; none failed." in words
+    assert "judged: 8 of 8 rollouts in each cell, none failed." in words
     assert "Mean reward by family" in words
     assert "earned more" in words
     assert "of held-out tasks solved" not in words
@@ -442,7 +442,7 @@ def test_a_rate_over_too_few_is_not_told(tmp_path: Path) -> None:
     page = report(folder)
     words = plain(page)
     assert "No result: only 2 of 8 held-out rollouts were judged" in words
-    assert "After, sampled: 2 of 8 judged; 6 lost: 6 grader error (the judge is down)." in words
+    assert "after, sampled: 2 of 8 judged; 6 lost: 6 grader error (the judge is down)." in words
     assert "Where more than 1 % of the rollouts were lost there is no rate" in words
     view = make_view(read_source(folder))
     after = [after.value for _, _, _, after in view["family_rows"] if after is not None]

@@ -9,25 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tutelage.cli.console import number, percent
-from tutelage.runs.measured import Measured
+from tutelage.runs.measured import REWARD, SUCCESS, Measured, Quantity
 
 
 def rate_cell(found: Measured | None, *, ends: bool = False) -> str:
     """`94.5 %`, with `ends` and its interval; how many were judged where that is all to tell."""
-    if found is None or found.withheld:
-        return judged_cell(found)
-    if found.success is None:
-        return ""
-    return percent(found.success) + (_ends(found.success_interval, percent) if ends else "")
+    return _cell(SUCCESS, found, percent, ends)
 
 
 def mean_cell(found: Measured | None, *, ends: bool = False) -> str:
     """`0.553`, with `ends` and its interval; how many were judged where that is all to tell."""
-    if found is None or found.withheld:
-        return judged_cell(found)
-    if found.reward is None:
-        return ""
-    return number(found.reward) + (_ends(found.reward_interval, number) if ends else "")
+    return _cell(REWARD, found, number, ends)
 
 
 def judged_cell(found: Measured | None) -> str:
@@ -39,8 +31,6 @@ def judged_cell(found: Measured | None) -> str:
     return f"{found.judged} of {found.rollouts} judged"
 
 
-def _ends(interval: tuple[float, float] | None, words: Callable[[float], str]) -> str:
-    if interval is None:
-        return ""
-    low, high = map(words, interval)
-    return f" (95 % interval {low} to {high})"
+def _cell(what: Quantity, found: Measured | None, words: Callable[[float], str], ends: bool) -> str:
+    told = what.ends(found, words) if ends else ""
+    return what.cell(found, words) + (f" (95 % interval {told})" if told else "")

@@ -9,6 +9,7 @@ each with one function.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -95,9 +96,9 @@ class RunFiles:
     @classmethod
     def of(cls, run: RunFolder) -> RunFiles:
         """Those of a folder."""
-        config = _read(run.config)
+        config = read_object(run.config)
         settings = dict(config.get("config") or {})
-        return cls(run, config, settings, _read(run.result), _read(run.agent))
+        return cls(run, config, settings, read_object(run.result), read_object(run.agent))
 
     def section(self, name: str) -> Mapping[str, Any]:
         """A section of the keys; empty where it is none."""
@@ -106,10 +107,7 @@ class RunFiles:
 
     def number(self, name: str) -> float | None:
         """A number of the result."""
-        value = self.result.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return None
-        return float(value)
+        return finite(self.result.get(name))
 
     def count(self, name: str) -> int | None:
         """A whole number of the result."""
@@ -123,11 +121,30 @@ class RunFiles:
         return []
 
 
-def _read(path: Path) -> JSON:
-    with suppress(OSError, ValueError):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return dict(cast("Mapping[str, Any]", found)) if isinstance(found, dict) else {}
-    return {}
+def read_object(path: Path, remarks: list[str] | None = None) -> JSON:
+    """The JSON object of a file; empty where there is none, with a remark on what is damaged."""
+    if not path.is_file():
+        return {}
+    said: list[str] = [] if remarks is None else remarks
+    try:
+        found: object = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError) as error:
+        said.append(f"{path.name} cannot be read: {error}")
+        return {}
+    if not isinstance(found, dict):
+        said.append(f"{path.name} holds no JSON object")
+        return {}
+    return cast("JSON", found)
+
+
+def finite(value: Any) -> float | None:
+    """A value of JSON that is a finite number, else None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
 
 
 # ---------------------------------------------------------------- tables

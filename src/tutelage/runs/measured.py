@@ -8,11 +8,11 @@ says how many of how many rollouts were judged, what was lost and what failed.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from tutelage.runs.figures import finite
 from tutelage.statistics.outcome import Kind, too_many_lost
 from tutelage.types import JSON
 
@@ -90,9 +90,9 @@ def read(result: Mapping[str, Any], name: str) -> Measured | None:
 def measured(record: Mapping[str, Any]) -> Measured:
     """What `Evaluation.record()` tells. Raises nothing for its sake."""
     return Measured(
-        success=_number(record.get("success")),
+        success=finite(record.get("success")),
         success_interval=_interval(record.get("interval")),
-        reward=_number(record.get("mean_reward")),
+        reward=finite(record.get("mean_reward")),
         reward_interval=_interval(record.get("reward_interval")),
         rollouts=_count(record.get("rollouts")),
         judged=_count(record.get("judged")),
@@ -138,20 +138,70 @@ def causes_words(causes: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {cause.replace('_', ' ')}" for cause, number in causes.items())
 
 
-def all_judged(found: Iterable[Measured]) -> int | None:
-    """How many rollouts each of these had, where that is one number and all were judged without a
-    failure; None else, and where counts are not known."""
-    sizes = {m.rollouts if m.judged == m.rollouts and not m.eventful else None for m in found}
-    return sizes.pop() if len(sizes) == 1 else None
+def judged_lines(result: Mapping[str, Any]) -> Iterator[str]:
+    """How many rollouts were judged: once where all were, else of each evaluation."""
+    found = {key: one for key in EVALUATIONS if (one := read(result, key)) is not None}
+    sizes = {
+        m.rollouts if m.judged == m.rollouts and not m.eventful else None for m in found.values()
+    }
+    each = sizes.pop() if len(sizes) == 1 else None
+    if each is not None:
+        yield f"judged: {each} of {each} rollouts in each cell, none failed."
+        return
+    for key, one in found.items():
+        if words := judged_words(one):
+            when, kind = key.rsplit("_", 1)
+            yield f"{when.replace('_', ' ')}, {kind}: {words}."
+    if any(one.withheld for one in found.values()):
+        yield TOO_MANY_LOST
 
 
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
+# ---------------------------------------------------------------- what a cell tells
+
+KINDS = ("sampled", "greedy")
+NO_TOOLS = "no_tools_greedy"
+EVALUATIONS = (*(f"{w}_{k}" for w in ("before", "after", "control") for k in KINDS), NO_TOOLS)
+"""The evaluations of a training, as its result names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """What an evaluation is told in: how often it succeeded, or what it earned."""
+
+    name: str
+    value: Callable[[Measured], float | None]
+    interval: Callable[[Measured], Interval | None]
+
+    def of(self, found: Measured | None) -> float | None:
+        """The value, None where there is none to tell."""
+        return None if found is None or found.withheld else self.value(found)
+
+    def has(self, found: Measured | None) -> bool:
+        """Whether there is something to tell: a value, or that it is withheld."""
+        return found is not None and (found.withheld or self.value(found) is not None)
+
+    def cell(self, found: Measured | None, words: Callable[[float], str]) -> str:
+        """The value in `words`, or how many were judged where that is all to tell."""
+        if found is not None and found.withheld:
+            return f"{found.judged} of {found.rollouts} judged"
+        value = self.of(found)
+        return "" if value is None else words(value)
+
+    def ends(self, found: Measured | None, words: Callable[[float], str]) -> str:
+        """The interval, `0.49 to 0.61`."""
+        ends = None if found is None or found.withheld else self.interval(found)
+        return "" if ends is None else f"{words(ends[0])} to {words(ends[1])}"
+
+
+SUCCESS = Quantity("success", lambda m: m.success, lambda m: m.success_interval)
+REWARD = Quantity("mean reward", lambda m: m.reward, lambda m: m.reward_interval)
+
+
+def quantities(graded: bool, has_success: bool = True) -> tuple[Quantity, ...]:
+    """What a run is told in, the headline first: a graded reward in its mean."""
+    if not graded:
+        return (SUCCESS,)
+    return (REWARD, SUCCESS) if has_success else (REWARD,)
 
 
 def _count(value: Any) -> int | None:
@@ -161,7 +211,7 @@ def _count(value: Any) -> int | None:
 def _interval(value: Any) -> Interval | None:
     if not isinstance(value, list | tuple):
         return None
-    ends = [_number(end) for end in cast("list[Any]", value)]
+    ends = [finite(end) for end in cast("list[Any]", value)]
     if len(ends) != 2 or ends[0] is None or ends[1] is None or ends[0] > ends[1]:
         return None
     return ends[0], ends[1]

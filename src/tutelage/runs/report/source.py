@@ -8,7 +8,6 @@ their like read one value of JSON that may be anything. Next: `view.py`, which s
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.errors import TutelageError
+from tutelage.runs.figures import finite, read_object
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.measured import Measured, defines_success, is_graded, measured
 from tutelage.runs.report.episodes import CAUSES, Episode, Reading, read_episode
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tutelage.config import Resolved
     from tutelage.store import Store
 
-LABELS = (
+_LABELS = (
     "before/sampled",
     "before/greedy",
     "after/sampled",
@@ -51,7 +51,7 @@ class Failed:
     example: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Source:
     """All that a report is made from."""
 
@@ -59,19 +59,17 @@ class Source:
     result: JSON = field(default_factory=dict[str, Any])
     conditions: JSON = field(default_factory=dict[str, Any])
     config: Resolved | None = None
-    metrics: tuple[JSON, ...] = ()
-    evaluations: Mapping[str, Sequence[Episode]] = field(
-        default_factory=dict[str, Sequence[Episode]]
-    )
-    families: Mapping[str, Mapping[str, Measured]] = field(
+    metrics: Sequence[JSON] = ()
+    evaluations: dict[str, Sequence[Episode]] = field(default_factory=dict[str, Sequence[Episode]])
+    families: dict[str, Mapping[str, Measured]] = field(
         default_factory=dict[str, Mapping[str, Measured]]
     )
     """By evaluation, then by family of tasks."""
     kind: Kind = UNSEEN
     """What the rewards of the run are."""
     trained_rollouts: int | None = None
-    failed: tuple[Failed, ...] = ()
-    remarks: tuple[str, ...] = ()
+    failed: Sequence[Failed] = ()
+    remarks: list[str] = field(default_factory=list[str])
 
     @property
     def mixed_steps(self) -> int | None:
@@ -93,32 +91,9 @@ class Source:
         return sorted({name for line in self.phase(phase) for name in line})
 
 
-@dataclass(slots=True)
-class _Rollouts:
-    evaluations: dict[str, list[Episode]] = field(default_factory=dict[str, list[Episode]])
-    families: dict[str, Mapping[str, Measured]] = field(
-        default_factory=dict[str, Mapping[str, Measured]]
-    )
-    kind: Kind = UNSEEN
-    total: int | None = None
-    failed: tuple[Failed, ...] = ()
-
-
 def number(values: Mapping[str, Any], key: str) -> float | None:
     """A finite number, else None."""
-    value = values.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
-
-
-def share(values: Mapping[str, Any], key: str) -> float | None:
-    """A number from 0 to 1, else None."""
-    value = number(values, key)
-    return value if value is not None and 0 <= value <= 1 else None
+    return finite(values.get(key))
 
 
 def text(values: Mapping[str, Any], key: str) -> str | None:
@@ -141,41 +116,19 @@ def texts(values: Mapping[str, Any], key: str) -> list[str]:
 
 def read_source(folder: RunFolder) -> Source:
     """Everything in the folder that can be read, with a remark for each part that cannot."""
-    remarks: list[str] = []
+    source = Source(folder.path)
     if not folder.result.is_file():
-        remarks.append("The run has not ended: there is no result.json yet.")
-    result = _read_object(folder.result, remarks)
-    config = _read_config(folder.config, remarks)
-    rule = None if config is None else Success.of(config.config.reward.success)
-    known = Kind(is_graded(result), defines_success(result)) if "graded" in result else None
-    rollouts = _read_store(folder, remarks, rule, known)
-    return Source(
-        path=folder.path,
-        result=result,
-        conditions=_read_object(folder.conditions, remarks),
-        config=config,
-        metrics=tuple(_read_lines(folder.metrics, remarks)),
-        evaluations=rollouts.evaluations,
-        families=rollouts.families,
-        kind=known or rollouts.kind,
-        trained_rollouts=rollouts.total,
-        failed=rollouts.failed,
-        remarks=tuple(remarks),
-    )
-
-
-def _read_object(path: Path, remarks: list[str]) -> JSON:
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        remarks.append(f"{path.name} cannot be read: {error}")
-        return {}
-    if not isinstance(value, dict):
-        remarks.append(f"{path.name} holds no JSON object")
-        return {}
-    return cast("JSON", value)
+        source.remarks.append("The run has not ended: there is no result.json yet.")
+    source.result = read_object(folder.result, source.remarks)
+    source.config = _read_config(folder.config, source.remarks)
+    rule = None if source.config is None else Success.of(source.config.config.reward.success)
+    known = None
+    if "graded" in source.result:
+        known = Kind(is_graded(source.result), defines_success(source.result))
+    _read_store(folder, source, rule, known)
+    source.conditions = read_object(folder.conditions, source.remarks)
+    source.metrics = list(_read_lines(folder.metrics, source.remarks))
+    return source
 
 
 def _read_config(path: Path, remarks: list[str]) -> Resolved | None:
@@ -211,27 +164,24 @@ def _read_lines(path: Path, remarks: list[str]) -> Iterator[JSON]:
         remarks.append(f"{broken} broken lines of metrics.jsonl were left out.")
 
 
-def _read_store(
-    folder: RunFolder, remarks: list[str], rule: Success | None, known: Kind | None
-) -> _Rollouts:
+def _read_store(folder: RunFolder, into: Source, rule: Success | None, known: Kind | None) -> None:
     from sqlalchemy.exc import SQLAlchemyError
 
     from tutelage.store import open_store
 
-    found = _Rollouts()
+    into.kind = known or UNSEEN
     address = folder.store_address()
     if address is None:
-        remarks.append("There is no store.db, so no rollouts can be shown.")
-        return found
+        into.remarks.append("There is no store.db, so no rollouts can be shown.")
+        return
     try:
         with open_store(address, create=False) as store:
             run_id = _run_id(store, folder.name)
             if run_id is not None:
-                _read_evaluations(store, run_id, found, rule, known)
-                _read_failures(store, run_id, found)
+                _read_evaluations(store, run_id, into, rule, known)
+                _read_failures(store, run_id, into)
     except (TutelageError, SQLAlchemyError, ValueError, KeyError, TypeError) as error:
-        remarks.append(f"{folder.store.name} cannot be read: {cut(str(error), 300)}")
-    return found
+        into.remarks.append(f"{folder.store.name} cannot be read: {cut(str(error), 300)}")
 
 
 def _run_id(store: Store, name: str) -> str | None:
@@ -242,15 +192,15 @@ def _run_id(store: Store, name: str) -> str | None:
 
 
 def _read_evaluations(
-    store: Store, run_id: str, into: _Rollouts, rule: Success | None, known: Kind | None
+    store: Store, run_id: str, into: Source, rule: Success | None, known: Kind | None
 ) -> None:
     """Episodes and rates by family; without a result, the kind of rewards is read off first."""
     kind = known or Kind()
     if known is None:
-        for label in LABELS:
+        for label in _LABELS:
             kind = kind.after((r for r in store.rollouts(run_id, label=label) if r.attempts), rule)
     into.kind, reading = kind, Reading(rule, kind)
-    for label in LABELS:
+    for label in _LABELS:
         episodes: list[Episode] = []
         bare: list[Rollout] = []
         for rollout in store.rollouts(run_id, label=label):
@@ -263,8 +213,8 @@ def _read_evaluations(
             into.families[label] = {n: measured(e.record()) for n, e in by_family.items()}
 
 
-def _read_failures(store: Store, run_id: str, into: _Rollouts) -> None:
-    into.total = store.count(run_id, mode=Mode.TRAIN, label="")
+def _read_failures(store: Store, run_id: str, into: Source) -> None:
+    into.trained_rollouts = store.count(run_id, mode=Mode.TRAIN, label="")
     causes: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for failed in store.failures(run_id, mode=Mode.TRAIN, label=""):

@@ -7,9 +7,9 @@ puts the sentences on the page.
 
 from __future__ import annotations
 
-from tutelage.runs.measured import control_estimator, read
-from tutelage.runs.report.rates import REWARD, SUCCESS, quantities
-from tutelage.runs.report.source import Source, number, share
+from tutelage.runs.measured import NO_TOOLS, REWARD, SUCCESS, control_estimator, read
+from tutelage.runs.report.rates import WORDS, told_in
+from tutelage.runs.report.source import Source, number
 from tutelage.runs.report.words import counted, cut, exact_percent, points, short
 from tutelage.tasks.overlap import named
 from tutelage.tools.loading import shown_name
@@ -17,21 +17,18 @@ from tutelage.tools.loading import shown_name
 
 def headline(source: Source) -> str:
     """The result in one line."""
-    what, withheld = quantities(source)[0], None
+    what, withheld = told_in(source)[0], None
     tasks = named(source.result)
     for kind in ("sampled", "greedy"):
         before, after = (read(source.result, f"{when}_{kind}") for when in ("before", "after"))
-        if after is None:
-            continue
-        withheld = after if after.withheld else withheld
-        new = what.value(after)
-        old = None if before is None else what.value(before)
+        if after is not None and after.withheld:
+            withheld = after
+        old, new = what.of(before), what.of(after)
         if new is None:
             continue
-        ends = what.words(new) if old is None else f"{what.words(old)} to {what.words(new)}"
+        ends = " to ".join(WORDS[what](value) for value in (old, new) if value is not None)
         if what is REWARD:
-            of = f"{'' if old is None else ' from'} {ends}"
-            return f"Mean reward{of} on {tasks} tasks"
+            return f"Mean reward{'' if old is None else ' from'} {ends} on {tasks} tasks"
         return f"{'' if old is None else 'From '}{ends} of {tasks} tasks solved"
     if withheld is not None:
         return (
@@ -58,12 +55,12 @@ def conclusions(source: Source) -> list[str]:
     return [s for s in sentences if s]
 
 
-def guess_share(source: Source) -> float | None:
+def _guess_share(source: Source) -> float | None:
     """The share of the mixed demonstrations that guess: as measured, else as configured."""
-    measured = share(source.result, "guess_share")
-    if measured is not None or source.config is None:
-        return measured
-    return source.config.config.sft.guess_share
+    measured = number(source.result, "guess_share")
+    if (measured is None or not 0 <= measured <= 1) and source.config is not None:
+        return source.config.config.sft.guess_share
+    return measured
 
 
 def _cold_start(source: Source) -> str:
@@ -83,7 +80,7 @@ def _cold_start(source: Source) -> str:
     if not source.result and not source.phase("rl"):
         return f"{who} is being trained on demonstrations: {counted(steps, 'step')} so far."
     sentence = f"{who} was first trained on demonstrations, for {counted(steps, 'step')}"
-    guess = guess_share(source)
+    guess = _guess_share(source)
     mixed = source.mixed_steps
     if guess is None or mixed == 0:
         return f"{sentence}."
@@ -140,13 +137,13 @@ def _measuring(source: Source) -> str:
 
 
 def _against_control(source: Source) -> str:
-    what = quantities(source)[0]
+    what = told_in(source)[0]
     told, against = (read(source.result, f"{name}_sampled") for name in ("after", "control"))
-    after, control = (None if one is None else what.value(one) for one in (told, against))
+    after, control = what.of(told), what.of(against)
     if told is None or against is None or after is None or control is None:
         return ""
     if abs(after - control) < 5e-4:
-        return f"RL and the control end at the same sampled {what.name.lower()}."
+        return f"RL and the control end at the same sampled {what.name}."
     side = "above" if after > control else "below"
     gap = points(abs(after - control), signed=False) if what is SUCCESS else short(after - control)
     sentence = f"RL ends {gap.lstrip('−')} {side} the control, sampled"
@@ -158,20 +155,17 @@ def _against_control(source: Source) -> str:
 
 
 def _without_tools(source: Source) -> str:
-    what = quantities(source)[0]
-    told, against = (read(source.result, name) for name in ("no_tools_greedy", "after_greedy"))
-    bare = None if told is None else what.value(told)
+    what = told_in(source)[0]
+    bare, after = (what.of(read(source.result, n)) for n in (NO_TOOLS, "after_greedy"))
     if bare is None:
         return ""
-    verb = "solves" if what is SUCCESS else "earns"
     sentence = (
         "With the tools taken out of the prompt and their results withheld, the trained policy "
-        f"{verb} {what.words(bare)}, greedy"
+        f"{'solves' if what is SUCCESS else 'earns'} {WORDS[what](bare)}, greedy"
     )
-    after = None if against is None else what.value(against)
     if after is None:
         return f"{sentence}."
-    sentence += f", against {what.words(after)} with them"
+    sentence += f", against {WORDS[what](after)} with them"
     return f"{sentence}: the difference is tool use." if bare < after else f"{sentence}."
 
 

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from tutelage.runs.measured import judged_lines
 from tutelage.runs.report import charts, rates, story
 from tutelage.runs.report.charts import MAX_DLOGP
 from tutelage.runs.report.episodes import Episode
@@ -47,18 +48,18 @@ def make_view(source: Source) -> dict[str, Any]:
         "pill": ("good" if finished else "open", status),
         "headline": story.headline(source),
         "story": story.story(source),
-        "changes": rates.changes(source),
+        "changes": list(rates.changes(source)),
         "facts": list(_facts(source)),
         "warnings": texts(source.result, "warnings"),
         "remarks": [*source.remarks, *filter(None, [footnote(source.result)])],
-        "tables": rates.tables(source),
-        "judged": list(rates.judged(source)),
+        "tables": list(rates.tables(source)),
+        "judged": [cut(line, 400) for line in judged_lines(source.result)],
         "conclusions": story.conclusions(source),
         "control_chart": charts.control_chart(source),
         "curves": [c for c in (charts.cold_start_chart(source), charts.reward_chart(source)) if c],
         "diagnostics": charts.diagnostics(source),
-        "family_rows": _families(source, kind),
-        "family_title": rates.quantities(source)[0].name,
+        "family_rows": list(_families(source, kind)),
+        "family_title": rates.told_in(source)[0].name.capitalize(),
         "family_kind": kind,
         "pairs": pairs,
         "pair_kind": pair_kind,
@@ -117,17 +118,15 @@ def _sides(source: Source, kind: str) -> tuple[Sequence[Episode], Sequence[Episo
     return found.get(f"before/{kind}", ()), found.get(f"after/{kind}", ())
 
 
-def _families(source: Source, kind: str) -> list[tuple[str, int, Cell | None, Cell | None]]:
+def _families(source: Source, kind: str) -> Iterator[tuple[str, int, Cell | None, Cell | None]]:
     """Family, its rollouts, and its rate or mean before and after."""
-    quantity = rates.quantities(source)[0]
+    what = rates.told_in(source)[0]
     sides = [source.families.get(f"{when}/{kind}", {}) for when in ("before", "after")]
-    found: list[tuple[str, int, Cell | None, Cell | None]] = []
     for name in sorted({*sides[0], *sides[1]}):
         before, after = (side.get(name) for side in sides)
         known = after or before
         number = 0 if known is None else known.rollouts or 0
-        found.append((cut(name, 40), number, quantity.cell(before), quantity.cell(after)))
-    return found
+        yield cut(name, 40), number, rates.cell(what, before), rates.cell(what, after)
 
 
 def _endings(source: Source) -> dict[str, Sequence[Episode]]:
