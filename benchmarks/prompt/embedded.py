@@ -50,6 +50,7 @@ from tutelage.recipes.phrases import HELD_OUT, HELD_OUT_USELESS, RULES, Rule
 from tutelage.recipes.prompt_policy import CONTEXT, built_policy, fingerprint
 from tutelage.recipes.prompted import PROMPTED_TOOLS, SEED_PROMPT, prompted_tasks
 from tutelage.rewards import resolve_reward
+from tutelage.rollouts.models import EngineModels
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.runs.progress import Silent
 from tutelage.seeds import SeedTree
@@ -78,14 +79,14 @@ def player(policy: Policy) -> Play:
         decode=policy.codec.decode,
         invariant=True,
     )
-    runner = Runner(
-        EngineDriver(engine, schedule="free"), policy.codec, GRADER, RunnerSettings("embedded")
-    )
+    models = EngineModels(EngineDriver(engine, schedule="free"), policy.codec)
     agent = ToolCallingAgent(TOOLS, Sampling(temperature=0.0, max_tokens=96), max_turns=3)
 
     async def play(components: Components, task: Task, sample: int) -> Episode:
         spec = Spec(task, Mode.VAL, task.id, sample, SeedTree(0).child(task.id, sample))
-        (rollout,) = await runner.run([spec], replace(agent, system_prompt=components["prompt"]))
+        prompted = replace(agent, system_prompt=components["prompt"])
+        runner = Runner(prompted, models, RunnerSettings("embedded"), reward=GRADER)
+        (rollout,) = await runner.run([spec])
         last = rollout.last
         reward = 0.0 if last.reward is None else last.reward.value
         tokens = sum(len(c.prompt_ids) + len(c.sampled.token_ids) for c in last.calls)

@@ -14,12 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tutelage.agents.accepted import as_program
-from tutelage.agents.function import rollout
-from tutelage.resources import NamedResources
-from tutelage.rollouts.live import LiveRunner
-from tutelage.rollouts.models import NoModels
-from tutelage.rollouts.runner import RunnerSettings, Spec
+from tutelage.agents.function import as_agent, rollout
+from tutelage.rollouts.models import Models
+from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.seeds import SeedTree
 from tutelage.store import StoreWriter, open_store
 from tutelage.tracing import SpanRecord, span
@@ -48,13 +45,8 @@ def measure(count: int, runners: int, folder: Path) -> tuple[float, float]:
                 writer.submit([done])
                 writer.submit_spans("bench", spans)
 
-            runner = LiveRunner(
-                as_program(noop),
-                NoModels(),
-                NamedResources(),
-                RunnerSettings("bench", concurrency=runners),
-                on_spans=keep,
-            )
+            settings = RunnerSettings("bench", concurrency=runners)
+            runner = Runner(as_agent(noop), Models(), settings, on_spans=keep)
             start, cpu = time.perf_counter(), time.process_time()
             specs = [
                 Spec(

@@ -23,15 +23,14 @@ from typing import Any, Protocol
 
 from calculator import Server
 
-from tutelage.agents.accepted import as_program
+from tutelage.agents.function import as_agent
 from tutelage.engine.protocol import Request
 from tutelage.gateway import Gateway
 from tutelage.policy.codec import Codec
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
 from tutelage.rewards import resolve_reward
-from tutelage.rollouts.live import LiveRunner
-from tutelage.rollouts.models import PolicyModels, Source
-from tutelage.rollouts.runner import RunnerSettings, Spec
+from tutelage.rollouts.models import GatewayModels, Source
+from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import make_tasks
 from tutelage.testing import ScriptedEngine
@@ -200,13 +199,13 @@ async def play(
     given = NamedResources({"llm": LLM(trainable=True), **(resources or {})})
     source = Source(engine, codec, Sampling(), POLICY)
     with Gateway() as gateway:
-        models = PolicyModels(gateway, given, Roles({"llm": POLICY}, (), {}), {"llm": source})
-        runner = LiveRunner(
-            as_program(player.agent(api, stream)),
+        models = GatewayModels(gateway, given, Roles({"llm": POLICY}, (), {}), {"llm": source})
+        runner = Runner(
+            as_agent(player.agent(api, stream)),
             models,
-            given,
             RunnerSettings("gather", timeout=60, attempts=1, concurrency=at_once),
             reward=resolve_reward("math"),
+            resources=given,
         )
         return await runner.run(specs)
 

@@ -29,7 +29,7 @@ _EXPORTS: dict[str, str] = {
     "PromptResult": "tutelage.prompts.api",
     "PromptTemplate": "tutelage.resources",
     "Reward": "tutelage.types",
-    "Rollout": "tutelage.agents.context",
+    "Rollout": "tutelage.agents.session",
     "Screen": "tutelage.prompts.screen",
     "Task": "tutelage.types",
     "Tool": "tutelage.tools.tool",
@@ -37,8 +37,8 @@ _EXPORTS: dict[str, str] = {
     "Trainer": "tutelage.trainer.trainer",
     "TrainingResult": "tutelage.runs.result",
     "TutelageError": "tutelage.errors",
-    "emit_reward": "tutelage.agents.context",
-    "init": "tutelage.agents.context",
+    "emit_reward": "tutelage.agents.session",
+    "init": "tutelage.agents.session",
     "reward": "tutelage.rewards.function",
     "rollout": "tutelage.agents.function",
     "tool": "tutelage.tools.tool",
@@ -47,12 +47,12 @@ _EXPORTS: dict[str, str] = {
 __all__ = sorted(_EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
-    from tutelage.agents.context import Rollout as Rollout
-    from tutelage.agents.context import emit_reward as emit_reward
-    from tutelage.agents.context import init as init
     from tutelage.agents.external import ExternalAgent as ExternalAgent
     from tutelage.agents.function import rollout as rollout
     from tutelage.agents.lit_agent import LitAgent as LitAgent
+    from tutelage.agents.session import Rollout as Rollout
+    from tutelage.agents.session import emit_reward as emit_reward
+    from tutelage.agents.session import init as init
     from tutelage.errors import TutelageError as TutelageError
     from tutelage.prompts.api import PromptResult as PromptResult
     from tutelage.prompts.apo import APO as APO

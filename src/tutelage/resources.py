@@ -25,7 +25,7 @@ POLICY = "main"
 MAIN_AGENT = "main"
 """Who calls a model where nobody said so."""
 AGENT: ContextVar[str] = ContextVar("tutelage_agent", default=MAIN_AGENT)
-"""The agent whose code runs; `agents/context.py` sets it."""
+"""The agent whose code runs; `agents/session.py` sets it."""
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _PLACEHOLDER = re.compile(rf"\{{\{{(?P<literal>{_NAME})\}}\}}|\{{(?P<name>{_NAME})\}}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, Required, TypedDict, cast
 
 JSON = dict[str, Any]
 INPUT_FIELDS = ("question", "prompt", "instruction", "problem", "messages")
@@ -336,6 +336,16 @@ class Rollout:
     def reward(self) -> Reward | None:
         """The final reward, None while there is none."""
         return self.last.reward
+
+
+class ChatOptions(TypedDict, total=False):
+    """What a chat request says beside its messages, for clients that hand requests on."""
+
+    tools: Sequence[ToolSpec]
+    sampling: Required[Sampling]
+    agent: str
+    constraint: Constraint | None
+    seed: int | None
 
 
 class ChatClient(Protocol):

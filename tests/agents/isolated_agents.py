@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tutelage import LitAgent, emit_reward, rollout
-from tutelage.agents.context import current_rollout
+from tutelage.agents.session import current_rollout
 from tutelage.resources import LLM, NamedResources
 
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tutelage.agents.code import EXECUTOR, CodeAgent, read_turn
-from tutelage.agents.loop import Outcome
+from tutelage.agents.session import RolloutSession
 from tutelage.engine.chat import ChatSession
 from tutelage.errors import ConfigError
 from tutelage.policy.codec import Codec
@@ -36,12 +36,15 @@ def codec(tiny: Any) -> Codec:
     return tiny("qwen2").codec
 
 
-async def play(codec: Codec, script: Sequence[str], **options: Any) -> tuple[Outcome, list[Call]]:
+async def play(
+    codec: Codec, script: Sequence[str], **options: Any
+) -> tuple[RolloutSession, list[Call]]:
     engine = ScriptedEngine(codec, script, max_length=1 << 20)
     chat = ChatSession(engine, codec, seeds=SeedTree(0), name="att")
-    outcome = Outcome()
+    outcome = RolloutSession(TASK, chat)
     tools = resolve_tools([EXECUTOR], ToolOptions())
-    await CodeAgent(tools, Sampling(max_tokens=2000), **options).run(TASK, chat, outcome)
+    agent = CodeAgent(tools, Sampling(max_tokens=2000), **options)
+    await agent.play(TASK, outcome, outcome.resources)
     return outcome, chat.calls
 
 

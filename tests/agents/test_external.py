@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tutelage.agents.context import RolloutContext
 from tutelage.agents.external import KEPT, ExternalAgent, ProgramFailedError
+from tutelage.agents.session import RolloutSession
 from tutelage.errors import ConfigError
 from tutelage.resources import LLM, NamedResources
 from tutelage.types import Mode, Task
@@ -21,8 +21,8 @@ from tutelage.types import Mode, Task
 TASK = Task("t1", {"question": "6 * 7?", "answer": "42"})
 
 
-def context(**env: str) -> RolloutContext:
-    return RolloutContext(
+def context(**env: str) -> RolloutSession:
+    return RolloutSession(
         rollout_id="roll_1",
         attempt_id="att_1",
         attempt=0,
@@ -34,6 +34,10 @@ def context(**env: str) -> RolloutContext:
         policy="main",
         env=env,
     )
+
+
+async def played(program: ExternalAgent, session: RolloutSession) -> Any:
+    return await program.play(TASK, session, session.resources)
 
 
 def agent(tmp_path: Path, code: str, *, arguments: tuple[str, ...] = (), **options: Any) -> Any:
@@ -68,7 +72,7 @@ async def test_the_task_and_the_model_come_in_and_the_answer_comes_out(tmp_path:
         env={"MINE": "here"},
     )
     rollout = context(OPENAI_BASE_URL="http://door/v1", OPENAI_API_KEY="sk")
-    answer = await program.play(rollout)
+    answer = await played(program, rollout)
     assert json.loads(answer) == [
         "t1", "6 * 7?", "http://door/v1", "sk", "main", "roll_1", "att_1", "val", "here",
     ]  # fmt: skip
@@ -83,7 +87,7 @@ async def test_the_task_as_a_file_in_the_command(tmp_path: Path) -> None:
     print(json.load(open(sys.argv[1]))["answer"])
     """
     program = agent(tmp_path, code, arguments=("{task}",), task="file")
-    assert await program.play(context()) == "42"
+    assert await played(program, context()) == "42"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +105,7 @@ async def test_what_the_output_means(
 ) -> None:
     program = agent(tmp_path, f"print({text!r})", output=output)
     rollout = context()
-    assert await program.play(rollout) == expected
+    assert await played(program, rollout) == expected
     assert rollout.answer == answer
 
 
@@ -119,7 +123,7 @@ async def test_a_failing_program_is_told_with_its_words(
     output: Any, code: str, words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ProgramFailedError) as caught:
-        await agent(tmp_path, code, output=output).play(context())
+        await played(agent(tmp_path, code, output=output), context())
     assert words in str(caught.value)
 
 
@@ -131,7 +135,7 @@ async def test_a_noisy_program_neither_hangs_nor_fills_the_memory(tmp_path: Path
     print()
     print("end")
     """
-    answer = await asyncio.wait_for(agent(tmp_path, code).play(context()), 60)
+    answer = await asyncio.wait_for(played(agent(tmp_path, code), context()), 60)
     assert answer.endswith("end")
     assert len(answer) <= 2 * KEPT + 10
 
@@ -146,7 +150,7 @@ async def test_a_stopped_program_is_ended_with_everything_it_started(tmp_path: P
     open({str(tmp_path / "pids")!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
     time.sleep(600)
     """
-    work = asyncio.create_task(agent(tmp_path, code).play(context()))
+    work = asyncio.create_task(played(agent(tmp_path, code), context()))
     pids: list[int] = []
     while len(pids) < 2:
         await asyncio.sleep(0.02)
@@ -166,7 +170,7 @@ async def test_what_a_program_leaves_behind_is_ended_when_it_is_done(tmp_path: P
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     print(child.pid)
     """
-    answer = await asyncio.wait_for(agent(tmp_path, code).play(context()), 60)
+    answer = await asyncio.wait_for(played(agent(tmp_path, code), context()), 60)
     assert await gone(int(answer))
 
 

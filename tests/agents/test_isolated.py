@@ -18,7 +18,7 @@ from isolated_agents import Counts, bad, blocking, speaks
 from live_parts import play, specs
 
 from tutelage import rollout
-from tutelage.agents.accepted import as_program
+from tutelage.agents.function import as_agent
 from tutelage.agents.isolated import IsolatedAgent
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway
@@ -37,7 +37,7 @@ def apart() -> Iterator[Any]:
     made: list[IsolatedAgent] = []
 
     def make(agent: Any) -> IsolatedAgent:
-        made.append(IsolatedAgent(as_program(agent)))
+        made.append(IsolatedAgent(as_agent(agent)))
         return made[-1]
 
     yield make
@@ -129,6 +129,6 @@ def test_an_agent_that_cannot_be_sent_is_refused() -> None:
             self.lock = __import__("threading").Lock()
 
     with pytest.raises(ConfigError, match="process of its own"):
-        IsolatedAgent(as_program(Holds()))
+        IsolatedAgent(as_agent(Holds()))
     with pytest.raises(ConfigError, match="inside a function"):
-        IsolatedAgent(as_program(local))
+        IsolatedAgent(as_agent(local))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tutelage.agents.loop import Outcome
 from tutelage.agents.react import ReactAgent, as_arguments, read_turn
+from tutelage.agents.session import RolloutSession
 from tutelage.engine.chat import ChatSession
 from tutelage.policy.codec import Codec
 from tutelage.rollouts.rows import build_rows
@@ -45,12 +45,12 @@ def codec(tiny: Any) -> Codec:
 
 async def play(
     codec: Codec, script: Sequence[str], **options: Any
-) -> tuple[Outcome, list[Call], ScriptedEngine]:
+) -> tuple[RolloutSession, list[Call], ScriptedEngine]:
     engine = ScriptedEngine(codec, script, max_length=1 << 20)
     chat = ChatSession(engine, codec, seeds=SeedTree(0), name="att")
-    outcome = Outcome()
+    outcome = RolloutSession(TASK, chat)
     agent = ReactAgent(TOOLS, Sampling(max_tokens=2000), **options)
-    await agent.run(TASK, chat, outcome)
+    await agent.play(TASK, outcome, outcome.resources)
     return outcome, chat.calls, engine
 
 

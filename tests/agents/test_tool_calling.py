@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tutelage.agents.tool_calling import Outcome, ToolCallingAgent
+from tutelage.agents.session import RolloutSession
+from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.engine.chat import ChatSession
 from tutelage.errors import EngineError
 from tutelage.policy.codec import Codec
@@ -73,12 +74,12 @@ async def play(
     task: Task = TASK,
     max_tokens: int = 200,
     **options: Any,
-) -> tuple[Outcome, list[Call], ScriptedEngine]:
+) -> tuple[RolloutSession, list[Call], ScriptedEngine]:
     engine = ScriptedEngine(codec, script, max_length=max_length)
     chat = ChatSession(engine, codec, seeds=SeedTree(0), name="att")
     agent = ToolCallingAgent(TOOLS, Sampling(max_tokens=max_tokens), **options)
-    outcome = Outcome()
-    await agent.run(task, chat, outcome)
+    outcome = RolloutSession(task, chat)
+    await agent.play(task, outcome, outcome.resources)
     return outcome, chat.calls, engine
 
 

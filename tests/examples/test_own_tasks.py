@@ -12,6 +12,7 @@ import pytest
 
 from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.rewards import RewardFunction, check, resolve_reward
+from tutelage.rollouts.models import EngineModels
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.seeds import SeedTree
 from tutelage.tasks.dataset import Dataset
@@ -39,9 +40,10 @@ async def play(
 ) -> Rollout:
     """One rollout of the bags task in which the model says `script`."""
     engine = ScriptedEngine(tiny("qwen2").codec, script)
-    runner = Runner(engine, tiny("qwen2").codec, reward, RunnerSettings("test"))
+    models, agent = EngineModels(engine, tiny("qwen2").codec), ToolCallingAgent(tools, Sampling())
+    runner = Runner(agent, models, RunnerSettings("test"), reward=reward)
     spec = Spec(Task("bags", BAGS), Mode.VAL, "g", 0, SeedTree(0))
-    return (await runner.run([spec], ToolCallingAgent(tools, Sampling())))[0]
+    return (await runner.run([spec]))[0]
 
 
 def call(name: str, **arguments: Any) -> str:

@@ -23,7 +23,7 @@ from tutelage import (
     rollout,
     tool,
 )
-from tutelage.agents.accepted import as_program
+from tutelage.agents.function import as_agent
 from tutelage.agents.own import load_agent, source_mark
 from tutelage.errors import ConfigError
 from tutelage.prompts import APO, Limits, Settings, Splits, optimise
@@ -80,7 +80,7 @@ def test_a_fingerprint_tells_policies_tools_and_sets_apart_and_repeats() -> None
         def agent(task: dict[str, Any], style: PromptTemplate, llm: LLM) -> float:
             return 1.0
 
-        subject = Subject(as_program(agent), given, None, policy=policy)
+        subject = Subject(as_agent(agent), given, None, policy=policy)
         splits = Splits(*(prompted_tasks(n, 5, 0) for n in ("train", "val", "test")))
         config = configured(algorithm="grips")
         return setup_from(config, {}, Silent(), subject=subject, splits=splits).settings.fingerprint
@@ -360,7 +360,7 @@ def test_a_named_reward_blames_the_component_of_its_name(
 
 
 def _setup_of(agent: Any, resources: dict[str, Any], env: dict[str, str]) -> Any:
-    from tutelage.agents.accepted import as_program
+    from tutelage.agents.function import as_agent
     from tutelage.prompts.company import Subject
 
     tasks = {n: prompted_tasks(n, k, 0) for n, k in (("train", 6), ("val", 6), ("test", 20))}
@@ -368,7 +368,7 @@ def _setup_of(agent: Any, resources: dict[str, Any], env: dict[str, str]) -> Any
         configured(algorithm="apo"),
         env,
         Silent(),
-        subject=Subject(as_program(agent), NamedResources(resources), None),
+        subject=Subject(as_agent(agent), NamedResources(resources), None),
         splits=Splits(**tasks),
         algorithm=APO(rounds=2),
     )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tutelage.agents.builtin import builtin_agent
-from tutelage.agents.loop import Outcome
+from tutelage.agents.session import RolloutSession
 from tutelage.engine.chat import ChatSession
 from tutelage.recipes.agents import AgentKind, corpus_rows, demonstration, tasks_of, tools_of
 from tutelage.seeds import SeedTree
@@ -56,8 +56,9 @@ async def test_gold_turns_are_what_the_agent_plays(
     for task in tasks_of(kind, "train", 12, 0):
         gold = demonstration(kind, task, False, random.Random(0))
         engine = ScriptedEngine(codec, [m.content or "" for m in gold if m.role == "assistant"])
-        chat, outcome = ChatSession(engine, codec, seeds=SeedTree(0), name="att"), Outcome()
-        await agent.run(task, chat, outcome)
+        chat = ChatSession(engine, codec, seeds=SeedTree(0), name="att")
+        outcome = RolloutSession(task, chat)
+        await agent.play(task, outcome, outcome.resources)
         assert outcome.answer == task.fields["answer"]
         seen = list(chat.calls[-1].messages[1:])
         observed = seen[1].content or ""

@@ -1,17 +1,16 @@
-"""A live runner over the real gateway: a scripted engine behind it, and rollouts for any agent."""
+"""A runner over the real gateway: a scripted engine behind it, and rollouts for any agent."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tutelage.agents.accepted import as_program
+from tutelage.agents.function import as_agent
 from tutelage.gateway import Gateway
 from tutelage.policy.codec import Codec
 from tutelage.resources import LLM, NamedResources, roles
-from tutelage.rollouts.live import LiveRunner
-from tutelage.rollouts.models import PolicyModels, Remote, Source
-from tutelage.rollouts.runner import RunnerSettings, Spec
+from tutelage.rollouts.models import GatewayModels, Remote, Source
+from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine
 from tutelage.types import Mode, Rollout, Sampling, Task
@@ -60,7 +59,6 @@ async def play(
     **settings: Any,
 ) -> list[Rollout]:
     """Play rollouts of `agent`; `engines` adds engines for further resources."""
-    program = as_program(agent)
     named = NamedResources(resources or {"main": LLM()})
     found = roles(named, endpoints)
     behind = {**(engines or {})}
@@ -68,7 +66,7 @@ async def play(
     assert main is not None
     behind.setdefault(main, engine or echo(codec))
     sampling = Sampling(temperature=temperature)
-    models = PolicyModels(
+    models = GatewayModels(
         gateway=gateway,
         resources=named,
         roles=found,
@@ -81,7 +79,13 @@ async def play(
         tokenizers={"tokenizer": codec.tokenizer},
     )
     limits = RunnerSettings("run", **{"backoff": 0.0, "timeout": 20.0, **settings})
-    runner = LiveRunner(
-        program, models, named, limits, reward=reward, policy=main, on_spans=on_spans
+    runner = Runner(
+        as_agent(agent),
+        models,
+        limits,
+        reward=reward,
+        resources=named,
+        policy=main,
+        on_spans=on_spans,
     )
     return await runner.run(chosen or specs(count))

@@ -14,7 +14,7 @@ import pytest
 from live_parts import echo, play, specs
 
 from tutelage import LitAgent, emit_reward, rollout
-from tutelage.agents.context import current_rollout
+from tutelage.agents.session import current_rollout
 from tutelage.engine.driver import EngineDriver
 from tutelage.errors import EngineError, TutelageError
 from tutelage.gateway import Gateway

@@ -10,6 +10,7 @@ from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.protocol import Request
 from tutelage.rewards import reward
+from tutelage.rollouts.models import EngineModels
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine, tiny_engine
@@ -41,7 +42,8 @@ def specs(count: int) -> list[Spec]:
 async def played(engine: Any, codec: Any, **settings: Any) -> list[Rollout]:
     agent = ToolCallingAgent({"calculator": calculator}, Sampling(max_tokens=8), max_turns=2)
     limits = RunnerSettings("run", **settings)
-    return await Runner(engine, codec, tokens, limits).run(specs(4), agent)
+    models = EngineModels(engine, codec)
+    return await Runner(agent, models, limits, reward=tokens).run(specs(4))
 
 
 def rewards(rollouts: list[Rollout]) -> list[float | None]:

@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 
-from tutelage.agents.tool_calling import Outcome, ToolCallingAgent
+from tutelage.agents.agent import Agent
+from tutelage.agents.session import RolloutSession
+from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.protocol import Request
 from tutelage.errors import EngineError
 from tutelage.policy.codec import Codec
+from tutelage.resources import NamedResources
 from tutelage.rewards import reward
+from tutelage.rollouts.models import EngineModels
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine, tiny_engine
@@ -52,21 +56,24 @@ def specs(count: int, root: int = 0, **fields: Any) -> list[Spec]:
     ]
 
 
-class Says:
+class Says(Agent):
     """An agent that asks the model once, or does what `act` says."""
 
-    def __init__(self, act: Callable[[Task, ChatClient, Outcome], Any] | None = None) -> None:
+    schedule = "deterministic"
+
+    def __init__(self, act: Callable[[Task, ChatClient], Any] | None = None) -> None:
         self._act = act
         self.running = self.most = 0
 
-    async def run(self, task: Task, client: ChatClient, outcome: Outcome) -> None:
+    async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> None:
         self.running += 1
+        assert session.client is not None
         self.most = max(self.most, self.running)
         try:
             if self._act is not None:
-                await self._act(task, client, outcome)
-            call = await client.chat(task.messages(), sampling=SAMPLING)
-            outcome.answer, outcome.stop = call.reply.content, "answer"
+                await self._act(task, session.client)
+            call = await session.client.chat(task.messages(), sampling=SAMPLING)
+            session.answer = call.reply.content
         finally:
             self.running -= 1
 
@@ -86,7 +93,7 @@ async def run(
     **settings: Any,
 ) -> list[Rollout]:
     limits = RunnerSettings("run", **{"backoff": 0.0, **settings})
-    return await Runner(engine, codec, grade, limits).run(specs(count), agent)
+    return await Runner(agent, EngineModels(engine, codec), limits, reward=grade).run(specs(count))
 
 
 def echo(codec: Codec) -> ScriptedEngine:
@@ -103,12 +110,13 @@ def echo(codec: Codec) -> ScriptedEngine:
 
 
 async def test_rollouts_come_back_in_the_order_of_their_specs(codec: Codec) -> None:
-    async def late_first(task: Task, client: ChatClient, outcome: Outcome) -> None:
+    async def late_first(task: Task, client: ChatClient) -> None:
         await asyncio.sleep(0.02 - 0.003 * int(task.id[1:]))
 
     done: list[str] = []
-    runner = Runner(echo(codec), codec, exact, RunnerSettings("run"))
-    rollouts = await runner.run(specs(6), Says(late_first), lambda r: done.append(r.task.id))
+    models = EngineModels(echo(codec), codec)
+    runner = Runner(Says(late_first), models, RunnerSettings("run"), reward=exact)
+    rollouts = await runner.run(specs(6), lambda r: done.append(r.task.id))
     assert [r.task.id for r in rollouts] == [f"t{i}" for i in range(6)]
     assert sorted(done) == [f"t{i}" for i in range(6)]
     for i, rollout in enumerate(rollouts):
@@ -130,8 +138,9 @@ async def test_identifiers_come_from_the_seed_tree(codec: Codec) -> None:
     first = identifiers(await run(echo(codec), codec, Says()))
     assert identifiers(await run(echo(codec), codec, Says())) == first
     assert len(set(first)) == 12
-    runner = Runner(echo(codec), codec, exact, RunnerSettings("run"))
-    assert not set(identifiers(await runner.run(specs(4, root=1), Says()))) & set(first)
+    models = EngineModels(echo(codec), codec)
+    runner = Runner(Says(), models, RunnerSettings("run"), reward=exact)
+    assert not set(identifiers(await runner.run(specs(4, root=1)))) & set(first)
 
 
 async def test_no_specs_are_no_rollouts(codec: Codec) -> None:
@@ -139,7 +148,7 @@ async def test_no_specs_are_no_rollouts(codec: Codec) -> None:
 
 
 async def test_no_more_run_at_once_than_allowed(codec: Codec) -> None:
-    async def linger(task: Task, client: ChatClient, outcome: Outcome) -> None:
+    async def linger(task: Task, client: ChatClient) -> None:
         await asyncio.sleep(0.001)
 
     agent = Says(linger)
@@ -149,7 +158,7 @@ async def test_no_more_run_at_once_than_allowed(codec: Codec) -> None:
 
 
 async def test_sessions_are_closed_whatever_happened(codec: Codec) -> None:
-    async def fail_after_a_call(task: Task, client: ChatClient, outcome: Outcome) -> None:
+    async def fail_after_a_call(task: Task, client: ChatClient) -> None:
         await client.chat(task.messages(), sampling=SAMPLING)
         raise ValueError("no")
 
@@ -162,7 +171,7 @@ async def test_sessions_are_closed_whatever_happened(codec: Codec) -> None:
 
 
 async def test_an_agents_exception_is_recorded_with_its_traceback(codec: Codec) -> None:
-    async def boom(task: Task, client: ChatClient, outcome: Outcome) -> None:
+    async def boom(task: Task, client: ChatClient) -> None:
         if task.id == "t1":
             await client.chat(task.messages(), sampling=SAMPLING)
             raise KeyError("which key")
@@ -188,7 +197,7 @@ async def test_an_agents_exception_is_recorded_with_its_traceback(codec: Codec) 
 async def test_an_agent_that_ends_itself_oddly_takes_nobody_with_it(
     error: BaseException, codec: Codec
 ) -> None:
-    async def leave(task: Task, client: ChatClient, outcome: Outcome) -> None:
+    async def leave(task: Task, client: ChatClient) -> None:
         if task.id == "t0":
             raise error
 
@@ -201,7 +210,7 @@ async def test_an_agent_that_ends_itself_oddly_takes_nobody_with_it(
 
 
 async def test_a_tools_own_failure_has_its_cause(codec: Codec) -> None:
-    async def closed(task: Task, client: ChatClient, outcome: Outcome) -> None:
+    async def closed(task: Task, client: ChatClient) -> None:
         raise ToolError("the shop is closed")
 
     (rollout,) = await run(echo(codec), codec, Says(closed), 1)
@@ -317,16 +326,19 @@ async def wait(n: int) -> str:
     return str(n)
 
 
-class Turns:
+class Turns(Agent):
     """Three calls with a tool of random duration in between."""
 
-    async def run(self, task: Task, client: ChatClient, outcome: Outcome) -> None:
+    schedule = "deterministic"
+
+    async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> None:
+        assert session.client is not None
         messages = list(task.messages())
         for _ in range(3):
-            call = await client.chat(messages, sampling=SAMPLING)
+            call = await session.client.chat(messages, sampling=SAMPLING)
             await asyncio.sleep(random.choice([0, 0.0005, 0.002]))
             messages += [call.reply, *task.messages()]
-        outcome.answer, outcome.stop = "done", "answer"
+        session.answer = "done"
 
 
 def without_clock(rollouts: list[Rollout]) -> list[Any]:
@@ -373,7 +385,7 @@ async def test_cancelling_the_run_cancels_everything_and_frees_every_slot(tiny: 
     driver = EngineDriver(engine, "free")
     thinking = asyncio.Event()
 
-    async def hang(task: Task, client: ChatClient, outcome: Outcome) -> None:
+    async def hang(task: Task, client: ChatClient) -> None:
         await client.chat(task.messages(), sampling=SAMPLING)
         thinking.set()
         await asyncio.sleep(3600)
@@ -384,8 +396,9 @@ async def test_cancelling_the_run_cancels_everything_and_frees_every_slot(tiny: 
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not engine.busy
-    runner = Runner(driver, policy.codec, exact, RunnerSettings("another run"))
-    rollouts = await asyncio.wait_for(runner.run(specs(5, root=1), Says()), 60)
+    models = EngineModels(driver, policy.codec)
+    runner = Runner(Says(), models, RunnerSettings("another run"), reward=exact)
+    rollouts = await asyncio.wait_for(runner.run(specs(5, root=1)), 60)
     assert all(r.last.failure is None for r in rollouts)
 
 

@@ -10,6 +10,7 @@ import pytest
 from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.errors import ConfigError, ToolDefinitionError
 from tutelage.rewards import reward
+from tutelage.rollouts.models import EngineModels
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine
@@ -79,10 +80,10 @@ async def test_the_reward_sees_the_environment_which_is_closed_also_when_it_rais
         return context["Shop"].left
 
     said = '<tool_call>{"name": "buy", "arguments": {"count": 1}}</tool_call>'
-    runner = Runner(ScriptedEngine(codec, [said, "done"]), codec, left, RunnerSettings("r"))
+    models = EngineModels(ScriptedEngine(codec, [said, "done"]), codec)
     agent = ToolCallingAgent({t.name: t for t in environment_tools(Shop)}, Sampling(max_tokens=200))
     spec = Spec(TASK, Mode.TRAIN, "g", 0, SeedTree(0))
-    rollout = (await runner.run([spec], agent))[0]
+    rollout = (await Runner(agent, models, RunnerSettings("r"), reward=left).run([spec]))[0]
     assert events == ["open", "reward", "close 2"]
     if not fails:
         assert rollout.reward is not None

@@ -239,7 +239,7 @@ async def test_the_tau2_example(small: list[Any], monkeypatch: pytest.MonkeyPatc
             return {"evaluation": type("Evaluation", (), {"reward": reward})}
 
     names = public()
-    from tutelage.agents.context import current_rollout
+    from tutelage.agents.session import current_rollout
 
     names |= {
         "Tau2Task": Tau2Task,

@@ -47,7 +47,9 @@ def _as_agent(found: object) -> type[LoopAgent]:
     missing = sorted(cast("frozenset[str]", getattr(found, "__abstractmethods__", frozenset())))
     if missing:
         raise ConfigError(f"has no {' and no '.join(missing)}; write {_wanted(missing[0])}")
-    for name in ("run", "told", "read", "observe", "refusal"):
+    if hasattr(found, "run"):
+        raise ConfigError(f"has run, which nothing calls; write {_wanted('play')}")
+    for name in ("play", "told", "read", "observe", "refusal"):
         if [*inspect.signature(getattr(found, name)).parameters] != _parameters(name):
             raise ConfigError(f"has another {name} than the loop calls; write {_wanted(name)}")
     try:

@@ -16,19 +16,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from tutelage.agents.loop import LoopAgent, Outcome, Turn, play
+from tutelage.agents.loop import LoopAgent, Turn
 from tutelage.errors import ConfigError
-from tutelage.types import (
-    Call,
-    ChatClient,
-    Message,
-    Task,
-    ToolCall,
-    ToolResult,
-)
+from tutelage.types import Call, Message, ToolCall, ToolResult
 
 EXECUTOR = "python_executor"
 CODE_PROMPT = (
@@ -70,10 +63,9 @@ class CodeAgent(LoopAgent):
             f"Use agent.tools=[{EXECUTOR}], or another agent.agent_type.",
         )
 
-    async def run(self, task: Task, client: ChatClient, outcome: Outcome) -> None:
-        """Play one task, filling `outcome` as it goes, so that a timeout loses nothing."""
-        prompt = CODE_PROMPT if self.system_prompt is None else self.system_prompt
-        await play(replace(self, system_prompt=prompt), task, client, outcome)
+    def own_prompt(self) -> str:
+        """How to write code, and how to answer."""
+        return CODE_PROMPT
 
     def read(self, call: Call) -> Turn:
         """The block or the answer of a turn."""

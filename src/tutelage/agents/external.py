@@ -17,17 +17,18 @@ import shlex
 import shutil
 import signal
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from tutelage.agents.context import RolloutContext
-from tutelage.agents.program import Isolation
+from tutelage.agents.agent import Agent
+from tutelage.agents.session import RolloutSession
 from tutelage.bounded import parse_json
 from tutelage.errors import ConfigError
-from tutelage.resources import LLM, PromptTemplate
+from tutelage.resources import LLM, NamedResources, PromptTemplate
 from tutelage.tools.tool import Tool
+from tutelage.types import Task
 
 KEPT = 1 << 20
 """Bytes of each output that are kept, the latest ones."""
@@ -43,7 +44,7 @@ class ProgramFailedError(Exception):
     """The program ended badly, or said nothing that can be read; the message shows its words."""
 
 
-class ExternalAgent:
+class ExternalAgent(Agent):
     """A command that plays one rollout.
 
     `output` says what its standard output is: `answer`, a text for the reward function to grade;
@@ -51,8 +52,6 @@ class ExternalAgent:
     an object with `answer`, `reward`, or both. `task` is `stdin`, or `file`: then the path stands
     in TUTELAGE_TASK_FILE and for `{task}` in the command.
     """
-
-    isolation: Isolation = "none"
 
     def __init__(
         self,
@@ -77,38 +76,31 @@ class ExternalAgent:
         words = [w for w in self.command[1:2] if not w.startswith("-")]
         return Path([self.command[0], *words][-1]).name
 
-    def own_resources(self) -> Mapping[str, Any]:
-        """None: its model comes from the environment."""
-        return {}
-
-    def check(self, names: Collection[str]) -> None:
-        """Nothing to check: it asks for no resource by name."""
-
-    async def play(self, rollout: RolloutContext) -> Any:
+    async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
         """Run the program. Raises `ProgramFailedError` when it fails."""
         with tempfile.TemporaryDirectory(prefix="tutelage-") as folder:
             path = Path(folder, "task.json")
-            text = json.dumps(rollout.task, ensure_ascii=False)
+            text = json.dumps(session.task, ensure_ascii=False)
             path.write_text(text, encoding="utf-8")
             given = Path(folder, "resources.json")
-            given.write_text(json.dumps(_texts(rollout.resources)), encoding="utf-8")
+            given.write_text(json.dumps(_texts(resources)), encoding="utf-8")
             words = [w.replace("{task}", str(path)) for w in self.command]
-            out = await self._run(words, self._environment(rollout, path, given), text)
-        return self._read(out, rollout)
+            out = await self._run(words, self._environment(session, path, given), text)
+        return self._read(out, session)
 
-    def _environment(self, rollout: RolloutContext, path: Path, given: Path) -> dict[str, str]:
+    def _environment(self, session: RolloutSession, path: Path, given: Path) -> dict[str, str]:
         facts = {
-            "TUTELAGE_ROLLOUT_ID": rollout.rollout_id,
-            "TUTELAGE_ATTEMPT_ID": rollout.attempt_id,
-            "TUTELAGE_MODE": rollout.mode.value,
+            "TUTELAGE_ROLLOUT_ID": session.rollout_id,
+            "TUTELAGE_ATTEMPT_ID": session.attempt_id,
+            "TUTELAGE_MODE": session.mode.value,
             "TUTELAGE_TASK_FILE": str(path),
             "TUTELAGE_RESOURCES_FILE": str(given),
         }
-        if rollout.policy is not None:
-            llm = rollout.resources.get(rollout.policy)
+        if session.policy is not None:
+            llm = session.resources.get(session.policy)
             if isinstance(llm, LLM) and llm.model:
                 facts["OPENAI_MODEL"] = llm.model
-        return {**os.environ, **self.env, **rollout.env, **facts}
+        return {**os.environ, **self.env, **session.env, **facts}
 
     async def _run(self, words: Sequence[str], env: Mapping[str, str], task: str) -> str:
         process = await asyncio.create_subprocess_exec(
@@ -142,10 +134,10 @@ class ExternalAgent:
             raise ProgramFailedError(f"{self.name} ended with {how}: {_tail(err or out)}")
         return bytes(out).decode("utf-8", "replace")
 
-    def _read(self, out: str, rollout: RolloutContext) -> Any:
+    def _read(self, out: str, session: RolloutSession) -> Any:
         if self.output == "answer":
-            rollout.answer = out.strip()
-            return rollout.answer
+            session.answer = out.strip()
+            return session.answer
         lines = [line for line in out.splitlines() if line.strip()]
         last = lines[-1].strip() if lines else ""
         try:
@@ -164,8 +156,8 @@ class ExternalAgent:
             )
         said = cast("dict[str, Any]", value)
         if said.get("answer") is not None:
-            rollout.answer = str(said["answer"])
-        return said["reward"] if said.get("reward") is not None else rollout.answer
+            session.answer = str(said["answer"])
+        return said["reward"] if said.get("reward") is not None else session.answer
 
 
 async def _feed(process: asyncio.subprocess.Process, text: str) -> None:

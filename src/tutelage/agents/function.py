@@ -2,7 +2,8 @@
 
 Its first parameter is the task, a dict; the others are filled by name from the run's resources. It
 is async or not (then it runs in a thread, or with `isolation="process"` in a process), and it
-returns its reward. `lit_agent.py` is the same idea as a class.
+returns its reward. `lit_agent.py` is the same idea as a class. `as_agent` takes whatever is handed
+to `Trainer.train`.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, overload
 
-from tutelage.agents.context import RolloutContext, calling_agent, for_agent
-from tutelage.agents.program import Isolation, call
+from tutelage.agents.agent import Agent, Isolation, Schedule, call
+from tutelage.agents.session import RolloutSession, as_caller
 from tutelage.errors import ConfigError
-from tutelage.resources import LLM, MAIN_AGENT
+from tutelage.resources import LLM, MAIN_AGENT, NamedResources
 from tutelage.tools.loading import nearest
+from tutelage.types import Task
 
 MODEL, TOKENIZER, PROMPT = "llm", "tokenizer", "prompt_template"
 """Parameters that mean the policy, its tokenizer, and the only prompt template."""
@@ -25,6 +27,8 @@ MODEL, TOKENIZER, PROMPT = "llm", "tokenizer", "prompt_template"
 
 class AgentFunction:
     """A function that plays a task and returns its reward; still callable as that function."""
+
+    schedule: Schedule = "free"
 
     def __init__(
         self,
@@ -96,30 +100,25 @@ class AgentFunction:
                 + f" Give one: Trainer(resources=NamedResources({{{name!r}: ...}}))"
             )
 
-    async def play(self, rollout: RolloutContext) -> Any:
+    async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
         """Call the function with this rollout's task and resources."""
-        return await call(self.fn, rollout.task, **self.arguments(rollout))
+        known = {*resources, "rollout", "resources"}
+        names = [*self.required, *(name for name in self.optional if name in known)]
+        arguments = {name: self._fill(name, session, resources) for name in names}
+        return await call(self.fn, session.task, **arguments)
 
-    def arguments(self, rollout: RolloutContext) -> dict[str, Any]:
-        """The parameters after the task."""
-        out = {name: self._fill(name, rollout) for name in self.required}
-        for name in self.optional:
-            if name in rollout.resources or name in ("rollout", "resources"):
-                out[name] = self._fill(name, rollout)
-        return out
-
-    def _fill(self, name: str, rollout: RolloutContext) -> Any:
+    def _fill(self, name: str, session: RolloutSession, resources: NamedResources) -> Any:
         if name == "rollout":
-            return rollout
+            return session
         if name == "resources":
-            return rollout.resources
-        if name in rollout.resources:
-            value = rollout.resources[name]
-            return for_agent(value, calling_agent()) if isinstance(value, LLM) else value
+            return resources
+        if name in resources:
+            value = resources[name]
+            return as_caller(value) if isinstance(value, LLM) else value
         if name == MODEL:
-            return rollout.llm(MAIN_AGENT)
+            return session.llm(MAIN_AGENT)
         if name == PROMPT:
-            return rollout.prompt()
+            return session.prompt()
         raise ConfigError(f"agent {self.name!r} needs {name!r}, which this rollout does not have")
 
 
@@ -147,6 +146,19 @@ def rollout(
         return AgentFunction(function, model=model, tokenizer=tokenizer, isolation=isolation)
 
     return decorate if fn is None else decorate(fn)
+
+
+def as_agent(given: Any) -> Agent:
+    """The agent that a user hands over. Raises `ConfigError` for what is none."""
+    if isinstance(given, type):
+        raise ConfigError(f"{given.__name__} is a class; hand over an instance: {given.__name__}()")
+    if isinstance(given, Agent):
+        return given
+    if callable(given):
+        return AgentFunction(given)
+    raise ConfigError(
+        f"{given!r} is no agent: use a function with @rollout, a LitAgent, or an ExternalAgent"
+    )
 
 
 def _check_roles(name: str, model: LLM | None, tokenizer: LLM | None) -> None:

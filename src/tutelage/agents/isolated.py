@@ -4,7 +4,7 @@ Workers are started afresh (no fork of a process that has threads), import the a
 one rollout after another. Each leads its own process group: a rollout that is stopped takes its
 worker and all that the agent started with it, and the next rollout gets a new one. A worker ends by
 itself when this process is gone. Models are reached over HTTP; rewards, marks and the answer come
-back when the rollout is over. `program.py` says what is played here.
+back when the rollout is over. `agent.py` says what is played here.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ import pickle
 import signal
 import threading
 import traceback
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from tutelage.agents.context import RolloutContext, enter
-from tutelage.agents.program import Isolation, Program
+from tutelage.agents.agent import Agent
+from tutelage.agents.session import RolloutSession, enter
 from tutelage.errors import ConfigError, EngineError
 from tutelage.resources import LLM, NamedResources
 from tutelage.tools.execute import call_in_thread
+from tutelage.types import Task
 
 _BROUGHT_BACK = ("emitted", "marked", "answer", "stop", "feedback")
 """What a worker's copy of the rollout hands back."""
@@ -47,14 +48,6 @@ class AgentRaisedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
-    """One rollout on its way to a worker. Its clock stays here, where its calls are seen: the
-    worker's own runs on during calls, so what is left there is what is left at least."""
-
-    fields: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class _Done:
     """What came of it."""
 
@@ -64,48 +57,38 @@ class _Done:
     back: Mapping[str, Any]
 
 
-class IsolatedAgent:
-    """Plays another program in worker processes, as many as rollouts run at once."""
+class IsolatedAgent(Agent):
+    """Plays another agent in worker processes, as many as rollouts run at once."""
 
-    isolation: Isolation = "none"
-
-    def __init__(self, program: Program) -> None:
-        """Raises `ConfigError` when the program cannot be sent to another process."""
-        self.program = program
+    def __init__(self, agent: Agent) -> None:
+        """Raises `ConfigError` when the agent cannot be sent to another process."""
+        self.agent = agent
         try:
-            self._packed = pickle.dumps(program)
+            self._packed = pickle.dumps(agent)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise ConfigError(
-                f"agent {program.name!r} cannot go to a process of its own: {error}. Define it at "
+                f"agent {agent.name!r} cannot go to a process of its own: {error}. Define it at "
                 "the top of a module, and keep what cannot be pickled out of its instance"
             ) from error
         self._idle: list[_Worker] = []
 
     @property
     def name(self) -> str:
-        """The program's name."""
-        return self.program.name
+        """The agent's name."""
+        return self.agent.name
 
-    def own_resources(self) -> Mapping[str, Any]:
-        """The program's."""
-        return self.program.own_resources()
-
-    def check(self, names: Collection[str]) -> None:
-        """As the program."""
-        self.program.check(names)
-
-    async def play(self, rollout: RolloutContext) -> Any:
+    async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
         """Play in a worker. Raises `AgentRaisedError`, or `AgentCrashedError` when it died."""
         worker = self._idle.pop() if self._idle else None
         worker = worker if worker is not None and worker.alive else _Worker(self._packed)
         try:
-            done = await worker.play(rollout)
+            done = await worker.play(session)
         except BaseException:
             worker.kill()
             raise
         self._idle.append(worker)
         for name, value in done.back.items():
-            setattr(rollout, name, value)
+            setattr(session, name, value)
         if done.error is not None:
             raise AgentRaisedError(*done.error)
         return done.value
@@ -134,12 +117,14 @@ class _Worker:
     def alive(self) -> bool:
         return self._process.is_alive()
 
-    async def play(self, rollout: RolloutContext) -> _Done:
-        facts = {f.name: getattr(rollout, f.name) for f in fields(rollout) if f.name != "own_time"}
-        facts |= {"resources": _portable(rollout.resources), "limit": rollout.remaining}
-        job = _Job(facts)
+    async def play(self, session: RolloutSession) -> _Done:
+        # Its clock stays here, where its calls are seen: the worker's own runs on during calls, so
+        # what is left there is what is left at least. Models are reached over HTTP there.
+        left = {"own_time", "client"}
+        facts = {f.name: getattr(session, f.name) for f in fields(session) if f.name not in left}
+        facts |= {"resources": _portable(session.resources), "limit": session.remaining}
         try:
-            answer = await call_in_thread(lambda: self._exchange(job))
+            answer = await call_in_thread(lambda: self._exchange(facts))
         except (EOFError, OSError) as error:
             self._process.join(1.0)
             code = self._process.exitcode
@@ -150,8 +135,8 @@ class _Worker:
             raise EngineError(f"the agent's process could not be started: {answer}") from answer
         return answer
 
-    def _exchange(self, job: _Job) -> Any:
-        self._pipe.send(job)
+    def _exchange(self, facts: Mapping[str, Any]) -> Any:
+        self._pipe.send(facts)
         return self._pipe.recv()
 
     def kill(self) -> None:
@@ -182,7 +167,7 @@ def _work(pipe: Connection, lifeline: Connection, packed: bytes) -> None:
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     try:
-        program: Program = pickle.loads(packed)
+        agent: Agent = pickle.loads(packed)
     except Exception as error:
         with suppress(EOFError, OSError):
             pipe.recv()
@@ -190,29 +175,25 @@ def _work(pipe: Connection, lifeline: Connection, packed: bytes) -> None:
         return
     while True:
         try:
-            job: _Job = pipe.recv()
+            facts: Mapping[str, Any] = pipe.recv()
         except (EOFError, OSError):
             return
-        rollout = RolloutContext(**job.fields)
-        done = contextvars.copy_context().run(_play, program, rollout)
+        done = contextvars.copy_context().run(_play, agent, RolloutSession(**facts))
         try:
             pipe.send(done)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             pipe.send(_Done(None, (f"the result cannot be sent back: {error}", ""), {}))
 
 
-def _play(program: Program, rollout: RolloutContext) -> _Done:
-    enter(rollout)
+def _play(agent: Agent, session: RolloutSession) -> _Done:
+    enter(session)
     value, error = None, None
     try:
-        value = asyncio.run(_wait(program, rollout))
+        work: Any = agent.play(session.task_record, session, session.resources)
+        value = asyncio.run(work)
     except (Exception, SystemExit) as raised:
         error = (f"{type(raised).__name__}: {raised}", traceback.format_exc())
-    return _Done(value, error, {name: getattr(rollout, name) for name in _BROUGHT_BACK})
-
-
-async def _wait(program: Program, rollout: RolloutContext) -> Any:
-    return await program.play(rollout)
+    return _Done(value, error, {name: getattr(session, name) for name in _BROUGHT_BACK})
 
 
 def _end_with(lifeline: Connection) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from tutelage.agents.context import RolloutContext
-from tutelage.agents.program import Isolation, call
+from tutelage.agents.agent import Agent, call
+from tutelage.agents.session import RolloutSession
 from tutelage.errors import ConfigError
 from tutelage.resources import NamedResources
-from tutelage.types import Mode
+from tutelage.types import Mode, Task
 
 _METHODS: Mapping[bool, tuple[str, ...]] = {
     True: ("training_rollout_async", "training_rollout", "rollout_async", "rollout"),
@@ -23,57 +23,46 @@ _METHODS: Mapping[bool, tuple[str, ...]] = {
 """By whether the rollout is for training: the methods to try, the first that is overridden."""
 
 
-class LitAgent:
+class LitAgent(Agent):
     """See the module's docstring. Hand an instance to `Trainer.train`.
 
     One instance plays many rollouts at once: keep what belongs to one of them in local variables.
+    `isolation = "process"` plays each rollout in a process; then the instance must be picklable.
     """
 
-    isolation: Isolation = "none"
-    """`process` plays each rollout in a process; then the instance must be picklable."""
-
-    @property
-    def name(self) -> str:
-        """The class's name."""
-        return type(self).__name__
-
     async def rollout_async(
-        self, task: Any, resources: NamedResources, rollout: RolloutContext
+        self, task: Any, resources: NamedResources, rollout: RolloutSession
     ) -> Any:
         """Play any rollout."""
         raise NotImplementedError
 
-    def rollout(self, task: Any, resources: NamedResources, rollout: RolloutContext) -> Any:
+    def rollout(self, task: Any, resources: NamedResources, rollout: RolloutSession) -> Any:
         """Play any rollout, without async: it runs in a thread."""
         raise NotImplementedError
 
     async def training_rollout_async(
-        self, task: Any, resources: NamedResources, rollout: RolloutContext
+        self, task: Any, resources: NamedResources, rollout: RolloutSession
     ) -> Any:
         """Play a rollout for training."""
         raise NotImplementedError
 
     def training_rollout(
-        self, task: Any, resources: NamedResources, rollout: RolloutContext
+        self, task: Any, resources: NamedResources, rollout: RolloutSession
     ) -> Any:
         """Play a rollout for training, without async."""
         raise NotImplementedError
 
     async def validation_rollout_async(
-        self, task: Any, resources: NamedResources, rollout: RolloutContext
+        self, task: Any, resources: NamedResources, rollout: RolloutSession
     ) -> Any:
         """Play a rollout for validation or test."""
         raise NotImplementedError
 
     def validation_rollout(
-        self, task: Any, resources: NamedResources, rollout: RolloutContext
+        self, task: Any, resources: NamedResources, rollout: RolloutSession
     ) -> Any:
         """Play a rollout for validation or test, without async."""
         raise NotImplementedError
-
-    def own_resources(self) -> Mapping[str, Any]:
-        """Resources that the class brings; override it to give some."""
-        return {}
 
     def check(self, names: Collection[str]) -> None:
         """Raise `ConfigError` when no method is overridden for some mode."""
@@ -84,12 +73,12 @@ class LitAgent:
                     f"rollout, {kind}_rollout_async or {kind}_rollout"
                 )
 
-    async def play(self, rollout: RolloutContext) -> Any:
+    async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
         """Play it with the method for its mode."""
-        method = self._method(rollout.mode is Mode.TRAIN)
+        method = self._method(session.mode is Mode.TRAIN)
         if method is None:
-            raise ConfigError(f"{self.name} has no method for {rollout.mode.value} rollouts")
-        return await call(method, rollout.task, rollout.resources, rollout)
+            raise ConfigError(f"{self.name} has no method for {session.mode.value} rollouts")
+        return await call(method, session.task, resources, session)
 
     def _method(self, training: bool) -> Callable[..., Any] | None:
         for name in _METHODS[training]:

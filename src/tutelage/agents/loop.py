@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from tutelage.errors import ContextOverflowError
+from tutelage.agents.agent import Agent
+from tutelage.agents.session import RolloutSession
+from tutelage.errors import ConfigError, ContextOverflowError
+from tutelage.resources import NamedResources
 from tutelage.tools.environments import rollout_environments
 from tutelage.tools.execute import execute_tool_calls
 from tutelage.tools.tool import Tool
 from tutelage.types import (
     Call,
-    ChatClient,
     Message,
     Sampling,
     StopReason,
@@ -29,15 +31,6 @@ from tutelage.types import (
     ToolResult,
     ToolSpec,
 )
-
-
-@dataclass(slots=True)
-class Outcome:
-    """How an episode went: the final text, why it ended, and every tool result."""
-
-    answer: str | None = None
-    stop: str = "max_turns"
-    tool_results: list[ToolResult] = field(default_factory=list[ToolResult])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +46,18 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class LoopAgent(ABC):
+class LoopAgent(Agent, ABC):
     """An agent type: the settings of the loop, how it reads turns, and how it words observations.
 
     What it declares of itself is on the class. A type of the user's inherits from this one or from
     a built-in one and adds no field without a default.
     """
 
+    schedule = "deterministic"
     own_tools: ClassVar[tuple[str, ...]] = ()
     """Its tools where none are named; empty takes those of the recipe."""
+    own_stops: ClassVar[tuple[str, ...]] = ()
+    """Texts at which sampling ends, beside those of `sampling`."""
 
     tools: Mapping[str, Tool]
     sampling: Sampling
@@ -69,15 +65,16 @@ class LoopAgent(ABC):
     token_budget: int = 1 << 30
     """Sampled tokens of a whole episode, at most."""
     system_prompt: str | None = None
+    """None takes the type's own."""
 
     @classmethod
     def refusal(cls, tools: Sequence[str]) -> tuple[str, str] | None:
         """Why it cannot use tools of these names, and the way out; None where it can."""
         return None
 
-    async def run(self, task: Task, client: ChatClient, outcome: Outcome) -> None:
-        """Play one task, filling `outcome` as it goes, so that a timeout loses nothing."""
-        await play(self, task, client, outcome)
+    def own_prompt(self) -> str:
+        """Its system prompt where none is given; empty for none."""
+        return ""
 
     def told(self) -> list[ToolSpec]:
         """The tools that the chat template is told of: none, where calls are written as text."""
@@ -91,50 +88,43 @@ class LoopAgent(ABC):
     def observe(self, call: Call, turn: Turn, results: Sequence[ToolResult]) -> list[Message]:
         """The messages that answer a turn: at least one."""
 
-
-async def play(agent: LoopAgent, task: Task, client: ChatClient, outcome: Outcome) -> None:
-    """Play one task, filling `outcome` as it goes, so that a timeout loses nothing."""
-    messages = list(task.messages())
-    if agent.system_prompt:
-        messages.insert(0, Message("system", agent.system_prompt))
-    async with rollout_environments(task) as environments:
-        tools = await environments.bind(agent.tools)
-        await _turns(agent, tools, messages, client, outcome)
-
-
-async def _turns(
-    agent: LoopAgent,
-    tools: Mapping[str, Tool],
-    messages: list[Message],
-    client: ChatClient,
-    outcome: Outcome,
-) -> None:
-    left = agent.token_budget
-    for number in range(agent.max_turns):
-        sampling = replace(agent.sampling, max_tokens=min(agent.sampling.max_tokens, left))
-        try:
-            call = await client.chat(messages, tools=agent.told(), sampling=sampling)
-        except ContextOverflowError:
-            outcome.stop = "context"
-            return
-        left -= len(call.sampled.token_ids)
-        messages.append(call.reply)
-        if call.sampled.stop_reason is StopReason.LENGTH:
-            outcome.stop = "token_budget"
-            return
-        turn = agent.read(call)
-        if turn.answer is not None:
-            outcome.answer, outcome.stop = turn.answer, "answer"
-            return
-        last = number == agent.max_turns - 1 or left <= 0
-        # What no turn can observe is run only when it may be the answer.
-        if not last or _answers(turn, tools):
-            messages += agent.observe(call, turn, await _run(turn, tools, outcome))
-        if outcome.stop == "answer":
-            return
-        if last:
-            outcome.stop = "max_turns" if left > 0 else "token_budget"
-            return
+    async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> None:
+        """Play one task, filling the session as it goes, so that a failure loses nothing."""
+        if session.client is None:
+            raise ConfigError("a built-in agent plays in this process only, with a model")
+        prompt = self.own_prompt() if self.system_prompt is None else self.system_prompt
+        system = [Message("system", prompt)] if prompt else []
+        stop = tuple(dict.fromkeys((*self.sampling.stop, *self.own_stops)))
+        left, session.stop = self.token_budget, "max_turns"
+        async with rollout_environments(task) as environments:
+            tools = await environments.bind(self.tools)
+            messages = [*system, *task.messages()]
+            for number in range(self.max_turns):
+                most = min(self.sampling.max_tokens, left)
+                sampling = replace(self.sampling, max_tokens=most, stop=stop)
+                try:
+                    call = await session.client.chat(messages, tools=self.told(), sampling=sampling)
+                except ContextOverflowError:
+                    session.stop = "context"
+                    return
+                left -= len(call.sampled.token_ids)
+                messages.append(call.reply)
+                if call.sampled.stop_reason is StopReason.LENGTH:
+                    session.stop = "token_budget"
+                    return
+                turn = self.read(call)
+                if turn.answer is not None:
+                    session.answer, session.stop = turn.answer, "answer"
+                    return
+                last = number == self.max_turns - 1 or left <= 0
+                # What no turn can observe is run only when it may be the answer.
+                if not last or _answers(turn, tools):
+                    messages += self.observe(call, turn, await _run(turn, tools, session))
+                if session.answer is not None:
+                    return
+                if last:
+                    session.stop = "max_turns" if left > 0 else "token_budget"
+                    return
 
 
 def _answers(turn: Turn, tools: Mapping[str, Tool]) -> bool:
@@ -143,11 +133,11 @@ def _answers(turn: Turn, tools: Mapping[str, Tool]) -> bool:
     return any(tool is not None and tool.terminal for tool in found)
 
 
-async def _run(turn: Turn, tools: Mapping[str, Tool], outcome: Outcome) -> list[ToolResult]:
+async def _run(turn: Turn, tools: Mapping[str, Tool], session: RolloutSession) -> list[ToolResult]:
     """Run the turn's calls, all at once; results in their order."""
     results = await execute_tool_calls(turn.calls, tools)
-    outcome.tool_results += results
+    session.tool_results += results
     for result in results:
         if result.error is None and tools[result.name].terminal:
-            outcome.answer, outcome.stop = result.text, "answer"
+            session.answer, session.stop = result.text, "answer"
     return results

@@ -14,11 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from tutelage.agents.accepted import as_program
+from tutelage.agents.agent import Agent
 from tutelage.agents.external import ExternalAgent
-from tutelage.agents.function import AgentFunction
+from tutelage.agents.function import AgentFunction, as_agent
 from tutelage.agents.lit_agent import LitAgent
-from tutelage.agents.program import Program
 from tutelage.errors import ConfigError
 from tutelage.resources import NamedResources, PromptTemplate
 from tutelage.rewards import RewardFunction
@@ -27,7 +26,7 @@ from tutelage.tools.loading import load_attribute
 RESOURCES = "resources"
 
 
-def load_agent(reference: str) -> tuple[Program, NamedResources]:
+def load_agent(reference: str) -> tuple[Agent, NamedResources]:
     """The agent and its resources. Raises `ConfigError`."""
     file, _, name = reference.rpartition(":")
     if not file.endswith(".py"):
@@ -41,19 +40,19 @@ def load_agent(reference: str) -> tuple[Program, NamedResources]:
     # Any name that every module has: what is wanted is the module, loaded as tools and rewards are.
     module_name = str(load_attribute(f"{file}:__name__", "agent"))
     names = vars(sys.modules[module_name])
-    program = _named(names, file, name) if name else _only(names, file)
-    return program, NamedResources(_resources(names))
+    agent = _named(names, file, name) if name else _only(names, file)
+    return agent, NamedResources(_resources(names))
 
 
-def _named(names: Mapping[str, Any], file: str, name: str) -> Program:
+def _named(names: Mapping[str, Any], file: str, name: str) -> Agent:
     if name not in names:
         agents = ", ".join(_agents(names)) or "none"
         raise ConfigError(f"{file} defines no {name!r}; its agents are {agents}")
     found = names[name]
-    return as_program(found() if isinstance(found, type) else found)
+    return as_agent(found() if isinstance(found, type) else found)
 
 
-def _only(names: Mapping[str, Any], file: str) -> Program:
+def _only(names: Mapping[str, Any], file: str) -> Agent:
     found = _agents(names)
     if len(found) != 1:
         known = f"several agents, {', '.join(found)}" if found else "no agent"
@@ -61,7 +60,7 @@ def _only(names: Mapping[str, Any], file: str) -> Program:
             f"{file} has {known}; decorate one function with @rollout, or name one: "
             f"{file}:{next(iter(found), 'name')}"
         )
-    return as_program(next(iter(found.values())))
+    return as_agent(next(iter(found.values())))
 
 
 def _agents(names: Mapping[str, Any]) -> dict[str, Any]:

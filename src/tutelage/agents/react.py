@@ -17,20 +17,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
-from tutelage.agents.loop import LoopAgent, Outcome, Turn, play
+from tutelage.agents.loop import LoopAgent, Turn
 from tutelage.bounded import parse_json
 from tutelage.tools.tool import Tool
-from tutelage.types import (
-    Call,
-    ChatClient,
-    Message,
-    Task,
-    ToolCall,
-    ToolResult,
-)
+from tutelage.types import Call, Message, ToolCall, ToolResult
 
 STOP = "Observation:"
 _LABEL = re.compile(
@@ -51,12 +44,11 @@ class Part(NamedTuple):
 class ReactAgent(LoopAgent):
     """Without `system_prompt` it is `react_prompt(tools)`."""
 
-    async def run(self, task: Task, client: ChatClient, outcome: Outcome) -> None:
-        """Play one task, filling `outcome` as it goes, so that a timeout loses nothing."""
-        stop = (*self.sampling.stop, *(() if STOP in self.sampling.stop else (STOP,)))
-        prompt = react_prompt(self.tools) if self.system_prompt is None else self.system_prompt
-        agent = replace(self, sampling=replace(self.sampling, stop=stop), system_prompt=prompt)
-        await play(agent, task, client, outcome)
+    own_stops: ClassVar[tuple[str, ...]] = (STOP,)
+
+    def own_prompt(self) -> str:
+        """The tools, and the form to write in."""
+        return react_prompt(self.tools)
 
     def read(self, call: Call) -> Turn:
         """The actions or the answer of a turn."""

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tutelage.agents.loop import LoopAgent, Outcome, Turn
+from tutelage.agents.loop import LoopAgent, Turn
 from tutelage.types import Call, Message, ToolResult, ToolSpec
-
-__all__ = ["Outcome", "ToolCallingAgent"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, Unpack
 
 from tutelage.engine.endpoint import Counted, token_bound
 from tutelage.engine.prices import Price
 from tutelage.engine.usage import Usage
 from tutelage.errors import ContextOverflowError
 from tutelage.seeds import SeedTree
-from tutelage.types import Call, ChatClient, Constraint, Message, Sampling, ToolSpec
+from tutelage.types import Call, ChatClient, ChatOptions, Message, ToolSpec
 
 CHARACTERS_A_TOKEN = 3
 """A request is refused before it is sent when it has more than this many bytes for each token that
@@ -69,40 +69,25 @@ class MeteredClient:
         self._client, self._meter, self._price = client, meter, price
         self._seeds = seeds
 
-    async def chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec] = (),
-        sampling: Sampling,
-        agent: str = "main",
-        constraint: Constraint | None = None,
-        seed: int | None = None,
-    ) -> Call:
+    async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
         """Send one request; see `ChatClient`. Raises `ContextOverflowError` past the caps."""
         meter, caps = self._meter, self._meter.caps
         if meter.calls >= caps.calls:
             raise ContextOverflowError(
                 f"this rollout has made {meter.calls} model calls, and max_turns={caps.calls}"
             )
-        size = _size(messages, tools)
+        size = _size(messages, options.get("tools", ()))
         if size > caps.prompt_tokens * CHARACTERS_A_TOKEN:
             raise ContextOverflowError(
                 f"this request has {size} bytes, more than max_prompt_tokens="
                 f"{caps.prompt_tokens} allows"
             )
-        if seed is None and self._seeds is not None:
-            seed = self._seeds.child("call", meter.calls).value(31)
+        if options.get("seed") is None and self._seeds is not None:
+            options["seed"] = self._seeds.child("call", meter.calls).value(31)
         meter.calls += 1
-        bounded = replace(sampling, max_tokens=min(sampling.max_tokens, caps.reply_tokens))
-        call = await self._client.chat(
-            messages,
-            tools=tools,
-            sampling=bounded,
-            agent=agent,
-            constraint=constraint,
-            seed=seed,
-        )
+        asked = options["sampling"]
+        options["sampling"] = replace(asked, max_tokens=min(asked.max_tokens, caps.reply_tokens))
+        call = await self._client.chat(messages, **options)
         bound = (min(size, caps.prompt_tokens), caps.reply_tokens)
         spent = meter.counted.add(self._client.usage(call), bound)
         if self._price is not None:

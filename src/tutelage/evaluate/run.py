@@ -17,6 +17,7 @@ from tutelage.engine.factory import make_engine
 from tutelage.policy.model import Policy
 from tutelage.rewards import RewardFunction, check, reward
 from tutelage.rewards.function import REWARD_SECONDS
+from tutelage.rollouts.models import EngineModels
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.seeds import SeedTree
 from tutelage.statistics.outcome import Evaluation, Success, summarise
@@ -70,8 +71,8 @@ def play(
     )
 
     async def run() -> list[Rollout]:
-        runner = Runner(engine, policy.codec, grader, settings)
-        return await runner.run(specs, agent, on_done)
+        models = EngineModels(engine, policy.codec)
+        return await Runner(agent, models, settings, reward=grader).run(specs, on_done)
 
     return asyncio.run(run())
 

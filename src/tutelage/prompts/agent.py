@@ -1,4 +1,4 @@
-"""The built-in tool-calling agent as a program whose texts are resources.
+"""The built-in tool-calling agent with texts that are resources.
 
 Its system prompt and the descriptions of its tools are read from the rollout's resources each time
 it plays, so a search can put others in their place. `components_of` says what of an agent's
@@ -12,16 +12,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tutelage.agents.context import RolloutContext
-from tutelage.agents.loop import Outcome
-from tutelage.agents.program import Isolation
+from tutelage.agents.agent import Agent
+from tutelage.agents.session import RolloutSession
 from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.errors import ConfigError
 from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.resources import LLM, NamedResources, PromptTemplate
 from tutelage.tools.loading import nearest
 from tutelage.tools.tool import Tool
-from tutelage.types import Sampling
+from tutelage.types import Sampling, Task
 
 PROMPT = "prompt"
 """The resource that is the built-in agent's system prompt."""
@@ -30,42 +29,33 @@ TOOL = "tool_"
 
 
 @dataclass(frozen=True, slots=True)
-class ToolAgent:
-    """A `Program`: the tool-calling agent over resources `prompt`, `tool_NAME` and the LLM."""
+class ToolAgent(Agent):
+    """The tool-calling agent over resources `prompt`, `tool_NAME` and the LLM."""
 
+    schedule = "deterministic"
     sampling: Sampling
     max_turns: int = 4
-    name: str = "tool_agent"
-    isolation: Isolation = "none"
 
-    def own_resources(self) -> Mapping[str, Any]:
-        """None: all are given."""
-        return {}
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "tool_agent"
 
     def check(self, names: Collection[str]) -> None:
         """It needs its prompt."""
         if PROMPT not in names:
             raise ConfigError(f"the built-in agent needs the resource {PROMPT!r}")
 
-    async def play(self, rollout: RolloutContext) -> None:
+    async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> None:
         """Play the task; the grader of the run grades the answer."""
-        llm = rollout.llm()
-        if llm.client is None:
-            raise ConfigError("the built-in agent plays in this process only")
-        found = [v for v in rollout.resources.values() if isinstance(v, Tool)]
-        shots = rollout.resources.get(DEMONSTRATIONS)
+        found = [value for value in resources.values() if isinstance(value, Tool)]
         agent = ToolCallingAgent(
             {tool.name: tool for tool in found},
-            llm.sampling(self.sampling),
+            session.llm().sampling(self.sampling),
             max_turns=self.max_turns,
-            system_prompt=_system(rollout.resources[PROMPT], shots),
+            system_prompt=_system(resources[PROMPT], resources.get(DEMONSTRATIONS)),
         )
-        outcome = Outcome()
-        try:
-            await agent.run(rollout.task_record, llm.client, outcome)
-        finally:
-            rollout.answer, rollout.stop = outcome.answer, outcome.stop
-            rollout.tool_results += outcome.tool_results
+        await agent.play(task, session, resources)
 
 
 def _system(prompt: PromptTemplate, shots: Demonstrations | None) -> str:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tutelage.agents.accepted import as_program
-from tutelage.agents.program import Isolation
+from tutelage.agents.agent import Isolation
+from tutelage.agents.function import as_agent
 from tutelage.engine.endpoint import environment
 from tutelage.engine.usage import Spend
 from tutelage.errors import ConfigError
@@ -129,7 +129,7 @@ def make_setup(call: Call, progress: Progress) -> Setup:
         _environment(call),
         progress,
         subject=Subject(
-            as_program(call.agent),
+            as_agent(call.agent),
             call.resources,
             call.reward,
             isolation=call.isolation,

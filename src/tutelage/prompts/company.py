@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from tutelage.agents.agent import Agent, Isolation
 from tutelage.agents.function import AgentFunction
-from tutelage.agents.program import Isolation, Program
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.meter import Caps
 from tutelage.engine.prices import Prices
@@ -42,7 +42,7 @@ SAMPLED = 4096
 class Subject:
     """An agent before its models are known."""
 
-    program: Program
+    agent: Agent
     resources: NamedResources
     reward: RewardFunction | None
     isolation: Isolation = "none"
@@ -57,15 +57,15 @@ def resources_of(subject: Subject, config: PromptConfig, task: Endpoint | None) 
 
     Raises `ConfigError` for a key that this agent makes no use of.
     """
-    program = subject.program
-    given = {**program.own_resources(), **subject.resources}
-    given = _with_demonstrations(program, given, config)
+    agent = subject.agent
+    given = {**agent.own_resources(), **subject.resources}
+    given = _with_demonstrations(agent, given, config)
     if config.tune_tools and not any(isinstance(v, Tool) for v in given.values()):
         raise ConfigError(
-            f"tune_tools=true, and the agent {program.name!r} has no tools among its resources; "
+            f"tune_tools=true, and the agent {agent.name!r} has no tools among its resources; "
             "give it some, as resources={'weigh': weigh}"
         )
-    if not any(isinstance(v, LLM) for v in given.values()) and _wants_model(program, given):
+    if not any(isinstance(v, LLM) for v in given.values()) and _wants_model(agent, given):
         named = POLICY if task is None or _brings_model(subject, config) else task.model
         given = {POLICY: LLM(named, temperature=config.temperature), **given}
     return NamedResources(given)
@@ -80,7 +80,7 @@ def company_of(
     progress: Progress,
 ) -> Company:
     """The agent with its models, of which one in this process may have to be built first."""
-    program, own = subject.program, _brings_model(subject, config)
+    agent, own = subject.agent, _brings_model(subject, config)
     urls = dict(subject.urls)
     llms = {n: v for n, v in resources.items() if isinstance(v, LLM) and not v.tokenizer_only}
     endpoints: dict[str, Endpoint] = {}
@@ -98,10 +98,10 @@ def company_of(
         folder = config.model or model_folder(resources[local[0]])
         policy = subject.policy or local_policy(folder, progress)
         found = replace(found, policies=dict.fromkeys(local, POLICY))
-    caps = caps_of(config, isinstance(program, ToolAgent))
+    caps = caps_of(config, isinstance(agent, ToolAgent))
     sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
     return Company(
-        program=program,
+        agent=agent,
         resources=resources,
         roles=found,
         caps=caps,
@@ -126,15 +126,15 @@ def caps_of(config: PromptConfig, embedded: bool) -> Caps:
 
 
 def _with_demonstrations(
-    program: Program, resources: Mapping[str, Any], config: PromptConfig
+    agent: Agent, resources: Mapping[str, Any], config: PromptConfig
 ) -> dict[str, Any]:
     """The resources with a place for demonstrations, where the agent takes some."""
-    takes = isinstance(program, ToolAgent) and config.demonstrations > 0
-    if isinstance(program, AgentFunction):
-        takes = DEMONSTRATIONS in (*program.required, *program.optional)
+    takes = isinstance(agent, ToolAgent) and config.demonstrations > 0
+    if isinstance(agent, AgentFunction):
+        takes = DEMONSTRATIONS in (*agent.required, *agent.optional)
     if config.demonstrations and not takes:
         raise ConfigError(
-            f"demonstrations={config.demonstrations!r}, and the agent {program.name!r} takes none: "
+            f"demonstrations={config.demonstrations!r}, and the agent {agent.name!r} takes none: "
             f"give it a parameter {DEMONSTRATIONS!r}, whose str() it puts into its prompt"
         )
     return {**resources, DEMONSTRATIONS: Demonstrations()} if takes else dict(resources)
@@ -166,7 +166,7 @@ def _brings_model(subject: Subject, config: PromptConfig) -> bool:
     return subject.policy is not None or config.model is not None
 
 
-def _wants_model(program: Program, resources: Mapping[str, Any]) -> bool:
-    if isinstance(program, AgentFunction):
-        return asks_for_a_model({*program.required, *program.optional}, resources)
+def _wants_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
+    if isinstance(agent, AgentFunction):
+        return asks_for_a_model({*agent.required, *agent.optional}, resources)
     return True

@@ -88,7 +88,7 @@ class PromptSearch(RunKind):
         setup = self.setup
         models = {name: e.shown() for name, e in setup.company.endpoints.items()}
         models |= {role: e.shown() for role, e in setup.endpoints.items()}
-        python = {"python": setup.company.program.name} if setup.python else {}
+        python = {"python": setup.company.agent.name} if setup.python else {}
         return {
             "config": setup.config.model_dump(mode="json"),
             "models": models,

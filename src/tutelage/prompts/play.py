@@ -1,37 +1,32 @@
-"""The search's `Play`, made of the real thing: rollout engine, gateway, models, store.
+"""The search's `Play`, made of the real thing: a stage, the runner, models, store.
 
-A `Theatre` is open for the length of a run. Each rollout is played by `rollouts/live.py` with the
-candidate's texts in its resources, so that every call, span and reward is recorded as in any other
-run; its identifiers come from the step key of the search, so that they repeat. Agents play in the
-caller's event loop, models answer in the gateway's.
+Each rollout of a candidate is played on a stage (`rollouts/stage.py`) with the candidate's texts in
+its resources, so that every call, span and reward is recorded as in any other run; its identifiers
+come from the step key of the search, so that they repeat.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tutelage.agents.context import RolloutContext
-from tutelage.agents.isolated import IsolatedAgent
-from tutelage.agents.program import Isolation, Program
+from tutelage.agents.agent import Agent, Isolation
+from tutelage.agents.session import RolloutSession
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.factory import make_engine
 from tutelage.engine.meter import Caps, Meter, MeteredClient
 from tutelage.engine.prices import Price
 from tutelage.engine.remote import RemoteServers, Server
-from tutelage.gateway import Gateway
 from tutelage.prompts.agent import with_components
 from tutelage.prompts.contract import SLOT, Components, Episode
 from tutelage.prompts.episode import episode_of
 from tutelage.prompts.shots import Demonstrations
 from tutelage.resources import NamedResources, Roles
 from tutelage.rewards import RewardFunction
-from tutelage.rollouts.live import LiveRunner
-from tutelage.rollouts.models import Models, NoModels, PolicyModels, Source
+from tutelage.rollouts.models import Source
 from tutelage.rollouts.runner import RunnerSettings, Spec
+from tutelage.rollouts.stage import Stage
 from tutelage.seeds import SeedTree
 from tutelage.statistics.outcome import Success
 from tutelage.tracing.ingest import TraceIngest
@@ -52,7 +47,7 @@ REMOTE_SECONDS = 120.0
 class Company:
     """An agent with everything it plays with."""
 
-    program: Program
+    agent: Agent
     resources: NamedResources
     roles: Roles
     caps: Caps
@@ -81,27 +76,8 @@ class Records:
     """Told of a rollout's identifier before it is played."""
 
 
-class _Seen:
-    """A program that keeps the context of the rollout it played, for what no record has."""
-
-    def __init__(self, program: Program) -> None:
-        self.inner, self.name = program, program.name
-        self.isolation: Isolation = program.isolation
-        self.context: RolloutContext | None = None
-
-    def own_resources(self) -> Mapping[str, Any]:
-        return self.inner.own_resources()
-
-    def check(self, names: Collection[str]) -> None:
-        self.inner.check(names)
-
-    async def play(self, rollout: RolloutContext) -> Any:
-        self.context = rollout
-        return await self.inner.play(rollout)
-
-
-class Theatre:
-    """See the module's docstring. `async with Theatre(...) as play:` makes a `Play`."""
+class CandidateStage(Stage):
+    """A stage on which a search plays its candidates; once entered it is a `Play`."""
 
     def __init__(
         self,
@@ -113,107 +89,67 @@ class Theatre:
         limits: RunnerSettings,
     ) -> None:
         """`limits` are those of one rollout; the run is that of `records`."""
-        self._company, self._records, self._seeds = company, records, seeds
-        self._runners, self._limits = runners, replace(limits, run_id=records.run_id)
-        apart = "process" in (company.isolation, company.program.isolation)
-        self._program = IsolatedAgent(company.program) if apart else company.program
-        self._resources = company.resources
-        self._gateway: Gateway | None = None
         servers = {n: Server(e.base_url, e.model, e.api_key) for n, e in company.endpoints.items()}
         self._servers = RemoteServers(servers, timeout=REMOTE_SECONDS)
+        super().__init__(
+            company.agent,
+            company.resources,
+            company.roles,
+            n_runners=runners,
+            isolation=company.isolation,
+            remote=self._servers,
+        )
+        self._company, self._records, self._seeds = company, records, seeds
+        self._limits = replace(limits, run_id=records.run_id)
+        self._traces = TraceIngest(records.spans, records.run_id)
         self._engine: Engine | None = None
-        self._stack = AsyncExitStack()
         self.unknown = 0
         """Calls whose usage a server did not tell."""
 
-    async def __aenter__(self) -> Theatre:
-        await self._stack.__aenter__()
-        try:
-            self._resources = await self._resources.entered(self._stack)
-            roles = self._company.roles
-            if roles.policies or roles.remote:
-                self._gateway = await asyncio.to_thread(Gateway().start)
-                records = self._records
-                self._gateway.on_traces = TraceIngest(records.spans, records.run_id)
-        except BaseException:
-            await self.__aexit__()
-            raise
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        try:
-            await self._stack.aclose()
-        finally:
-            if self._gateway is not None:
-                await asyncio.wrap_future(self._gateway.submit(self._servers.aclose()))
-                await asyncio.to_thread(self._gateway.close)
-            if isinstance(self._program, IsolatedAgent):
-                self._program.close()
-
     async def __call__(self, components: Components, task: Task, sample: int) -> Episode:
         """Play one rollout of a candidate; a search calls it."""
-        slot = SLOT.get()
-        mode = Mode.TRAIN if slot is None else slot.split
+        company, records, slot = self._company, self._records, SLOT.get()
         seeds = self._seeds.child("play", task.id if slot is None else slot.key)
         spec = Spec(
             task,
-            mode,
+            Mode.TRAIN if slot is None else slot.split,
             group=task.id,
             index=sample,
             seeds=seeds,
             label="" if slot is None else slot.candidate,
         )
-        self._records.begins(seeds.id("roll"))
-        resources = _for_task(with_components(self._resources, components), task)
-        meter = Meter(self._company.caps)
-        seen = _Seen(self._program)
+        records.begins(seeds.id("roll"))
+        resources = _for_task(with_components(self.resources, components), task)
+        meter = Meter(company.caps)
+        sessions: list[RolloutSession] = []
         traced: list[SpanRecord] = []
 
         def keep(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
             traced.extend(spans)
-            self._records.spans(self._records.run_id, spans)
-            self._records.rollout(rollout)
+            records.spans(records.run_id, spans)
+            records.rollout(rollout)
 
-        runner = LiveRunner(
-            seen,
-            self._models(resources, meter),
-            resources,
-            self._limits,
-            reward=self._company.reward,
-            policy=self._main,
-            on_spans=keep,
-        )
-        rollout = (await runner.run([spec]))[0]
-        said = "" if seen.context is None else seen.context.feedback
-        usage = meter.usage() if self._company.roles.remote else None
-        self.unknown += meter.counted.unknown
-        return episode_of(
-            rollout, components, resources, traced, said, usage, self._company.success
-        )
-
-    @property
-    def _main(self) -> str | None:
-        roles = self._company.roles
-        return roles.main or next(iter(roles.remote), None)
-
-    def _models(self, resources: NamedResources, meter: Meter) -> Models:
-        if self._gateway is None:
-            return NoModels()
-        company = self._company
-
-        def remote(name: str, seeds: SeedTree) -> ChatClient:
+        def metered(name: str, seeds: SeedTree) -> ChatClient:
             seeded = seeds.child("seed") if company.sampling.temperature > 0 else None
             client = self._servers(name, seeds)
             return MeteredClient(client, meter, company.prices.get(name), seeded)
 
-        return PolicyModels(
-            gateway=self._gateway,
-            resources=resources,
-            roles=company.roles,
-            sources=self._sources(),
-            remote=remote,
+        runner = self.runner(
+            self._sources(),
+            self._limits,
             max_tokens=company.sampling.max_tokens,
+            resources=resources,
+            remote=metered,
+            reward=company.reward,
+            on_spans=keep,
+            on_session=sessions.append,
+            on_traces=self._traces,
         )
+        rollout = (await runner.run([spec]))[0]
+        said = sessions[-1].feedback if sessions else ""
+        usage = meter.usage() if company.roles.remote else None
+        self.unknown += meter.counted.unknown
+        return episode_of(rollout, components, resources, traced, said, usage, company.success)
 
     def _sources(self) -> dict[str, Source]:
         company, policy = self._company, self._company.policy
@@ -221,12 +157,10 @@ class Theatre:
             return {}
         if self._engine is None:
             # What a rollout says does not depend on what plays beside it.
-            slots = max(1, min(SLOTS, self._runners))
+            slots = max(1, min(SLOTS, self.n_runners))
             self._engine = make_engine(policy, slots=slots, invariant=True, schedule="free")
-        return {
-            name: Source(self._engine, policy.codec, company.sampling, None)
-            for name in company.roles.policies
-        }
+        source = Source(self._engine, policy.codec, company.sampling, None)
+        return dict.fromkeys(company.roles.policies, source)
 
 
 def _for_task(resources: NamedResources, task: Task) -> NamedResources:

@@ -101,7 +101,7 @@ def setup_from(
     subject = subject or _subject(config)
     usual = PromptConfig.model_fields["timeout"].default
     # A run folder has every key, so the default in it was not set by anybody.
-    if isinstance(subject.program, ToolAgent) and config.timeout != usual:
+    if isinstance(subject.agent, ToolAgent) and config.timeout != usual:
         progress.note(
             "Warning: timeout has no effect: the embedded agent is bounded by its turns and "
             "tokens, and each tool by its own timeout"
@@ -117,7 +117,7 @@ def setup_from(
     components = components_of(resources, config.components, config.tune_tools)
     if not config.demonstrations:
         components.pop(DEMONSTRATIONS, None)
-    subject.program.check([*resources])
+    subject.agent.check([*resources])
     company = company_of(subject, resources, config, task, prices, progress)
     if algorithm is None:
         chosen = configured(chosen, config, phrases_of(company, config))
@@ -151,7 +151,7 @@ def _checked_fields(subject: Subject, splits: Splits) -> frozenset[str] | None:
         for part in (splits.train, splits.val, splits.test):
             check(subject.reward, part)
     # An agent of one's own may read any field of a task, the built-in one reads its question.
-    builtin = isinstance(subject.program, ToolAgent)
+    builtin = isinstance(subject.agent, ToolAgent)
     fields = fields_read(subject.reward) if builtin and subject.reward else None
     splits.check_sealed(fields)
     return fields
@@ -209,8 +209,8 @@ def phrases_of(company: Company, config: PromptConfig) -> tuple[str, ...]:
 def _subject(config: PromptConfig) -> Subject:
     reward = None if config.reward is None else resolve_reward(config.reward)
     if config.agent is not None:
-        program, resources = load_agent(config.agent)
-        return Subject(program, resources, reward)
+        agent, resources = load_agent(config.agent)
+        return Subject(agent, resources, reward)
     tools = resolve_tools(config.tools or embedded().tools)
     caps = caps_of(config, True)
     sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
@@ -246,7 +246,7 @@ def _settings(
     models = {name: e.shown() for name, e in company.endpoints.items()}
     graders = [] if company.reward is None else [company.reward]
     tools = [v.fn for v in company.resources.values() if isinstance(v, Tool)]
-    mark = source_mark(company.program, *graders, *tools)
+    mark = source_mark(company.agent, *graders, *tools)
     passed = {n: _told(v) for n, v in company.resources.items() if not isinstance(v, LLM)}
     said = (
         mark,
@@ -327,7 +327,7 @@ def _unknown_prices(
 def _facts(
     config: PromptConfig, company: Company, optimiser: Mapping[str, Endpoint]
 ) -> dict[str, str]:
-    facts = {"agent": company.program.name}
+    facts = {"agent": company.agent.name}
     if company.policy is not None:
         name = config.model or "embedded, trained to follow prompts"
         facts["task model"] = f"{name}, {company.policy.count() / 1e6:.2f} M parameters"

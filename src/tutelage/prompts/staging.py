@@ -7,7 +7,6 @@ with nothing kept. `job.py` runs searches.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, closing
@@ -15,10 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tutelage.prompts import record
-from tutelage.prompts.agent import ToolAgent
 from tutelage.prompts.journal import Journal
 from tutelage.prompts.optimiser_client import OptimiserClient
-from tutelage.prompts.play import Records, Theatre
+from tutelage.prompts.play import CandidateStage, Records
 from tutelage.prompts.setup import Setup
 from tutelage.rollouts.runner import RunnerSettings
 from tutelage.runs.lifecycle import Run
@@ -32,7 +30,7 @@ DRY = "dry-run"
 class SearchStage:
     """What a search plays and asks with."""
 
-    play: Theatre
+    play: CandidateStage
     ask: OptimiserClient | None
     journal: Journal
     began: float
@@ -76,7 +74,7 @@ async def playing(
         ask = _optimiser(setup, seeds)
         began = time.monotonic() - journal.elapsed()
         try:
-            async with Theatre(
+            async with CandidateStage(
                 setup.company,
                 Records(folder.name, keep, run.writer.submit_spans, begins),
                 seeds.child("prompt"),
@@ -98,7 +96,7 @@ async def preflight(setup: Setup, n: int) -> list[Rollout]:
     """Play `n` training tasks with the seed prompt, one after another; nothing is written."""
     kept: list[Rollout] = []
     records = Records(DRY, kept.append, lambda run_id, spans: None)
-    async with Theatre(
+    async with CandidateStage(
         setup.company,
         records,
         SeedTree(setup.config.seed).child(DRY),
@@ -111,14 +109,12 @@ async def preflight(setup: Setup, n: int) -> list[Rollout]:
 
 
 def _limits(setup: Setup) -> RunnerSettings:
-    """Of a rollout. The embedded agent is bounded by its turns and tokens, by no clock."""
+    """Of a rollout."""
     config = setup.config
-    embedded = isinstance(setup.company.program, ToolAgent)
     return RunnerSettings(
         DRY,
-        timeout=math.inf if embedded else config.timeout,
+        timeout=config.timeout,
         attempts=1,
-        concurrency=1,
         failure_reward=config.failure_reward,
         reward_timeout=config.reward_timeout,
     )

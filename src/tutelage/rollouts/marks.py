@@ -3,7 +3,7 @@
 A call is known by the name that it carries (`rollout.agent(...)`, a key, a path), else by the one
 that a framework's own spans give it: the span of the call stands below that of the agent, and names
 the response that our gateway gave. Where a framework's spans name no response, the one agent that
-was at work for the whole of the call is taken. `live.py` asks at the end of each attempt.
+was at work for the whole of the call is taken. `runner.py` asks at the end of each attempt.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
-"""Where the LLMs of an attempt come from: a session on the engine behind the attempt's own door.
+"""Where the models of an attempt come from, and the record of what it asked them.
 
-`PolicyModels` binds the resources of a run. The policy is sampled by an engine that lives in the
-gateway's event loop; a frozen LLM by a second one over the weights from before training; every
-other one is a client of its server. All of them are reached through one door an attempt, which
-knows whose calls it lets through, or in this process without HTTP. `live.py` opens and closes it;
-the gateway itself is `gateway/server.py`.
+`EngineModels` samples from an engine of this event loop, for the built-in agents. `GatewayModels`
+binds all the LLMs of a run behind one door an attempt, for agents that ask over HTTP or by
+themselves: the policy is sampled by an engine that lives in the gateway's event loop; a frozen LLM
+by a second one over the weights from before training; every other one is a client of its server.
+`runner.py` opens and closes them; the gateway itself is `gateway/server.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Unpack
 
 from tutelage.agents.own_time import OwnTime
 from tutelage.engine.chat import ChatSession
@@ -22,75 +23,77 @@ from tutelage.errors import ContextOverflowError, EngineError
 from tutelage.policy.codec import Codec
 from tutelage.resources import LLM, NamedResources, Roles
 from tutelage.seeds import SeedTree
-from tutelage.types import Call, ChatClient, Constraint, Message, Sampling, ToolSpec
+from tutelage.types import Call, ChatClient, ChatOptions, Message, Sampling
 
 if TYPE_CHECKING:
     from tutelage.gateway import Gateway
 
 
-class Seat(Protocol):
-    """What one attempt was given."""
+class AttemptModels:
+    """The models of one attempt; these are none."""
 
-    @property
-    def resources(self) -> Mapping[str, Any]:
-        """LLMs and tokenizers by resource name, ready to use."""
-        ...
+    client: ChatClient | None = None
+    """The main one, in this process."""
+    resources: Mapping[str, Any] = {}
+    """LLMs and tokenizers by resource name, ready to use."""
+    env: Mapping[str, str] = {}
+    """Environment for an external agent."""
+    failure: EngineError | None = None
+    """The latest failure of an engine in this attempt, which an agent may have swallowed."""
+    lost: EngineError | None = None
+    """The same while no answer has followed it. A prompt that is too long is none of these: the
+    engine is there."""
 
-    @property
-    def env(self) -> Mapping[str, str]:
-        """Environment for an external agent."""
-        ...
+    def __init__(self) -> None:
+        self.own_time = OwnTime()
+        """The attempt's clock, which stands still while a call of it waits or is sampled."""
 
     async def close(self) -> list[Call]:
         """Refuse further calls, cancel those that run, and give the record back.
 
         A call's `policy` names what it would train; it is None where nothing is.
         """
-        ...
-
-    @property
-    def failure(self) -> EngineError | None:
-        """The latest failure of an engine in this attempt, which an agent may have swallowed."""
-        ...
-
-    @property
-    def lost(self) -> EngineError | None:
-        """The failure after which no model of this attempt answered any more."""
-        ...
-
-    @property
-    def own_time(self) -> OwnTime:
-        """The attempt's clock, which stands still while a call of it waits or is sampled."""
-        ...
+        return []
 
 
-class Models(Protocol):
-    """Makes seats."""
+class Models:
+    """The models of a run: none, for agents whose run has no LLM at all."""
 
-    def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> Seat:
-        """A seat for one attempt."""
-        ...
+    def participant(self) -> AbstractAsyncContextManager[None]:
+        """Around a rollout, for an engine whose schedule knows which rollouts there are."""
+        return nullcontext()
 
-
-class NoModels:
-    """For agents whose run has no LLM at all."""
-
-    def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> Seat:
-        """A seat without anything."""
-        return _Empty()
+    def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> AttemptModels:
+        """The models of one attempt. Raises `EngineError`."""
+        return AttemptModels()
 
 
-class _Empty:
-    resources: Mapping[str, Any] = {}
-    env: Mapping[str, str] = {}
-    failure: EngineError | None = None
-    lost: EngineError | None = None
+@dataclass(frozen=True, slots=True)
+class EngineModels(Models):
+    """One model for every attempt: an engine of the event loop that the rollouts are in."""
 
-    def __init__(self) -> None:
-        self.own_time = OwnTime()
+    engine: Engine
+    codec: Codec
+
+    def participant(self) -> AbstractAsyncContextManager[None]:
+        """See `Models`."""
+        return self.engine.participant()
+
+    def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> AttemptModels:
+        """See `Models`."""
+        return _EngineAttempt(
+            ChatSession(self.engine, self.codec, seeds=seeds, name=attempt_id, order=order)
+        )
+
+
+class _EngineAttempt(AttemptModels):
+    def __init__(self, session: ChatSession) -> None:
+        super().__init__()
+        self.client = self._session = session
 
     async def close(self) -> list[Call]:
-        return []
+        self._session.close()
+        return self._session.calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,187 +109,12 @@ class Source:
     trains: str | None
 
 
-@dataclass(slots=True)
-class Asked:
-    """What the requests of an attempt came to, over all its models."""
-
-    tickets: Iterator[int] = field(default_factory=itertools.count)
-    """Numbers the calls in the order of their start."""
-    failure: EngineError | None = None
-    """The latest one."""
-    lost: EngineError | None = None
-    """The same while no answer has followed it. A prompt that is too long is none of these: the
-    engine is there."""
-    own_time: OwnTime = field(default_factory=OwnTime)
-    """The attempt's clock, which stands still during them."""
-
-    def answered(self) -> None:
-        """A request was answered."""
-        self.lost = None
-
-    def failed(self, error: EngineError) -> None:
-        """A request was not."""
-        self.failure = error
-        if not isinstance(error, ContextOverflowError):
-            self.lost = error
-
-
-class AttemptClient:
-    """A session of one attempt that the run keeps in hand.
-
-    How a policy is sampled (temperature, top-p, top-k) is the run's decision, since its losses are
-    computed for that distribution; the length and the stop strings are the agent's. Failures of the
-    engine are kept, whatever the agent makes of them, and after `end` nothing is sampled.
-    """
-
-    def __init__(
-        self, source: Source, seeds: SeedTree, name: str, order: int, asked: Asked
-    ) -> None:
-        """`asked` is shared by all clients of the attempt."""
-        self.codec = source.codec
-        self._source = source
-        self._session = ChatSession(
-            source.engine, source.codec, seeds=seeds, name=name, order=order
-        )
-        self._ended = False
-        self._running: set[asyncio.Task[Any]] = set()
-        self._asked, self._ticket_of = asked, dict[str, int]()
-
-    async def chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec] = (),
-        sampling: Sampling,
-        agent: str = "main",
-        constraint: Constraint | None = None,
-        seed: int | None = None,
-        on_token: OnToken | None = None,
-    ) -> Call:
-        """Send one request; see `ChatClient`."""
-        if self._ended:
-            raise EngineError("this attempt has ended; its models answer no more")
-        ticket, task = next(self._asked.tickets), asyncio.current_task()
-        if task is not None:
-            self._running.add(task)
-        ruled = self._source.sampling
-        sampling = replace(
-            sampling, temperature=ruled.temperature, top_p=ruled.top_p, top_k=ruled.top_k
-        )
-        try:
-            with self._asked.own_time.standing_still():
-                call = await self._session.chat(
-                    messages,
-                    tools=tools,
-                    sampling=sampling,
-                    agent=agent,
-                    constraint=constraint,
-                    seed=seed,
-                    on_token=on_token,
-                )
-            self._ticket_of[call.id] = ticket
-            self._asked.answered()
-            return call
-        except EngineError as error:
-            if not self._ended:
-                self._asked.failed(error)
-            raise
-        finally:
-            if task is not None:
-                self._running.discard(task)
-
-    async def end(self) -> list[tuple[int, Call]]:
-        """Cancel what runs, free the engine's slots, and return the calls that were answered, each
-        with its ticket."""
-        self._ended = True
-        for task in self._running:
-            task.cancel()
-        if self._running:
-            await asyncio.wait(set(self._running), timeout=5.0)
-        self._session.close()
-        trains, tickets = self._source.trains, self._ticket_of
-        return [(tickets[c.id], replace(c, policy=trains)) for c in self._session.calls]
-
-
-class RemoteClient:
-    """Another server's LLM in an attempt: recorded, never trained."""
-
-    def __init__(self, client: ChatClient, asked: Asked) -> None:
-        """`asked` is shared by all clients of the attempt."""
-        self._client, self._asked = client, asked
-        self._calls: list[tuple[int, Call]] = []
-
-    async def chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec] = (),
-        sampling: Sampling,
-        agent: str = "main",
-        constraint: Constraint | None = None,
-        seed: int | None = None,
-    ) -> Call:
-        """Send one request; see `ChatClient`."""
-        ticket = next(self._asked.tickets)
-        try:
-            with self._asked.own_time.standing_still():
-                call = await self._client.chat(
-                    messages,
-                    tools=tools,
-                    sampling=sampling,
-                    agent=agent,
-                    constraint=constraint,
-                    seed=seed,
-                )
-        except ContextOverflowError:
-            raise
-        except EngineError as error:
-            self._asked.failed(error)
-            raise
-        self._asked.answered()
-        self._calls.append((ticket, replace(call, policy=None)))
-        return call
-
-    async def end(self) -> list[tuple[int, Call]]:
-        """The calls that were answered."""
-        return self._calls
-
-
-class LoopClient:
-    """A client that lives in another event loop, from whichever loop it is asked.
-
-    The way there and back may wait for an engine that computes, so it is part of the call.
-    """
-
-    def __init__(
-        self, client: ChatClient, loop: asyncio.AbstractEventLoop, own_time: OwnTime
-    ) -> None:
-        self._client, self._loop, self._own_time = client, loop, own_time
-
-    async def chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec] = (),
-        sampling: Sampling,
-        agent: str = "main",
-        constraint: Constraint | None = None,
-        seed: int | None = None,
-    ) -> Call:
-        """Send one request; cancelling it cancels it there."""
-        work = self._client.chat(
-            messages, tools=tools, sampling=sampling, agent=agent, constraint=constraint, seed=seed
-        )
-        with self._own_time.standing_still():
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-
-
 Remote = Callable[[str, SeedTree], ChatClient]
 """Makes the client of a remote LLM for one attempt, from its resource name."""
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyModels:
+class GatewayModels(Models):
     """Models of a run, for attempts that play at the same time.
 
     `sources` has the engines by resource name: the policies and what is frozen. Everything else in
@@ -303,90 +131,85 @@ class PolicyModels:
     token_budget: int | None = None
     tokenizers: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> Seat:
+    def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> AttemptModels:
         """Open a door for an attempt."""
-        clients: dict[str, AttemptClient | RemoteClient] = {}
-        asked = Asked()
+        attempt = _GatewayAttempt(self)
         for place, (name, source) in enumerate(self.sources.items()):
             # The first one draws as the only one would; the others from streams of their own.
             branch = seeds if place == 0 else seeds.child("llm", name)
-            clients[name] = AttemptClient(source, branch, f"{attempt_id}/{name}", order, asked)
+            attempt.clients[name] = _SampledClient(
+                attempt, source, branch, f"{attempt_id}/{name}", order
+            )
         for name in self.roles.remote:
             if self.remote is not None:
                 client = self.remote(name, seeds.child("llm", name))
-                clients[name] = RemoteClient(client, asked)
-        return _PolicySeat(self, rollout_id, attempt_id, clients, asked)
+                attempt.clients[name] = _RemoteClient(attempt, client)
+        attempt.bind(rollout_id, attempt_id)
+        return attempt
+
+    def sampling(self, name: str) -> Sampling:
+        """What holds for requests to a model that are silent about it."""
+        given = self.resources.get(name)
+        default = Sampling(max_tokens=self.max_tokens)
+        return given.sampling(default) if isinstance(given, LLM) else default
+
+    def label(self, name: str) -> str:
+        """What the LLM of a resource calls itself."""
+        found = self.resources.get(name)
+        return found.name if isinstance(found, LLM) else ""
 
 
-class _PolicySeat:
-    """See `Seat`."""
+class _GatewayAttempt(AttemptModels):
+    """An attempt's door, and what its requests came to over all its models."""
 
-    def __init__(
-        self,
-        models: PolicyModels,
-        rollout_id: str,
-        attempt_id: str,
-        clients: Mapping[str, AttemptClient | RemoteClient],
-        asked: Asked,
-    ) -> None:
-        self._models, self._clients, self._asked = models, clients, asked
-        main = models.roles.main or next(iter(clients))
+    def __init__(self, models: GatewayModels) -> None:
+        super().__init__()
+        self._models = models
+        self._loop = models.gateway.loop
+        self.clients: dict[str, _RemoteClient | _SampledClient] = {}
+        self.tickets = itertools.count()
+        """Numbers the calls in the order of their start."""
+
+    def bind(self, rollout_id: str, attempt_id: str) -> None:
+        """Open the door, and bind the LLMs to it."""
+        models = self._models
+        main = models.roles.main or next(iter(self.clients))
         others: dict[str, ChatClient] = {}
-        for name, client in clients.items():
+        for name, client in self.clients.items():
             if name != main:
                 others[name] = client
-                others.setdefault(_label(models.resources, name) or name, client)
+                others.setdefault(models.label(name) or name, client)
         self._door = models.gateway.open(
             rollout_id,
             attempt_id,
-            clients[main],
+            self.clients[main],
             clients=others,
             # One model answers to any name; of several, a wrong name must not be the policy.
-            names=[main, *filter(None, [_label(models.resources, main)])] if others else None,
+            names=[main, *filter(None, [models.label(main)])] if others else None,
             model=main,
-            sampling=self._sampling(main),
+            sampling=models.sampling(main),
             token_budget=models.token_budget,
         )
-        self.env: Mapping[str, str] = self._door.env()
-        bound: dict[str, Any] = {name: self._bind(name, client) for name, client in clients.items()}
-        self.resources: Mapping[str, Any] = {**models.tokenizers, **bound}
-
-    @property
-    def failure(self) -> EngineError | None:
-        """See `Seat`."""
-        return self._asked.failure
-
-    @property
-    def lost(self) -> EngineError | None:
-        """See `Seat`."""
-        return self._asked.lost
-
-    @property
-    def own_time(self) -> OwnTime:
-        """See `Seat`."""
-        return self._asked.own_time
+        self.env = self._door.env()
+        bound = {name: self._llm(name, client) for name, client in self.clients.items()}
+        self.client = bound[main].client
+        self.resources = {**models.tokenizers, **bound}
 
     async def close(self) -> list[Call]:
         """Shut the door, and collect what came through it, in the order of time."""
-        work = asyncio.run_coroutine_threadsafe(self._end(), self._models.gateway.loop)
+        work = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
         return await asyncio.wrap_future(work)
 
     async def _end(self) -> list[Call]:
         await self._door.aclose()
-        found = [pair for client in self._clients.values() for pair in await client.end()]
+        found = [pair for client in self.clients.values() for pair in await client.end()]
         found.sort(key=lambda pair: pair[0])
         # Several sessions count from 0 each: the record has one order for all. A call over HTTP has
         # the id that its client saw, by which spans and evaluations name it.
         seen = self._door.response_id
         return [replace(c, id=seen(c.id) or c.id, index=i) for i, (_, c) in enumerate(found)]
 
-    def _sampling(self, name: str) -> Sampling:
-        """What holds for requests that are silent about it."""
-        given = self._models.resources.get(name)
-        default = Sampling(max_tokens=self._models.max_tokens)
-        return given.sampling(default) if isinstance(given, LLM) else default
-
-    def _bind(self, name: str, client: AttemptClient | RemoteClient) -> LLM:
+    def _llm(self, name: str, client: ChatClient) -> LLM:
         given = self._models.resources.get(name)
         llm = given if isinstance(given, LLM) else LLM(name)
         return replace(
@@ -395,12 +218,132 @@ class _PolicySeat:
             api_key=self._door.api_key,
             model=name,
             max_tokens=llm.max_tokens or self._models.max_tokens,
-            client=LoopClient(client, self._models.gateway.loop, self.own_time),
+            client=_LoopClient(client, self._loop, self.own_time),
             trainable=False,
             frozen=False,
         )
 
 
-def _label(resources: NamedResources, name: str) -> str:
-    found = resources.get(name)
-    return found.name if isinstance(found, LLM) else ""
+class _AttemptClient:
+    """A model of one attempt that the run keeps in hand.
+
+    Failures of the engine are kept, whatever the agent makes of them, and after `end` nothing is
+    asked any more.
+    """
+
+    trains: str | None = None
+
+    def __init__(self, attempt: _GatewayAttempt) -> None:
+        self._attempt = attempt
+        self._ended = False
+        self._running: set[asyncio.Task[Any]] = set()
+        self._calls: list[tuple[int, Call]] = []
+
+    async def _asked(self, work: Coroutine[Any, Any, Call]) -> Call:
+        attempt, task = self._attempt, asyncio.current_task()
+        if self._ended:
+            work.close()
+            raise EngineError("this attempt has ended; its models answer no more")
+        ticket = next(attempt.tickets)
+        if task is not None:
+            self._running.add(task)
+        try:
+            with attempt.own_time.standing_still():
+                call = await work
+        except EngineError as error:
+            if not self._ended:
+                self._failed(error)
+            raise
+        finally:
+            if task is not None:
+                self._running.discard(task)
+        attempt.lost = None
+        self._calls.append((ticket, replace(call, policy=self.trains)))
+        return call
+
+    def _failed(self, error: EngineError) -> None:
+        """Keep why a request was not answered; a server that takes no more is asked too much."""
+        if not isinstance(error, ContextOverflowError):
+            self._attempt.failure = self._attempt.lost = error
+
+    async def end(self) -> list[tuple[int, Call]]:
+        """Cancel what runs, and return the calls that were answered, each with its ticket."""
+        self._ended = True
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=5.0)
+        return self._calls
+
+
+class _RemoteClient(_AttemptClient):
+    """Another server's LLM: recorded, never trained."""
+
+    def __init__(self, attempt: _GatewayAttempt, client: ChatClient) -> None:
+        super().__init__(attempt)
+        self._client = client
+
+    async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
+        """Send one request; see `ChatClient`."""
+        return await self._asked(self._client.chat(messages, **options))
+
+
+class _SampledClient(_AttemptClient):
+    """A session on an engine.
+
+    How a policy is sampled (temperature, top-p, top-k) is the run's decision, since its losses are
+    computed for that distribution; the length and the stop strings are the agent's.
+    """
+
+    def __init__(
+        self, attempt: _GatewayAttempt, source: Source, seeds: SeedTree, name: str, order: int
+    ) -> None:
+        self.codec, self.trains, self._ruled = source.codec, source.trains, source.sampling
+        self._session = ChatSession(
+            source.engine, source.codec, seeds=seeds, name=name, order=order
+        )
+        super().__init__(attempt)
+
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        on_token: OnToken | None = None,
+        **options: Unpack[ChatOptions],
+    ) -> Call:
+        """Send one request; see `ChatClient`."""
+        ruled = self._ruled
+        options["sampling"] = replace(
+            options["sampling"],
+            temperature=ruled.temperature,
+            top_p=ruled.top_p,
+            top_k=ruled.top_k,
+        )
+        return await self._asked(self._session.chat(messages, on_token=on_token, **options))
+
+    def _failed(self, error: EngineError) -> None:
+        super()._failed(error)
+        self._attempt.failure = error
+
+    async def end(self) -> list[tuple[int, Call]]:
+        found = await super().end()
+        self._session.close()
+        return found
+
+
+class _LoopClient:
+    """A client that lives in another event loop, from whichever loop it is asked.
+
+    The way there and back may wait for an engine that computes, so it is part of the call.
+    """
+
+    def __init__(
+        self, client: ChatClient, loop: asyncio.AbstractEventLoop, own_time: OwnTime
+    ) -> None:
+        self._client, self._loop, self._own_time = client, loop, own_time
+
+    async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
+        """Send one request; cancelling it cancels it there."""
+        work = self._client.chat(messages, **options)
+        with self._own_time.standing_still():
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))

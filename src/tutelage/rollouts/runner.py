@@ -1,62 +1,55 @@
-"""The runner of the built-in agents: many rollouts at once in one event loop, none fatal.
+"""The runner: many rollouts at once in one event loop, of any agent, none fatal.
 
-Every rollout is a coroutine inside the engine's schedule. No clock ends it: it is bounded by its
-turns and tokens, and each of its tools by a timeout of its own, so a busy machine changes no
-result. An infrastructure failure is retried with backoff in a new attempt; an agent's failure is
-recorded with its cause and traceback and earns the failure reward. What comes back is always one
-`Rollout` for each `Spec`, in order. The engine's schedule is `engine/driver.py`; what becomes of
-the calls is `rows.py`; agents of the user's, which have deadlines, are run by `live.py`.
+Each attempt gets its own models (`models.py`), a session, environments, and where spans are wanted
+a trace. What an agent returns or emits is its reward, else a reward function grades it; what it
+raises, and why, stays with its attempt. An infrastructure failure is retried with backoff in a new
+attempt; an agent's failure earns the failure reward. What comes back is always one `Rollout` for
+each `Spec`, in order. A built-in agent is awaited inside the engine's schedule (`engine/driver.py`)
+and no clock ends it, so a busy machine changes no result. One of the user's is a task of its own
+with a deadline in its own time (`agents/own_time.py`): one that hangs is cancelled and, when it
+will not go, left behind with its models shut.
 """
 
 from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from math import inf
 from time import perf_counter, time
-from typing import Protocol
+from typing import Any
 
-from tutelage.agents.tool_calling import Outcome
-from tutelage.engine.chat import ChatSession
-from tutelage.engine.protocol import Engine
-from tutelage.errors import (
-    AnswerError,
-    ContextOverflowError,
-    EngineError,
-    GraderError,
-    RewardError,
-    RewardTimeoutError,
-)
-from tutelage.policy.codec import Codec
-from tutelage.rewards import RewardFunction, compute_reward
+from tutelage.agents.agent import Agent
+from tutelage.agents.isolated import AgentRaisedError
+from tutelage.agents.own_time import done_within
+from tutelage.agents.session import RolloutSession, enter
+from tutelage.errors import ContextOverflowError, EngineError
+from tutelage.resources import NamedResources
+from tutelage.rewards import RewardFunction
 from tutelage.rewards.function import REWARD_SECONDS
+from tutelage.rollouts.grading import Grader
+from tutelage.rollouts.marks import trained
+from tutelage.rollouts.models import AttemptModels, Models
 from tutelage.seeds import SeedTree
 from tutelage.tools.environments import rollout_environments
 from tutelage.tools.tool import ToolError
+from tutelage.tracing.records import Identity, SpanRecord
 from tutelage.types import (
     Attempt,
-    ChatClient,
     Failure,
     FailureCause,
     Mode,
-    Reward,
     Rollout,
     RolloutStatus,
     Task,
 )
 
-_LONGEST_TRACE = 20_000
-"""Characters of a traceback that are kept, from its end."""
+GRACE_SECONDS = 1.0
+"""How long a cancelled agent may clean up before it is left behind."""
 
-
-class Agent(Protocol):
-    """Something that plays a task with a chat client and writes down how it went."""
-
-    async def run(self, task: Task, client: ChatClient, outcome: Outcome) -> None:
-        """Play `task`; raising is an agent error."""
-        ...
+OnSpans = Callable[[Rollout, Sequence[SpanRecord]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,35 +83,90 @@ class RunnerSettings:
     group_deadline: float | None = None
     """Like `timeout`, in training: a rollout that takes longer is left out of its group."""
 
+    def limit(self, mode: Mode) -> tuple[float, Failure]:
+        """Seconds of its own time that an attempt has, and what it failed of when they are over:
+        its own timeout, or its training group's, which closes without it."""
+        group = self.group_deadline
+        if group is not None and group < self.timeout and mode is Mode.TRAIN:
+            told = f"its group closed without it after {group:g} seconds of its own time"
+            return group, Failure(FailureCause.CANCELLED, told)
+        told = f"it was stopped after {self.timeout:g} seconds of its own time"
+        return self.timeout, Failure(FailureCause.TIMEOUT, told)
 
-def limit_of(spec: Spec, settings: RunnerSettings) -> tuple[float, Failure]:
-    """Seconds of its own time that an attempt of an agent of the user's has, and what it failed of
-    when they are over: its own timeout, or its training group's, which closes without it."""
-    group = settings.group_deadline
-    if group is not None and group < settings.timeout and spec.mode is Mode.TRAIN:
-        told = f"its group closed without it after {group:g} seconds of its own time"
-        return group, Failure(FailureCause.CANCELLED, told)
-    told = f"it was stopped after {settings.timeout:g} seconds of its own time"
-    return settings.timeout, Failure(FailureCause.TIMEOUT, told)
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """What came of playing an attempt."""
+
+    value: Any = None
+    failure: Failure | None = None
 
 
-async def play_all(
-    specs: Sequence[Spec],
-    play: Callable[[int, Spec], Awaitable[Rollout]],
-    concurrency: int,
-    participant: Callable[[], AbstractAsyncContextManager[None]],
-    on_done: Callable[[Rollout], None] | None,
-) -> list[Rollout]:
-    """Play all specs, at most `concurrency` at once, each inside a `participant()`; in order."""
-    gate = asyncio.Semaphore(concurrency)
+class Runner:
+    """Runs specs with one agent and the models of a run.
 
-    async def one(order: int, spec: Spec) -> Rollout:
+    `reward` grades what returns no reward of its own; `policy` names the resource that is the
+    policy. `on_spans` gets the spans that the code of a rollout opened; without it none are
+    collected. `on_session` gets the session of each attempt before it is played.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        models: Models,
+        settings: RunnerSettings,
+        *,
+        reward: RewardFunction | None = None,
+        resources: NamedResources | None = None,
+        policy: str | None = None,
+        on_spans: OnSpans | None = None,
+        on_session: Callable[[RolloutSession], None] | None = None,
+    ) -> None:
+        self._agent, self._models, self._settings = agent, models, settings
+        self._policy, self._on_spans, self._on_session = policy, on_spans, on_session
+        self._resources = resources or NamedResources()
+        self.grader = Grader(agent.name, reward, settings.failure_reward, settings.reward_timeout)
+
+    async def run(
+        self, specs: Sequence[Spec], on_done: Callable[[Rollout], None] | None = None
+    ) -> list[Rollout]:
+        """Run all specs and return their rollouts in order; `on_done` sees each as it ends.
+        Cancelling cancels them all."""
+        gate = asyncio.Semaphore(self._settings.concurrency)
+        # Held until every rollout has begun, so that groups are admitted together.
+        async with asyncio.TaskGroup() as group, self._models.participant():
+            tasks = [
+                group.create_task(self._rollout(order, spec, gate, on_done))
+                for order, spec in enumerate(specs)
+            ]
+            await asyncio.sleep(0)
+        return [task.result() for task in tasks]
+
+    async def _rollout(
+        self,
+        order: int,
+        spec: Spec,
+        gate: asyncio.Semaphore,
+        on_done: Callable[[Rollout], None] | None,
+    ) -> Rollout:
+        """As many attempts as it takes: what an engine lost is tried again, a little later each
+        time and not all at the same moment."""
+        attempts: list[Attempt] = []
+        spans: list[SpanRecord] = []
         await gate.acquire()
-        async with participant():
+        async with self._models.participant():
             try:
-                rollout = await play(order, spec)
+                while self._goes_on(attempts):
+                    if attempts:
+                        jitter = 0.5 + spec.seeds.child("retry", len(attempts)).python().random()
+                        pause = self._settings.backoff * 2 ** (len(attempts) - 1) * jitter
+                        await asyncio.sleep(pause)
+                    attempts.append(await self._attempt(order, spec, len(attempts), spans))
             finally:
                 gate.release()
+            rollout = self._record(spec, attempts)
+            if self._on_spans is not None:
+                self._on_spans(rollout, spans)
             # Who waits at the gate begins before this rollout leaves the schedule: else what
             # the engine does next would depend on which of two tools came back first.
             await asyncio.sleep(0)
@@ -126,148 +174,154 @@ async def play_all(
             on_done(rollout)
         return rollout
 
-    # Held until every rollout has begun, so that groups are admitted together.
-    async with asyncio.TaskGroup() as group, participant():
-        tasks = [group.create_task(one(i, spec)) for i, spec in enumerate(specs)]
-        await asyncio.sleep(0)
-    return [task.result() for task in tasks]
+    def _goes_on(self, attempts: Sequence[Attempt]) -> bool:
+        failure = attempts[-1].failure if attempts else None
+        lost = failure is not None and failure.cause is FailureCause.ENGINE_ERROR
+        return not attempts or (lost and len(attempts) < self._settings.attempts)
 
-
-async def with_retries(
-    spec: Spec, settings: RunnerSettings, attempt: Callable[[int], Awaitable[Attempt]]
-) -> Rollout:
-    """A rollout of as many attempts as it takes: what an engine lost is tried again, a little
-    later each time and not all at the same moment."""
-    attempts: list[Attempt] = []
-    while True:
-        attempts.append(await attempt(len(attempts)))
-        failure = attempts[-1].failure
-        transient = failure is not None and failure.cause is FailureCause.ENGINE_ERROR
-        if not transient or len(attempts) >= settings.attempts:
-            break
-        jitter = 0.5 + spec.seeds.child("retry", len(attempts)).python().random()
-        await asyncio.sleep(settings.backoff * 2 ** (len(attempts) - 1) * jitter)
-    return Rollout(
-        id=spec.seeds.id("roll"),
-        run_id=settings.run_id,
-        task=spec.task,
-        mode=spec.mode,
-        step=spec.step,
-        group=spec.group,
-        index=spec.index,
-        attempts=tuple(attempts),
-        label=spec.label,
-    )
-
-
-def not_graded(attempt: Attempt, error: RewardError, failure_reward: float) -> Attempt:
-    """The attempt as failed: wrong where what the model wrote is to blame, else without reward."""
-    if isinstance(error, AnswerError):
-        cause, earned = FailureCause.ANSWER_ERROR, Reward(failure_reward)
-    elif isinstance(error, RewardTimeoutError):
-        cause, earned = FailureCause.REWARD_TIMEOUT, None
-    else:
-        broken = isinstance(error, GraderError)
-        cause, earned = FailureCause.GRADER_ERROR if broken else FailureCause.REWARD_ERROR, None
-    # A traceback quotes the exception, which may quote all that the model wrote.
-    trace = "".join(traceback.format_exception(error))[-_LONGEST_TRACE:]
-    trace = trace.encode("utf-8", "backslashreplace").decode()
-    failure = Failure(cause, str(error), trace)
-    return replace(attempt, status=RolloutStatus.FAILED, failure=failure, stop=None, reward=earned)
-
-
-class Runner:
-    """Runs specs with one agent, one engine and one reward."""
-
-    def __init__(
-        self,
-        driver: Engine,
-        codec: Codec,
-        reward: RewardFunction,
-        settings: RunnerSettings,
-    ) -> None:
-        self._driver, self._codec, self._reward = driver, codec, reward
-        self._settings = settings
-        self._grading: dict[str, float] = {}
-        """When the rewards under way were asked for, by attempt."""
-
-    async def run(
-        self,
-        specs: Sequence[Spec],
-        agent: Agent,
-        on_done: Callable[[Rollout], None] | None = None,
-    ) -> list[Rollout]:
-        """Run all specs; `on_done` sees each rollout as it ends. Cancelling cancels them all."""
-
-        async def one(order: int, spec: Spec) -> Rollout:
-            async def attempt(number: int) -> Attempt:
-                # Around agent and reward, so that both see the same environments.
-                async with rollout_environments(spec.task):
-                    return await self._attempt(order, spec, agent, number)
-
-            return await with_retries(spec, self._settings, attempt)
-
-        return await play_all(
-            specs, one, self._settings.concurrency, self._driver.participant, on_done
+    def _record(self, spec: Spec, attempts: Sequence[Attempt]) -> Rollout:
+        return Rollout(
+            id=spec.seeds.id("roll"),
+            run_id=self._settings.run_id,
+            task=spec.task,
+            mode=spec.mode,
+            step=spec.step,
+            group=spec.group,
+            index=spec.index,
+            attempts=tuple(attempts),
+            label=spec.label,
         )
 
-    async def _attempt(self, order: int, spec: Spec, agent: Agent, number: int) -> Attempt:
+    async def _attempt(
+        self, order: int, spec: Spec, number: int, spans: list[SpanRecord]
+    ) -> Attempt:
         seeds = spec.seeds.child("attempt", number)
-        attempt_id = seeds.id("att")
-        session = ChatSession(self._driver, self._codec, seeds=seeds, name=attempt_id, order=order)
-        outcome, started, start = Outcome(), time(), perf_counter()
+        rollout_id, attempt_id = spec.seeds.id("roll"), seeds.id("att")
+        started, start = time(), perf_counter()
         try:
-            failure = await self._play(spec, agent, session, outcome)
-        finally:
-            session.close()
-        attempt = Attempt(
-            id=attempt_id,
-            index=number,
-            status=RolloutStatus.SUCCEEDED if failure is None else RolloutStatus.FAILED,
-            calls=tuple(session.calls),
-            tool_results=tuple(outcome.tool_results),
-            answer=outcome.answer,
-            failure=failure,
-            stop=outcome.stop if failure is None else None,
-            started=started,
-            seconds=perf_counter() - start,
-        )
-        return await self._grade(spec.task, attempt)
-
-    async def _play(
-        self, spec: Spec, agent: Agent, client: ChatSession, outcome: Outcome
-    ) -> Failure | None:
-        try:
-            await agent.run(spec.task, client, outcome)
-        except ContextOverflowError as error:
-            return Failure(FailureCause.CONTEXT_OVERFLOW, str(error))
+            models = self._models.open(rollout_id, attempt_id, seeds, order)
         except EngineError as error:
-            return Failure(FailureCause.ENGINE_ERROR, str(error), traceback.format_exc())
-        except (Exception, SystemExit, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # the run is being stopped, not this agent by itself
-            cause = FailureCause.TOOL_ERROR if isinstance(error, ToolError) else None
-            message = f"{type(error).__name__}: {error}"
-            return Failure(cause or FailureCause.AGENT_ERROR, message, traceback.format_exc())
-        return None
+            failure = Failure(FailureCause.ENGINE_ERROR, str(error), traceback.format_exc())
+            return Attempt(attempt_id, number, RolloutStatus.FAILED, failure=failure)
+        limit, expired = self._settings.limit(spec.mode)
+        timed = self._agent.schedule != "deterministic"
+        session = RolloutSession(
+            task_record=spec.task,
+            client=models.client,
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            attempt=number,
+            mode=spec.mode,
+            step=spec.step,
+            resources=self._resources.replaced(models.resources),
+            limit=limit if timed else inf,
+            policy=self._policy,
+            env=models.env,
+            own_time=models.own_time,
+        )
+        if self._on_session is not None:
+            self._on_session(session)
+        # Around agent and reward, so that both see the same environments.
+        async with rollout_environments(spec.task):
+            try:
+                with self._trace(session) as trace:
+                    if timed:
+                        played = await self._within(session, expired)
+                    else:
+                        played = await _guarded(self._agent, session)
+            except BaseException:
+                await asyncio.shield(models.close())
+                raise
+            session.closed = True
+            calls = await models.close()
+            records = () if trace is None else trace.records
+            spans += records
+            failure = _with_engine(played.failure, models)
+            attempt = Attempt(
+                id=attempt_id,
+                index=number,
+                status=RolloutStatus.SUCCEEDED if failure is None else RolloutStatus.FAILED,
+                calls=tuple(trained(calls, session.marked, records)),
+                tool_results=tuple(session.tool_results),
+                answer=session.answer,
+                failure=failure,
+                stop=session.stop if failure is None else None,
+                seconds=perf_counter() - start,
+                started=started,
+            )
+            return await self.grader.grade(spec.task, attempt, session, played.value)
 
-    async def _grade(self, task: Task, attempt: Attempt) -> Attempt:
-        """The attempt with its reward; a reward that fails makes the attempt fail."""
-        if attempt.failure is not None:
-            if attempt.failure.cause.infrastructure:
-                return attempt
-            return replace(attempt, reward=Reward(self._settings.failure_reward))
-        self._grading[attempt.id] = perf_counter()
-        limit = self._settings.reward_timeout
+    def _trace(self, session: RolloutSession) -> Any:
+        if self._on_spans is None:
+            return nullcontext()
+        from tutelage.tracing.live import trace_attempt  # with OpenTelemetry
+
+        identity = Identity(self._settings.run_id, session.rollout_id, session.attempt_id)
+        return trace_attempt(identity)
+
+    async def _within(self, session: RolloutSession, expired: Failure) -> _Played:
+        """Play until the agent ends or its time is up; only cancellation of the run is raised."""
+        # A task of its own, so that what the agent sets in its context stays there.
+        task = asyncio.create_task(_guarded(self._agent, session))
         try:
-            found = await compute_reward(self._reward, task, attempt, timeout=limit)
-            return replace(attempt, reward=found)
-        except RewardError as error:
-            return not_graded(attempt, error, self._settings.failure_reward)
-        finally:
-            del self._grading[attempt.id]
+            done = await done_within(task, session.own_time, session.limit)
+        except asyncio.CancelledError:
+            session.cancelled = session.closed = True
+            await _cancel(task)
+            raise
+        if done and not task.cancelled():
+            return task.result()
+        if done:
+            message = "CancelledError: the agent cancelled itself"
+            return _Played(failure=Failure(FailureCause.AGENT_ERROR, message))
+        session.cancelled = session.closed = True
+        await _cancel(task)
+        if task.done():
+            return _Played(failure=expired)
+        told = f"{expired.message}, and would not end: it was left behind, its models shut"
+        return _Played(failure=replace(expired, message=told))
 
-    def grading_for(self) -> float:
-        """Seconds that the longest reward under way has taken so far."""
-        return perf_counter() - min(self._grading.values(), default=perf_counter())
+
+async def _guarded(agent: Agent, session: RolloutSession) -> _Played:
+    """Play, and make what the agent raises a failure: SystemExit would stop the event loop."""
+    enter(session)
+    try:
+        return _Played(await agent.play(session.task_record, session, session.resources))
+    except AgentRaisedError as error:
+        return _Played(failure=Failure(FailureCause.AGENT_ERROR, str(error), error.trace))
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # the run is being stopped, not this agent by itself
+        cause, message = FailureCause.AGENT_ERROR, f"{type(error).__name__}: {error}"
+        if isinstance(error, EngineError):
+            overflow = isinstance(error, ContextOverflowError)
+            cause = FailureCause.CONTEXT_OVERFLOW if overflow else FailureCause.ENGINE_ERROR
+            message = str(error)
+        elif isinstance(error, ToolError):
+            cause = FailureCause.TOOL_ERROR
+        return _Played(failure=Failure(cause, message, traceback.format_exc()))
+
+
+def _with_engine(failure: Failure | None, models: AttemptModels) -> Failure | None:
+    """The failure, or what lay behind it: over HTTP an engine's failure reaches the agent as an
+    exception of its client, which is not the agent's fault; and many frameworks make the error of a
+    model an answer, which is none."""
+    if failure is None:
+        if models.lost is None:
+            return None
+        return Failure(FailureCause.ENGINE_ERROR, f"{models.lost} (the agent went on without)")
+    engine = models.failure
+    if engine is None or failure.cause is not FailureCause.AGENT_ERROR:
+        return failure
+    overflow = isinstance(engine, ContextOverflowError)
+    cause = FailureCause.CONTEXT_OVERFLOW if overflow else FailureCause.ENGINE_ERROR
+    return Failure(cause, f"{engine} (the agent: {failure.message})", failure.traceback)
+
+
+async def _cancel(task: asyncio.Task[Any]) -> None:
+    """Cancel, and wait a little for the agent's own clean-up."""
+    task.cancel()
+    await asyncio.wait({task}, timeout=GRACE_SECONDS)
+    # Its late end is of no interest, but asyncio would warn of an exception nobody looked at.
+    task.add_done_callback(lambda t: t.cancelled() or t.exception())

@@ -1,9 +1,9 @@
 """The stage: where a user's agents play, for as long as a job lasts.
 
-Training computes in a thread, agents play in the event loop of whoever called `Trainer.train`, and
-models answer in the gateway's own thread, so none of the three waits for another. The stage holds
-the loop, the gateway, and the resources that were entered; the job's thread hands it a step's
-rollouts and waits. `trainer/trainer.py` opens and closes it, `weights/context.py` plays on it.
+Agents play in the event loop that entered it, models answer in the gateway's own thread, and a
+training computes in a third, so none waits for another. The stage holds the gateway, the resources
+that were entered, and the processes of agents that have some. `runner` makes the runner of rollouts
+that play on it; `play` hands it rollouts from the thread of a training and waits.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ import concurrent.futures
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
 
+from tutelage.agents.agent import Agent
 from tutelage.agents.function import TOKENIZER
 from tutelage.agents.isolated import IsolatedAgent
-from tutelage.agents.program import Program
-from tutelage.engine.protocol import Engine
+from tutelage.agents.session import RolloutSession
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway
-from tutelage.policy.model import Policy
 from tutelage.resources import LLM, NamedResources, Roles
 from tutelage.rewards import RewardFunction
-from tutelage.rollouts.live import LiveRunner, OnSpans
-from tutelage.rollouts.models import Models, NoModels, PolicyModels, Source
-from tutelage.rollouts.runner import RunnerSettings, Spec
+from tutelage.rollouts.models import GatewayModels, Models, Remote, Source
+from tutelage.rollouts.runner import OnSpans, Runner, RunnerSettings, Spec
 from tutelage.tracing.ingest import TraceIngest
-from tutelage.types import Rollout, Sampling
+from tutelage.types import Rollout
 
 if TYPE_CHECKING:
     from tutelage.engine.remote import RemoteServers
@@ -39,7 +38,7 @@ class Stage:
 
     def __init__(
         self,
-        program: Program,
+        agent: Agent,
         resources: NamedResources,
         roles: Roles,
         *,
@@ -47,10 +46,10 @@ class Stage:
         isolation: str = "none",
         remote: RemoteServers | None = None,
     ) -> None:
-        apart = "process" in (isolation, program.isolation)
-        self.program: Program = IsolatedAgent(program) if apart else program
-        self.roles, self.n_runners = roles, n_runners
-        self._resources, self._remote = resources, remote
+        apart = "process" in (isolation, agent.isolation)
+        self.agent: Agent = IsolatedAgent(agent) if apart else agent
+        self.resources, self.roles, self.n_runners = resources, roles, n_runners
+        self._remote = remote
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gateway: Gateway | None = None
         self._keeper: asyncio.Task[None] | None = None
@@ -58,7 +57,7 @@ class Stage:
         self._lock = threading.Lock()
         self.stopping = False
 
-    async def __aenter__(self) -> Stage:
+    async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = self._loop.create_future()
         self._leave = asyncio.Event()
@@ -81,54 +80,69 @@ class Stage:
                 if self._remote is not None:
                     await asyncio.wrap_future(self._gateway.submit(self._remote.aclose()))
                 await asyncio.to_thread(self._gateway.close)
-            if isinstance(self.program, IsolatedAgent):
-                self.program.close()
+            if isinstance(self.agent, IsolatedAgent):
+                self.agent.close()
 
     async def _keep(self, ready: asyncio.Future[None]) -> None:
         async with AsyncExitStack() as stack:
-            self._resources = await self._resources.entered(stack)
+            self.resources = await self.resources.entered(stack)
             ready.set_result(None)
             await self._leave.wait()
 
-    def stop(self) -> None:
-        """Cancel what plays, and let nothing begin any more."""
-        with self._lock:
-            self.stopping = True
-            if self._playing is not None:
-                self._playing.cancel()
+    def runner(
+        self,
+        sources: Mapping[str, Source],
+        settings: RunnerSettings,
+        *,
+        max_tokens: int,
+        token_budget: int | None = None,
+        resources: NamedResources | None = None,
+        remote: Remote | None = None,
+        reward: RewardFunction | None = None,
+        on_spans: OnSpans | None = None,
+        on_session: Callable[[RolloutSession], None] | None = None,
+        on_traces: TraceIngest | None = None,
+    ) -> Runner:
+        """A runner of rollouts that play here, `n_runners` at once, in the stage's event loop.
+
+        `sources` are engines by resource name. `resources` and `remote` stand for the stage's own
+        where they are given. `on_traces` takes the spans that agents send to the gateway by
+        themselves.
+        """
+        given, models = resources or self.resources, Models()
+        if self._gateway is not None:
+            self._gateway.on_traces = on_traces
+            models = GatewayModels(
+                gateway=self._gateway,
+                resources=given,
+                roles=self.roles,
+                sources=sources,
+                remote=remote or self._remote,
+                max_tokens=max_tokens,
+                token_budget=token_budget,
+                tokenizers=_tokenizers(sources, given),
+            )
+        return Runner(
+            self.agent,
+            models,
+            replace(settings, concurrency=self.n_runners),
+            reward=reward,
+            resources=given,
+            policy=self.roles.main or next(iter(self.roles.remote), None),
+            on_spans=on_spans,
+            on_session=on_session,
+        )
 
     def play(
         self,
+        runner: Runner,
         specs: Sequence[Spec],
-        sources: Mapping[str, tuple[Engine, Policy]],
-        *,
-        sampling: Sampling,
-        max_tokens: int,
-        token_budget: int | None,
-        settings: RunnerSettings,
-        reward: RewardFunction | None,
-        on_done: Callable[[Rollout], None] | None,
-        on_spans: OnSpans | None,
-        on_traces: TraceIngest | None = None,
+        on_done: Callable[[Rollout], None] | None = None,
     ) -> list[Rollout]:
-        """Run rollouts, from the job's thread. `sources` are engines by resource name; `on_traces`
-        takes the spans that agents send to the gateway by themselves.
-
-        Raises `KeyboardInterrupt` once `stop` was called.
-        """
+        """Run rollouts, from the job's thread. Raises `KeyboardInterrupt` once `stop` was
+        called."""
         if self._loop is None:
             raise ConfigError("the stage is not open")
-        if self._gateway is not None:
-            self._gateway.on_traces = on_traces
-        runner = LiveRunner(
-            self.program,
-            self._models(sources, sampling, max_tokens, token_budget),
-            self._resources,
-            settings,
-            reward=reward,
-            policy=self.roles.main,
-            on_spans=on_spans,
-        )
         with self._lock:
             if self.stopping:
                 raise KeyboardInterrupt
@@ -141,34 +155,19 @@ class Stage:
         finally:
             self._playing = None
 
-    def _models(
-        self,
-        sources: Mapping[str, tuple[Engine, Policy]],
-        sampling: Sampling,
-        max_tokens: int,
-        token_budget: int | None,
-    ) -> Models:
-        if self._gateway is None:
-            return NoModels()
-        main = next(iter(sources.values()), None)
-        tokenizer = None if main is None else main[1].codec.tokenizer
-        tokenizers: dict[str, Any] = {
-            name: tokenizer
-            for name, value in self._resources.items()
-            if isinstance(value, LLM) and value.tokenizer_only
-        }
-        if TOKENIZER not in self._resources:
-            tokenizers[TOKENIZER] = tokenizer
-        return PolicyModels(
-            gateway=self._gateway,
-            resources=self._resources,
-            roles=self.roles,
-            sources={
-                name: Source(engine, policy.codec, sampling, self.roles.policies.get(name))
-                for name, (engine, policy) in sources.items()
-            },
-            remote=self._remote,
-            max_tokens=max_tokens,
-            token_budget=token_budget,
-            tokenizers=tokenizers,
-        )
+    def stop(self) -> None:
+        """Cancel what plays, and let nothing begin any more."""
+        with self._lock:
+            self.stopping = True
+            if self._playing is not None:
+                self._playing.cancel()
+
+
+def _tokenizers(sources: Mapping[str, Source], resources: NamedResources) -> dict[str, Any]:
+    """The policy's tokenizer, under every name that stands for it."""
+    main = next(iter(sources.values()), None)
+    if main is None:
+        return {}
+    named = [n for n, v in resources.items() if isinstance(v, LLM) and v.tokenizer_only]
+    own = [] if TOKENIZER in resources else [TOKENIZER]
+    return dict.fromkeys([*named, *own], main.codec.tokenizer)

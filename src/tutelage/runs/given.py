@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tutelage.agents.program import Program
+from tutelage.agents.agent import Agent
 from tutelage.errors import RunError
 from tutelage.policy.model import Policy
 from tutelage.resources import NamedResources, PromptTemplate, Roles
@@ -33,7 +33,7 @@ AGENT_REWARD = "agent"
 class Given:
     """An agent to train, and what it is trained with."""
 
-    program: Program
+    agent: Agent
     resources: NamedResources
     roles: Roles
     stage: Stage
@@ -53,14 +53,6 @@ class Given:
         return self.train is not None or self.test is not None
 
 
-@dataclass(frozen=True, slots=True)
-class LiveAgent:
-    """An agent of the user's, at a temperature: what `Context.play` plays on the stage."""
-
-    given: Given
-    temperature: float
-
-
 def _description(given: Given) -> JSON:
     """What of it can be written down."""
     resources = {
@@ -68,8 +60,8 @@ def _description(given: Given) -> JSON:
         for name, value in given.resources.items()
     }
     return {
-        "agent": given.program.name,
-        "kind": type(given.program).__name__,
+        "agent": given.agent.name,
+        "kind": type(given.agent).__name__,
         "resources": resources,
         "policies": dict(given.roles.policies),
         "frozen": list(given.roles.frozen),

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tutelage.agents.program import Program
-from tutelage.config import Resolved, RunConfig
+from tutelage.agents.agent import Agent
+from tutelage.config import Resolved
 from tutelage.policy.model import Policy
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
-from tutelage.rollouts.runner import RunnerSettings, Spec
+from tutelage.rollouts.runner import Spec
 from tutelage.runs.given import Given
-from tutelage.types import Mode, Rollout, Sampling, Task
+from tutelage.types import Mode, Rollout, Task
 from tutelage.weights.setting import Setting
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class TrainingPlan:
 
     resolved: Resolved
     place: Path
-    program: Program
+    agent: Agent
     resources: NamedResources
     roles: Roles
     train: Sequence[Task] | None
@@ -37,7 +37,6 @@ class TrainingPlan:
 
 def try_out(setting: Setting, given: Given, n: int) -> list[Rollout]:
     """Play the first tasks once each."""
-    config: RunConfig = setting.config
     policies = {POLICY: setting.policy, **setting.others}
     names = {**given.roles.policies, **dict.fromkeys(given.roles.frozen, POLICY)}
     sources = {
@@ -51,23 +50,16 @@ def try_out(setting: Setting, given: Given, n: int) -> list[Rollout]:
         Spec(task, Mode.TRAIN, "dev", i, setting.seeds.child("dev", i), label="dev")
         for i, task in enumerate(setting.tasks.train[:n])
     ]
-    return given.stage.play(
-        specs,
-        sources,
-        sampling=Sampling(config.rollout.temperature, config.rollout.top_p, config.rollout.top_k),
-        max_tokens=config.agent.max_tokens_per_turn,
-        token_budget=config.rollout.response_length,
-        settings=RunnerSettings(
-            "dev",
-            config.agent.timeout,
-            concurrency=given.stage.n_runners,
-            failure_reward=config.agent.failure_reward,
-            reward_timeout=config.agent.reward_timeout,
-        ),
+    rollout = setting.config.rollout
+    runner = given.stage.runner(
+        setting.sources(sources, rollout.temperature),
+        replace(setting.limits("dev"), group_deadline=None),
+        max_tokens=setting.config.agent.max_tokens_per_turn,
+        token_budget=rollout.response_length,
         reward=given.reward,
-        on_done=None,
         on_spans=lambda rollout, spans: None,  # they name the agents that are marked
     )
+    return given.stage.play(runner, specs)
 
 
 def remotes_of(plan: TrainingPlan) -> RemoteServers | None:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from tutelage.agents.accepted import as_program
-from tutelage.agents.program import Isolation
+from tutelage.agents.agent import Isolation
+from tutelage.agents.function import as_agent
 from tutelage.config import Resolved
 from tutelage.errors import ConfigError
 from tutelage.policy.model import Policy
@@ -242,8 +242,8 @@ class Trainer:
         claim: bool = False,
     ) -> TrainingPlan:
         """Check everything that can be checked without a model; `claim` makes a new folder."""
-        program = as_program(agent)
-        given = {**program.own_resources(), **self.resources}
+        player = as_agent(agent)
+        given = {**player.own_resources(), **self.resources}
         if not any(isinstance(v, LLM) and not v.tokenizer_only for v in given.values()):
             given = {POLICY: LLM(), **given}
         resources = NamedResources(given)
@@ -253,7 +253,7 @@ class Trainer:
                 "every LLM of this run has an endpoint or is frozen, so there is nothing to train; "
                 "give one LLM(trainable=True) without an endpoint"
             )
-        program.check([*resources])
+        player.check([*resources])
         main = found.policies[found.main]
         if main != POLICY:
             found = renamed(found, main)
@@ -278,7 +278,7 @@ class Trainer:
         folder = model_folder(resources[cast("str", found.main)])
         resolved = self._resolve(train, test, place, folder)
         return TrainingPlan(
-            resolved, place, program, resources, found, train, val, test, self._policies
+            resolved, place, player, resources, found, train, val, test, self._policies
         )
 
     def _resolve(
@@ -318,7 +318,7 @@ class Trainer:
 
     def _stage(self, plan: TrainingPlan) -> Stage:
         return Stage(
-            plan.program,
+            plan.agent,
             plan.resources,
             plan.roles,
             n_runners=self.n_runners,
@@ -332,7 +332,7 @@ class Trainer:
                 callback.on_rollout_end(rollout)
 
         return Given(
-            program=plan.program,
+            agent=plan.agent,
             resources=plan.resources,
             roles=plan.roles,
             stage=stage,

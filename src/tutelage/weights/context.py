@@ -15,15 +15,15 @@ from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tutelage.agents.loop import LoopAgent
 from tutelage.engine.driver import Schedule
 from tutelage.engine.protocol import Engine
 from tutelage.errors import FailureBudgetError, RewardError
 from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
-from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
+from tutelage.rollouts.models import EngineModels
+from tutelage.rollouts.runner import Runner, Spec
 from tutelage.runs.again import resume_command
-from tutelage.runs.given import LiveAgent
+from tutelage.runs.given import Given
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.metrics import failures_by_cause, low_reward_warning
 from tutelage.runs.stopping import Clock
@@ -31,7 +31,7 @@ from tutelage.statistics.outcome import Kind, Success
 from tutelage.store import Store
 from tutelage.tracing import SpanRecord
 from tutelage.tracing.ingest import TraceIngest
-from tutelage.types import FailureCause, Mode, Rollout, Sampling
+from tutelage.types import FailureCause, Mode, Rollout
 from tutelage.weights import checkpoint
 from tutelage.weights.optim import Trained
 from tutelage.weights.reference import frozen
@@ -50,9 +50,6 @@ _GRADING = {
     FailureCause.REWARD_TIMEOUT: "the reward was too slow, so a rollout is left out",
 }
 """What is said, once a run, when a cause first occurs."""
-
-Player = LoopAgent | LiveAgent
-"""Whoever plays rollouts: a built-in agent, or one of the user's."""
 
 
 @dataclass(slots=True)
@@ -140,45 +137,49 @@ class Context:
 
     # ------------------------------------------------------------ rollouts
 
-    def player(self, temperature: float, *, with_tools: bool = True) -> Player:
-        """Who plays in the phase in progress: demonstrations are of the built-in agent's calls, so
-        the cold start is measured on that one, whichever is trained."""
-        if self.state.phase == "cold_start":
-            return self.setting.agent(temperature, with_tools=with_tools)
-        return self.setting.player(temperature, with_tools=with_tools)
-
     def play(
         self,
         specs: Sequence[Spec],
-        agent: Player,
+        temperature: float,
         *,
+        with_tools: bool = True,
         invariant: bool = False,
         on_done: Callable[[Rollout], None] | None = None,
     ) -> list[Rollout]:
-        """Run rollouts of one tick, mode and label, or take them from the record; store them."""
+        """Run rollouts of one tick, mode and label, or take them from the record; store them.
+
+        Demonstrations are of the built-in agent's calls, so the cold start is measured on that one,
+        whichever is trained.
+        """
         first = specs[0]
         key = (first.step, first.mode.value, first.label)
         known = self.recorded.pop(key, {})
         ids = [s.seeds.id("roll") for s in specs]
-        live = isinstance(agent, LiveAgent)
+        given = None if self.state.phase == "cold_start" else self.setting.given
         # A reward that failed has been mended since, where it is a function of ours.
-        good = live or not any(_ungraded(r) for r in known.values())
+        good = given is not None or not any(_ungraded(r) for r in known.values())
         if len(known) == len(ids) and all(i in known for i in ids) and good:
             return self._counted([known[i] for i in ids])
         if self.recorded or known:
             self._forget_from(first.step, key)
-        if isinstance(agent, LiveAgent):
-            rollouts = self._play_live(specs, agent, invariant, on_done)
+        if given is not None:
+            rollouts = self._play_live(specs, given, temperature, invariant, on_done)
         else:
             engine = self._engine(POLICY, invariant, self.setting.config.rollout.schedule)
-            playing = self._run(engine, specs, agent, on_done)
+            runner = Runner(
+                self.setting.agent(temperature, with_tools=with_tools),
+                EngineModels(engine, self.setting.policy.codec),
+                self.setting.limits(self.run.folder.name),
+                reward=self.setting.reward,
+            )
+            playing = self._unless_stuck(runner, specs, on_done)
             found = self.loop.run(playing, context=copy_context())
             if found is None:
                 raise self.run.stop.stopped()
             rollouts = found
             self.run.writer.submit(rollouts)
         self._counted(rollouts)
-        if live:
+        if given is not None:
             self._stop_if_all_failed(rollouts)
         else:
             self._stop_if_ungraded(rollouts)
@@ -187,12 +188,13 @@ class Context:
     def _play_live(
         self,
         specs: Sequence[Spec],
-        agent: LiveAgent,
+        given: Given,
+        temperature: float,
         invariant: bool,
         on_done: Callable[[Rollout], None] | None,
     ) -> list[Rollout]:
         """Run rollouts of a Python agent on its stage, storing each as it ends."""
-        config, given, setting = self.setting.config, agent.given, self.setting
+        setting, stage = self.setting, given.stage
         told = [f for f in (on_done, given.on_rollout) if f is not None]
 
         def done(rollout: Rollout) -> None:
@@ -208,28 +210,16 @@ class Context:
             resource: (self._engine(name, invariant, "free"), self._policy_of(name))
             for resource, name in (*roles.policies.items(), *((n, FROZEN) for n in roles.frozen))
         }
-        sampling = Sampling(
-            temperature=agent.temperature, top_p=config.rollout.top_p, top_k=config.rollout.top_k
-        )
-        return given.stage.play(
-            specs,
-            sources,
-            sampling=sampling,
-            max_tokens=config.agent.max_tokens_per_turn,
-            token_budget=config.rollout.response_length,
-            settings=RunnerSettings(
-                self.run.folder.name,
-                timeout=config.agent.timeout,
-                group_deadline=config.agent.group_deadline,
-                failure_reward=config.agent.failure_reward,
-                reward_timeout=config.agent.reward_timeout,
-                concurrency=given.stage.n_runners,
-            ),
+        runner = stage.runner(
+            setting.sources(sources, temperature),
+            setting.limits(self.run.folder.name),
+            max_tokens=setting.config.agent.max_tokens_per_turn,
+            token_budget=setting.config.rollout.response_length,
             reward=given.reward if given.own_tasks else setting.reward,
-            on_done=done,
             on_spans=keep,
             on_traces=TraceIngest(self.run.writer.submit_spans, self.run.folder.name),
         )
+        return stage.play(runner, specs, done)
 
     def _policy_of(self, name: str) -> Policy:
         """A policy that is trained, or as the main one was before training."""
@@ -303,37 +293,19 @@ class Context:
             f"go on with: {resume_command(self.run.folder.path)}"
         )
 
-    async def _run(
+    async def _unless_stuck(
         self,
-        engine: Engine,
+        runner: Runner,
         specs: Sequence[Spec],
-        agent: LoopAgent,
         on_done: Callable[[Rollout], None] | None,
     ) -> list[Rollout] | None:
-        config, setting = self.setting.config, self.setting
-        runner = Runner(
-            engine,
-            setting.policy.codec,
-            setting.reward,
-            RunnerSettings(
-                self.run.folder.name,
-                failure_reward=config.agent.failure_reward,
-                reward_timeout=config.agent.reward_timeout,
-            ),
-        )
-        return await self._unless_stuck(
-            asyncio.ensure_future(runner.run(specs, agent, on_done)), runner
-        )
-
-    async def _unless_stuck(
-        self, work: asyncio.Future[list[Rollout]], runner: Runner
-    ) -> list[Rollout] | None:
         """The rollouts; None where a stop was asked for and a reward keeps the step going."""
+        work = asyncio.ensure_future(runner.run(specs, on_done))
         while True:
             done, _ = await asyncio.wait({work}, timeout=LOOK_SECONDS)
             if done:
                 return work.result()
-            if self.run.stop.asked and runner.grading_for() > STOP_SECONDS:
+            if self.run.stop.asked and runner.grader.busy_for() > STOP_SECONDS:
                 work.cancel()
                 await asyncio.wait({work})
                 return None

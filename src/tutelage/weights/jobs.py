@@ -11,7 +11,8 @@ import logging
 from pathlib import Path
 
 from tutelage.config import Resolved
-from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
+from tutelage.rollouts.models import EngineModels
+from tutelage.rollouts.runner import Runner, Spec
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.given import Given
@@ -63,14 +64,10 @@ def dry_run(resolved: Resolved) -> Rollout | Preview:
     check_models(setting.policy, setting.config)
     engine = setting.engine(slots=1)
     spec = Spec(setting.tasks.train[0], Mode.VAL, "dry-run", 0, setting.seeds.child("dry-run"))
-    settings = RunnerSettings(
-        "dry-run",
-        failure_reward=resolved.config.agent.failure_reward,
-        reward_timeout=resolved.config.agent.reward_timeout,
-    )
+    agent, limits = setting.agent(resolved.config.rollout.temperature), setting.limits("dry-run")
 
     async def play() -> list[Rollout]:
-        runner = Runner(engine, setting.policy.codec, setting.reward, settings)
-        return await runner.run([spec], setting.agent(resolved.config.rollout.temperature))
+        models = EngineModels(engine, setting.policy.codec)
+        return await Runner(agent, models, limits, reward=setting.reward).run([spec])
 
     return asyncio.run(play())[0]

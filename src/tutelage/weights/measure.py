@@ -40,8 +40,7 @@ def measure(
         done += 1
         ctx.run.progress.evaluation(label, done, len(specs))
 
-    agent = ctx.player(temperature, with_tools=with_tools)
-    played = ctx.play(specs, agent, invariant=invariant, on_done=count)
+    played = ctx.play(specs, temperature, with_tools=with_tools, invariant=invariant, on_done=count)
     return summarise(played, ctx.success, ctx.kind)
 
 

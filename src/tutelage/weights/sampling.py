@@ -139,7 +139,7 @@ def _play(
         for place, task in placed
         for index in range(config.agent.num_chains)
     ]
-    rollouts = ctx.play(specs, ctx.player(config.rollout.temperature))
+    rollouts = ctx.play(specs, config.rollout.temperature)
     size = config.agent.num_chains
     return [rollouts[i : i + size] for i in range(0, len(rollouts), size)]
 
@@ -160,7 +160,7 @@ def _baselines(
         seeds = setting.seeds.child(phase, step, place, "greedy")
         name, tick = group[0].group, ctx.state.tick
         specs.append(Spec(tasks[place], Mode.TRAIN, name, size, seeds, tick, BASELINE))
-    greedy = ctx.play(specs, ctx.player(0.0))
+    greedy = ctx.play(specs, 0.0)
     return {r.group: r.reward.value for r in greedy if r.reward is not None}, greedy
 
 

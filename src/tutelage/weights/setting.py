@@ -16,13 +16,16 @@ from tutelage.agents.loop import LoopAgent
 from tutelage.config import RunConfig
 from tutelage.engine.driver import EngineDriver, Schedule
 from tutelage.engine.factory import make_engine
+from tutelage.engine.protocol import Engine
 from tutelage.errors import ConfigError
 from tutelage.policy.machine import Choice, choose, set_threads
 from tutelage.policy.model import Policy, build, load
 from tutelage.resources import POLICY, model_folder
 from tutelage.rewards import RewardFunction, check, resolve_reward
 from tutelage.rewards.function import fields_read
-from tutelage.runs.given import Given, LiveAgent
+from tutelage.rollouts.models import Source
+from tutelage.rollouts.runner import RunnerSettings
+from tutelage.runs.given import Given
 from tutelage.runs.inputs import Tasks, held_out, load_tasks, load_tools, most_test_tasks, reward_of
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD, demonstrations
@@ -81,11 +84,28 @@ class Setting:
             system_prompt=config.agent.system_prompt,
         )
 
-    def player(self, temperature: float, *, with_tools: bool = True) -> LoopAgent | LiveAgent:
-        """Who plays rollouts: the Python agent where one is given, else the built-in one."""
-        if self.given is not None:
-            return LiveAgent(self.given, temperature)
-        return self.agent(temperature, with_tools=with_tools)
+    def limits(self, run_id: str) -> RunnerSettings:
+        """What bounds a rollout of a run."""
+        agent = self.config.agent
+        return RunnerSettings(
+            run_id,
+            timeout=agent.timeout,
+            group_deadline=agent.group_deadline,
+            failure_reward=agent.failure_reward,
+            reward_timeout=agent.reward_timeout,
+        )
+
+    def sources(
+        self, engines: Mapping[str, tuple[Engine, Policy]], temperature: float
+    ) -> dict[str, Source]:
+        """What a Python agent's LLMs are sampled from, by resource: engines and their policies."""
+        rollout = self.config.rollout
+        sampling = Sampling(temperature, rollout.top_p, rollout.top_k)
+        trained = {} if self.given is None else self.given.roles.policies
+        return {
+            name: Source(engine, policy.codec, sampling, trained.get(name))
+            for name, (engine, policy) in engines.items()
+        }
 
     def engine(
         self,

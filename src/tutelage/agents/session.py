@@ -1,10 +1,10 @@
-"""What an agent knows about the rollout it plays: `rollout`, and who is calling a model just now.
+"""What an agent knows about the rollout it plays: its session, and who is calling a model just now.
 
-A `RolloutContext` is one live attempt, seen from inside: its identifiers, time limit, models, and a
-place for rewards and marks. Agents' code knows it as `tutelage.Rollout`; the record that is left
-when the attempt is over is `types.Rollout`. Which attempt a piece of code belongs to travels in
-context variables, so that hundreds of rollouts can share a process. `function.py` and
-`lit_agent.py` are the agents that get one, `rollouts/live.py` makes it.
+A `RolloutSession` is one live attempt, seen from inside: its identifiers, time limit, models, and a
+place for the answer, rewards and marks. Agents' code knows it as `tutelage.Rollout`; the record
+that is left when the attempt is over is `types.Rollout`. Which attempt a piece of code belongs to
+travels in context variables, so that hundreds of rollouts can share a process.
+`rollouts/runner.py` makes a session for each attempt, and every agent is given one.
 """
 
 from __future__ import annotations
@@ -14,28 +14,31 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 from urllib.parse import quote
 
 from tutelage.agents.own_time import OwnTime
 from tutelage.errors import ConfigError, TutelageError
 from tutelage.resources import AGENT, LLM, MAIN_AGENT, POLICY, NamedResources, PromptTemplate
-from tutelage.types import Mode, Task, ToolResult
+from tutelage.types import ChatClient, Mode, Task, ToolResult
 
 
 @dataclass(slots=True)
-class RolloutContext:
+class RolloutSession:
     """One attempt, as the agent that plays it sees it."""
 
-    rollout_id: str
-    attempt_id: str
-    attempt: int
-    """0 for the first try, 1 for the first retry."""
     task_record: Task = field(repr=False)
-    mode: Mode
-    step: int
-    resources: NamedResources = field(repr=False)
-    limit: float
+    client: ChatClient | None = field(default=None, repr=False)
+    """The main model without HTTP, in this process."""
+    rollout_id: str = ""
+    attempt_id: str = ""
+    attempt: int = 0
+    """0 for the first try, 1 for the first retry."""
+    mode: Mode = Mode.VAL
+    step: int = 0
+    resources: NamedResources = field(default_factory=NamedResources, repr=False)
+    limit: float = inf
     """Seconds of its own time that the attempt has: waiting for models is not counted."""
     policy: str | None = POLICY
     """Name of the resource that is the policy."""
@@ -61,7 +64,8 @@ class RolloutContext:
     @property
     def task(self) -> dict[str, Any]:
         """The task's fields and its `id`, as agents are given it."""
-        return task_dict(self.task_record)
+        fields = self.task_record.fields
+        return {**fields, "id": fields.get("id", self.task_record.id)}
 
     @property
     def remaining(self) -> float:
@@ -94,7 +98,7 @@ class RolloutContext:
                 f"there is no LLM {name!r} in this rollout; there are "
                 f"{', '.join(map(repr, known)) or 'none'}"
             )
-        return for_agent(found, calling_agent())
+        return as_caller(found)
 
     def prompt(self, name: str | None = None) -> PromptTemplate:
         """The prompt template of that name; without one, the only one there is."""
@@ -139,26 +143,21 @@ class RolloutContext:
             raise TutelageError(f"attempt {self.attempt_id} of {self.rollout_id} is over: {what}")
 
 
-Rollout = RolloutContext
+Rollout = RolloutSession
 """The name under which agents' code knows it, as the public `tutelage.Rollout`."""
 
-_CURRENT: ContextVar[RolloutContext | None] = ContextVar("tutelage_rollout", default=None)
+_CURRENT: ContextVar[RolloutSession | None] = ContextVar("tutelage_rollout", default=None)
 
 
-def current_rollout() -> RolloutContext | None:
+def current_rollout() -> RolloutSession | None:
     """The rollout that this code belongs to, None outside of one."""
     return _CURRENT.get()
 
 
-def enter(rollout: RolloutContext) -> None:
+def enter(rollout: RolloutSession) -> None:
     """Make this context (a task's, or a thread's copy of one) belong to a rollout."""
     _CURRENT.set(rollout)
     AGENT.set(MAIN_AGENT)
-
-
-def calling_agent() -> str:
-    """Who calls a model just now; `main` outside of `rollout.agent(...)`."""
-    return AGENT.get()
 
 
 def emit_reward(value: Any, name: str = "reward") -> None:
@@ -195,19 +194,11 @@ def init() -> None:
         instrument(provider)
 
 
-def task_dict(task: Task) -> dict[str, Any]:
-    """A task as agents are given it: its fields, and its `id`."""
-    return {**task.fields, "id": task.fields.get("id", task.id)}
-
-
-def for_agent(llm: LLM, agent: str) -> LLM:
-    """The same LLM with an endpoint that carries an agent's name in its path."""
+def as_caller(llm: LLM) -> LLM:
+    """The same LLM with an endpoint that carries the calling agent's name in its path, where the
+    gateway reads it: `.../attempt/A/v1` as `.../attempt/A/agent/NAME/v1`."""
+    agent = AGENT.get()
     if agent == MAIN_AGENT or llm.endpoint is None:
         return llm
-    return replace(llm, endpoint=agent_url(llm.endpoint, agent))
-
-
-def agent_url(base: str, agent: str) -> str:
-    """`.../attempt/A/v1` as `.../attempt/A/agent/NAME/v1`, where the gateway reads it."""
-    head, slash, version = base.rstrip("/").rpartition("/")
-    return f"{head}/agent/{quote(agent, safe='')}{slash}{version}"
+    head, slash, version = llm.endpoint.rstrip("/").rpartition("/")
+    return replace(llm, endpoint=f"{head}/agent/{quote(agent, safe='')}{slash}{version}")

@@ -1,0 +1,108 @@
+"""What an attempt earned: what its agent returned or emitted, else what a reward function says.
+
+An agent's failure earns the failure reward; an infrastructure failure earns nothing; a reward that
+cannot be had makes the attempt fail, as `runner.py` records it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import replace
+from math import isfinite
+from time import perf_counter
+from typing import Any
+
+from tutelage.agents.session import RolloutSession
+from tutelage.errors import AnswerError, GraderError, RewardError, RewardTimeoutError
+from tutelage.rewards import RewardFunction, compute_reward
+from tutelage.rewards.values import to_reward
+from tutelage.types import Attempt, Failure, FailureCause, Reward, RolloutStatus, Task
+
+_LONGEST_TRACE = 20_000
+"""Characters of a traceback that are kept, from its end."""
+
+
+class Grader:
+    """Grades the attempts of one agent."""
+
+    def __init__(
+        self,
+        agent: str,
+        reward: RewardFunction | None,
+        failure_reward: float,
+        timeout: float | None,
+    ) -> None:
+        """`agent` is its name; `timeout` is for `reward`, in seconds."""
+        self._agent, self._reward = agent, reward
+        self._failure_reward, self._timeout = failure_reward, timeout
+        self._under_way: dict[str, float] = {}
+        """When the rewards under way were asked for, by attempt."""
+
+    def busy_for(self) -> float:
+        """Seconds that the longest reward under way has taken so far."""
+        return perf_counter() - min(self._under_way.values(), default=perf_counter())
+
+    async def grade(
+        self, task: Task, attempt: Attempt, session: RolloutSession, value: Any
+    ) -> Attempt:
+        """The attempt with its reward; one that cannot be had makes it fail."""
+        if attempt.failure is not None:
+            if attempt.failure.cause.infrastructure:
+                return attempt
+            return replace(attempt, reward=Reward(self._failure_reward))
+        if type(value) is float and isfinite(value) and not session.emitted:
+            return replace(attempt, reward=Reward(value))  # as most agents do
+        try:
+            return await self._graded(task, attempt, session, value)
+        except RewardError as error:
+            return _not_graded(attempt, error, self._failure_reward)
+
+    async def _graded(
+        self, task: Task, attempt: Attempt, session: RolloutSession, value: Any
+    ) -> Attempt:
+        named, agent = dict(session.emitted), self._agent
+        if isinstance(value, str):
+            attempt = replace(attempt, answer=value if attempt.answer is None else attempt.answer)
+            if self._reward is not None:
+                value = None
+        if value is None and "reward" not in named and self._reward is not None:
+            # What was emitted without a final reward is checked first.
+            given = to_reward({**named, "reward": 0.0}, agent, task.id).parts if named else {}
+            found = await self._asked(self._reward, task, attempt)
+            return replace(attempt, reward=Reward(found.value, {**given, **found.parts}))
+        if isinstance(value, dict):
+            value = {**named, **value}
+        elif value is not None and named:
+            value = {**named, "reward": value}
+        elif value is None and named:
+            value = named
+        elif value is None:
+            raise RewardError(
+                f"agent {agent!r} gave no reward on task {task.id!r}: return a "
+                "number, call emit_reward(...), or give the Trainer a reward function"
+            )
+        return replace(attempt, reward=to_reward(value, agent, task.id))
+
+    async def _asked(self, reward: RewardFunction, task: Task, attempt: Attempt) -> Reward:
+        """What the reward function says."""
+        self._under_way[attempt.id] = perf_counter()
+        try:
+            return await compute_reward(reward, task, attempt, timeout=self._timeout)
+        finally:
+            del self._under_way[attempt.id]
+
+
+def _not_graded(attempt: Attempt, error: RewardError, failure_reward: float) -> Attempt:
+    """The attempt as failed: wrong where what the model wrote is to blame, else without reward."""
+    if isinstance(error, AnswerError):
+        cause, earned = FailureCause.ANSWER_ERROR, Reward(failure_reward)
+    elif isinstance(error, RewardTimeoutError):
+        cause, earned = FailureCause.REWARD_TIMEOUT, None
+    else:
+        broken = isinstance(error, GraderError)
+        cause, earned = FailureCause.GRADER_ERROR if broken else FailureCause.REWARD_ERROR, None
+    # A traceback quotes the exception, which may quote all that the model wrote.
+    trace = "".join(traceback.format_exception(error))[-_LONGEST_TRACE:]
+    trace = trace.encode("utf-8", "backslashreplace").decode()
+    failure = Failure(cause, str(error), trace)
+    return replace(attempt, status=RolloutStatus.FAILED, failure=failure, stop=None, reward=earned)
