@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tutelage.cli.app import VERBS as LISTED
+
 from .conftest import Tutelage
 
 VERBS = (
@@ -19,6 +21,13 @@ def test_help_lists_every_verb(tutelage: Tutelage, args: tuple[str, ...]) -> Non
     assert result.exit_code == 0
     listed = [line.split()[0] for line in result.stdout.partition("Commands:")[2].splitlines()[1:]]
     assert tuple(listed) == VERBS
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_list_says_of_a_verb_what_its_help_begins_with(tutelage: Tutelage, verb: str) -> None:
+    shown = " ".join(tutelage(verb, "--help").stdout.split())
+    assert list(LISTED) == list(VERBS)
+    assert LISTED[verb] in shown.partition("Options:")[0]
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -47,7 +56,7 @@ def test_version(tutelage: Tutelage) -> None:
         (("train", "math", "--lerning-rate", "1"), "As a key: learning_rate=VALUE"),
         (("train",), "Missing argument 'RECIPE'"),
         (("eval", "x"), "Missing option '--test'"),
-        (("ask", "x", "y", "--seed", "many"), "'--seed'"),
+        (("ask", "x", "y", "--seed", "many"), "--seed='many': expected an integer, at least 0"),
     ],
 )
 def test_a_wrong_command_is_answered_with_the_nearest(

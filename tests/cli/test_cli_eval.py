@@ -2,12 +2,12 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tutelage.errors import DataError
+from tutelage.evaluate.config import AskConfig, EvaluationConfig
 from tutelage.runs.progress import Progress
 from tutelage.statistics.outcome import Evaluation, summarise
 from tutelage.testing.collector import Collector
@@ -32,14 +32,16 @@ def seen(fake: Fake) -> dict[str, Any]:
         rollout("c", failure(), task=task("t3", "shopping")),
     ]
 
-    def evaluate(target: str, *, progress: Progress, **given: Any) -> Evaluation:
-        kept.update(target=target, **given)
+    def evaluate(
+        target: str, asked: EvaluationConfig, *, progress: Progress, trust: bool
+    ) -> Evaluation:
+        kept.update(target=target, asked=asked, trust=trust)
         progress.start(target, {"device": "cpu"})
         progress.evaluation("test", 3, 3)
         return replace(summarise(kept.pop("played", played)), in_training=2, repeated=1)
 
-    def ask(target: str, question: str, **given: Any) -> Rollout:
-        kept.update(target=target, question=question, **given)
+    def ask(target: str, question: str, asked: AskConfig, *, trust: bool) -> Rollout:
+        kept.update(target=target, question=question, asked=asked, trust=trust)
         return played[2] if target == "broken" else played[0]
 
     fake("tutelage.evaluate.targets", evaluate=evaluate, ask=ask)
@@ -68,18 +70,17 @@ def test_eval_passes_its_options_on(tutelage: Tutelage, seen: dict[str, Any]) ->
     args = "eval runs/x --test a.jsonl --test b.jsonl --samples 4 --temperature 0.5 --limit 9"
     more = "--tools calculator,lookup --reward math --seed 5"
     assert tutelage(*args.split(), *more.split()).exit_code == 0
-    assert seen == {
-        "target": "runs/x",
-        "tests": [Path("a.jsonl"), Path("b.jsonl")],
-        "samples": 4,
-        "temperature": 0.5,
-        "limit": 9,
-        "tools": ["calculator", "lookup"],
-        "reward": "math",
-        "success": None,
-        "seed": 5,
-        "trust": False,
-    }
+    asked = EvaluationConfig(
+        test=("a.jsonl", "b.jsonl"),
+        samples=4,
+        temperature=0.5,
+        limit=9,
+        tools=("calculator", "lookup"),
+        reward="math",
+        success=None,
+        seed=5,
+    )
+    assert seen == {"target": "runs/x", "asked": asked, "trust": False}
 
 
 @pytest.mark.parametrize(("samples", "temperature"), [("1", 0.0), ("2", 1.0)])
@@ -87,9 +88,9 @@ def test_one_sample_is_greedy_and_several_are_not(
     tutelage: Tutelage, seen: dict[str, Any], samples: str, temperature: float
 ) -> None:
     tutelage("eval", "x", "--test", "a.jsonl", "--samples", samples)
-    assert seen["temperature"] == temperature
-    assert seen["tools"] is None
-    assert seen["limit"] is None
+    assert seen["asked"].sampled_at == temperature
+    assert seen["asked"].tools is None
+    assert seen["asked"].limit is None
 
 
 def test_eval_shows_success_and_what_was_wrong(tutelage: Tutelage, seen: dict[str, Any]) -> None:
@@ -162,7 +163,7 @@ def test_eval_tells_no_rate_where_rollouts_were_lost(
 
 
 def test_a_broken_task_file_is_told(tutelage: Tutelage, fake: Fake) -> None:
-    def evaluate(target: str, **given: Any) -> None:
+    def evaluate(target: str, asked: EvaluationConfig, **given: Any) -> None:
         raise DataError("a.jsonl line 3 is no JSON: '{'. Mend or remove the line.")
 
     fake("tutelage.evaluate.targets", evaluate=evaluate)
@@ -187,9 +188,7 @@ def test_ask_shows_the_turns(tutelage: Tutelage, seen: dict[str, Any]) -> None:
     assert seen == {
         "target": "runs/x",
         "question": "What is 17 * 23 + 5?",
-        "tools": [],
-        "temperature": 0.0,
-        "seed": 4,
+        "asked": AskConfig(tools=(), temperature=0.0, seed=4),
         "trust": False,
     }
     for part in ("calls calculator", "-> calculator gives 396", "answer  396"):

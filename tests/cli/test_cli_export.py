@@ -105,7 +105,7 @@ def test_nothing_to_export_is_an_error_and_makes_no_file(
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (("sums", "--format", "csv"), "'csv' is no export format: use one of jsonl, sft, otlp"),
+        (("sums", "--format", "csv"), "--format='csv': expected 'jsonl' or 'sft' or 'otlp'"),
         (("other",), "there is no run 'other'"),
         (("bare",), "has no store"),
         (("sums", "--out", "nowhere/rows.jsonl"), "cannot write 'nowhere/rows.jsonl'"),

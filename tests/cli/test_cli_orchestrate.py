@@ -16,10 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
-from tutelage.cli.orchestrate_parts import seconds
 from tutelage.engine.script import ScriptedReply
-from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway, ScriptedClient
+from tutelage.orchestration.execution.config import seconds
 from tutelage.store import open_store
 from tutelage.testing.loopback import listening
 
@@ -162,17 +161,17 @@ def test_a_failed_execution_exits_with_1(here: Path) -> None:
     [
         (["--budget", "0"], "buys no first step"),
         (["--budget", "-1"], "the budget is -1.0"),
-        (["--budget", "nan"], "the budget is nan"),
-        (["--deadline", "soon"], "--deadline is 'soon'"),
-        (["--pool", "cloud"], "unknown pool 'cloud'"),
+        (["--budget", "nan"], "--budget='nan': expected a number"),
+        (["--deadline", "soon"], "--deadline='soon': give a time above 0"),
+        (["--pool", "cloud"], "--pool='cloud': expected 'simulated' or"),
         (["--pool", "openai"], "OPENAI_API_KEY is not set"),
         (["--pool", "replay"], "needs --outcomes FILE and --models FILE"),
         (["--outcomes", "x.json", "--pool", "simulated"], "for the replay pool"),
         (["--router", "magic"], "unknown router 'magic'"),
         (["--router", "cascade:ghost"], "--router names 'ghost'"),
-        (["--on-failure", "shrug"], "on_failure is 'shrug'"),
-        (["--reward", "gold"], "unknown reward preset 'gold'"),
-        (["--budget-mode", "watch"], "unknown budget mode 'watch'"),
+        (["--on-failure", "shrug"], "--on-failure='shrug': expected"),
+        (["--reward", "gold"], "--reward='gold': expected 'seed' or"),
+        (["--budget-mode", "watch"], "--budget-mode='watch': expected"),
         (["--verifiers", "missing.json"], "cannot be read: No such file"),
         (["--checkpoint", "x.pth"], "both give the plan"),
         (["--resume", "nothing"], "there is no run 'nothing'"),
@@ -229,13 +228,13 @@ def test_an_instruction_is_needed(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("20s", 20.0), ("500ms", 0.5), ("2m", 120.0), ("1.5", 1.5), (None, None)]
+    ("text", "value"), [("20s", 20.0), ("500ms", 0.5), ("2m", 120.0), ("1.5", 1.5), (3.0, 3.0)]
 )
-def test_times(text: str | None, value: float | None) -> None:
-    assert seconds(text, "--deadline") == value
+def test_times(text: str | float, value: float) -> None:
+    assert seconds(text) == value
     for bad in ("", "0", "-1s", "1 fortnight"):
-        with pytest.raises(ConfigError, match="give a time above 0"):
-            seconds(bad, "--deadline")
+        with pytest.raises(ValueError, match="give a time above 0"):
+            seconds(bad)
 
 
 def test_real_workers_behind_our_gateway_with_verifiers(
@@ -484,4 +483,4 @@ def test_audit_takes_weights_and_refuses_unknown_presets(here: Path) -> None:
     assert free.exit_code == 0, free.output
     unknown = call("audit", "--preset", "gold")
     assert unknown.exit_code == 2
-    assert "unknown reward preset 'gold'" in unknown.stderr
+    assert "--preset='gold': expected 'seed' or" in unknown.stderr

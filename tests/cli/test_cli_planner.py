@@ -20,7 +20,7 @@ from tutelage.orchestration.evaluation.results import evaluate
 from tutelage.orchestration.evaluation.tables import scores_table
 from tutelage.orchestration.plan.dag import to_text
 from tutelage.orchestration.planner.saving import load_planner
-from tutelage.orchestration.setup import Request
+from tutelage.orchestration.planner.settings import Request
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.kinds import name_of
 from tutelage.runs.loggers import numbers
@@ -223,7 +223,7 @@ def test_a_run_of_phase_2_names_only_what_it_left(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--phase", "3"], "--phase '3'"),
+        (["--phase", "3"], "--phase='3'"),
         (["--phase", "1", "num_epoch=1"], "num_epochs"),
         (["--phase", "1", "--epochs", "many"], "num_epochs='many'"),
         (["--phase", "1", "--train", "nowhere.json"], "nowhere.json"),

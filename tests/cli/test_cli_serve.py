@@ -111,8 +111,7 @@ def test_serving_a_script_loads_neither_torch_nor_transformers(tmp_path: Path) -
     code = (
         "import sys, tutelage.cli.serve as serve\n"
         "serve._wait = lambda gateway: None\n"
-        f"serve.serve(scripted=__import__('pathlib').Path({str(script)!r}), target=None,"
-        " host='127.0.0.1', port=0, secret=None, record=None)\n"
+        f"serve.serve(serve.ServeOptions(scripted={str(script)!r}, port=0))\n"
         "print(sorted({'torch', 'transformers', 'sqlalchemy'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -15,11 +15,11 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
-from tutelage.cli.prompt_train import PROMPT_OPTIONS, searches, weights_flags
+from tutelage.cli.prompt_train import searches, weights_flags
 from tutelage.config import Machine, RunConfig, resolve
 from tutelage.config.aliases import canonical
 from tutelage.config.keys import section_names
-from tutelage.prompts.config import PromptConfig, resolve_prompt
+from tutelage.prompts.config import resolve_prompt
 from tutelage.tasks.dataset import Dataset
 from tutelage.weights.built import built
 
@@ -112,15 +112,12 @@ def parse(args: list[str]) -> None:
             given = dict(inner.params)
     if name != "train" or "recipe" not in given:  # the planner has its own options
         return
-    flags = {key: value or None for key, value in given.items()}
-    for key in ("recipe", "overrides", "config", "dry_run"):
-        flags.pop(key)
+    others = ("recipe", "overrides", "config", "dry_run")
+    flags = {key: value for key, value in given.items() if value and key not in others}
     if searches(given["recipe"], given["algorithm"]):
         resolve_prompt(given["recipe"], given["overrides"] or (), flags, file=given["config"])
         return
-    of_prompts = {key: flags.pop(key) for key in [*flags] if key in PromptConfig.model_fields}
-    shared = {key: of_prompts.pop(key) for key in [*of_prompts] if key not in PROMPT_OPTIONS}
-    flags = weights_flags(flags | shared, of_prompts)
+    flags = weights_flags(flags)
     resolve(
         given["recipe"],
         given["overrides"] or (),

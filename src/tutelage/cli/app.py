@@ -1,38 +1,47 @@
 """The `tutelage` command: which verbs there are, and how the process begins and ends.
 
-The app is built by a function, so that importing this package has no effect. Help and usage errors
-are typer's own, in plain text; a mistyped verb or option is answered with the nearest one. What a
-verb raises is worded in `failures.py`.
+The app is built by a function, so that importing this package has no effect, and a verb is loaded
+when it is called, so that help and other verbs cost nothing. Help and usage errors are typer's own,
+in plain text; a mistyped verb or option is answered with the nearest one. What a verb raises is
+worded in `failures.py`, its options are made in `options.py`.
 """
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from textwrap import shorten
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from tutelage.cli import prompts
-from tutelage.cli.ask import ask
-from tutelage.cli.compare import compare
-from tutelage.cli.config import config
-from tutelage.cli.doctor import doctor
-from tutelage.cli.eval import evaluate
-from tutelage.cli.export import export
-from tutelage.cli.failures import reported
-from tutelage.cli.index import index
-from tutelage.cli.orchestrate import orchestrate_app
-from tutelage.cli.planner import RECIPE, train_planner
-from tutelage.cli.resume import resume
-from tutelage.cli.runs import runs
-from tutelage.cli.serve import serve
-from tutelage.cli.show import show
-from tutelage.cli.train import train
-from tutelage.cli.validate import validate
+from tutelage.cli.failures import PLAIN
 from tutelage.runs.signals import exit_code, listen
 
 _HELP_WIDTH = 100
+VERBS: Mapping[str, str] = {
+    "train": "Train a policy, or search for a better prompt.",
+    "resume": "Go on with a run that was stopped or killed.",
+    "eval": "Measure a run's policy, or any model, on tasks.",
+    "ask": "Ask a trained agent a question and show its turns, tool calls and answer.",
+    "serve": "Serve a policy, another server's model, or scripted replies, to any OpenAI client.",
+    "runs": "List the runs, the newest first.",
+    "show": "Show what a run did, or one rollout turn by turn.",
+    "compare": "Compare runs of any kind: what they gained on held-out tasks, and what it cost.",
+    "export": "Write a run's rollouts as JSON lines.",
+    "index": "Build a search index over local files, for the tools search and google_search.",
+    "validate": "Prove a reward: gold answers pass; empty, constant and hacked answers do not.",
+    "config": "List the keys of a run: type, default, other spellings, meaning.",
+    "doctor": "Show what this machine offers, what is missing and how to get it.",
+    "prompts": "Look into a prompt search.",
+    "orchestrate": "Plan an instruction as a graph of subtasks, choose workers, and run it.",
+}
+"""What the list says of each verb, or group of verbs; it stands in the file of its name."""
+_FUNCTIONS = {"eval": "evaluate", "prompts": "prompts_app", "orchestrate": "orchestrate_app"}
+"""The function of a verb where it is not called like the verb."""
 
 
 class KeyedCommand(TyperCommand):
@@ -42,12 +51,9 @@ class KeyedCommand(TyperCommand):
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
         """The context of the recipe's own command where it has one (`train planner`)."""
-        if info_name == "train" and args[:1] == [RECIPE]:
-            own = typer.Typer(
-                add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
-            )
-            own.command(cls=TyperCommand)(reported(train_planner))
-            return get_command(own).make_context(f"train {RECIPE}", args[1:], parent, **extra)
+        if info_name == "train" and args[:1] == ["planner"]:
+            own = command("planner:train_planner")
+            return own.make_context("train planner", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -64,46 +70,72 @@ class KeyedCommand(TyperCommand):
             raise
 
 
+class _Verbs(Mapping[str, Any]):
+    """The commands by name; the module of one is imported when it is looked up."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in VERBS:
+            raise KeyError(name)
+        kind = KeyedCommand if name == "train" else TyperCommand
+        return command(f"{name}:{_FUNCTIONS.get(name, name)}", kind)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(VERBS)
+
+    def __len__(self) -> int:
+        return len(VERBS)
+
+
+class VerbGroup(TyperGroup):
+    """The command with its verbs, none of which is loaded to list them."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        vars(self)["commands"] = _Verbs()
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The list of verbs, as the table has them."""
+        room = formatter.width - max(map(len, VERBS)) - 6
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, shorten(told, room, placeholder="...")) for name, told in VERBS.items()]
+            )
+
+
+@cache
+def command(place: str, kind: type[TyperCommand] = TyperCommand) -> Any:
+    """The command of a verb, or of a group of verbs, at `module:function`."""
+    from tutelage.cli.options import as_command
+
+    module, _, name = place.partition(":")
+    verb = getattr(importlib.import_module(f"tutelage.cli.{module}"), name)
+    if name.endswith("_app"):
+        return get_command(verb())
+    own = typer.Typer(**PLAIN)
+    own.command(cls=kind)(as_command(verb))
+    return get_command(own)
+
+
 def build_app() -> typer.Typer:
     """The command with all its verbs."""
     app = typer.Typer(
         name="tutelage",
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
+        cls=VerbGroup,
         invoke_without_command=True,
         context_settings={
             "help_option_names": ["-h", "--help"],
             "max_content_width": _HELP_WIDTH,
+            "token_normalize_func": _dashed,
         },
+        **PLAIN,
     )
     app.callback()(_root)
-    app.command("train", cls=KeyedCommand)(reported(train))
-    app.command("resume")(reported(resume))
-    app.command("eval")(reported(evaluate))
-    app.command("ask")(reported(ask))
-    app.command("serve")(reported(serve))
-    app.command("runs")(reported(runs))
-    app.command("show")(reported(show))
-    app.command("compare")(reported(compare))
-    app.command("export")(reported(export))
-    app.command("index")(reported(index))
-    app.command("validate")(reported(validate))
-    app.command("config")(reported(config))
-    app.command("doctor")(reported(doctor))
-    app.add_typer(_prompts(), name="prompts")
-    app.add_typer(orchestrate_app(), name="orchestrate")
     return app
 
 
-def _prompts() -> typer.Typer:
-    """The verbs of prompt searches."""
-    group = typer.Typer(help="Look into a prompt search.", no_args_is_help=True)
-    group.command("tree")(reported(prompts.tree))
-    group.command("diff")(reported(prompts.diff))
-    group.command("confirm")(reported(prompts.confirm))
-    group.command("export")(reported(prompts.export))
-    return group
+def _dashed(option: str) -> str:
+    """`--max_turns` is `--max-turns`."""
+    return option.replace("_", "-")
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tutelage.cli.options import Trust
+from tutelage.evaluate.config import AskConfig
 
 
 def ask(
@@ -17,17 +18,11 @@ def ask(
         str, typer.Argument(metavar="RUN", help="Run, or a model folder or hub name.")
     ],
     question: Annotated[str, typer.Argument(help="What to ask, in quotes.")],
-    tools: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="Tools by name or FILE.py:function; else the run's."),
-    ] = None,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
+    options: AskConfig,
     trust: Trust = False,
 ) -> None:
     """Ask a trained agent a question and show its turns, tool calls and answer."""
     from tutelage.cli.console import output, waiting
-    from tutelage.cli.options import names
     from tutelage.cli.rollout_view import show_rollout
     from tutelage.errors import DataError
 
@@ -36,14 +31,7 @@ def ask(
     with waiting("loading the model ..."):
         from tutelage.evaluate.targets import ask as play
 
-        rollout = play(
-            target,
-            question,
-            tools=names(tools),
-            temperature=temperature,
-            seed=seed,
-            trust=trust,
-        )
+        rollout = play(target, question, options, trust=trust)
     show_rollout(output(), rollout, graded=False)
     if rollout.last.failure is not None:
         raise typer.Exit(1)

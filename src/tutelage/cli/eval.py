@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tutelage.cli.options import Trust
+from tutelage.cli.options import AsJson, Trust
+from tutelage.evaluate.config import EvaluationConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,44 +28,16 @@ def evaluate(
     target: Annotated[
         str, typer.Argument(metavar="RUN_OR_MODEL", help="Run, or a model folder or hub name.")
     ],
-    test: Annotated[
-        list[Path],
-        typer.Option(metavar="FILE", help="Tasks: JSON, JSONL, CSV or Parquet; may be repeated."),
-    ],
-    samples: Annotated[int, typer.Option(min=1, help="Rollouts of each task.")] = 1,
-    temperature: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="0 is greedy; without it 0 for one sample, else 1."),
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first tasks.")] = None,
-    tools: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="Tools by name or FILE.py:function; else the run's."),
-    ] = None,
-    reward: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Reward by name or FILE.py:function; else the run's."),
-    ] = None,
-    success: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RULE", help="What succeeds: a part of the reward, or a bound such as '>=0.5'."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
+    options: EvaluationConfig,
     otlp: Annotated[
         str | None, typer.Option(metavar="URL", help="Collector that traces are sent to.")
     ] = None,
     trust: Trust = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure a run's policy, or any model, on tasks."""
     from tutelage.cli.console import messages, output, waiting
     from tutelage.cli.display import LiveDisplay
-    from tutelage.cli.options import names
-
-    if temperature is None:
-        temperature = 0.0 if samples == 1 else 1.0
     from tutelage.tracing.export import endpoint
 
     collector = endpoint(otlp)
@@ -73,28 +45,17 @@ def evaluate(
         from tutelage.evaluate import targets as evaluation
     display = LiveDisplay(messages()).open()
     try:
-        found = evaluation.evaluate(
-            target,
-            tests=test,
-            tools=names(tools),
-            reward=reward,
-            success=success,
-            samples=samples,
-            temperature=temperature,
-            limit=limit,
-            seed=seed,
-            progress=display,
-            trust=trust,
-        )
+        found = evaluation.evaluate(target, options, progress=display, trust=trust)
     finally:
         display.finish()
     if collector is not None:
         _send(collector, found.rollouts)
-    asked = {"target": target, "samples": samples, "temperature": temperature, "seed": seed}
     if as_json:
+        asked = {"target": target, "samples": options.samples}
+        asked |= {"temperature": options.sampled_at, "seed": options.seed}
         typer.echo(json.dumps(as_record(found, asked), indent=2, allow_nan=False))
     else:
-        show_evaluation(output(), found, samples)
+        show_evaluation(output(), found, options.samples)
     _end_unjudged(found.rollouts)
 
 

@@ -12,34 +12,33 @@ import os
 import sys
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from tutelage.config.fields import Section
 
 if TYPE_CHECKING:
     from tutelage.runs.folder import RunFolder
     from tutelage.types import ToolSpec
 
 
+class ExportOptions(Section):
+    """Which rows, of what, and where to."""
+
+    format: Literal["jsonl", "sft", "otlp"] = "jsonl"
+    """Whole rollouts, chat rows of the successes, or traces as OTLP-JSON."""
+    successful: bool = False
+    """Only rollouts of full reward; sft always is."""
+    content: bool = False
+    """Of traces: messages, arguments and results too."""
+    out: Path | None = None
+    """Where to; without it, standard output."""
+
+
 def export(
     run: Annotated[str, typer.Argument(help="Run folder, or the beginning of its name in runs/.")],
-    fmt: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="jsonl|sft|otlp",
-            help="Whole rollouts, chat rows of the successes, or traces as OTLP-JSON.",
-        ),
-    ] = "jsonl",
-    successful: Annotated[
-        bool, typer.Option("--successful", help="Only rollouts of full reward; sft always is.")
-    ] = False,
-    content: Annotated[
-        bool, typer.Option("--content", help="Of traces: messages, arguments and results too.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to; without it, standard output.")
-    ] = None,
+    options: ExportOptions,
 ) -> None:
     """Write a run's rollouts as JSON lines."""
     from tutelage.cli.console import counted
@@ -48,20 +47,22 @@ def export(
     from tutelage.runs.folder import find
     from tutelage.store import dump_json, export_rows
 
-    folder = find(run)
+    folder, fmt, out = find(run), options.format, options.out
     with open_run(folder) as (store, run_id):
         rows: Iterable[dict[str, Any]] = export_rows(
             store,
             run_id,
             fmt,
             tools=_tools(folder, fmt),
-            content=content,
-            successful=successful,
+            content=options.content,
+            successful=options.successful,
         )
         lines = (dump_json(row, "exported row") for row in rows)
         count = _write(lines, out)
     if not count:
-        which = "that succeeded with full reward" if successful or fmt == "sft" else "at all"
+        which = (
+            "that succeeded with full reward" if options.successful or fmt == "sft" else "at all"
+        )
         raise RunError(
             f"nothing to export: the run {folder.name!r} has no rollout {which}. "
             f"See what it has with: tutelage show {folder.name}"

@@ -12,8 +12,8 @@ import errno
 import functools
 import sys
 import traceback
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar
 
 import typer
 
@@ -25,6 +25,13 @@ PIPE_CLOSED = 141
 """Exit code when whoever read the output has gone, as shells report it."""
 BUG = 1
 """Exit code of an error that no user can mend."""
+
+PLAIN: Mapping[str, Any] = {
+    "add_completion": False,
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+}
+"""How typer words help and usage errors: as text, and what a verb raises is worded here."""
 
 _EXTRA_TRAIN = frozenset(
     {"torch", "transformers", "tokenizers", "safetensors", "jinja2", "matplotlib", "hydra"}

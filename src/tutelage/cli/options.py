@@ -1,19 +1,122 @@
-"""What several verbs do with their options before they hand them on."""
+"""Options of the command line, made of models: a parameter that is a model stands for its fields.
+
+A verb says `options: AskConfig`, and `as_command` shows one option for each field of that model in
+its place, with the field's name, default and help, and makes the model again when the verb is
+called. So an option is written once, where what it means is, and what does not fit it is refused in
+the words of `config/keys.py`. Values are handed to the model as they were typed.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from tutelage.cli.failures import reported
+from tutelage.config.fields import Paths, Section
+from tutelage.config.keys import misfit_of
+from tutelage.config.problems import fail_on
 
 Trust = Annotated[
     bool,
     typer.Option("--trust", help="Run code that the run names, also when it is somebody else's."),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+_METAVARS: dict[str, str] = {
+    **dict.fromkeys(("output", "output_dir"), "DIR"),
+    **dict.fromkeys(("train", "test", "catalog", "outcomes", "models", "checkpoint"), "FILE"),
+    **dict.fromkeys(("otlp", "store", "upstream"), "URL"),
+    **dict.fromkeys(("deadline", "node_timeout", "try_timeout"), "TIME"),
+    **dict.fromkeys(("budget", "budget_usd"), "USD"),
+}
+"""What an option takes, by its name, where its type does not say it."""
 
 
-def names(text: str | None) -> list[str] | None:
-    """`a, b` as a list; None when the option was not given, an empty list for an empty text."""
-    if text is None:
-        return None
-    return [name.strip() for name in text.split(",") if name.strip()]
+def as_command(verb: Callable[..., None], *arguments: str) -> Callable[..., None]:
+    """The verb as the command line calls it: models spread into options, failures told; fields that
+    `arguments` names have no option, but a place."""
+    hints = get_type_hints(verb, include_extras=True)
+    models: dict[str, type[Section]] = {}
+    shown: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(verb).parameters.items():
+        hint = hints[name]
+        # A model that is made when the module is loaded stands in `Annotated[Section, MODEL]`.
+        model = hint.__metadata__[0] if get_origin(hint) is Annotated else hint
+        if isinstance(model, type) and issubclass(model, Section):
+            models[name] = model
+            shown += [
+                _option(field, of, placed=field in arguments)
+                for field, of in model.model_fields.items()
+                if get_origin(of.annotation) is not dict
+            ]
+        else:
+            shown.append(parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY))
+
+    def run(**given: Any) -> None:
+        made = {name: _made(model, given) for name, model in models.items()}
+        verb(**{name: given[name] for name in hints if name in given} | made)
+
+    run.__name__, run.__doc__, run.__module__ = verb.__name__, verb.__doc__, verb.__module__
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    vars(run)["__signature__"] = inspect.Signature(shown)
+    return reported(run)
+
+
+def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
+    """One field as an option of the command line, or as an argument."""
+    of = _type(field.annotation)
+    default = "" if field.is_required() or field.default in (None, ()) else str(field.default)
+    hint: Any = bool if of is bool else str | None
+    many = get_args(Paths)[1] in field.metadata
+    told = " ".join((field.description or "").split())
+    metavar = None if of is bool else _metavar(name, of, many)
+    option: Any = (
+        typer.Argument(metavar=name.upper(), help=told)
+        if placed
+        else typer.Option(
+            f"--{name.replace('_', '-')}", metavar=metavar, help=told, show_default=default or False
+        )
+    )
+    unset: Any = False if of is bool else None
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if field.is_required() else unset,
+        annotation=Annotated[list[str] if many else hint, option],
+    )
+
+
+def _type(hint: Any) -> Any:
+    """The type of a field without what it is annotated with, and without None."""
+    if get_origin(hint) is Annotated:
+        return _type(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return _type(next(part for part in get_args(hint) if part is not type(None)))
+    return hint
+
+
+def _metavar(name: str, of: Any, many: bool) -> str:
+    if get_origin(of) is Literal:
+        return "|".join(get_args(of))
+    if get_origin(of) is tuple and not many:
+        return "A,B"
+    by_type = {int: "N", float: "X", Path: "FILE"}
+    return _METAVARS.get(name, "FILE" if many else by_type.get(of, "NAME"))
+
+
+def _made(model: type[Section], given: dict[str, Any]) -> Section:
+    """The model of what was typed. Raises `ConfigError` naming each option that does not fit."""
+    told = {name: given[name] for name in model.model_fields if name in given}
+    told = {name: value for name, value in told.items() if value not in (None, [], False)}
+    try:
+        return model.model_validate(told)
+    except ValidationError as error:
+        fail_on(misfit_of(model, found, "--") for found in error.errors())
+        raise

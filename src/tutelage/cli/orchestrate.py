@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import typer
 
-from tutelage.cli.failures import reported
-from tutelage.cli.grouped import grouped
+from tutelage.cli.failures import PLAIN
+from tutelage.cli.options import as_command
 from tutelage.cli.orchestrate_audit import audit
 from tutelage.cli.orchestrate_collect import collect
 from tutelage.cli.orchestrate_eval import evaluate
@@ -24,11 +24,12 @@ def orchestrate_app() -> typer.Typer:
     group = typer.Typer(
         help="Plan an instruction as a graph of subtasks, choose workers, and run it.",
         no_args_is_help=True,
+        **PLAIN,
     )
-    group.command("plan")(reported(grouped(plan)))
-    group.command("run")(reported(grouped(run)))
-    group.command("collect")(reported(grouped(collect)))
-    group.command("prepare")(reported(prepare))
-    group.command("eval")(reported(evaluate))
-    group.command("audit")(reported(grouped(audit)))
+    group.command("plan")(as_command(plan))
+    group.command("run")(as_command(run, "instruction"))
+    group.command("collect")(as_command(collect))
+    group.command("prepare")(as_command(prepare))
+    group.command("eval")(as_command(evaluate))
+    group.command("audit")(as_command(audit))
     return group

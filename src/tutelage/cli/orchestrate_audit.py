@@ -10,51 +10,57 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import Field
 
-from tutelage.cli.orchestrate_parts import POOL, AsJson, PoolOptions, Seed, pool_words
+from tutelage.cli.options import AsJson
+from tutelage.cli.orchestrate_parts import pool_words
+from tutelage.config.fields import CountOrZero
+from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights
+from tutelage.orchestration.execution.config import PoolConfig
 
 if TYPE_CHECKING:
     from tutelage.orchestration.evaluation.audit import RewardAudit
-    from tutelage.orchestration.evaluation.rewards import ExecutionResult, RewardWeights
+    from tutelage.orchestration.evaluation.rewards import ExecutionResult
     from tutelage.orchestration.execution.record import Execution
     from tutelage.orchestration.execution.workers import Pool
 
 
-@dataclass(frozen=True, slots=True)
-class WeightOptions:
-    """The reward's weights, where they are not its own."""
+class AuditConfig(PoolConfig):
+    """Which reward is asked, and what is executed under it."""
 
-    alpha: Annotated[float | None, typer.Option(help="Weight of success.")] = None
-    beta: Annotated[float | None, typer.Option(help="Weight of cost.")] = None
-    gamma_latency: Annotated[float | None, typer.Option(help="Weight of latency.")] = None
-    shaped_reward: Annotated[float | None, typer.Option(help="Weight of the shaped term.")] = None
+    preset: Preset | None = None
+    """Only this preset, and exit with 1 when it is unsound."""
+    logs: Path | None = None
+    """Audit the executions of a log, a file or its folder."""
+    num_workflows: Annotated[int, Field(ge=2)] = 100
+    """Workflows that the policies execute."""
+    alpha: float | None = None
+    """Weight of success."""
+    beta: float | None = None
+    """Weight of cost."""
+    gamma_latency: float | None = None
+    """Weight of latency."""
+    shaped_reward: float | None = None
+    """Weight of the shaped term."""
+    seed: CountOrZero = 0
+    """Where all draws come from."""
+
+    @property
+    def weights(self) -> RewardWeights:
+        """The reward's weights, where they are not its own."""
+        given = {f.name: getattr(self, f.name) for f in fields(RewardWeights)}
+        told = {name: value for name, value in given.items() if value is not None}
+        return RewardWeights(**told)
 
 
-def audit(
-    preset: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Only this preset, and exit with 1 when it is unsound."),
-    ] = None,
-    logs: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="Audit the executions of a log, a file or its folder."),
-    ] = None,
-    num_workflows: Annotated[
-        int, typer.Option("--num-workflows", min=2, help="Workflows that the policies execute.")
-    ] = 100,
-    own: WeightOptions = WeightOptions(),
-    there: PoolOptions = POOL,
-    seed: Seed = 0,
-    as_json: AsJson = False,
-) -> None:
+def audit(asked: AuditConfig, as_json: AsJson = False) -> None:
     """Say what a reward wants: its terms, failing at once, and who comes out on top."""
     from tutelage.cli.console import counted
-    from tutelage.errors import ConfigError
     from tutelage.orchestration.evaluation.audit import (
         PRESETS,
         audit_policies,
@@ -63,21 +69,19 @@ def audit(
     )
     from tutelage.orchestration.evaluation.rewards import compute_reward
 
-    if preset is not None and preset not in PRESETS:
-        raise ConfigError(f"unknown reward preset {preset!r}; choose from {', '.join(PRESETS)}")
-    weights = _weights(own)
-    chosen: Sequence[Any] = PRESETS if preset is None else (preset,)
-    if logs is not None:
-        results, logged = _logged(logs)
+    preset, weights = asked.preset, asked.weights
+    chosen: Sequence[Preset] = PRESETS if preset is None else (preset,)
+    if asked.logs is not None:
+        results, logged = _logged(asked.logs)
         audits = [audit_results(results, name, weights=weights) for name in chosen]
-        source = f"{counted(len(results), 'execution')} of {logs}"
+        source = f"{counted(len(results), 'execution')} of {asked.logs}"
         if logged > len(results):
             source += f"; {logged - len(results)} more were lost to their workers' servers"
     else:
-        made = there.make()
-        ran = _policies(made, num_workflows, seed)
+        made = asked.make_pool()
+        ran = _policies(made, asked.num_workflows, asked.seed)
         audits = [audit_policies(ran, name, weights=weights) for name in chosen]
-        source = f"{num_workflows} synthetic workflows; {pool_words(made)}"
+        source = f"{asked.num_workflows} synthetic workflows; {pool_words(made)}"
     example = {
         name: compute_reward(published_example(), name, weights=weights)
         for name in ("seed", "seed_seconds")
@@ -88,13 +92,6 @@ def audit(
         _show(audits, example, source)
     if preset is not None and audits[0].warning is not None:
         raise typer.Exit(1)
-
-
-def _weights(given: WeightOptions) -> RewardWeights:
-    from tutelage.orchestration.evaluation.rewards import RewardWeights
-
-    told = {name: value for name, value in asdict(given).items() if value is not None}
-    return replace(RewardWeights(), **told)
 
 
 def _logged(path: Path) -> tuple[list[ExecutionResult], int]:

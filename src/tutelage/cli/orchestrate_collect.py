@@ -12,25 +12,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tutelage.cli.orchestrate_parts import (
-    PLANNER,
-    POOL,
-    AsJson,
-    PlannerOptions,
-    PoolOptions,
-    RouterName,
-    Seed,
-    VerifiersFile,
-    builtin_catalog,
-    make_planner,
-    make_router,
-    make_verifiers,
-    pool_words,
-)
+from tutelage.cli.options import AsJson
+from tutelage.cli.orchestrate_parts import builtin_catalog, make_planner, pool_words
+from tutelage.config.fields import Count, CountOrZero
+from tutelage.orchestration.execution.config import WorkConfig
 
 if TYPE_CHECKING:
     from tutelage.orchestration.data.collect import Collected, Collection
@@ -40,63 +29,50 @@ if TYPE_CHECKING:
     from tutelage.orchestration.plan.dag import Plan
 
 
-def collect(
-    num_executions: Annotated[
-        int,
-        typer.Option(
-            "--num-executions", "--num_executions", min=1, help="Instructions to execute."
-        ),
-    ] = 200,
-    output_dir: Annotated[
-        Path,
-        typer.Option("--output-dir", "--output_dir", metavar="DIR", help="Where the log goes."),
-    ] = Path("execution_logs"),
-    tasks: Annotated[
-        Path | None,
-        typer.Option(
-            "--tasks", metavar="FILE", help="Workflows to execute, instead of synthetic ones."
-        ),
-    ] = None,
-    planning: PlannerOptions = PLANNER,
-    candidates: Annotated[
-        int, typer.Option(min=1, help="Plans of the planner that are tried for an instruction.")
-    ] = 1,
-    pool: PoolOptions = POOL,
-    router: RouterName = "accurate",
-    verifiers: VerifiersFile = None,
-    alternatives: Annotated[
-        int, typer.Option(min=0, help="Cheaper workers tried where a subtask succeeded.")
-    ] = 2,
-    budget: Annotated[
-        float | None, typer.Option(metavar="USD", help="For one execution, at most.")
-    ] = None,
-    max_nodes: Annotated[int, typer.Option(min=1, help="Of a synthetic workflow.")] = 6,
-    seed: Seed = 0,
-    as_json: AsJson = False,
-) -> None:
+class CollectConfig(WorkConfig):
+    """What is executed, by whom, and how often it is tried."""
+
+    num_executions: Count = 200
+    """Instructions to execute."""
+    output_dir: Path = Path("execution_logs")
+    """Where the log goes."""
+    tasks: Path | None = None
+    """Workflows to execute, instead of synthetic ones."""
+    candidates: Count = 1
+    """Plans of the planner that are tried for an instruction."""
+    router: str = "accurate"
+    """Who chooses workers: cheapest, fastest, accurate, greedy, random, cascade:NAME,NAME,... or
+    the file of a router that phase 2 trained."""
+    alternatives: CountOrZero = 2
+    """Cheaper workers tried where a subtask succeeded."""
+    max_nodes: Count = 6
+    """Nodes of a synthetic workflow at most."""
+
+
+def collect(asked: CollectConfig, as_json: AsJson = False) -> None:
     """Execute many instructions and log them, so that training data can be made of them."""
     from tutelage.cli.console import messages, say, shown_path
     from tutelage.orchestration.data.collect import assignments_of
     from tutelage.orchestration.execution.log import ExecutionLogger
     from tutelage.orchestration.execution.system import OrchestrationSystem
 
-    made = pool.make()
-    known = planning.read_catalog()
-    workflows = _workflows(tasks, known, num_executions, max_nodes, seed)
-    plans, source = _plans(planning.checkpoint, known, seed, candidates, workflows)
+    made, known = asked.make_pool(), asked.read_catalog()
+    workflows = _workflows(asked, known)
+    plans, source = _plans(asked, known, workflows)
     system = OrchestrationSystem(
         pool=made,
-        router=make_router(router, made),
-        verifiers=make_verifiers(verifiers, made),
+        router=asked.make_router(made),
+        verifiers=asked.make_verifiers(made),
         catalog=known or builtin_catalog(*(workflow.plan for workflow in workflows)),
-        seed=seed,
+        seed=asked.seed,
     )
-    logger = ExecutionLogger(output_dir, run_id=f"collect-{seed}", workers=made.workers)
+    run_id = f"collect-{asked.seed}"
+    logger = ExecutionLogger(asked.output_dir, run_id=run_id, workers=made.workers)
     say(messages(), ("workers: ", "dim"), pool_words(made))
     say(messages(), ("plans: ", "dim"), source)
     assignments = assignments_of(workflows, plans)
     try:
-        told = _run(system, assignments, logger, alternatives, budget, workflows)
+        told = _run(system, assignments, logger, asked, workflows)
     except KeyboardInterrupt as stopped:
         kept = f"What ended is in {shown_path(logger.path)}. The same command begins again and"
         stopped.add_note(f"{kept} adds to it; another --output-dir keeps them apart.")
@@ -108,36 +84,31 @@ def collect(
     _show(told, logger.path)
 
 
-def _workflows(
-    tasks: Path | None, catalog: Catalog | None, count: int, max_nodes: int, seed: int
-) -> list[Workflow]:
+def _workflows(asked: CollectConfig, catalog: Catalog | None) -> list[Workflow]:
     from tutelage.orchestration.data.formats import read_workflows
     from tutelage.orchestration.data.synthetic import builtin_graph, generate, graph_of
     from tutelage.seeds import SeedTree
 
-    if tasks is not None:
-        return read_workflows(tasks, catalog)[:count]
+    count = asked.num_executions
+    if asked.tasks is not None:
+        return read_workflows(asked.tasks, catalog)[:count]
     graph = builtin_graph() if catalog is None else graph_of(catalog)
-    return generate(graph, count, SeedTree(seed).child("collect"), max_nodes=max_nodes)
+    return generate(graph, count, SeedTree(asked.seed).child("collect"), max_nodes=asked.max_nodes)
 
 
 def _plans(
-    checkpoint: Path | None,
-    catalog: Catalog | None,
-    seed: int,
-    candidates: int,
-    workflows: Sequence[Workflow],
+    asked: CollectConfig, catalog: Catalog | None, workflows: Sequence[Workflow]
 ) -> tuple[Callable[[Workflow], Sequence[Plan]] | None, str]:
     """Candidate plans for a workflow, and where they come from in words."""
-    if checkpoint is None:
-        if candidates > 1:
+    if asked.checkpoint is None:
+        if asked.candidates > 1:
             from tutelage.errors import ConfigError
 
-            raise ConfigError(f"--candidates {candidates} needs a planner: --checkpoint FILE")
+            raise ConfigError(f"--candidates {asked.candidates} needs a planner: --checkpoint FILE")
         return None, "those that the instructions were made from"
-    planner = make_planner(checkpoint, catalog, seed)
+    planner = make_planner(asked.checkpoint, catalog, asked.seed)
     texts = list(dict.fromkeys(workflow.instruction for workflow in workflows))
-    made = dict(zip(texts, planner.candidates(texts, candidates), strict=True))
+    made = dict(zip(texts, planner.candidates(texts, asked.candidates), strict=True))
     return (lambda workflow: made[workflow.instruction]), planner.source
 
 
@@ -145,8 +116,7 @@ def _run(
     system: OrchestrationSystem,
     assignments: Any,
     logger: Any,
-    alternatives: int,
-    budget: float | None,
+    asked: CollectConfig,
     workflows: Sequence[Workflow],
 ) -> Collection:
     """Collect with a bar; mock workers on a clock that jumps."""
@@ -166,9 +136,13 @@ def _run(
         async def work() -> Collection:
             try:
                 return await collect_all(
-                    system, assignments, logger, alternatives=alternatives, budget=budget,
+                    system,
+                    assignments,
+                    logger,
+                    alternatives=asked.alternatives,
+                    budget=asked.budget,
                     on_done=done,
-                )  # fmt: skip
+                )
             finally:
                 await system.pool.close()
 

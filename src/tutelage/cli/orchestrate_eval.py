@@ -33,10 +33,10 @@ def evaluate(
     """Score a trained planner on a set of workflows."""
     from tutelage.cli.console import output as console_output
     from tutelage.cli.console import say, show_table, waiting
-    from tutelage.cli.orchestrate_parts import make_catalog
     from tutelage.files import write_new
     from tutelage.orchestration.data.formats import read_workflows
     from tutelage.orchestration.evaluation.tables import planning_tables
+    from tutelage.orchestration.plan.catalog import read_catalog
     from tutelage.seeds import SeedTree
 
     with waiting("planning ..."):
@@ -45,7 +45,7 @@ def evaluate(
         from tutelage.orchestration.planner.saving import load_planner
 
         model = load_planner(checkpoint)
-        known = make_catalog(catalog)
+        known = None if catalog is None else read_catalog(catalog)
         if known is not None:
             model.use_catalog(known)
         gold = read_workflows(test, known or model.catalog)

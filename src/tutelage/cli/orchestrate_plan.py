@@ -14,15 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tutelage.cli.orchestrate_parts import (
-    PLANNER,
-    POOL,
-    PlannerOptions,
-    PoolOptions,
-    Seed,
-    make_planner,
-    pool_words,
-)
+from tutelage.cli.orchestrate_parts import Seed, make_planner, pool_words
+from tutelage.orchestration.execution.config import PlannerConfig, PoolConfig
 
 if TYPE_CHECKING:
     from tutelage.orchestration.execution.workers import Estimate, Pool, Worker
@@ -42,7 +35,8 @@ class Expected:
 
 def plan(
     instruction: Annotated[str, typer.Argument(help="What is to be done, in plain words.")],
-    planning: PlannerOptions = PLANNER,
+    planning: PlannerConfig,
+    pool: PoolConfig,
     explain: Annotated[
         bool, typer.Option("--explain", help="Workers, expected cost and latency of each subtask.")
     ] = False,
@@ -50,7 +44,6 @@ def plan(
         Path | None,
         typer.Option(metavar="FILE", help="Write it as .txt, .mmd (Mermaid), .svg or .json."),
     ] = None,
-    pool: PoolOptions = POOL,
     seed: Seed = 0,
 ) -> None:
     """Draw the plan of an instruction; nothing is executed."""
@@ -63,7 +56,7 @@ def plan(
     if out is not None and out.suffix not in _WRITERS:
         raise ConfigError(f"--out {str(out)!r}: the ending must be one of {sorted(_WRITERS)}")
     known = planning.read_catalog()
-    there = pool.make()
+    there = pool.make_pool()
     planner = make_planner(planning.checkpoint, known, seed)
     made = planner.plan(instruction)
     expected = expect(made, known, there) if explain or out is not None else {}

@@ -28,13 +28,13 @@ def prepare(
     """Make a training set of what succeeded in execution logs."""
     from tutelage.cli.console import counted, facts, number, shown_path
     from tutelage.cli.console import output as console_output
-    from tutelage.cli.orchestrate_parts import make_catalog
     from tutelage.files import write_new
     from tutelage.orchestration.data.formats import catalog_of, to_row
     from tutelage.orchestration.data.prepare import prepare as prepare_logs
     from tutelage.orchestration.data.synthetic import builtin_graph
+    from tutelage.orchestration.plan.catalog import read_catalog
 
-    known = make_catalog(catalog)
+    known = None if catalog is None else read_catalog(catalog)
     made = prepare_logs(list(logs), known)
     used = {tool for workflow in made.workflows for tool in workflow.tools}
     if known is None:

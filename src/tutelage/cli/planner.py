@@ -1,119 +1,73 @@
 """`tutelage train planner`: plans from instructions (phase 1), workers by their outcomes (phase 2).
 
-It has options of its own, so it is a command of its own: `TrainCommand` hands over when the recipe
-is `planner`. Those of one kind stand in a dataclass (`grouped.py`). The run itself is
-`orchestration/job.py`; the keys are those of the document.
+It has options of its own, so it is a command of its own: `KeyedCommand` hands over when the recipe
+is `planner`. The run itself is `orchestration/job.py`; the keys are those of the document.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tutelage.cli.grouped import grouped
+from tutelage.config.fields import Section
+from tutelage.orchestration.planner.settings import (
+    RECIPE,
+    Request,
+    check,
+    full_key,
+    keys_of,
+    parse_overrides,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tutelage.orchestration.setup import Request
     from tutelage.runs.folder import RunFolder
     from tutelage.runs.progress import Progress
 
-RECIPE = "planner"
 CHANGES = False
 EXAMPLE = '"Summarise the report, translate it to French and read it aloud"'
 
 
-@dataclass(frozen=True, slots=True)
-class DataOptions:
-    """What a planner learns from, and what it is compared with."""
-
-    train: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Workflows to learn from; without it synthetic ones over the built-in tools.",
-        ),
-    ] = None
-    test: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Workflows seen only after training.")
-    ] = None
-    catalog: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The tools that plans may use.")
-    ] = None
-    outcomes: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Phase 2: which worker answered what right.")
-    ] = None
-    models: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Phase 2: prices of those workers.")
-    ] = None
-    checkpoint: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Phase 2: the planner of phase 1.")
-    ] = None
-    against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN_OR_CHECKPOINT",
-            help="Phase 1: an older planner; the tables show the gain over it.",
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, slots=True)
-class KeyOptions:
+class KeyFlags(Section):
     """Keys that have a flag of their own."""
 
-    epochs: Annotated[
-        str | None, typer.Option(metavar="N", help="Phase 1: passes over the data at most.")
-    ] = None
-    batch_size: Annotated[
-        str | None, typer.Option(metavar="N", help="Phase 1: workflows in one step.")
-    ] = None
-    episodes: Annotated[
-        str | None, typer.Option(metavar="N", help="Phase 2: episodes to learn from.")
-    ] = None
-    logger: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="console, jsonl, tensorboard, wandb, mlflow."),
-    ] = None
-
-    def keys(self) -> dict[str, tuple[str, str]]:
-        """Flag and value of each key that was given."""
-        flags = {
-            "training.phase1_supervised.num_epochs": ("--epochs", self.epochs),
-            "training.phase1_supervised.batch_size": ("--batch-size", self.batch_size),
-            "training.phase2_rl.num_episodes": ("--episodes", self.episodes),
-            "training.logger": ("--logger", self.logger),
-        }
-        return {key: (flag, value) for key, (flag, value) in flags.items() if value is not None}
+    epochs: str | None = None
+    """Phase 1: passes over the data at most."""
+    batch_size: str | None = None
+    """Phase 1: workflows in one step."""
+    episodes: str | None = None
+    """Phase 2: episodes to learn from."""
+    logger: str | None = None
+    """console, jsonl, tensorboard, wandb, mlflow."""
 
 
-@grouped
+_KEYS = {
+    "epochs": "training.phase1_supervised.num_epochs",
+    "batch_size": "training.phase1_supervised.batch_size",
+    "episodes": "training.phase2_rl.num_episodes",
+    "logger": "training.logger",
+}
+"""The key of each of those flags."""
+
+
 def train_planner(
+    asked: Request,
+    flags: KeyFlags,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Any key, such as lambda_dag=0.1."),
     ] = None,
-    phase: Annotated[
-        str,
-        typer.Option(
-            metavar="1|2|all", help="1: learn to plan; 2: learn to choose workers; all: both."
-        ),
-    ] = "all",
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keys from a YAML file.")
     ] = None,
-    data: DataOptions = DataOptions(),
     output: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Run folder; without it a new one below runs/."),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of every random draw.")] = 0,
-    flags: KeyOptions = KeyOptions(),
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Show settings, data and one plan; train nothing."),
@@ -124,20 +78,17 @@ def train_planner(
     `tutelage train planner` needs no data, no key and no GPU.
     """
     from tutelage.cli.console import waiting
-    from tutelage.orchestration.planner.settings import full_key, keys_of, parse_overrides
 
     with waiting("loading torch ..."):
-        from tutelage.orchestration.setup import Request, check
-
+        pass
     keys = {} if config is None else keys_of(config)
     origins = dict.fromkeys(keys, f"file {config}")
     typed = {full_key(k): v for k, v in parse_overrides(overrides or ()).items()}
-    given = flags.keys()
-    keys |= typed | {key: value for key, (_, value) in given.items()}
-    origins |= dict.fromkeys(typed, "command line") | {
-        key: flag for key, (flag, _) in given.items()
-    }
-    request = Request(phase=phase, seed=seed, keys=keys, **asdict(data))
+    given = {name: value for name, value in flags if value is not None}
+    keys |= typed | {_KEYS[name]: value for name, value in given.items()}
+    origins |= dict.fromkeys(typed, "command line")
+    origins |= {_KEYS[name]: f"--{name.replace('_', '-')}" for name in given}
+    request = asked.model_copy(update={"keys": keys})
     settings = check(request)
     if dry_run:
         from tutelage.cli.planner_dry import show_dry_run

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tutelage.orchestration.setup import Request
+    from tutelage.orchestration.planner.settings import Request
 
 
 def show_dry_run(request: Request, origins: Mapping[str, str]) -> None:

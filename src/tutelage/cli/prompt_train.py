@@ -70,26 +70,24 @@ def searches(recipe: str, algorithm: str | None) -> bool:
     return recipe == PROMPT_RECIPE or algorithm in PROMPT_ALGORITHMS
 
 
-def weights_flags(flags: Mapping[str, Any], prompt_flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags of a training of weights, with what `prompt_flags` mean there.
+def weights_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags of a training of weights, with what those of prompt searches mean there.
 
     Raises `ConfigError` for those that mean nothing.
     """
     from tutelage.errors import ConfigError
 
-    merged = dict(flags)
-    for name, value in prompt_flags.items():
-        if value is None:
-            continue
+    merged = {name: value for name, value in flags.items() if name not in PROMPT_OPTIONS}
+    for name in (name for name in PROMPT_OPTIONS if name in flags):
         if name not in OF_WEIGHTS:
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(
-                f"{option}={value!r} is an option of prompt searches; leave it out, or choose one "
-                f"with --algorithm {'|'.join(PROMPT_ALGORITHMS)}"
+                f"{option}={flags[name]!r} is an option of prompt searches; leave it out, or "
+                f"choose one with --algorithm {'|'.join(PROMPT_ALGORITHMS)}"
             )
-        if merged.get(OF_WEIGHTS[name]) is not None:
+        if OF_WEIGHTS[name] in merged:
             raise ConfigError(f"--{name} and --{OF_WEIGHTS[name]} say the same; give one of them")
-        merged[OF_WEIGHTS[name]] = value
+        merged[OF_WEIGHTS[name]] = flags[name]
     return merged
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tutelage.cli.options import Trust
+from tutelage.cli.failures import PLAIN
+from tutelage.cli.options import Trust, as_command
 from tutelage.errors import RunError
 
 if TYPE_CHECKING:
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
     from tutelage.runs.folder import RunFolder
 
 Run = Annotated[str, typer.Argument(help="Run folder, or the beginning of its name in runs/.")]
+
+
+def prompts_app() -> typer.Typer:
+    """The group with its verbs."""
+    group = typer.Typer(help="Look into a prompt search.", no_args_is_help=True, **PLAIN)
+    for verb in (tree, diff, confirm, export):
+        group.command(verb.__name__)(as_command(verb))
+    return group
 
 
 def tree(

@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import Field
+
+from tutelage.config.fields import Count, CountOrZero, Section
 
 if TYPE_CHECKING:
     from tutelage.gateway import Gateway
@@ -23,7 +26,34 @@ _CALLS_KEPT = 0
 _SLOTS = 16
 
 
+class ServeOptions(Section):
+    """What is served, where, and how it is sampled."""
+
+    upstream: str | None = None
+    """Pass requests on to this OpenAI-compatible base URL, and record them; its key is
+    OPENAI_API_KEY."""
+    scripted: Path | None = None
+    """Serve the replies of a JSONL file; needs no model."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """Port; 0 is any free one."""
+    secret: str | None = None
+    """The API key; else that of TUTELAGE_SECRET, else a random one."""
+    slots: Count | None = None
+    """Requests sampled at the same time; else 16."""
+    max_length: Annotated[int, Field(ge=2)] | None = None
+    """Tokens of prompt and reply; else the run's."""
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    """Where a request names none; else 1."""
+    seed: CountOrZero | None = None
+    """Seed of the samples; else 0."""
+    record: Path | None = None
+    """Append every call to a JSONL file, with token ids."""
+
+
 def serve(
+    options: ServeOptions,
     target: Annotated[
         str | None,
         typer.Argument(
@@ -31,78 +61,18 @@ def serve(
             help="Run, or a model folder or hub name; with --upstream a model's name there.",
         ),
     ] = None,
-    upstream: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Pass requests on to this OpenAI-compatible base URL, and record them; its key "
-            "is OPENAI_API_KEY.",
-        ),
-    ] = None,
-    scripted: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Serve the replies of a JSONL file; needs no model."),
-    ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 is any free one.")] = 8000,
-    secret: Annotated[
-        str | None,
-        typer.Option(
-            envvar="TUTELAGE_SECRET",
-            show_envvar=False,
-            help="The API key; else a random one. TUTELAGE_SECRET sets it too.",
-        ),
-    ] = None,
-    slots: Annotated[
-        int | None,
-        typer.Option(min=1, show_default=str(_SLOTS), help="Requests sampled at the same time."),
-    ] = None,
-    max_length: Annotated[
-        int | None, typer.Option(min=2, help="Tokens of prompt and reply; else the run's.")
-    ] = None,
-    temperature: Annotated[
-        float | None,
-        typer.Option(min=0.0, max=2.0, show_default="1.0", help="Where a request names none."),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, show_default="0", help="Seed of the samples.")
-    ] = None,
-    record: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Append every call to a JSONL file, with token ids."),
-    ] = None,
 ) -> None:
     """Serve a policy, another server's model, or scripted replies, to any OpenAI client."""
-    from tutelage.cli.console import waiting
-    from tutelage.errors import ConfigError
-    from tutelage.gateway import Gateway, Script, ScriptedClient
+    from tutelage.gateway import Gateway
     from tutelage.gateway.serving import CallLog
     from tutelage.types import UNBOUNDED, Sampling
 
-    if upstream is not None and target is None:
-        raise ConfigError(f"--upstream {upstream!r} needs the name of a model there")
-    if (target is None) == (scripted is None):
-        raise ConfigError("name what to serve: a run or model, or --scripted FILE, not both")
-    own = {"--slots": slots, "--max-length": max_length, "--seed": seed}
-    if scripted is not None:
-        _refuse(own | {"--temperature": temperature}, "--scripted samples nothing")
-    if upstream is not None:
-        _refuse(own, "with --upstream another server samples")
-    gateway = Gateway(host=host, port=port, secret=secret)
-    client: ChatClient
-    if scripted is not None:
-        client = ScriptedClient(Script.load(scripted), keep=_CALLS_KEPT)
-    elif upstream is not None:
-        client = _remote(upstream, str(target))
-    else:
-        with waiting("loading the model ..."):
-            from tutelage.evaluate.targets import served
-
-            client = served(
-                str(target), slots=slots or _SLOTS, max_length=max_length, seed=seed or 0
-            )
-    log = None if record is None else CallLog(record)
-    name = Path(str(scripted or target)).name
+    secret = options.secret or os.environ.get("TUTELAGE_SECRET") or None
+    gateway = Gateway(host=options.host, port=options.port, secret=secret)
+    client = _client(target, options)
+    log = None if options.record is None else CallLog(options.record)
+    name = Path(str(options.scripted or target)).name
+    temperature = 1.0 if options.temperature is None else options.temperature
     with closing(log) if log is not None else nullcontext(), gateway:
         door = gateway.open(
             "serve",
@@ -110,13 +80,41 @@ def serve(
             client,
             model=name,
             api_key=secret,
-            sampling=Sampling(
-                temperature=1.0 if temperature is None else temperature, max_tokens=UNBOUNDED
-            ),
+            sampling=Sampling(temperature=temperature, max_tokens=UNBOUNDED),
             on_span=log,
         )
         _tell(gateway, name, None if secret is not None else door.api_key)
         _wait(gateway)
+
+
+def _client(target: str | None, options: ServeOptions) -> ChatClient:
+    """What answers. Raises `ConfigError` for options that contradict."""
+    from tutelage.cli.console import waiting
+    from tutelage.errors import ConfigError
+
+    upstream, scripted = options.upstream, options.scripted
+    if upstream is not None and target is None:
+        raise ConfigError(f"--upstream {upstream!r} needs the name of a model there")
+    if (target is None) == (scripted is None):
+        raise ConfigError("name what to serve: a run or model, or --scripted FILE, not both")
+    own = {"--slots": options.slots, "--max-length": options.max_length, "--seed": options.seed}
+    if scripted is not None:
+        from tutelage.gateway import Script, ScriptedClient
+
+        _refuse(own | {"--temperature": options.temperature}, "--scripted samples nothing")
+        return ScriptedClient(Script.load(scripted), keep=_CALLS_KEPT)
+    if upstream is not None:
+        _refuse(own, "with --upstream another server samples")
+        return _remote(upstream, str(target))
+    with waiting("loading the model ..."):
+        from tutelage.evaluate.targets import served
+
+        return served(
+            str(target),
+            slots=options.slots or _SLOTS,
+            max_length=options.max_length,
+            seed=options.seed or 0,
+        )
 
 
 def _refuse(options: Mapping[str, float | None], why: str) -> None:

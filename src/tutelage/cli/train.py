@@ -11,11 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from pydantic import Field, create_model
 
-from tutelage.cli import train_options as options
+from tutelage.cli.prompt_train import PROMPT_OPTIONS, searches, train_prompts, weights_flags
+from tutelage.config.aliases import canonical
+from tutelage.config.fields import Paths, Section
+from tutelage.config.keys import leaf_fields
+from tutelage.prompts.config import PromptConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,73 +28,70 @@ if TYPE_CHECKING:
     from tutelage.config import Resolved, RunConfig
     from tutelage.weights.sft import Preview
 
+_FLAGS = (
+    *("algorithm", *PROMPT_OPTIONS, "level", "seed", "minutes", "steps", "output", "model"),
+    *("train", "val", "test", "tools", "reward", "success", "store", "otlp", "allow_unsandboxed"),
+)
+"""Keys, by one of their spellings, that have a flag of their own."""
+
+
+def _meaning(flag: str) -> str:
+    """What the keys behind a flag mean: of a training of weights, and of a prompt search."""
+    field = PromptConfig.model_fields.get(flag)
+    searched = "" if field is None else str(field.description)
+    trained = (
+        "" if flag in PROMPT_OPTIONS else str(leaf_fields()[canonical(flag, None)].description)
+    )
+    return trained if searched in ("", trained) else f"{trained} Prompt search: {searched}".strip()
+
+
+def _type(flag: str) -> Any:
+    if flag in ("train", "val", "test"):
+        return Paths, ()
+    return (bool, False) if flag == "allow_unsandboxed" else (str | None, None)
+
+
+TRAIN_FLAGS: Any = cast("Any", create_model)(
+    "TRAIN_FLAGS",
+    __base__=Section,
+    **{f: (_type(f)[0], Field(_type(f)[1], description=_meaning(f))) for f in _FLAGS},
+)
+"""The flags as they are typed: what a number or a name must look like is for the configuration to
+say, in one place."""
+
 
 def train(
-    recipe: options.Recipe,
-    overrides: options.Overrides = None,
-    algorithm: options.Algorithm = None,
-    iterations: options.Iterations = None,
-    train_size: options.TrainSize = None,
-    val_size: options.ValSize = None,
-    test_size: options.TestSize = None,
-    runners: options.Runners = None,
-    rollouts: options.Rollouts = None,
-    budget_usd: options.BudgetUsd = None,
-    level: options.Level = None,
-    seed: options.Seed = None,
-    minutes: options.Minutes = None,
-    steps: options.Steps = None,
-    output: options.Output = None,
-    model: options.Model = None,
-    train: options.Train = None,
-    val: options.Val = None,
-    test: options.Test = None,
-    tools: options.Tools = None,
-    reward: options.Reward = None,
-    success: options.Success = None,
-    config: options.Config = None,
-    store: options.Store = None,
-    otlp: options.Otlp = None,
-    allow_unsandboxed: options.AllowUnsandboxed = False,
-    dry_run: options.DryRun = False,
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="math: the embedded job, which needs nothing; rl: your own model and tasks; "
+            "sft: your own demonstrations; prompt AGENT.py: the prompt of your own agent; "
+            "planner: plans and workers (see tutelage train planner --help).",
+        ),
+    ],
+    flags: Annotated[Section, TRAIN_FLAGS],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Any key; `tutelage config` lists them."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keys from a JSON or TOML file.")
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show the configuration, play one task, train nothing."),
+    ] = False,
 ) -> None:
     """Train a policy, or search for a better prompt.
 
     `tutelage train math` needs no key, no download and no GPU.
     """
-    from tutelage.cli.prompt_train import searches, train_prompts, weights_flags
-
-    flags = {
-        "algorithm": algorithm,
-        "level": level,
-        "seed": seed,
-        "minutes": minutes,
-        "steps": steps,
-        "output": output,
-        "model": model,
-        "train": train or None,
-        "val": val or None,
-        "test": test or None,
-        "tools": tools,
-        "reward": reward,
-        "success": success,
-        "tools.allow_unsandboxed": allow_unsandboxed or None,
-        "store": store,
-        "otlp": otlp,
-    }
-    of_prompts = {
-        "iterations": iterations,
-        "train_size": train_size,
-        "val_size": val_size,
-        "test_size": test_size,
-        "runners": runners,
-        "rollouts": rollouts,
-        "budget_usd": budget_usd,
-    }
-    if searches(recipe, algorithm):
-        train_prompts(recipe, overrides or (), flags | of_prompts, config, dry_run)
+    given = {name: value for name, value in flags if value not in (None, (), False)}
+    if searches(recipe, given.get("algorithm")):
+        train_prompts(recipe, overrides or (), given, config, dry_run)
         return
-    resolved = _resolved(recipe, overrides or (), weights_flags(flags, of_prompts), config)
+    resolved = _resolved(recipe, overrides or (), weights_flags(given), config)
     if dry_run:
         _dry_run(resolved)
     else:

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tutelage.cli.options import AsJson
+from tutelage.config.fields import Count, Section
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -20,30 +23,30 @@ if TYPE_CHECKING:
 _SHOWN = 2
 
 
+class ValidateOptions(Section):
+    """Which reward is tried, and on what."""
+
+    reward: str
+    """Reward by name or FILE.py:function."""
+    gold: str | None = None
+    """Field with the right answer; else solution or answer."""
+    limit: Count = 20
+    """Tasks to try, from the first."""
+    judge_base_url: str | None = None
+    """Server of the reward llm_judge."""
+    judge_model: str | None = None
+    """Model of the reward llm_judge."""
+    allow_unsandboxed: bool = False
+    """Run code even where no sandbox works."""
+
+
 def validate(
     tasks: Annotated[
         list[Path],
         typer.Argument(metavar="TASKS...", help="Tasks: JSON, JSONL, CSV or Parquet."),
     ],
-    reward: Annotated[
-        str, typer.Option(metavar="NAME", help="Reward by name or FILE.py:function.")
-    ],
-    gold: Annotated[
-        str | None,
-        typer.Option(metavar="FIELD", help="Field with the right answer; else solution or answer."),
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Tasks to try, from the first.")] = 20,
-    judge_base_url: Annotated[
-        str | None, typer.Option(metavar="URL", help="Server of the reward llm_judge.")
-    ] = None,
-    judge_model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Model of the reward llm_judge.")
-    ] = None,
-    allow_unsandboxed: Annotated[
-        bool,
-        typer.Option("--allow-unsandboxed", help="Run code even where no sandbox works."),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    options: ValidateOptions,
+    as_json: AsJson = False,
 ) -> None:
     """Prove a reward: gold answers pass; empty, constant and hacked answers do not."""
     from tutelage.cli.console import output
@@ -51,16 +54,13 @@ def validate(
     from tutelage.rewards.validation import as_record, merged, validate_apart
     from tutelage.tasks.dataset import Dataset
 
+    reward, limit = options.reward, options.limit
     loaded = Dataset([task for path in tasks for task in Dataset.load(path)])
     function = resolve_reward(
         reward,
-        RewardOptions(
-            judge_base_url=judge_base_url,
-            judge_model=judge_model,
-            allow_unsandboxed=allow_unsandboxed,
-        ),
+        RewardOptions(options.judge_base_url, options.judge_model, options.allow_unsandboxed),
     )
-    probes = merged(validate_apart(function, list(loaded)[:limit], gold))
+    probes = merged(validate_apart(function, list(loaded)[:limit], options.gold))
     good = all(probe.passed for probe in probes)
     if as_json:
         typer.echo(json.dumps({"passed": good, "checks": as_record(probes)}, indent=2))

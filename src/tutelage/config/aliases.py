@@ -53,6 +53,7 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "level": "data.level",
         "batch_size": "data.train_batch_size",
         "tools": "agent.tools",
+        "allow_unsandboxed": "tools.allow_unsandboxed",
         "reward": "agent.reward_name",
         "success": "reward.success",
         "store": "trainer.store_url",

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from tutelage.config.fields import Section
 from tutelage.config.problems import Problem
@@ -111,6 +112,18 @@ def misfit(key: str, value: Any, names: Names = NO_NAMES) -> Problem:
         ]
         fix = f"Did you mean {homes[0]}={value}?" if homes else fix
     return Problem(key, value, f"expected {words(schema)}", fix)
+
+
+def misfit_of(model: type[Section], found: ErrorDetails, prefix: str = "") -> Problem:
+    """What to say of a value that pydantic refused for a field of `model`, with the field's help;
+    `prefix` is `--` where the user wrote an option."""
+    name = str(found["loc"][0])
+    told = " ".join((model.model_fields[name].description or "").split())
+    reason = f"expected {words(model.model_json_schema()['properties'][name])}"
+    if found["type"] == "value_error":
+        reason = str(found.get("ctx", {})["error"])
+    key = f"{prefix}{name.replace('_', '-')}" if prefix else name
+    return Problem(key, found["input"], reason, told)
 
 
 @cache

@@ -28,16 +28,18 @@ class Override:
     delete: bool = False
 
 
-def parse_overrides(texts: Sequence[str]) -> list[Override]:
-    """Read each text; a dict value becomes one override for each of its keys.
+def parse_overrides(given: Sequence[str | Override]) -> list[Override]:
+    """Read each text; a dict value becomes one override for each of its keys. What is an override
+    already stays as it is.
 
     Raises `ConfigError` with the text and a pointer to the place where it stops making sense, and
     `MissingExtraError` when Hydra is not installed.
     """
-    if not texts:
-        return []
-    parser = _load_parser()
-    return [override for text in texts for override in _parse(parser, text)]
+    parser = _load_parser() if any(isinstance(one, str) for one in given) else None
+    read: list[Override] = []
+    for one in given:
+        read += [one] if isinstance(one, Override) else _parse(parser, one)
+    return read
 
 
 def _load_parser() -> Any:

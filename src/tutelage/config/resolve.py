@@ -52,7 +52,7 @@ Layer = dict[str, Setting]
 
 def resolve(
     recipe: str,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str | Override] = (),
     *,
     machine: Machine,
     flags: Mapping[str, Any] = MappingProxyType({}),

@@ -65,7 +65,7 @@ def read_endpoints(env: Mapping[str, str]) -> dict[str, Endpoint]:
         if url is None and key is None:
             continue
         model = _said(env, f"{own}_MODEL") or _said(env, "OPENAI_MODEL") or DEFAULT_MODEL
-        found[role] = Endpoint(role, _checked(url or OPENAI), model, key)
+        found[role] = Endpoint(role, checked_url(url or OPENAI), model, key)
     return found
 
 
@@ -97,7 +97,8 @@ def _said(env: Mapping[str, str], name: str) -> str | None:
     return env.get(name, "").strip() or None
 
 
-def _checked(url: str) -> str:
+def checked_url(url: str) -> str:
+    """A base URL without its last slash. Raises `ConfigError` for what is none."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ConfigError(

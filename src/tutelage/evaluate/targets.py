@@ -14,6 +14,7 @@ from typing import Any
 from tutelage.config import Resolved, RunConfig
 from tutelage.engine.factory import make_engine
 from tutelage.errors import ConfigError, DataError, MissingExtraError, RunError
+from tutelage.evaluate.config import AskConfig, EvaluationConfig
 from tutelage.evaluate.run import Subject, ask_question, evaluate_tasks
 from tutelage.gateway.serving import ServedPolicy
 from tutelage.policy.model import load
@@ -37,28 +38,17 @@ SERVED_LENGTH = 4096
 
 
 def evaluate(
-    target: str,
-    *,
-    tests: Sequence[Path],
-    tools: Sequence[str] | None,
-    reward: str | None,
-    success: str | None = None,
-    samples: int,
-    temperature: float,
-    limit: int | None,
-    seed: int,
-    progress: Progress,
-    trust: bool = False,
+    target: str, asked: EvaluationConfig, *, progress: Progress, trust: bool = False
 ) -> Evaluation:
-    """Play the tasks of `tests` with a run's or a model's policy.
+    """Play tasks with a run's or a model's policy.
 
-    `success` is what `reward.success` is; without it the run's holds, with the run's own reward.
+    Without an `asked.success` the run's holds, with the run's own reward.
 
     Raises `ConfigError` where code that a run of somebody else names would be run, unless `trust`.
     """
-    rows: list[Task] = [task for path in tests for task in Dataset.load(path)]
-    tasks = Dataset(rows[:limit] if limit else rows)
-    run = _run_of(target)
+    rows: list[Task] = [task for path in asked.test for task in Dataset.load(path)]
+    tasks = Dataset(rows[: asked.limit])
+    run, reward = _run_of(target), asked.reward
     name = reward or (run[1].agent.reward_name or EMBEDDED_REWARD if run else None)
     if name is None:
         raise ConfigError(
@@ -67,12 +57,12 @@ def evaluate(
         )
     if run is not None and reward is None:
         check_trusted(run[0], [name], trust=trust)
-    grader, rule = resolve_reward(name), _rule(success)
+    grader, rule = resolve_reward(name), _rule(asked.success)
     if rule is None and run is not None and reward in (None, run[1].agent.reward_name):
         rule = Success.of(run[1].reward.success)
     _check_agent(run, trust)
-    subject = _subject(target, run, tools, trust)
-    total, done = len(tasks) * samples, 0
+    subject = _subject(target, run, asked.tools, trust)
+    total, done = len(tasks) * asked.samples, 0
 
     def count(_: Rollout) -> None:
         nonlocal done
@@ -83,9 +73,9 @@ def evaluate(
         subject,
         tasks,
         grader,
-        samples=samples,
-        temperature=temperature,
-        seed=seed,
+        samples=asked.samples,
+        temperature=asked.sampled_at,
+        seed=asked.seed,
         success=rule,
         on_done=count,
     )
@@ -121,20 +111,12 @@ def _rule(text: str | None) -> Success | None:
         ) from error
 
 
-def ask(
-    target: str,
-    question: str,
-    *,
-    tools: Sequence[str] | None,
-    temperature: float,
-    seed: int,
-    trust: bool = False,
-) -> Rollout:
+def ask(target: str, question: str, asked: AskConfig, *, trust: bool = False) -> Rollout:
     """Play one question with a run's or a model's policy; `trust` as for `evaluate`."""
     run = _run_of(target)
     _check_agent(run, trust)
-    subject = _subject(target, run, tools, trust)
-    return ask_question(subject, question, temperature=temperature, seed=seed)
+    subject = _subject(target, run, asked.tools, trust)
+    return ask_question(subject, question, temperature=asked.temperature, seed=asked.seed)
 
 
 def served(target: str, *, slots: int, max_length: int | None, seed: int) -> ServedPolicy:

@@ -30,8 +30,14 @@ from tutelage.orchestration.pages import write_report
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import Fitting
 from tutelage.orchestration.planner.model import PlannerModel
-from tutelage.orchestration.planner.settings import Settings
-from tutelage.orchestration.setup import RECIPE, Request, Sets, check, read_request, read_sets
+from tutelage.orchestration.planner.settings import (
+    RECIPE,
+    Request,
+    Settings,
+    check,
+    read_request,
+)
+from tutelage.orchestration.setup import Sets, read_sets
 from tutelage.runs import lifecycle
 from tutelage.runs.figures import Figures, RunFiles
 from tutelage.runs.folder import RunFolder, keep_lines, write_json, write_text

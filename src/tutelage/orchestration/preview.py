@@ -20,10 +20,10 @@ from tutelage.orchestration.job import check_against, one_thread
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import Fitting
-from tutelage.orchestration.planner.settings import Phase1, Settings
+from tutelage.orchestration.planner.settings import Phase1, Request, Settings, check
 from tutelage.orchestration.planner.targets import targets_of
 from tutelage.orchestration.routing.phase2 import read_checkpoint
-from tutelage.orchestration.setup import Request, Sets, check, read_sets
+from tutelage.orchestration.setup import Sets, read_sets
 from tutelage.runs.loggers import check_loggers
 from tutelage.seeds import SeedTree
 

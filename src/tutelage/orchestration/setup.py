@@ -1,19 +1,17 @@
-"""What a planner's run is asked for, and the data it works on.
+"""The data that a planner's run works on, by what it is asked for (`planner/settings.py`).
 
-The request is what `config.json` holds and all that a resume needs. Without a training file the
-workflows are synthetic, over the built-in tool graph; without a test file a tenth of the training
-file is held back for the test. `job.py` runs it.
+Without a training file the workflows are synthetic, over the built-in tool graph; without a test
+file a tenth of the training file is held back for the test. `job.py` runs it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tutelage.errors import ConfigError, DataError
+from tutelage.errors import DataError
 from tutelage.orchestration.data.formats import Workflow, catalog_of, read_workflows
 from tutelage.orchestration.data.rows import read_rows
 from tutelage.orchestration.data.synthetic import (
@@ -24,90 +22,14 @@ from tutelage.orchestration.data.synthetic import (
     split,
 )
 from tutelage.orchestration.plan.catalog import Catalog, read_catalog
-from tutelage.orchestration.planner.settings import Phase1, Settings, read_settings
-from tutelage.runs.folder import RunFolder
+from tutelage.orchestration.planner.settings import Phase1, Request
 from tutelage.seeds import SeedTree
 from tutelage.tasks.overlap import Overlap, content_of, count_overlap
 
-RECIPE = "planner"
-PHASES = ("1", "2", "all")
 EXPERTS, AUGMENTED, TESTED = 300, 1000, 300
 """Workflows of the embedded set: as many as the document's configuration names, and a test."""
 TEST_SHARE = 0.1
 FEWEST_TO_SPLIT = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A planner's run. Paths are text, as they were given."""
-
-    phase: str = "all"
-    seed: int = 0
-    train: str | None = None
-    test: str | None = None
-    catalog: str | None = None
-    outcomes: str | None = None
-    models: str | None = None
-    checkpoint: str | None = None
-    """Phase 2 alone: the planner of phase 1 that it goes on from."""
-    keys: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Keys that were set, in full, with their values."""
-    against: str | None = None
-    """Phase 1: an older planner, scored on the same test workflows."""
-
-    def settings(self) -> Settings:
-        """The keys with their defaults. Raises `ConfigError`."""
-        return read_settings(None, self.keys)
-
-    def to_json(self) -> dict[str, Any]:
-        """The content of `config.json`."""
-        return {"config": {"recipe": RECIPE, **asdict(replace(self, keys=dict(self.keys)))}}
-
-
-def check(request: Request) -> Settings:
-    """The settings of a request that can be run. Raises `ConfigError` for one that cannot."""
-    if request.phase not in PHASES:
-        raise ConfigError(f"--phase {request.phase!r} does not exist; choose from {PHASES}")
-    if request.phase == "2":
-        names = ("train", "test", "catalog", "against")
-        lost = [n for n in names if getattr(request, n) is not None]
-        if lost:
-            raise ConfigError(
-                f"--{lost[0]} is for phase 1, and --phase 2 trains the routing alone; give "
-                f"--checkpoint FILE for its planner, and --outcomes and --models for its table"
-            )
-    if request.phase == "1":
-        lost = [n for n in ("outcomes", "models", "checkpoint") if getattr(request, n) is not None]
-        if lost:
-            raise ConfigError(f"--{lost[0]} is for phase 2; choose --phase 2 or --phase all")
-    if request.phase == "all" and request.checkpoint is not None:
-        raise ConfigError("--checkpoint is a planner to go on from; choose --phase 2 with it")
-    if (request.outcomes is None) != (request.models is None):
-        given, lacking = (
-            ("outcomes", "models") if request.models is None else ("models", "outcomes")
-        )
-        raise ConfigError(
-            f"--{given} {getattr(request, given)!r} needs --{lacking} FILE: a table of outcomes "
-            f"and the prices of its workers go together"
-        )
-    if request.train is None and request.test is not None:
-        raise ConfigError(
-            f"--test {request.test!r} needs --train FILE: a planner is tested on the "
-            f"kind of workflows it learned"
-        )
-    return request.settings()
-
-
-def read_request(folder: RunFolder) -> Request:
-    """The request that a run folder holds. Raises `ConfigError`."""
-    try:
-        values = json.loads(folder.config.read_text(encoding="utf-8"))["config"]
-        values.pop("recipe")
-        return Request(**values)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{str(folder.config)!r} is no planner's configuration: {error}"
-        ) from error
 
 
 @dataclass(frozen=True, slots=True)

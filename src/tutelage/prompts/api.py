@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tutelage.agents.agent import Isolation
 from tutelage.agents.function import as_agent
-from tutelage.engine.endpoint import environment
+from tutelage.engine.endpoint import DEFAULT_MODEL, Endpoint, checked_url, environment
 from tutelage.engine.usage import Spend
 from tutelage.errors import ConfigError
 from tutelage.prompts import job
@@ -126,7 +126,7 @@ def make_setup(call: Call, progress: Progress) -> Setup:
     config = _config(call)
     return setup_from(
         config,
-        _environment(call),
+        environment(),
         progress,
         subject=Subject(
             as_agent(call.agent),
@@ -138,6 +138,7 @@ def make_setup(call: Call, progress: Progress) -> Setup:
         ),
         splits=_splits(call, config),
         algorithm=call.algorithm,
+        handed=_optimiser(call),
     )
 
 
@@ -202,21 +203,19 @@ def _config(call: Call) -> PromptConfig:
     return resolve_prompt("math", (), flags | {"algorithm": call.algorithm.name})
 
 
-def _environment(call: Call) -> Mapping[str, str]:
-    """The environment, with the optimiser that was handed over."""
-    found = dict(environment())
-    if call.optimiser is None:
-        return found
+def _optimiser(call: Call) -> dict[str, Endpoint]:
+    """The endpoint of the optimiser that was handed over, by role; none where none was."""
     llm = call.optimiser
+    if llm is None:
+        return {}
     if llm.endpoint is None:
         raise ConfigError(
             "optimiser= needs an endpoint: LLM('gpt-4o', endpoint='https://...', api_key='...')"
         )
-    for role in ("GRADIENT", "EDIT"):
-        found[f"TUTELAGE_{role}_BASE_URL"] = llm.endpoint
-        found[f"TUTELAGE_{role}_MODEL"] = llm.model or llm.name
-        found[f"TUTELAGE_{role}_API_KEY"] = llm.api_key or ""
-    return found
+    env, url = environment(), checked_url(llm.endpoint)
+    model = llm.model or llm.name or env.get("OPENAI_MODEL") or DEFAULT_MODEL
+    key = llm.api_key or env.get("OPENAI_API_KEY")
+    return {role: Endpoint(role, url, model, key) for role in ("gradient", "edit")}
 
 
 def _splits(call: Call, config: PromptConfig) -> Splits | None:

@@ -147,7 +147,7 @@ class PromptConfig(Section):
 _OF_WEIGHTS: Mapping[str, str] = {
     "steps": "Give --iterations N instead, or choose --algorithm rl or sft.",
     "level": "Leave --level out: the embedded task of a search has one difficulty.",
-    "tools.allow_unsandboxed": "Leave it out: a search runs such code in a sandbox.",
+    "allow_unsandboxed": "Leave it out: a search runs such code in a sandbox.",
 }
 """Options of `tutelage train` that no search has, and what to do about each."""
 _APO_ONLY = ("beam", "branches", "selection", "paraphrases")

@@ -11,6 +11,7 @@ import pprint
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from tutelage.agents.own import load_agent, source_mark
@@ -87,12 +88,14 @@ def setup_from(
     subject: Subject | None = None,
     splits: Splits | None = None,
     algorithm: Algorithm | None = None,
+    handed: Mapping[str, Endpoint] = MappingProxyType({}),
 ) -> Setup:
-    """Put a search together. `subject`, `splits` and `algorithm` are a Python caller's objects.
+    """Put a search together. `subject`, `splits`, `algorithm` and `handed`, the endpoints of the
+    optimiser's roles, are a Python caller's objects.
 
     Raises `ConfigError` for all that can be seen to be wrong.
     """
-    endpoints = read_endpoints(env)
+    endpoints = read_endpoints(env) | dict(handed)
     optimiser = {role: e for role, e in endpoints.items() if role in ("gradient", "edit")}
     python = subject is not None
     prices = load_prices(config.prices, env)

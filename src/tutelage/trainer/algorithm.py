@@ -8,15 +8,18 @@ estimator.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from tutelage.config import Resolved, resolve
 from tutelage.config.aliases import spellings
+from tutelage.config.keys import flatten
+from tutelage.config.overrides import Override
 from tutelage.runs.folder import create, fresh_name
 from tutelage.runs.progress import Progress, Silent
+
+_ESTIMATOR = "algorithm.adv_estimator"
 
 
 class RL:
@@ -26,7 +29,8 @@ class RL:
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, /, **keys: Any) -> None:
-        self.keys: dict[str, Any] = {**_flat(config or {}), **_flat(keys)}
+        given = {**dict(flatten(config or {})), **dict(flatten(keys))}
+        self.keys: dict[str, Any] = {key: v for key, v in given.items() if v != {}}
 
     def resolve(self, recipe: str = "rl", *, own_agent: bool = False, **flags: Any) -> Resolved:
         """The full configuration of a run; `flags` are the command line's, such as `train`.
@@ -37,11 +41,15 @@ class RL:
         from tutelage.weights.built import built
 
         keys = dict(self.keys)
-        if not {"algorithm.adv_estimator", *spellings("algorithm.adv_estimator")} & {*keys}:
-            keys["algorithm.adv_estimator"] = "grpo"
-        overrides = [f"{key}={_literal(value)}" for key, value in keys.items()]
+        if recipe != "sft" and not {_ESTIMATOR, *spellings(_ESTIMATOR)} & {*keys}:
+            keys[_ESTIMATOR] = "grpo"
         return resolve(
-            recipe, overrides, machine=facts(), built=built(), flags=flags, own_agent=own_agent
+            recipe,
+            [Override(key, value) for key, value in keys.items()],
+            machine=facts(),
+            built=built(),
+            flags=flags,
+            own_agent=own_agent,
         )
 
     def train(
@@ -94,30 +102,8 @@ class SFT(RL):
 
     def resolve(self, recipe: str = "sft", *, own_agent: bool = False, **flags: Any) -> Resolved:
         """The full configuration of a run; `flags` are the command line's, such as `test`."""
-        from tutelage.policy.machine import facts
-        from tutelage.weights.built import built
-
-        overrides = [f"{key}={_literal(value)}" for key, value in self.keys.items()]
         given = {"data.train_files": self.demonstrations} | flags
-        return resolve(
-            "sft", overrides, machine=facts(), built=built(), flags=given, own_agent=own_agent
-        )
+        return super().resolve("sft", own_agent=own_agent, **given)
 
     def __repr__(self) -> str:
         return f"SFT({self.demonstrations!r}, {self.keys!r})"
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted keys."""
-    out: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            out |= _flat(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
-        else:
-            out[f"{prefix}{key}"] = value
-    return out
-
-
-def _literal(value: Any) -> str:
-    """A value in the override grammar."""
-    return json.dumps(list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from tutelage.errors import RunError
+from tutelage.orchestration.execution.config import ExecutionConfig
 from tutelage.orchestration.execution.journal import plan_json
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.stored import ExecutionRecorder, rollout_id
@@ -45,8 +46,8 @@ class PlanExecution(RunKind):
 
     name: ClassVar[str] = "execution"
 
-    options: JSON
-    """What both were made of, which is what `config.json` holds."""
+    asked: ExecutionConfig
+    """What both were made of."""
     plan: Plan
     system: OrchestrationSystem
     otlp: str | None = None
@@ -60,14 +61,14 @@ class PlanExecution(RunKind):
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
-        """A system is put together from options by whoever has them: see `again`."""
+        """A system is put together by whoever asks: see `again`."""
         raise RunError(
             f"an execution is gone on with by its command: {resume_command(folder.path)}"
         )
 
     def config(self) -> JSON:
-        """The options."""
-        return {"config": {"recipe": RECIPE, **self.options}}
+        """What was asked for."""
+        return {"config": {"recipe": RECIPE, **self.asked.model_dump(mode="json")}}
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
         """The caller's."""
@@ -79,11 +80,11 @@ class PlanExecution(RunKind):
     @property
     def head(self) -> Head:
         """What is told of the run."""
-        options, url = self.options, endpoint(self.otlp)
+        url = endpoint(self.otlp)
         return Head(
             recipe=RECIPE,
-            algorithm=str(options["router"]),
-            seed=options["seed"],
+            algorithm=self.asked.router,
+            seed=self.asked.seed,
             collector=None if url is None else TraceTarget(url),
         )
 
@@ -96,13 +97,13 @@ class PlanExecution(RunKind):
         return [("execution", self._execute)]
 
     def _execute(self, run: Run) -> None:
-        preset = self.options["reward"]
+        preset = self.asked.reward
         self.system.recorder = ExecutionRecorder(run.writer, run.folder.name, preset)
         with self.watch() as watch:
             found = self.system.execute(
                 self.plan.instruction,
                 plan=self.plan,
-                budget=self.options["budget"],
+                budget=self.asked.budget,
                 name="run",
                 observers=[watch],
                 journal=run.folder.path / JOURNAL,

@@ -1,4 +1,6 @@
-"""The two phases' keys, as the document writes them in YAML, with our own beside them.
+"""What a planner's run is asked for, and the two phases' keys.
+
+The document writes the keys in YAML; our own stand beside them.
 
     training:
       phase1_supervised: {batch_size: 32, learning_rate: 1e-4, num_epochs: 50, ...}
@@ -12,6 +14,7 @@ first section, `routing/phase2.py` the second.
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -33,7 +36,9 @@ from tutelage.config.problems import Problem, fail_on
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.orchestration.data.rows import remedy_of
 from tutelage.orchestration.routing.settings import Phase2Settings
+from tutelage.runs.folder import RunFolder
 
+RECIPE = "planner"
 PROJECT = "orchestai"
 """The W&B project of the document."""
 
@@ -95,6 +100,83 @@ class Settings(Section):
 
     training: Training = Training()
     """Both phases."""
+
+
+class Request(Section):
+    """A planner's run: what `config.json` holds, and all that a resume needs."""
+
+    phase: Literal["1", "2", "all"] = "all"
+    """1: learn to plan; 2: learn to choose workers; all: both."""
+    train: str | None = None
+    """Workflows to learn from; without it synthetic ones over the built-in tools."""
+    test: str | None = None
+    """Workflows seen only after training."""
+    catalog: str | None = None
+    """The tools that plans may use."""
+    outcomes: str | None = None
+    """Phase 2: which worker answered what right."""
+    models: str | None = None
+    """Phase 2: prices of those workers."""
+    checkpoint: str | None = None
+    """Phase 2 alone: the planner of phase 1 that it goes on from."""
+    against: str | None = None
+    """Phase 1: an older planner, a run or its file; the tables show the gain over it."""
+    seed: CountOrZero = 0
+    """Seed of every random draw."""
+    keys: dict[str, Any] = Field(default_factory=dict)
+    """Keys that were set, in full, with their values."""
+
+    def settings(self) -> Settings:
+        """The keys with their defaults. Raises `ConfigError`."""
+        return read_settings(None, self.keys)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of `config.json`."""
+        return {"config": {"recipe": RECIPE, **self.model_dump()}}
+
+
+def check(request: Request) -> Settings:
+    """The settings of a request that can be run. Raises `ConfigError` for one that cannot."""
+    if request.phase == "2":
+        names = ("train", "test", "catalog", "against")
+        lost = [n for n in names if getattr(request, n) is not None]
+        if lost:
+            raise ConfigError(
+                f"--{lost[0]} is for phase 1, and --phase 2 trains the routing alone; give "
+                f"--checkpoint FILE for its planner, and --outcomes and --models for its table"
+            )
+    if request.phase == "1":
+        lost = [n for n in ("outcomes", "models", "checkpoint") if getattr(request, n) is not None]
+        if lost:
+            raise ConfigError(f"--{lost[0]} is for phase 2; choose --phase 2 or --phase all")
+    if request.phase == "all" and request.checkpoint is not None:
+        raise ConfigError("--checkpoint is a planner to go on from; choose --phase 2 with it")
+    if (request.outcomes is None) != (request.models is None):
+        given, lacking = (
+            ("outcomes", "models") if request.models is None else ("models", "outcomes")
+        )
+        raise ConfigError(
+            f"--{given} {getattr(request, given)!r} needs --{lacking} FILE: a table of outcomes "
+            f"and the prices of its workers go together"
+        )
+    if request.train is None and request.test is not None:
+        raise ConfigError(
+            f"--test {request.test!r} needs --train FILE: a planner is tested on the "
+            f"kind of workflows it learned"
+        )
+    return request.settings()
+
+
+def read_request(folder: RunFolder) -> Request:
+    """The request that a run folder holds. Raises `ConfigError`."""
+    try:
+        values = json.loads(folder.config.read_text(encoding="utf-8"))["config"]
+        values.pop("recipe")
+        return Request.model_validate(values)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{str(folder.config)!r} is no planner's configuration: {error}"
+        ) from error
 
 
 def read_settings(

@@ -1,0 +1,208 @@
+"""What an execution is asked for, and the workers, router and verifiers that it means.
+
+The models are the options of the verbs of `tutelage orchestrate`, and `ExecutionConfig` is what
+`config.json` of an execution holds. A pool of real servers is only used when it is asked for;
+without it the embedded simulated workers do the work. `runs.py` executes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator
+
+from tutelage.config.fields import Count, CountOrZero, Section
+from tutelage.errors import ConfigError, DataError
+from tutelage.orchestration.data.rows import read_json
+from tutelage.orchestration.evaluation.rewards import Preset
+from tutelage.orchestration.execution.budget import BudgetMode
+from tutelage.orchestration.execution.log import ExecutionLogger
+from tutelage.orchestration.execution.named_verifiers import default_verifiers, make_verifier
+from tutelage.orchestration.execution.system import OrchestrationSystem
+from tutelage.orchestration.execution.verifiers import Verifiers
+from tutelage.orchestration.execution.worker_files import classic, read_workers
+from tutelage.orchestration.execution.workers import Pool
+from tutelage.orchestration.execution.workplace import ExecutorSettings, OnFailure
+from tutelage.orchestration.plan.catalog import Catalog, read_catalog
+from tutelage.orchestration.routing import contract as routing
+from tutelage.orchestration.routing.contract import Router
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+ROUTERS: dict[str, Callable[[], Router]] = {
+    "cheapest": routing.cheapest,
+    "fastest": routing.fastest,
+    "accurate": routing.most_accurate,
+    "greedy": routing.GreedyUtility,
+    "random": routing.RandomRouter,
+}
+"""Routers that need nothing but their name."""
+
+
+def seconds(value: Any) -> Any:
+    """`20s`, `500ms`, `2m` or a number of seconds. Raises `ValueError`."""
+    if not isinstance(value, str):
+        return value
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*", value)
+    time = 0.0 if found is None else float(found[1]) * _UNITS[found[2] or "s"]
+    if time <= 0:
+        raise ValueError("give a time above 0, such as 20s, 500ms or 2m")
+    return time
+
+
+Seconds = Annotated[float, BeforeValidator(seconds)]
+WholePath = Annotated[Path, AfterValidator(Path.absolute)]
+"""A path that is found from wherever a resume is started."""
+
+
+class PlannerConfig(Section):
+    """Who plans, and with which tools."""
+
+    checkpoint: WholePath | None = None
+    """The planner: a run of train planner, or its file."""
+    catalog: WholePath | None = None
+    """Tools that plans may use; else the built-in."""
+
+    def read_catalog(self) -> Catalog | None:
+        """The catalog of the file, None for none."""
+        return None if self.catalog is None else read_catalog(self.catalog)
+
+
+class PoolConfig(Section):
+    """Where workers stand."""
+
+    pool: Literal["simulated", "replay", "openai"] | None = None
+    """Where workers stand: simulated (the default), replay (needs --outcomes), or openai: real
+    servers, with keys from the environment."""
+    workers: WholePath | None = None
+    """Workers as JSON or YAML; else the eight of the preset classic."""
+    outcomes: WholePath | None = None
+    """Of the replay pool: recorded outcomes."""
+    models: WholePath | None = None
+    """Of the replay pool: prices of its workers."""
+
+    def make_pool(self) -> Pool:
+        """The pool. Raises `ConfigError` for options that contradict."""
+        name = self.pool or ("simulated" if self.outcomes is None else "replay")
+        if name == "replay":
+            return self._replayed()
+        if self.outcomes is not None or self.models is not None:
+            raise ConfigError(
+                f"--outcomes and --models are for the replay pool, not for {name!r}; "
+                "leave them out, or choose --pool replay"
+            )
+        listed = classic() if self.workers is None else read_workers(self.workers)
+        if name == "simulated":
+            from tutelage.orchestration.execution.pools.simulated import SimulatedPool
+
+            return SimulatedPool(listed)
+        from tutelage.orchestration.execution.pools.openai import OpenAIPool
+
+        return OpenAIPool(listed)
+
+    def _replayed(self) -> Pool:
+        from tutelage.orchestration.data.outcomes import read_outcomes
+        from tutelage.orchestration.execution.pools.replay import ReplayPool
+
+        if self.outcomes is None or self.models is None:
+            raise ConfigError("--pool replay needs --outcomes FILE and --models FILE")
+        if self.workers is not None:
+            raise ConfigError("the replay pool has the workers of --models; leave out --workers")
+        return ReplayPool(read_outcomes(self.outcomes, self.models))
+
+
+class WorkConfig(PlannerConfig, PoolConfig):
+    """Who plans, chooses workers, works and judges."""
+
+    router: str = "cheapest"
+    """Who chooses workers: cheapest, fastest, accurate, greedy, random, cascade:NAME,NAME,... or
+    the file of a router that phase 2 trained."""
+    verifiers: WholePath | None = None
+    """Verifiers by type as JSON: {"default": {"kind": "present"}, "sum": {"kind": ...}}."""
+    budget: float | None = None
+    """US dollars of one execution at most."""
+    seed: CountOrZero = 0
+    """Where all draws come from."""
+
+    def make_router(self, pool: Pool) -> Router:
+        """The router. Raises `ConfigError` with those that exist."""
+        name, known = self.router, {worker.name for worker in pool.workers}
+        if name.startswith("cascade:"):
+            listed = name.removeprefix("cascade:").split(",")
+            names = [part.strip() for part in listed if part.strip()]
+            for worker in names:
+                if worker not in known:
+                    told = f"--router names {worker!r}; the workers are {sorted(known)!r}"
+                    raise ConfigError(told)
+            return routing.cascade(names)
+        if name in ROUTERS:
+            return ROUTERS[name]()
+        if Path(name).is_file():
+            from tutelage.orchestration.routing.router import load_router
+
+            return load_router(name)
+        choice = ", ".join([*ROUTERS, "cascade:NAME,NAME,...", "the checkpoint of phase 2"])
+        raise ConfigError(f"unknown router {name!r}; choose from {choice}")
+
+    def make_verifiers(self, pool: Pool) -> Verifiers | None:
+        """Verifiers from the file; None: those that the pool has by itself."""
+        path = self.verifiers
+        if path is None:
+            return None
+        data = read_json(path)
+        if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
+            raise DataError(f"{str(path)!r} needs an object: a verifier by type, and 'default'")
+        made = {kind: make_verifier(row, f"{path}: {kind!r}") for kind, row in data.items()}
+        default = made.pop("default", default_verifiers(mock=pool.mock).default)
+        return Verifiers(default, made)
+
+
+class ExecutionConfig(WorkConfig):
+    """The execution of one plan."""
+
+    instruction: str | None = None
+    """What is to be done."""
+    plan: WholePath | None = None
+    """A plan as JSON or YAML, instead of the planner's."""
+    budget_mode: BudgetMode = "enforce"
+    """Enforce the budget, or only audit it."""
+    deadline: Seconds | None = None
+    """Stop after this long: 20s, 500ms, 2m."""
+    node_timeout: Seconds | None = None
+    """For one subtask with all its tries."""
+    try_timeout: Seconds = 60.0
+    """For one request to a worker."""
+    on_failure: OnFailure = "skip_dependents"
+    """What happens to the others when a subtask fails."""
+    max_tries: Count = 3
+    """Workers asked at one subtask."""
+    max_tokens: Count = 512
+    """Tokens of one answer."""
+    reward: Preset = "normalized"
+    """What an execution earns."""
+    logs: WholePath | None = None
+    """Append the execution to the log in this folder too."""
+
+    def make_system(self, pool: Pool, catalog: Catalog | None) -> OrchestrationSystem:
+        """What executes. Raises `ConfigError` and `DataError` for what cannot be."""
+        logger = None if self.logs is None else ExecutionLogger(self.logs, workers=pool.workers)
+        return OrchestrationSystem(
+            pool=pool,
+            router=self.make_router(pool),
+            verifiers=self.make_verifiers(pool),
+            settings=ExecutorSettings(
+                max_tries=self.max_tries,
+                max_tokens=self.max_tokens,
+                deadline=self.deadline,
+                node_timeout=self.node_timeout,
+                try_timeout=self.try_timeout,
+                on_failure=self.on_failure,
+            ),
+            catalog=catalog,
+            budget_mode=self.budget_mode,
+            execution_logger=logger,
+            seed=self.seed,
+            realtime=True,
+        )
