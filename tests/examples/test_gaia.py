@@ -141,8 +141,12 @@ def test_a_file_that_is_a_link_into_a_cache_is_read(tmp_path: Path) -> None:
 async def read(task: Task, **arguments: Any) -> str:
     tool = resolve_tools([f"{HERE}/gaia_tools.py:Files"])["read_file"]
     assert tool.environment is not None
-    async with tool.environment.open(task) as files:
-        return await tool.bind(files)(**arguments)
+    files = tool.environment()
+    await files.reset(task, 0)
+    try:
+        return await tool.bind(files.state)(**arguments)
+    finally:
+        await files.close()
 
 
 async def test_a_rollout_reads_its_own_file(download: Path) -> None:

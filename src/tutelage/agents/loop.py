@@ -98,7 +98,7 @@ class LoopAgent(Agent, ABC):
         left, session.stop = self.token_budget, "max_turns"
         async with rollout_environments(task) as environments:
             tools = await environments.bind(self.tools)
-            messages = [*system, *task.messages()]
+            messages = [*system, *task.messages(), *environments.observed]
             for number in range(self.max_turns):
                 most = min(self.sampling.max_tokens, left)
                 sampling = replace(self.sampling, max_tokens=most, stop=stop)

@@ -222,7 +222,7 @@ class Runner:
         if self._on_session is not None:
             self._on_session(session)
         # Around agent and reward, so that both see the same environments.
-        async with rollout_environments(spec.task):
+        async with rollout_environments(spec.task, seeds.child("environment").value()):
             try:
                 with self._trace(session) as trace:
                     if timed:

@@ -11,11 +11,11 @@ from tutelage.tools.environments import rollout_environments
 from tutelage.tools.execute import execute_tool_calls
 from tutelage.tools.options import ToolOptions
 from tutelage.tools.registry import resolve_tools
-from tutelage.tools.tool import Environment, Tool, ToolError, tool
+from tutelage.tools.tool import Tool, ToolEnvironment, ToolError, tool
 
 __all__ = [
-    "Environment",
     "Tool",
+    "ToolEnvironment",
     "ToolError",
     "ToolOptions",
     "execute_tool_calls",

@@ -1,11 +1,12 @@
-"""Environments: state that lives for one rollout, behind the tools that work on it.
+"""Classes with `@tool` methods as environments, and the scope in which those of a rollout live.
 
-An environment is an async context manager, made for a rollout and its task: a sandbox, a shop, a
-connection. Its tools are methods (`@tool` on a method of the class), and `FILE.py:Class` in a list
-of tools names all of them. Nothing is opened until an agent runs: `rollout_environments` is the
-scope of a rollout. An agent enters it around its loop and gets bound tools from `bind`; whoever
-enters it further out, as a runner does around agent and reward, makes the same environments live
-until the reward is known. Whatever happens inside, all are closed, the last opened first.
+Such a class is made for a rollout and its task: a sandbox, a shop, a connection. It is an
+`Environment` itself (`reset`, `close`), or an async context manager; `ToolEnvironment` of `tool.py`
+makes either an environment. `FILE.py:Class` in a list of tools names all its tools. Nothing is
+opened until an agent runs: `rollout_environments` is the scope of a rollout. An agent enters it
+around its loop and gets bound tools from `bind`; whoever enters it further out, as a runner does
+around agent and reward, makes the same environments live until the reward is known. Whatever
+happens inside, all are closed, the last opened first.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tutelage.errors import ToolDefinitionError
-from tutelage.tools.tool import Environment, Tool, ToolError
-from tutelage.types import Task
+from tutelage.tools.tool import Tool, ToolEnvironment, ToolError
+from tutelage.types import Message, Task
 
 OPEN_SECONDS = 120.0
 """How long an environment may take to open, and to close: nothing else bounds one that hangs."""
@@ -33,11 +35,13 @@ _current: ContextVar[Environments | None] = ContextVar("tutelage_environments", 
 class Environments:
     """The environments of one rollout, each opened when the first of its tools is bound."""
 
-    def __init__(self, task: Task, stack: AsyncExitStack) -> None:
+    def __init__(self, task: Task, seed: int, stack: AsyncExitStack) -> None:
         self.opened: dict[str, Any] = {}
         """What was opened, by name: what a reward sees as `context`."""
-        self._task, self._stack = task, stack
-        self._by_identity: dict[Environment, Any] = {}
+        self.observed: list[Message] = []
+        """What they showed when they were opened, for the agent to see after its task."""
+        self._task, self._seed, self._stack = task, seed, stack
+        self._states: dict[Callable[[], ToolEnvironment], Any] = {}
 
     async def bind(self, tools: Mapping[str, Tool]) -> dict[str, Tool]:
         """The tools with their environments behind them. Opening may raise whatever it raises, and
@@ -45,48 +49,49 @@ class Environments:
         return {name: await self._bound(tool) for name, tool in tools.items()}
 
     async def _bound(self, tool: Tool) -> Tool:
-        environment = tool.environment
-        if environment is None:
+        make = tool.environment
+        if make is None:
             return tool
-        if environment not in self._by_identity:
-            manager = environment.open(self._task)
-            instance = await _opened(environment.name, manager)
-            self._stack.push_async_callback(_close, environment.name, manager)
-            self._by_identity[environment] = self.opened[environment.name] = instance
-        return tool.bind(self._by_identity[environment])
+        if make not in self._states:
+            environment = make()
+            await self._reset(environment)
+            self._stack.push_async_callback(_close, environment)
+            self._states[make] = self.opened[environment.name] = environment.state
+        return tool.bind(self._states[make])
+
+    async def _reset(self, environment: ToolEnvironment) -> None:
+        limit = asyncio.timeout(OPEN_SECONDS)
+        try:
+            async with limit:
+                observation = await environment.reset(self._task, self._seed)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise ToolError(
+                f"the environment {environment.name!r} did not open within {OPEN_SECONDS:g} seconds"
+            ) from error
+        self.observed += observation.messages
 
 
-async def _opened(name: str, manager: AbstractAsyncContextManager[Any]) -> Any:
-    limit = asyncio.timeout(OPEN_SECONDS)
-    try:
-        async with limit:
-            return await manager.__aenter__()
-    except TimeoutError as error:
-        if not limit.expired():
-            raise
-        raise ToolError(
-            f"the environment {name!r} did not open within {OPEN_SECONDS:g} seconds"
-        ) from error
-
-
-async def _close(name: str, manager: AbstractAsyncContextManager[Any]) -> None:
+async def _close(environment: ToolEnvironment) -> None:
     """Close an environment; that it fails to is no fault of the rollout, which is over."""
     try:
         async with asyncio.timeout(OPEN_SECONDS):
-            await manager.__aexit__(None, None, None)
+            await environment.close()
     except Exception:
-        logger.warning("the environment %r failed to close", name, exc_info=True)
+        logger.warning("the environment %r failed to close", environment.name, exc_info=True)
 
 
 @asynccontextmanager
-async def rollout_environments(task: Task) -> AsyncGenerator[Environments]:
-    """The scope of a rollout's environments; inside another such scope, that one."""
+async def rollout_environments(task: Task, seed: int = 0) -> AsyncGenerator[Environments]:
+    """The scope of a rollout's environments; inside another such scope, that one. `seed` is what
+    they draw from."""
     outer = _current.get()
     if outer is not None:
         yield outer
         return
     async with AsyncExitStack() as stack:
-        environments = Environments(task, stack)
+        environments = Environments(task, seed, stack)
         token = _current.set(environments)
         try:
             yield environments
@@ -105,18 +110,19 @@ def environment_tools(cls: type) -> list[Tool]:
 
     The class is called with the rollout's task if it takes an argument, else with none.
     """
-    for method in ("__aenter__", "__aexit__"):
+    own = hasattr(cls, "reset") and not hasattr(cls, "__aenter__")
+    for method in ("reset", "close") if own else ("__aenter__", "__aexit__"):
         if not hasattr(cls, method):
             raise ToolDefinitionError(
-                f"{cls.__name__!r} is no environment: it has no {method}; make it an async "
-                "context manager, or point at a function"
+                f"{cls.__name__!r} is no environment: it has no {method}; give it reset and close, "
+                "make it an async context manager, or point at a function"
             )
     takes_task = _takes_task(cls)
 
     def make(task: Task) -> Any:
         return cls(task) if takes_task else cls()
 
-    environment = Environment(cls.__name__, make)
+    environment = partial(ToolEnvironment, cls.__name__, make)
     found = [value for _, value in inspect.getmembers_static(cls) if isinstance(value, Tool)]
     if not found:
         raise ToolDefinitionError(

@@ -21,6 +21,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 from jsonschema import Draft202012Validator
@@ -36,8 +37,8 @@ from tutelage.tools.schema import ArgumentError, check_json
 from tutelage.tools.tool import (
     DEFAULT_MAX_CHARS,
     DEFAULT_TIMEOUT,
-    Environment,
     Tool,
+    ToolEnvironment,
     ToolError,
 )
 from tutelage.types import JSON
@@ -84,7 +85,7 @@ def tools_of(reference: str) -> list[Tool]:
     if prefix == PREFIX:
         return list(shared.tools.values())
     shared.close()  # it was opened to ask for its tools; each rollout opens its own
-    environment = Environment(shown(target), lambda task: connected(target))
+    environment = partial(ToolEnvironment, shown(target), lambda task: connected(target))
     return [
         replace(tool, fn=_method(name), environment=environment)
         for name, tool in zip(shared.names, shared.tools.values(), strict=True)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 
 from tutelage.tools.options import ToolOptions
 from tutelage.tools.sandbox import Limits, Sandbox, SandboxError, usable_tier
-from tutelage.tools.tool import Environment, Tool, ToolError, ToolTimeoutError, tool
+from tutelage.tools.tool import Tool, ToolEnvironment, ToolError, ToolTimeoutError, tool
 
 TIMEOUT = 60.0
 """Seconds of a call: turns of parallel calls and the start of the interpreter are in it."""
@@ -53,5 +54,7 @@ def python_executor(options: ToolOptions, limits: Limits | None = None) -> Tool:
         logger.warning(
             "python_executor runs model-written code WITHOUT a sandbox (tools.allow_unsandboxed)"
         )
-    environment = Environment("python", lambda task: PythonEnvironment(limits, tier=tier))
+    environment = partial(
+        ToolEnvironment, "python", lambda task: PythonEnvironment(limits, tier=tier)
+    )
     return replace(PythonEnvironment.execute, environment=environment)

@@ -79,7 +79,7 @@ def _resolve(reference: str, options: ToolOptions) -> list[Tool]:
     found = load_attribute(reference, "tool")
     if isinstance(found, Tool):
         return [found]
-    if isinstance(found, type) and hasattr(found, "__aenter__"):
+    if isinstance(found, type) and (hasattr(found, "__aenter__") or hasattr(found, "reset")):
         return environment_tools(found)
     if not callable(found) or isinstance(found, type):
         raise ConfigError(

@@ -11,10 +11,10 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, overload
 
+from tutelage.environments import Environment, Observation
 from tutelage.errors import ToolDefinitionError
 from tutelage.tools.schema import signature_of
 from tutelage.types import JSON, Task, ToolSpec
@@ -35,15 +35,29 @@ class ToolTimeoutError(ToolError):
     """Raised by a tool that stopped its own work for its time; counted as a timeout."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Environment:
-    """Where a tool's state comes from: `open` makes it for one rollout's task.
+class ToolEnvironment(Environment):
+    """An instance of a class with `@tool` methods, as an `Environment`; see `environments.py`."""
 
-    Tools that share one `Environment` share its state; see `environments.py`.
-    """
+    def __init__(self, name: str, make: Callable[[Task], Any]) -> None:
+        self.name, self._make = name, make
+        self._made: Any = None
+        self.state: Any = None
+        """What the tools are bound to, once it was reset."""
 
-    name: str
-    open: Callable[[Task], AbstractAsyncContextManager[Any]] = field(repr=False)
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Make the instance for a task, and begin."""
+        made = self.state = self._made = self._make(task)
+        if not hasattr(made, "__aenter__"):
+            return await made.reset(task, seed)
+        self.state = await made.__aenter__()
+        return Observation()
+
+    async def close(self) -> None:
+        """End it."""
+        if hasattr(self._made, "__aexit__"):
+            await self._made.__aexit__(None, None, None)
+        else:
+            await self._made.close()
 
 
 class Reader(Protocol):
@@ -76,8 +90,9 @@ class Tool:
     max_chars: int = DEFAULT_MAX_CHARS
     terminal: bool = False
     inline: bool = False
-    environment: Environment | None = None
-    """Where its state comes from; such a tool works once it is bound."""
+    environment: Callable[[], ToolEnvironment] | None = None
+    """Makes what holds its state, one a rollout for all tools of the same maker; such a tool works
+    once it is bound."""
 
     @property
     def parameters(self) -> JSON:
@@ -100,7 +115,7 @@ class Tool:
         return replace(self, fn=self.fn.__get__(instance, owner))
 
     def bind(self, instance: object) -> Tool:
-        """The tool with `instance`, an open environment, as its function's first argument."""
+        """The tool with `instance`, an environment's state, as its function's first argument."""
         return replace(self.__get__(instance), environment=None)
 
 
