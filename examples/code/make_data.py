@@ -20,7 +20,7 @@ GUESSES = 0.5
 
 
 def write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    write_new(path, "".join(json.dumps(row) + "\n" for row in rows))
+    write_new({path: "".join(json.dumps(row) + "\n" for row in rows)}, "folder")
 
 
 folder, count = Path(sys.argv[1]), int([*sys.argv, "6000"][2])

@@ -123,7 +123,7 @@ def write(folder: str | Path, output: Path, levels: Iterable[int], val_share: fl
     for name, part in (("train", train), ("val", val)):
         lines = (json.dumps({"id": t.id, **t.fields}) + "\n" for t in part)
         paths.append(output / f"{name}.jsonl")
-        write_new(paths[-1], "".join(lines))
+        write_new({paths[-1]: "".join(lines)}, "output folder")
     return paths
 
 

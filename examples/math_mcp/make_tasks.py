@@ -28,4 +28,4 @@ for split, size in SIZES.items():
             }
         )
     text = "".join(json.dumps(row) + "\n" for row in rows)
-    write_new(Path(f"{split}.jsonl"), text)
+    write_new({Path(f"{split}.jsonl"): text}, "folder to run this in")

@@ -27,7 +27,7 @@ GUESSES = 0.5
 
 
 def write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    write_new(path, "".join(json.dumps(row) + "\n" for row in rows))
+    write_new({path: "".join(json.dumps(row) + "\n" for row in rows)}, "folder")
 
 
 def shown(task: Task, guess: bool, index: Path, rng: Any) -> list[Message]:

@@ -75,7 +75,7 @@ def test_a_broken_line_is_named_by_file_and_number(
         ({"output": "code.py"}, "the output path 'code.py' is a file; choose another --output"),
         ({"output": "code.py/run"}, "cannot write to 'code.py/run'"),
         ({"output": "/proc/tutelage"}, "cannot write to '/proc/tutelage'"),
-        ({"output": "full"}, "not empty; choose another --output"),
+        ({"output": "full"}, "is not empty: it holds 'mine.txt'; choose another --output"),
     ],
 )
 def test_what_a_flag_names_must_be_there(
