@@ -117,6 +117,13 @@ def drawn_table(table: FigureTable, shown: Iterable[int] | None = None) -> Table
     return drawn
 
 
+def next_steps(console: Console, *commands: str) -> None:
+    """Commands that go on from here."""
+    say(console, ("Next", "bold"))
+    for command in commands:
+        say(console, "  ", command)
+
+
 def facts(console: Console, pairs: Iterable[tuple[str, str]], indent: int = 0) -> None:
     """Names and values, one pair a line, values aligned; on a terminal long values hang."""
     listed = list(pairs)

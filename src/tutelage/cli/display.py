@@ -45,8 +45,8 @@ LINE_SECONDS = 5.0
 """Seconds between two plain lines of one phase."""
 
 
-class LiveDisplay:
-    """A `Progress` that draws on `console`. `finish` takes it down and may be called twice."""
+class Lines:
+    """Lines on a console that may go away, each with the time since the start."""
 
     def __init__(
         self,
@@ -58,14 +58,52 @@ class LiveDisplay:
         self._console = console
         self._clock = clock
         self._every = every
+        self._began = self._line_at = clock()
+
+    def start(self, title: str, lines: Mapping[str, str]) -> None:
+        """Show the title and the facts."""
+        self._began = self._clock()
+        with self._quietly():
+            say(self._console, (visible(title), "bold"))
+            facts(self._console, lines.items(), indent=2)
+
+    def _is_time(self, now: float) -> bool:
+        if now - self._line_at < self._every:
+            return False
+        self._line_at = now
+        return True
+
+    def _line(self, text: str) -> None:
+        with self._quietly():
+            say(self._console, f"{duration(self._clock() - self._began):>7}  {text}")
+
+    @contextmanager
+    def _quietly(self) -> Generator[None]:
+        """Draw; fall silent for good when the stream is gone."""
+        try:
+            yield
+        except OSError:
+            self._console.quiet = True
+            leave_stream(self._console.file)
+
+
+class LiveDisplay(Lines):
+    """A `Progress` that draws on `console`. `finish` takes it down and may be called twice."""
+
+    def __init__(
+        self,
+        console: Console,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        every: float = LINE_SECONDS,
+    ) -> None:
+        super().__init__(console, clock=clock, every=every)
         self._utf8 = is_utf8(console)
         # A thread of its own draws the picture. Reentrant: a signal may come at any time.
         self._lock = threading.RLock()
         self._phase: Phase | None = None
         self._evaluation: Evaluation | None = None
         self._rewards: list[float] = []
-        self._began = clock()
-        self._line_at = 0.0
         self._live: Live | None = None
         if console.is_terminal and not console.is_dumb_terminal:
             self._live = Live(
@@ -86,10 +124,7 @@ class LiveDisplay:
 
     def start(self, title: str, lines: Mapping[str, str]) -> None:
         """Show the title and the facts, and begin to draw."""
-        self._began = self._clock()
-        with self._quietly():
-            say(self._console, (visible(title), "bold"))
-            facts(self._console, lines.items(), indent=2)
+        super().start(title, lines)
         self.open()
 
     def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
@@ -168,25 +203,6 @@ class LiveDisplay:
             say(self._console, (told, "green"))
             for line in flow(words, max(20, self._console.width - 2)):
                 say(self._console, "  ", (line, "dim"))
-
-    def _is_time(self, now: float) -> bool:
-        if now - self._line_at < self._every:
-            return False
-        self._line_at = now
-        return True
-
-    def _line(self, text: str) -> None:
-        with self._quietly():
-            say(self._console, f"{duration(self._clock() - self._began):>7}  {text}")
-
-    @contextmanager
-    def _quietly(self) -> Generator[None]:
-        """Draw; fall silent for good when the stream is gone."""
-        try:
-            yield
-        except OSError:
-            self._console.quiet = True
-            leave_stream(self._console.file)
 
 
 def _summary(phase: Phase, now: float, utf8: bool) -> str:

@@ -18,6 +18,7 @@ from tutelage.cli.console import (
     drawn_table,
     duration,
     facts,
+    next_steps,
     number,
     one_line,
     percent,
@@ -119,14 +120,13 @@ def show_next(console: Console, folder: RunFolder, result: Mapping[str, Any]) ->
     """Commands that go on from this run."""
     path = shown_path(folder.path)
     supervised = "sft_steps" in result
-    say(console, ("Next", "bold"))
-    for command in (
+    next_steps(
+        console,
         f"tutelage ask {path} {'QUESTION' if supervised else _QUESTION}",
         f"tutelage show {path}",
         f"tutelage eval {path} --test FILE.jsonl",
         "tutelage runs",
-    ):
-        say(console, "  ", command)
+    )
 
 
 def _footnotes(result: Mapping[str, Any]) -> Iterator[str]:

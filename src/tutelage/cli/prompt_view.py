@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from rich.console import Console
@@ -26,7 +25,7 @@ from tutelage.cli.console import (
     counted,
     duration,
     facts,
-    leave_stream,
+    next_steps,
     number,
     one_line,
     plain_table,
@@ -35,6 +34,7 @@ from tutelage.cli.console import (
     shown_path,
     visible,
 )
+from tutelage.cli.display import Lines
 from tutelage.engine.usage import Spend
 from tutelage.prompts.figures import (
     SEALED,
@@ -49,8 +49,6 @@ from tutelage.runs.folder import RunFolder
 from tutelage.runs.rounds import Round, Standing
 from tutelage.statistics.intervals import FEW
 
-LINE_SECONDS = 5.0
-"""Seconds between two plain lines."""
 SHOWN = 20
 """Rewards of a round that are written out, and candidates that get a line."""
 SOME = 0.05
@@ -63,7 +61,7 @@ _PLURALS = {"win": "wins", "loss": "losses", "tie": "ties"}
 _STYLES = {"good": "green", "open": "yellow", "bad": "red"}
 
 
-class PromptDisplay:
+class PromptDisplay(Lines):
     """A `Progress` and an `Observer` that draws on `console`; `finish` may be called twice."""
 
     def __init__(
@@ -75,9 +73,8 @@ class PromptDisplay:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`rollouts` is the most that the search may play, `test` what the sealed test plays."""
-        self._console, self._clock = console, clock
+        super().__init__(console, clock=clock)
         self._most = {"search": rollouts, "test": test}
-        self._began = self._line_at = clock()
         self._first = dict[str, tuple[float, int]]()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -85,14 +82,9 @@ class PromptDisplay:
 
     # ------------------------------------------------------------ Progress
 
-    def start(self, title: str, lines: Mapping[str, str]) -> None:
-        """Show the title and the facts."""
-        say(self._console, (visible(title), "bold"))
-        facts(self._console, lines.items(), indent=2)
-
     def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
         """A phase begins."""
-        self._say(visible(name))
+        self._line(visible(name))
 
     def step(self, done: int, values: Mapping[str, float]) -> None:
         """Steps of a phase; the search reports rollouts instead."""
@@ -123,10 +115,9 @@ class PromptDisplay:
         with self._quietly():
             if self._console.is_terminal and not self._console.is_dumb_terminal:
                 self._draw(stage, words, at, most, spent)
-            elif now - self._line_at >= LINE_SECONDS:
-                self._line_at = now
+            elif self._is_time(now):
                 told = f"{words}: {number(at)} of at most {counted(most, 'rollout')}"
-                self._say(told + self._pace(stage, at, most, now))
+                self._line(told + self._pace(stage, at, most, now))
 
     def round(self, found: Round) -> None:
         """Show what a round began with, what it tried, and what is spent."""
@@ -163,27 +154,6 @@ class PromptDisplay:
         dollars = f" ${spent.dollars:.4f}" if spent.dollars else ""
         told = (rate[1].replace(" a second", "/s") if len(rate) > 1 else "") + dollars
         self._bar.update(self._task, completed=at, total=most, rate=told)
-
-    def _say(self, text: str) -> None:
-        say(self._console, f"{duration(self._clock() - self._began):>7}  {text}")
-
-    def _quietly(self) -> _Quiet:
-        return _Quiet(self._console)
-
-
-class _Quiet(suppress):
-    """Draws; falls silent for good when the stream is gone, and the search goes on."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__(OSError)
-        self._console = console
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
-        caught = bool(super().__exit__(kind, error, trace))
-        if caught:
-            self._console.quiet = True
-            leave_stream(self._console.file)
-        return caught
 
 
 # ---------------------------------------------------------------- words
@@ -323,14 +293,13 @@ def show_sealed(console: Console, test: Mapping[str, Any], *, same: bool = False
 def show_prompt_next(console: Console, folder: RunFolder) -> None:
     """Commands that go on from this run."""
     path = shown_path(folder.path)
-    say(console, ("Next", "bold"))
-    for command in (
+    next_steps(
+        console,
         f"tutelage prompts tree {path}",
         f"tutelage prompts diff {path} seed best",
         f"tutelage prompts confirm {path}",
         f"tutelage show {path} --rollouts 20",
-    ):
-        say(console, "  ", command)
+    )
 
 
 def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

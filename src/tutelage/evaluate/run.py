@@ -1,4 +1,4 @@
-"""Evaluate a policy on a file of tasks, or ask it one question.
+"""Play tasks with a policy that was trained.
 
 The target is a run (its final policy, tools and reward) or any Hugging Face model folder. Tasks are
 played on the engine's invariant mode, so a task's result does not depend on the other tasks or on
@@ -10,20 +10,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tutelage.agents.builtin import builtin_agent
 from tutelage.engine.factory import make_engine
 from tutelage.policy.model import Policy
-from tutelage.rewards import RewardFunction, check, reward
+from tutelage.rewards import RewardFunction
 from tutelage.rewards.function import REWARD_SECONDS
 from tutelage.rollouts.models import EngineModels
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
-from tutelage.seeds import SeedTree
-from tutelage.statistics.outcome import Evaluation, Success, summarise
-from tutelage.tasks.dataset import Dataset
 from tutelage.tools.tool import Tool
-from tutelage.types import Mode, Rollout, Sampling, Task
+from tutelage.types import Rollout, Sampling
 
 SLOTS = 64
 
@@ -75,38 +71,3 @@ def play(
         return await Runner(agent, models, settings, reward=grader).run(specs, on_done)
 
     return asyncio.run(run())
-
-
-def evaluate_tasks(
-    subject: Subject,
-    tasks: Dataset[Any],
-    grader: RewardFunction,
-    *,
-    samples: int = 1,
-    temperature: float = 0.0,
-    seed: int = 0,
-    success: Success | None = None,
-    on_done: Callable[[Rollout], None] | None = None,
-) -> Evaluation:
-    """Play every task `samples` times. The grader is checked against the tasks first."""
-    check(grader, tasks)
-    seeds = SeedTree(seed).child("eval")
-    specs = [
-        Spec(task, Mode.TEST, task.id, i, seeds.child(task.id, i), label="eval")
-        for task in tasks
-        for i in range(samples)
-    ]
-    played = play(subject, specs, grader, temperature=temperature, on_done=on_done)
-    return summarise(played, success)
-
-
-@reward(name="ungraded")
-def _ungraded(task: Task) -> float:
-    return 0.0
-
-
-def ask_question(subject: Subject, question: str, *, temperature: float, seed: int) -> Rollout:
-    """Play one question, without a grade."""
-    task = Task("question", {"question": question})
-    spec = Spec(task, Mode.TEST, task.id, 0, SeedTree(seed).child("ask"), label="ask")
-    return play(subject, [spec], _ungraded, temperature=temperature)[0]

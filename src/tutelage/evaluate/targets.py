@@ -15,24 +15,26 @@ from tutelage.config import Resolved, RunConfig
 from tutelage.engine.factory import make_engine
 from tutelage.errors import ConfigError, DataError, MissingExtraError, RunError
 from tutelage.evaluate.config import AskConfig, EvaluationConfig
-from tutelage.evaluate.run import Subject, ask_question, evaluate_tasks
+from tutelage.evaluate.run import Subject, play
 from tutelage.gateway.serving import ServedPolicy
 from tutelage.policy.model import load
-from tutelage.rewards import RewardFunction, resolve_reward
+from tutelage.rewards import RewardFunction, check, resolve_reward
+from tutelage.rewards import reward as reward_function
 from tutelage.rewards.function import fields_read
+from tutelage.rollouts.runner import Spec
 from tutelage.runs.again import resume_command
 from tutelage.runs.folder import RunFolder, find
 from tutelage.runs.inputs import load_tools, training_tasks
 from tutelage.runs.progress import Progress
 from tutelage.runs.trust import check_trusted
 from tutelage.seeds import SeedTree
-from tutelage.statistics.outcome import Evaluation, Success
+from tutelage.statistics.outcome import Evaluation, Success, summarise
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD
 from tutelage.tasks.dataset import Dataset
 from tutelage.tasks.demonstrations import load_demonstrations, overlap_of
 from tutelage.tasks.overlap import content, count_overlap, distinct
 from tutelage.tools.registry import resolve_tools
-from tutelage.types import Rollout, Task
+from tutelage.types import Mode, Rollout, Task
 
 SERVED_LENGTH = 4096
 
@@ -62,23 +64,22 @@ def evaluate(
         rule = Success.of(run[1].reward.success)
     _check_agent(run, trust)
     subject = _subject(target, run, asked.tools, trust)
-    total, done = len(tasks) * asked.samples, 0
+    check(grader, tasks)
+    seeds = SeedTree(asked.seed).child("eval")
+    specs = [
+        Spec(task, Mode.TEST, task.id, i, seeds.child(task.id, i), label="eval")
+        for task in tasks
+        for i in range(asked.samples)
+    ]
+    done = 0
 
     def count(_: Rollout) -> None:
         nonlocal done
         done += 1
-        progress.evaluation("eval", done, total)
+        progress.evaluation("eval", done, len(specs))
 
-    found = evaluate_tasks(
-        subject,
-        tasks,
-        grader,
-        samples=asked.samples,
-        temperature=asked.sampled_at,
-        seed=asked.seed,
-        success=rule,
-        on_done=count,
-    )
+    played = play(subject, specs, grader, temperature=asked.sampled_at, on_done=count)
+    found = summarise(played, rule)
     seen = None if run is None else trained_on(*run, tasks, grader)
     if run is not None and seen is None:
         progress.note("whether it was trained on these tasks is not known: its files are gone")
@@ -116,7 +117,14 @@ def ask(target: str, question: str, asked: AskConfig, *, trust: bool = False) ->
     run = _run_of(target)
     _check_agent(run, trust)
     subject = _subject(target, run, asked.tools, trust)
-    return ask_question(subject, question, temperature=asked.temperature, seed=asked.seed)
+    task = Task("question", {"question": question})
+    spec = Spec(task, Mode.TEST, task.id, 0, SeedTree(asked.seed).child("ask"), label="ask")
+    return play(subject, [spec], _ungraded, temperature=asked.temperature)[0]
+
+
+@reward_function(name="ungraded")
+def _ungraded(task: Task) -> float:
+    return 0.0
 
 
 def served(target: str, *, slots: int, max_length: int | None, seed: int) -> ServedPolicy:

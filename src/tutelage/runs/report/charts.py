@@ -6,7 +6,7 @@ metric. To add a diagnostic, add a line to `_DIAGNOSTICS`. How a curve looks is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,29 +17,21 @@ from tutelage.runs.report.words import cut, exact_percent, listed, percent, shor
 from tutelage.tasks.overlap import named, title
 from tutelage.tools.loading import shown_name
 
-WIDE = (460, 280)
-SMALL = (300, 126)
+_WIDE = (460, 280)
+_SMALL = (300, 126)
 MAX_DLOGP = 1e-4
 """The bar for max |Δ log p| between engine and trainer in fp32."""
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
-    """One entry of a legend: a role's colour, how it is drawn, and its words."""
-
-    role: str
-    style: str
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
 class Chart:
-    """A drawing with its title, what it says in words, and its legend; `value` is its last y."""
+    """A drawing with its title, what it says in words, and its legend, which is role, style and
+    words of each curve; `value` is its last y."""
 
     title: str
     note: str
     svg: str
-    legend: tuple[Key, ...] = ()
+    legend: Sequence[tuple[str, str, str]] = ()
     value: str = ""
 
 
@@ -98,30 +90,36 @@ def smoothed(points: Points, window: int) -> Points:
     )
 
 
+def _course(points: Points, label: str) -> list[tuple[Series, str]]:
+    """A curve of every step, smoothed where they are many, with its legend."""
+    window = max(1, len(points) // 20)
+    if window == 1:
+        return [(Series(points, "train"), label)]
+    smooth = Series(smoothed(points, window), "train")
+    return [(Series(points, "train", "thin"), ""), (smooth, f"{label}, mean of {window} steps")]
+
+
 def reward_chart(source: Source) -> Chart | None:
     """Mean reward of each RL step, with success where it was measured."""
-    reward, what = source.curve("rl", "reward/mean"), held_out(source)
+    reward, what = source.curve("rl", "reward/mean"), _held_out(source)
     sampled = source.curve("rl", f"val/{what}_sampled")
     greedy = source.curve("rl", f"val/{what}_greedy")
     if not (reward or sampled or greedy):
         return None
-    window = max(1, len(reward) // 20)
-    curves = [
-        (Series(reward, "train", "thin"), "") if window > 1 else None,
-        (Series(smoothed(reward, window), "train"), _reward_label(window)),
-        (Series(greedy, "after", "dashes"), title(source.result, f"{what}, greedy", "val")),
-        (Series(sampled, "after", "marks"), title(source.result, f"{what}, sampled", "val")),
-    ]
     return _chart(
         f"Reward and {title(source.result, what, 'val')}",
         "Reward is the mean over the rollouts of a step, on training tasks.",
-        [curve for curve in curves if curve is not None],
+        [
+            *_course(reward, "reward"),
+            (Series(greedy, "after", "dashes"), title(source.result, f"{what}, greedy", "val")),
+            (Series(sampled, "after", "marks"), title(source.result, f"{what}, sampled", "val")),
+        ],
         x_label="RL step",
         percent_axis=all(0 <= y <= 1 for _, y in (*reward, *sampled, *greedy)),
     )
 
 
-def held_out(source: Source) -> str:
+def _held_out(source: Source) -> str:
     """What of validation tasks is drawn: success where there is one, else the mean reward."""
     return "success" if source.kind.has_success else "reward"
 
@@ -135,23 +133,23 @@ def cold_start_chart(source: Source) -> Chart | None:
     if not (loss or success):
         return None
     shaded = _mixed_steps(source)
+    what = title(source.result, f"success{_skill_level(source)}, greedy", "val")
+    wanted = (
+        (Series(success, "before", "dashes"), what, 1.7),
+        (Series(loss, "train"), "loss", 1.0),
+    )
     panels: list[Panel] = []
-    legend: list[Key] = []
-    if success:
-        series = Series(success, "before", "dashes")
-        panels.append(Panel([series], "percent", shaded=shaded, height=1.7))
-        what = f"success{_skill_level(source)}, greedy"
-        legend.append(Key("before", "dashes", title(source.result, what, "val")))
-    if loss:
-        shade = None if shaded is None else (*shaded[:2], "" if success else shaded[2])
-        series = Series(loss, "train")
-        panels.append(Panel([series], shaded=shade))
-        legend.append(Key("train", "line", "loss"))
+    for series, label, height in wanted:
+        if series.points:
+            unit = "percent" if label == what else "plain"
+            panels.append(Panel([series], unit, shaded=shaded, height=height))
+            shaded = None if shaded is None else (*shaded[:2], "")  # its label stands once
     note = "Supervised steps on demonstrations, before the first reward."
     if shaded is not None:
         note += " Shaded: demonstrations of mixed quality."
-    svg = draw(panels, size=WIDE, x_label="cold-start step")
-    return Chart("Cold start", note, svg, tuple(legend))
+    svg = draw(panels, size=_WIDE, x_label="cold-start step")
+    legend = [(series.role, series.style, label) for series, label, _ in wanted if series.points]
+    return Chart("Cold start", note, svg, legend)
 
 
 def _skill_level(source: Source) -> str:
@@ -164,18 +162,13 @@ def _skill_level(source: Source) -> str:
 def _sft_chart(source: Source) -> Chart | None:
     """The loss of `train sft` on its batches, and on other demonstrations."""
     loss, held = source.curve("sft", "loss/sft"), source.curve("sft", "val/loss")
-    window = max(1, len(loss) // 20)
-    label = "loss of a step" if window == 1 else f"loss, mean of {window} steps"
-    curves = [(Series(loss, "train", "thin"), "")] if window > 1 else []
-    curves += [(Series(smoothed(loss, window), "train"), label)] if loss else []
     other = f"loss on {named(source.result, 'val')} demonstrations"
-    curves += [(Series(held, "after", "marks"), other)] if held else []
-    if not curves:
+    if not (loss or held):
         return None
     return _chart(
         "Supervised training",
         "Nats for each token that the assistant wrote.",
-        curves,
+        [*_course(loss, "loss"), (Series(held, "after", "marks"), other)],
         x_label="step",
         percent_axis=False,
     )
@@ -184,7 +177,7 @@ def _sft_chart(source: Source) -> Chart | None:
 def control_chart(source: Source) -> Chart | None:
     """RL and the control side by side, over time where both have it: validation success where both
     measured it, else the mean reward of the steps."""
-    phases, quantity = ("rl", "control"), held_out(source)
+    phases, quantity = ("rl", "control"), _held_out(source)
     metric = f"val/{quantity}_sampled"
     curves = {phase: source.curve(phase, metric) for phase in phases}
     measured = all(len(points) > 1 for points in curves.values())
@@ -227,11 +220,8 @@ def diagnostics(source: Source) -> list[Chart]:
     """Small charts of the RL steps, those that the run has metrics for."""
     charts = [_diagnostic_chart(source, d) for d in _DIAGNOSTICS]
     charts.insert(5, _tool_errors_chart(source))
-    return [chart for chart in charts if chart is not None] + _part_charts(source)
-
-
-def _reward_label(window: int) -> str:
-    return f"reward, mean of {window} steps" if window > 1 else "reward"
+    charts += [_diagnostic_chart(source, d) for d in _reward_parts(source)]
+    return [chart for chart in charts if chart is not None]
 
 
 def _chart(
@@ -244,8 +234,8 @@ def _chart(
 ) -> Chart:
     drawn = [(series, label) for series, label in curves if series.points]
     panel = Panel([series for series, _ in drawn], "percent" if percent_axis else "plain")
-    legend = tuple(Key(s.role, s.style, label) for s, label in reversed(drawn) if label)
-    return Chart(title, note, draw([panel], size=WIDE, x_label=x_label), legend)
+    legend = [(s.role, s.style, label) for s, label in reversed(drawn) if label]
+    return Chart(title, note, draw([panel], size=_WIDE, x_label=x_label), legend)
 
 
 def _mixed_steps(source: Source) -> tuple[float, float, str] | None:
@@ -275,21 +265,13 @@ def _diagnostic_chart(source: Source, wanted: _Diagnostic) -> Chart | None:
     points = source.curve("rl", wanted.metric)
     if not points:
         return None
-    last = points[-1][1]
     above = tuple((x, y) for x, y in points if y > 0)
     log = wanted.scale == "log" and bool(above)
-    points = above if log else points
-    window = max(1, len(points) // 20)
-    fine = Series(points, "train", "thin")
-    series = [fine, Series(smoothed(points, window), "train")] if window > 1 else []
-    panel = Panel(
-        series or [Series(points, "train")],
-        "log" if log else "share" if wanted.scale == "share" else "plain",
-        bar=wanted.bar,
-    )
-    show = percent if wanted.scale == "share" else short
-    words = show(last) + (f" {wanted.unit}" if wanted.unit else "")
-    return Chart(wanted.title, wanted.note, _small(panel), value=words)
+    unit = "log" if log else "share" if wanted.scale == "share" else "plain"
+    curves = [series for series, _ in _course(above if log else points, "")]
+    words = (percent if wanted.scale == "share" else short)(points[-1][1])
+    words += f" {wanted.unit}" if wanted.unit else ""
+    return _small(wanted.title, wanted.note, Panel(curves, unit, bar=wanted.bar), words)
 
 
 def _tool_errors_chart(source: Source) -> Chart | None:
@@ -305,24 +287,22 @@ def _tool_errors_chart(source: Source) -> Chart | None:
     points = tuple((x, failed[x] / number) for x, number in sorted(calls.items()) if number > 0)
     if not points:
         return None
-    panel = Panel([Series(points, "train")], "share")
     note = f"Share of the calls of {listed([cut(tool, 40) for tool in tools])} that failed."
-    last = percent(points[-1][1])
-    return Chart("Tool errors", note, _small(panel), value=last)
+    panel = Panel([Series(points, "train")], "share")
+    return _small("Tool errors", note, panel, percent(points[-1][1]))
 
 
-def _part_charts(source: Source) -> list[Chart]:
-    charts: list[Chart] = []
+def _reward_parts(source: Source) -> Iterator[_Diagnostic]:
+    """The named parts of the reward."""
     totals = {f"reward/{name}" for name in ("mean", "std", "min", "max", "baseline")}
-    for name in source.metric_names("rl"):
-        if name.startswith("reward/") and name not in totals:
-            title = f"Reward part {cut(name.removeprefix('reward/'), 40)}"
-            note = "One named part of the reward, mean over the step"
-            few = f"rollout/with_{name.removeprefix('reward/')}" in source.metric_names("rl")
-            note += "'s rollouts that have it; those that failed have none." if few else "."
-            chart = _diagnostic_chart(source, _Diagnostic(title, note, name))
-            charts += [] if chart is None else [chart]
-    return charts
+    names = source.metric_names("rl")
+    for metric in names:
+        part = metric.removeprefix("reward/")
+        if part != metric and metric not in totals:
+            few = "'s rollouts that have it; those that failed have none."
+            end = few if f"rollout/with_{part}" in names else "."
+            note = f"One named part of the reward, mean over the step{end}"
+            yield _Diagnostic(f"Reward part {cut(part, 40)}", note, metric)
 
 
 def _tools(source: Source) -> list[str]:
@@ -332,5 +312,5 @@ def _tools(source: Source) -> list[str]:
     return [name.removeprefix("tools/").removesuffix("/calls") for name in calls]
 
 
-def _small(panel: Panel) -> str:
-    return draw([panel], size=SMALL, x_label="RL step", font=10)
+def _small(title: str, note: str, panel: Panel, value: str) -> Chart:
+    return Chart(title, note, draw([panel], size=_SMALL, x_label="RL step", font=10), value=value)
