@@ -26,6 +26,8 @@ from tutelage.runs.kinds import name_of
 from tutelage.runs.loggers import numbers
 from tutelage.runs.progress import Silent
 from tutelage.seeds import SeedTree
+from tutelage.store import open_store
+from tutelage.types import Mode
 
 SMALL = ["num_epochs=2", "width=16", "beam=2"]
 
@@ -104,6 +106,29 @@ def test_a_run_leaves_what_the_document_says(run: Path) -> None:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert {"train_loss", "val_loss", "workflow_validity"} <= set(lines[0])
     assert "<svg" in (run / "report.html").read_text()
+
+
+def test_the_plans_of_the_test_are_rollouts_that_show_and_compare_read(run: Path) -> None:
+    with open_store(run / "store.db", create=False) as store:
+        found = list(store.rollouts("one", label="phase1/planner"))
+        metrics = store.metrics("one")
+    assert len(found) == 30
+    assert all(rollout.mode is Mode.TEST for rollout in found)
+    result = json.loads((run / "result.json").read_text())
+    scores = result["phase1"]["test"]["scores"]["planner"]
+    for name in ("node_f1", "edge_f1", "exact_nodes", "exact"):
+        mean = sum(r.reward.parts[name] for r in found if r.reward) / len(found)
+        assert mean == pytest.approx(scores[name])
+    assert "[0] " in (found[0].last.answer or "")
+    assert "[0] " in found[0].task.fields["expected"]
+    assert len(metrics) == len((run / "metrics.jsonl").read_text().splitlines())
+    assert "30 rollouts match" in invoke("show", run, "--rollouts", "2")
+    assert found[0].task.fields["instruction"] in invoke("show", found[0].id, "--run", run)
+    (row,) = json.loads(invoke("compare", run, "--json"))["runs"]
+    assert row["tasks"] == len({r.task.fields["instruction"] for r in found}) == len(found)
+    mean = sum(r.reward.value for r in found if r.reward) / len(found)
+    assert row["means"]["reward_after"] == pytest.approx(mean)
+    assert row["means"]["exact_after"] == pytest.approx(scores["exact"])
 
 
 def test_the_verbs_that_use_it(run: Path, files: Path, tmp_path: Path) -> None:
@@ -193,6 +218,24 @@ def test_phase_2_that_was_killed_has_the_same_metrics(
     assert folder.metrics.read_bytes() == whole.metrics.read_bytes()
     lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     assert [line["tick"] for line in lines] == list(range(7))
+    for place in (whole, folder):
+        with open_store(place.store, create=False) as store:
+            trained = list(store.rollouts(place.name, mode=Mode.TRAIN))
+            routed = list(store.rollouts(place.name, label="phase2/ppo"))
+            greedy = list(store.rollouts(place.name, label="phase2/greedy"))
+        assert [rollout.step for rollout in trained] == [s for s in range(1, 7) for _ in range(8)]
+        assert len(routed) == len(greedy) == 20
+        assert [r.task for r in routed] == [g.task for g in greedy]
+        mean = sum(r.reward.value for r in routed if r.reward) / len(routed)
+        evaluation = json.loads((place.path / "phase2/phase2.json").read_text())
+        row = next(row for row in evaluation["rows"] if row["name"] == "PPO")
+        assert mean == pytest.approx(row["reward"])
+        won = [r for r in routed if r.last.failure is None]
+        assert len(won) / len(routed) == row["success"]
+        for rollout in won:  # whatever was tried before, each node kept a right answer
+            kept = {call.agent: call.reply.content or "" for call in rollout.last.calls}
+            assert len(kept) == len(rollout.task.fields["queries"])
+            assert all(text.endswith(": right]") for text in kept.values())
     # The document's keys, as a tracker gets them.
     published = {"train_loss", "val_loss", "success_rate", "avg_cost", "avg_latency",
                  "workflow_validity"}  # fmt: skip

@@ -250,7 +250,7 @@ def test_trajectories_hold_what_was_executed() -> None:
         rewards[rows, time] = torch.from_numpy(earned).float()
         time += 1
     assert torch.allclose(rewards, batch.rewards_BT, atol=1e-5)
-    assert batch.outcome.reward_B == pytest.approx(again.outcome().reward_B)
+    assert batch.played.outcome.reward_B == pytest.approx(again.outcome().reward_B)
     assert int(batch.mask_BT.sum()) == len(batch.actions_D)
 
 

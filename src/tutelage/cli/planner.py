@@ -173,6 +173,7 @@ def show(console: Console, folder: RunFolder) -> None:
     say(console, ("Planner ", "bold"), (folder.name, "bold"))
     if result is not None:
         show_planner_outcome(folder, result)
+        _show_rollouts(console, folder)
         return
     lines = folder.read_metrics()
     last = lines[-1] if lines else {}
@@ -184,3 +185,15 @@ def show(console: Console, folder: RunFolder) -> None:
     ]
     facts(console, shown, indent=2)
     say_state(console, folder)
+
+
+def _show_rollouts(console: Console, folder: RunFolder) -> None:
+    """How many there are, and the first of the test's."""
+    from tutelage.cli.rollout_list import show_causes, show_samples
+    from tutelage.cli.stores import open_run
+    from tutelage.types import Mode
+
+    if folder.store_address() is not None:
+        with open_run(folder) as (store, run_id):
+            show_causes(console, store, run_id)
+            show_samples(console, folder, list(store.rollouts(run_id, mode=Mode.TEST, limit=3)))

@@ -82,7 +82,8 @@ def rollout_lines(console: Console, rollouts: Iterator[Rollout] | list[Rollout])
 
 
 def _question(rollout: Rollout) -> str:
-    given: Any = rollout.task.fields.get("question", rollout.task.id)
+    fields = rollout.task.fields
+    given: Any = fields.get("question", fields.get("instruction", rollout.task.id))
     return str(given)
 
 

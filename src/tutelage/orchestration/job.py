@@ -6,7 +6,7 @@
     checkpoints/phase1_last.pth  where training stands, until it ends
     phase2/                      what phase 2 leaves
     predictions.jsonl            the plans of the test set
-    store.db                     the run with its metrics
+    store.db                     the run with its metrics and rollouts
     result.json, report.html     the outcome
 
 A checkpoint is written after each epoch, so a run killed at any moment goes on bit for bit.
@@ -29,7 +29,6 @@ from tutelage.orchestration.evaluation.results import evaluate, prediction_rows
 from tutelage.orchestration.pages import write_report
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import Fitting
-from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.settings import (
     RECIPE,
     Request,
@@ -37,9 +36,15 @@ from tutelage.orchestration.planner.settings import (
     check,
     read_request,
 )
+from tutelage.orchestration.recording import PLANNED, plan_rollouts, routed_rollouts
+from tutelage.orchestration.routing.phase2 import GREEDILY, ROUTED, read_checkpoint, train_phase2
+from tutelage.orchestration.routing.phase2 import LAST as LAST2
+from tutelage.orchestration.routing.rollout import Played
+from tutelage.orchestration.routing.situation import Terms
+from tutelage.orchestration.routing.workflows import Board, Workflows
 from tutelage.orchestration.setup import Sets, read_sets
 from tutelage.runs import lifecycle
-from tutelage.runs.figures import Figures, RunFiles
+from tutelage.runs.figures import Figures, Labels, RunFiles
 from tutelage.runs.folder import RunFolder, keep_lines, write_json, write_text
 from tutelage.runs.kinds import FINISHED, Head, Phase, RunKind, register
 from tutelage.runs.lifecycle import Run
@@ -81,8 +86,13 @@ class Planner(RunKind):
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
-        """A planner is scored on plans, which stand in its own tables."""
+        """A planner is scored on plans, which stand in its own tables; its routing, where that is
+        all that it learned, against the greedy router's."""
+        routing = files.settings.get("phase") == "2"
+        tested = Labels(GREEDILY, ROUTED, PHASE2) if routing else Labels("", PLANNED, PHASE1)
         return Figures(
+            labels={"greedy": tested},
+            success="success>=0.5" if routing else None,
             trained="orchestration",
             algorithm=RECIPE,
             base="planner network",
@@ -174,7 +184,7 @@ class Planner(RunKind):
             progress.note(f"resumed at epoch {fitting.at.epoch} of {fitting.at.stage}")
         self._fit(run, fitting, 0 if self.last is None else int(self.last["tick"]))
         _keep(folder, fitting)
-        result = _measure(self.request, folder, progress, fitting, sets)
+        result = _measure(self.request, run, fitting, sets)
         write_json(done, result)
         (folder.checkpoints / LAST).unlink(missing_ok=True)
         return result
@@ -200,9 +210,6 @@ class Planner(RunKind):
     # ------------------------------------------------------------ phase 2
 
     def _phase2(self, run: Run) -> JSON:
-        from tutelage.orchestration.routing.phase2 import LAST as LAST2
-        from tutelage.orchestration.routing.phase2 import train_phase2
-
         folder, progress, request = run.folder, run.progress, self.request
         place = folder.path / PHASE2
         own = folder.checkpoints / saving.PHASE1
@@ -215,6 +222,15 @@ class Planner(RunKind):
             numbers = {k: float(v) for k, v in given.items() if isinstance(v, (int, float))}
             progress.step(int(given["step"]), numbers)
 
+        def record(label: str, step: int, board: Board, flows: Workflows, played: Played) -> None:
+            most = len(flows) if label else phase.workflows_per_episode
+            run.writer.submit(
+                routed_rollouts(
+                    folder.name, _place(request), label, step, board, flows, played,
+                    Terms(phase.reward, phase.weights, board.scenario.rates), most,
+                )
+            )  # fmt: skip
+
         found = train_phase2(
             place,
             settings=phase,
@@ -225,6 +241,7 @@ class Planner(RunKind):
             resume=(place / LAST2).is_file(),
             log=log,
             warn=lambda told: progress.note(f"Warning: {told}"),
+            record=record,
         )
         told = place / "phase2.json"
         return {
@@ -282,10 +299,8 @@ def _keep(folder: RunFolder, fitting: Fitting) -> None:
         saving.write(folder.checkpoints / name, content)
 
 
-def _measure(
-    request: Request, folder: RunFolder, progress: Progress, fitting: Fitting, sets: Sets
-) -> dict[str, Any]:
-    model = fitting.model
+def _measure(request: Request, run: Run, fitting: Fitting, sets: Sets) -> dict[str, Any]:
+    folder, progress, model = run.folder, run.progress, fitting.model
     remembered = fitting.remembered
     seeds = SeedTree(request.seed).child("planner", "bootstrap")
     result: dict[str, Any] = {
@@ -309,8 +324,19 @@ def _measure(
         rows = prediction_rows(planned, sets.test, model)
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         write_text(folder.path / "predictions.jsonl", text)
+        plans, place = [p.plan for p in planned], _place(request)
+        run.writer.submit(
+            plan_rollouts(
+                folder.name, place, plans, sets.test, model.catalog, fitting.at.best_epoch
+            )
+        )
         progress.evaluation("test workflows", len(sets.test), len(sets.test))
     return result
+
+
+def _place(request: Request) -> SeedTree:
+    """Where the identifiers of rollouts come from."""
+    return SeedTree(request.seed).child("planner", "stored")
 
 
 def _read_last(folder: RunFolder) -> Mapping[str, Any] | None:
@@ -334,15 +360,7 @@ def _lines_of_phase1(folder: RunFolder) -> int:
 
 def _lines_of_phase2(folder: RunFolder) -> int:
     """Those that its last checkpoint has; what came after is done, and written, again."""
-    from tutelage.orchestration.routing.phase2 import LAST as LAST2
-    from tutelage.orchestration.routing.phase2 import read_checkpoint
-
     path = folder.path / PHASE2 / LAST2
     if not path.is_file():
         return 0
     return len(json.loads(read_checkpoint(path)["progress"])["history"])
-
-
-def planner_of(folder: RunFolder) -> PlannerModel:
-    """The planner that a run trained. Raises `ModelError` when it has none."""
-    return saving.load_planner(folder.path)

@@ -133,8 +133,3 @@ def instruction_mark(workflow: Workflow) -> str:
 def overlap_of(train: Sequence[Workflow], test: Sequence[Workflow]) -> Overlap:
     """How many test workflows ask for what a training workflow does, word for word."""
     return count_overlap(train, (), test, key=instruction_mark)
-
-
-def instructions_of(workflows: Sequence[Workflow]) -> list[str]:
-    """What was asked for in each."""
-    return [w.instruction for w in workflows]

@@ -26,17 +26,23 @@ from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes
 from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
 from tutelage.orchestration.evaluation.rewards import RewardWeights
 from tutelage.orchestration.plan.dag import is_valid_dag
-from tutelage.orchestration.routing.baselines import of_policy
+from tutelage.orchestration.routing.baselines import node_utility, of_policy
 from tutelage.orchestration.routing.cloning import clone_oracle
 from tutelage.orchestration.routing.evaluation import POLICY, Evaluation, evaluate_routers
 from tutelage.orchestration.routing.policy import ModelSelector
 from tutelage.orchestration.routing.ppo import ppo_update
 from tutelage.orchestration.routing.predictor import VerifierRates
 from tutelage.orchestration.routing.report import write_report
-from tutelage.orchestration.routing.rollout import collect, play
+from tutelage.orchestration.routing.rollout import Played, collect, play, play_through
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.orchestration.routing.situation import Terms
-from tutelage.orchestration.routing.workflows import Scenario, Workflows, draw_workflows, make_board
+from tutelage.orchestration.routing.workflows import (
+    Board,
+    Scenario,
+    Workflows,
+    draw_workflows,
+    make_board,
+)
 from tutelage.orchestration.routing.world import World, make_world, reward_warning
 from tutelage.seeds import SeedTree
 
@@ -48,6 +54,12 @@ CLONED = "behaviour cloning"
 Line = dict[str, Any]
 Log = Callable[[Mapping[str, Any]], None]
 """Takes a line of metrics: `phase`, `step`, `tick`, and numbers by the published names."""
+Record = Callable[[str, int, Board, Workflows, Played], None]
+"""Takes workflows that were run: under a label (empty in training), after so many updates."""
+GREEDILY, ROUTED = "phase2/greedy", "phase2/ppo"
+"""Labels of test workflows, as the greedy router and as the trained one ran them."""
+TOLD = 200
+"""Test workflows that `record` gets."""
 
 
 @dataclass(slots=True)
@@ -90,6 +102,7 @@ def train_phase2(
     evaluate: bool = True,
     log: Log | None = None,
     warn: Callable[[str], None] | None = None,
+    record: Record | None = None,
 ) -> Phase2Result:
     """Train the model selector; writes checkpoints, `phase2.json`, a report and plots to `output`.
 
@@ -97,7 +110,8 @@ def train_phase2(
     `checkpoint` is that of phase 1, which then travels in phase 2's own, or one of phase 2, whose
     weights are the start. `resume` goes on from `output`. Raises `DataError` for files, `RunError`
     for checkpoints that do not fit, `ConfigError` for settings. A reward that puts something else
-    above doing the work is told to `warn`, by default as a Python warning.
+    above doing the work is told to `warn`, by default as a Python warning; `record` takes workflows
+    with what was decided in them.
     """
     settings, scenario = settings or Phase2Settings(), scenario or Scenario()
     seeds, folder = SeedTree(seed).child("phase2"), Path(output)
@@ -119,11 +133,11 @@ def train_phase2(
     else:
         run.begin(log)
     while run.progress.update < settings.updates:
-        run.update(log)
+        run.update(log, record)
     model, progress = run.best_model(), run.progress
     evaluation = None
     if evaluate:
-        evaluation = evaluate_phase2(world, model, settings, seeds)
+        evaluation = _evaluate(world, model, settings, seeds, record)
         write_report(folder, evaluation, progress.history, best_update=progress.best_update)
     return Phase2Result(
         checkpoint=folder / BEST,
@@ -137,13 +151,25 @@ def train_phase2(
     )
 
 
-def evaluate_phase2(
-    world: World, model: ModelSelector, settings: Phase2Settings, seeds: SeedTree
+def _evaluate(
+    world: World,
+    model: ModelSelector,
+    settings: Phase2Settings,
+    seeds: SeedTree,
+    record: Record | None,
 ) -> Evaluation:
     """The table of all routers, on test workflows; call it once, when the model is chosen."""
     board = make_board(world.splits.test, world.predictor, world.scenario)
     flows = draw_workflows(board, settings.test_workflows, seeds.child("test"))
     cloned = clone_oracle(world.train, world.terms, seeds.child("clone"))
+    if record is not None:
+        few, steps = flows.take(np.arange(min(TOLD, len(flows)))), settings.max_steps_per_episode
+        for label, choose in (
+            (GREEDILY, node_utility(world.terms)),
+            (ROUTED, of_policy(model, world.terms)),
+        ):
+            played = play_through(board, few, world.terms, choose, steps)
+            record(label, settings.updates, board, few, played)
     return evaluate_routers(
         board, flows, world.terms, world.splits.train, seeds.child("evaluation"),
         {CLONED: cloned, POLICY: model}, max_steps=settings.max_steps_per_episode,
@@ -180,7 +206,7 @@ class _Run:
         self._tell(line, log)
         self._save(LAST)
 
-    def update(self, log: Log | None) -> None:
+    def update(self, log: Log | None, record: Record | None = None) -> None:
         """One update, and now and then a validation with its checkpoint."""
         settings, number = self.settings, self.progress.update
         seeds = self.seeds.child("update", number)
@@ -198,7 +224,9 @@ class _Run:
             self.world.train, flows, self.world.terms, self.model, seeds.child("actions"),
             settings.max_steps_per_episode,
         )  # fmt: skip
-        outcome = batch.outcome
+        outcome = batch.played.outcome
+        if record is not None:
+            record("", number + 1, self.world.train, flows, batch.played)
         line: Line = {
             "phase": "rl",
             "step": number + 1,

@@ -28,6 +28,37 @@ Chooser = Callable[[Environment, Ints, Situation], Ints]
 
 
 @dataclass(frozen=True, slots=True)
+class Played:
+    """A batch that was run: its decisions in the order in which they were taken, its outcome."""
+
+    row_D: Ints
+    """The workflow of each decision."""
+    node_D: Ints
+    query_D: Ints
+    """The row of the table behind the node."""
+    action_D: Ints
+    outcome: Outcome
+
+
+class _Record:
+    """Gathers decisions while a batch is run."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._taken: list[tuple[Ints, Ints, Ints, Ints]] = []
+
+    def take(self, rows: Ints, actions: Ints) -> None:
+        """Note what is about to be done."""
+        nodes = self._environment.nodes[rows]
+        self._taken.append((rows, nodes, self._environment.queries(rows), actions))
+
+    def played(self) -> Played:
+        """All of it, once the batch is over."""
+        rows, nodes, queries, actions = map(np.concatenate, zip(*self._taken, strict=True))
+        return Played(rows, nodes, queries, actions, self._environment.outcome())
+
+
+@dataclass(frozen=True, slots=True)
 class Trajectories:
     """The decisions of a batch, in the order taken; `row_D` and `time_D` place them in [B, T]."""
 
@@ -39,7 +70,7 @@ class Trajectories:
     time_D: Tensor
     rewards_BT: Tensor
     mask_BT: Tensor
-    outcome: Outcome
+    played: Played
 
     def spread(self, values_D: Tensor) -> Tensor:
         """Numbers of decisions as [B, T], 0 where there is none."""
@@ -56,11 +87,21 @@ def play(
     board: Board, flows: Workflows, terms: Terms, choose: Chooser, max_steps: int = 50
 ) -> Outcome:
     """Run a chooser on all workflows."""
+    return play_through(board, flows, terms, choose, max_steps).outcome
+
+
+def play_through(
+    board: Board, flows: Workflows, terms: Terms, choose: Chooser, max_steps: int = 50
+) -> Played:
+    """`play`, with every decision."""
     environment = Environment(board, flows, terms, max_steps)
+    record = _Record(environment)
     while len(rows := environment.rows):
         at = environment.situation(rows)
-        environment.step(rows, choose(environment, rows, at), at.chance_DW)
-    return environment.outcome()
+        actions = choose(environment, rows, at)
+        record.take(rows, actions)
+        environment.step(rows, actions, at.chance_DW)
+    return record.played()
 
 
 @torch.no_grad()
@@ -75,8 +116,9 @@ def collect(
     """Sample the policy on all workflows. Rewards are divided by alpha, where it is above 1."""
     environment = Environment(board, flows, terms, max_steps)
     unit = max(1.0, abs(terms.weights.alpha))
+    record = _Record(environment)
     parts: list[States] = []
-    taken: list[tuple[Tensor, Tensor, Tensor, Ints, np.ndarray]] = []
+    taken: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     rng = seeds.numpy()
     while len(rows := environment.rows):
         at = environment.situation(rows)
@@ -88,26 +130,27 @@ def collect(
         states = replace(states, truth_DF=truth_DF)
         logp_DA, values_D = model(states)
         actions_D = draw_actions(logp_DA, rng.random(len(rows)))
+        record.take(rows, actions_D.numpy())
         rewards_D = environment.step(rows, actions_D.numpy(), at.chance_DW) / unit
         parts.append(states)
         log_probs_D = logp_DA.gather(1, actions_D[:, None])[:, 0]
-        taken.append((actions_D, log_probs_D, values_D, rows, rewards_D))
-    times = [torch.full((len(item[3]),), t) for t, item in enumerate(taken)]
-    row_D = torch.from_numpy(np.concatenate([item[3] for item in taken]))
-    time_D = torch.cat(times)
+        rewards_D = torch.from_numpy(rewards_D.astype(np.float32))
+        taken.append((log_probs_D, values_D, torch.full((len(rows),), len(taken)), rewards_D))
+    played = record.played()
+    log_probs_D, values_D, time_D, rewards_D = map(torch.cat, zip(*taken, strict=True))
+    row_D = torch.from_numpy(played.row_D)
     rewards_BT = torch.zeros(len(flows), len(taken))
-    rewards_D = np.concatenate([item[4] for item in taken]).astype(np.float32)
-    rewards_BT[row_D, time_D] = torch.from_numpy(rewards_D)
+    rewards_BT[row_D, time_D] = rewards_D
     mask_BT = torch.zeros_like(rewards_BT)
     mask_BT[row_D, time_D] = 1.0
     return Trajectories(
         states=States.cat(parts),
-        actions_D=torch.cat([item[0] for item in taken]),
-        log_probs_D=torch.cat([item[1] for item in taken]),
-        values_D=torch.cat([item[2] for item in taken]),
+        actions_D=torch.from_numpy(played.action_D),
+        log_probs_D=log_probs_D,
+        values_D=values_D,
         row_D=row_D,
         time_D=time_D,
         rewards_BT=rewards_BT,
         mask_BT=mask_BT,
-        outcome=environment.outcome(),
+        played=played,
     )

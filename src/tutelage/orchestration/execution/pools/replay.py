@@ -65,7 +65,7 @@ class ReplayPool:
         right = score >= RIGHT
         tokens_out = float(table.tokens_out_QW[row, column])
         return Answer(
-            output=f"[replayed {table.ids[row]} by {worker.name}: {'right' if right else 'wrong'}]",
+            output=replayed(table, row, column),
             cost=float(table.costs_QW[row, column]),
             seconds=seconds,
             tokens_in=round(float(table.tokens_in_Q[row])),
@@ -91,6 +91,12 @@ class ReplayPool:
 
     async def close(self) -> None:
         """Nothing is open."""
+
+
+def replayed(table: OutcomeTable, row: int, column: int) -> str:
+    """What stands for an answer: the row, the worker, and whether it was right."""
+    told = "right" if table.scores_QW[row, column] >= RIGHT else "wrong"
+    return f"[replayed {table.ids[row]} by {table.workers[column].name}: {told}]"
 
 
 def _means(values_QW: np.ndarray, known_QW: np.ndarray) -> np.ndarray:

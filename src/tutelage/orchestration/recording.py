@@ -1,0 +1,169 @@
+"""Rollouts of a planner's run, as the store has those of every run.
+
+Phase 1: a test workflow is a task, the plan for it a rollout, and its reward how well it agrees
+with the expert's. Phase 2: a workflow is a task, its execution by a router a rollout, an outcome
+that was looked up for a worker a call, and the reward that of the router. `job.py` writes them.
+
+Legend: B workflows, D decisions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tutelage.orchestration.data.formats import Workflow
+from tutelage.orchestration.evaluation.metrics import SCORES, score
+from tutelage.orchestration.evaluation.rewards import References, reward_parts
+from tutelage.orchestration.execution.pools.replay import replayed
+from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.plan.dag import Plan, to_text
+from tutelage.orchestration.routing.rollout import Played
+from tutelage.orchestration.routing.situation import Terms
+from tutelage.orchestration.routing.workflows import Board, Workflows
+from tutelage.seeds import SeedTree
+from tutelage.types import (
+    Attempt,
+    Call,
+    Failure,
+    FailureCause,
+    Message,
+    Mode,
+    Reward,
+    Rollout,
+    RolloutStatus,
+    Sampled,
+    Sampling,
+    StopReason,
+    Task,
+)
+
+PLANNED = "phase1/planner"
+"""Label of the plans of test workflows."""
+
+
+def plan_rollouts(
+    run_id: str,
+    seeds: SeedTree,
+    plans: Sequence[Plan],
+    gold: Sequence[Workflow],
+    catalog: Catalog,
+    step: int,
+) -> list[Rollout]:
+    """The plans of test workflows after `step` epochs; their reward is what validation goes by."""
+    found = score(plans, gold, catalog)
+    out: list[Rollout] = []
+    for i, (plan, wanted) in enumerate(zip(plans, gold, strict=True)):
+        parts = {name: float(getattr(found, name)[i]) for name in SCORES}
+        value = (parts["node_f1"] + parts["edge_f1"] + parts["exact_nodes"]) / 3
+        fields = {"instruction": wanted.instruction, "expected": to_text(wanted.plan)}
+        place, task = seeds.child(PLANNED, i), Task(wanted.name or f"test-{i}", fields)
+        answer = to_text(plan)
+        attempt = Attempt(
+            place.id("att"),
+            0,
+            RolloutStatus.SUCCEEDED,
+            calls=(_call(place, 0, "planner", wanted.instruction, answer),),
+            answer=answer,
+            reward=Reward(value, parts),
+            stop="answer",
+        )
+        out.append(_rollout(place, run_id, task, attempt, Mode.TEST, step, PLANNED))
+    return out
+
+
+def routed_rollouts(
+    run_id: str,
+    seeds: SeedTree,
+    label: str,
+    step: int,
+    board: Board,
+    flows: Workflows,
+    played: Played,
+    terms: Terms,
+    most: int,
+) -> list[Rollout]:
+    """The first `most` workflows of a batch, as a router ran them after `step` updates."""
+    mode = Mode.TEST if label else Mode.TRAIN
+    out: list[Rollout] = []
+    for b in range(min(most, len(flows))):
+        place = seeds.child(label or mode.value, step, b)
+        attempt = _attempt(place, b, board, flows, played, terms)
+        task = _task(f"{mode.value}-{step}-{b}", b, board, flows)
+        out.append(_rollout(place, run_id, task, attempt, mode, step, label))
+    return out
+
+
+def _rollout(
+    place: SeedTree, run_id: str, task: Task, attempt: Attempt, mode: Mode, step: int, label: str
+) -> Rollout:
+    return Rollout(place.id("roll"), run_id, task, mode, step, task.id, 0, (attempt,), label)
+
+
+def _call(
+    place: SeedTree, index: int, agent: str, asked: str, said: str, seconds: float = 0.0
+) -> Call:
+    """One that trains nothing: there are no tokens in it."""
+    return Call(
+        id=place.child("call", index).id("call"),
+        agent=agent,
+        index=index,
+        messages=(Message("user", asked),),
+        prompt_ids=(),
+        sampled=Sampled((), (), (), StopReason.STOP, 0),
+        reply=Message("assistant", said),
+        sampling=Sampling(),
+        seconds=seconds,
+        policy=None,
+    )
+
+
+def _task(name: str, b: int, board: Board, flows: Workflows) -> Task:
+    """A workflow by its queries, its edges and its limits; null is none."""
+    queries = [int(q) for q in flows.query_BN[b] if q >= 0]
+    parents_NN = flows.parents_BNN[b]
+    limits = {"budget": flows.budget_B[b], "deadline": flows.deadline_B[b]}
+    fields: dict[str, Any] = {
+        "instruction": "\n".join(board.table.instructions[q] for q in queries),
+        "queries": [board.table.ids[q] for q in queries],
+        "after": [np.flatnonzero(parents_NN[:, n]).tolist() for n in range(len(queries))],
+        **{key: float(v) if math.isfinite(v) else None for key, v in limits.items()},
+    }
+    return Task(name, fields)
+
+
+def _attempt(
+    place: SeedTree, b: int, board: Board, flows: Workflows, played: Played, terms: Terms
+) -> Attempt:
+    outcome, table = played.outcome, board.table
+    calls: list[Call] = []
+    for d in np.flatnonzero(played.row_D == b):
+        query, worker = int(played.query_D[d]), int(played.action_D[d])
+        if worker >= board.workers:
+            continue  # to accept or to stop asks nobody
+        agent = f"{table.types[query]} #{played.node_D[d]}"
+        said, seconds = replayed(table, query, worker), float(table.seconds_QW[query, worker])
+        calls.append(_call(place, len(calls), agent, table.instructions[query], said, seconds))
+    references = References(float(flows.cost_ref_B[b]), float(flows.latency_ref_B[b]))
+    parts = reward_parts(
+        outcome.result(b), preset=terms.preset, weights=terms.weights, references=references
+    )
+    good, failure = bool(outcome.success_B[b]), None
+    if not good:
+        late, stopped = outcome.late_B[b], outcome.stopped_B[b]
+        told = "its deadline came" if late else "it was given up" if stopped else "a wrong answer"
+        failure = Failure(FailureCause.TIMEOUT if late else FailureCause.AGENT_ERROR, told)
+    return Attempt(
+        place.id("att"),
+        0,
+        RolloutStatus.SUCCEEDED if good else RolloutStatus.FAILED,
+        calls=tuple(calls),
+        answer=calls[-1].reply.content if calls else None,
+        reward=Reward(math.fsum(parts.values()), parts),
+        failure=failure,
+        stop="answer" if good else None,
+        seconds=float(outcome.latency_B[b]),
+    )
