@@ -84,7 +84,7 @@ def test_the_end_of_a_training(tutelage: Tutelage, seen: dict[str, Any]) -> None
     for verb in ("ask", "show", "eval"):
         assert any(line.startswith(f"  tutelage {verb} out") for line in lines)
     assert "  tutelage runs" in lines
-    assert "rewarded: 1 steps" in result.stderr
+    assert "rewarded: 1 step in 0:00" in result.stderr
     assert "rewarded" not in result.stdout, "a pipe gets results, not progress"
 
 

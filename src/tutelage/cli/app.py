@@ -134,7 +134,7 @@ def build_app() -> typer.Typer:
 
 
 def _dashed(option: str) -> str:
-    """`--max_turns` is `--max-turns`."""
+    """`--train_size` is `--train-size`."""
     return option.replace("_", "-")
 
 
