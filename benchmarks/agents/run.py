@@ -18,7 +18,8 @@ from typing import Any, cast
 import torch
 
 from tutelage.policy.model import build
-from tutelage.policy.packing import TokenRow, plan_micro_batches
+from tutelage.policy.packing import plan_micro_batches
+from tutelage.policy.row import Row
 from tutelage.recipes.agents import AgentKind, corpus_rows, demonstration, tasks_of, tools_of
 from tutelage.seeds import SeedTree
 from tutelage.tools import corpus
@@ -48,11 +49,11 @@ def cold_start(kind: AgentKind, train: list[Any], seeds: SeedTree, folder: Path)
     start = time.perf_counter()
     for step in range(CLEAN + MIXED):
         draw = seeds.child("step", step).python()
-        rows: list[TokenRow] = []
+        rows: list[Row] = []
         for task in draw.sample(train, min(BATCH, len(train))):
             guess = step >= CLEAN and draw.random() < GUESS_SHARE
             messages = [*task.messages(), *demonstration(kind, task, guess, draw)]
-            rows.append(TokenRow(*policy.codec.demonstration(messages)))
+            rows.append(Row(*policy.codec.demonstration(messages)))
         total = sum(sum(r.mask) for r in rows)
         for chosen in plan_micro_batches(rows, 8192):
             loss = -policy.score([rows[i] for i in chosen]).logp_K.sum() / total

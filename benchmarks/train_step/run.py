@@ -26,7 +26,8 @@ from benchmarks.engine.run import make_policy
 from benchmarks.measure import alternate, rate, results, table
 
 from tutelage.policy.model import Policy
-from tutelage.policy.packing import TokenRow, plan_micro_batches
+from tutelage.policy.packing import plan_micro_batches
+from tutelage.policy.row import Row
 from tutelage.tasks.arithmetic import demonstrations, make_tasks
 from tutelage.tools.registry import resolve_tools
 from tutelage.weights.gradients import accumulate
@@ -35,18 +36,18 @@ from tutelage.weights.optim import adamw
 ROWS, GROUP, BATCH, BUDGET = 128, 8, 32, 2048
 
 
-def make_rows(policy: Policy, grouped: bool) -> list[TokenRow]:
+def make_rows(policy: Policy, grouped: bool) -> list[Row]:
     """Rollouts of the embedded job: some call their tools, some guess."""
     rng = random.Random(3)
     specs = [t.spec for t in resolve_tools(("calculator", "sum_1_to_n", "lookup")).values()]
-    rows: list[TokenRow] = []
+    rows: list[Row] = []
     for task in make_tasks("default", "train", ROWS // GROUP if grouped else ROWS, 5):
         for _ in range(GROUP if grouped else 1):
             said = demonstrations(task, rng.random() < 0.3, rng)
             ids, mask = policy.codec.demonstration([*task.messages(), *said], specs)
             # Sampled answers differ within a group; demonstrations of one task would not.
             drawn = [rng.randrange(5, 300) if m else i for i, m in zip(ids, mask, strict=True)]
-            rows.append(TokenRow(tuple(drawn), mask))
+            rows.append(Row(tuple(drawn), mask))
     return rows
 
 
@@ -59,7 +60,7 @@ class Ours:
             policy.named(), lr=1e-9, betas=(0.9, 0.95), weight_decay=0.0, clip_grad=1.0
         )
 
-    def step(self, rows: list[TokenRow]) -> float:
+    def step(self, rows: list[Row]) -> float:
         """One step; returns the loss."""
         total = sum(sum(r.mask) for r in rows)
 
@@ -89,7 +90,7 @@ class Padded:
         self._dtype = dtype
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-9, fused=True)
 
-    def step(self, rows: list[TokenRow]) -> float:
+    def step(self, rows: list[Row]) -> float:
         """One step; returns the loss."""
         total = sum(sum(r.mask) for r in rows)
         ordered = sorted(rows, key=lambda r: len(r.ids))

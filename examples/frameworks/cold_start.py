@@ -22,7 +22,8 @@ from gather import Player, play
 from tutelage.policy.codec import Codec
 from tutelage.policy.model import Policy, build
 from tutelage.policy.named_templates import put_template
-from tutelage.policy.packing import TokenRow, plan_micro_batches
+from tutelage.policy.packing import plan_micro_batches
+from tutelage.policy.row import Row
 from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
 from tutelage.testing import tiny_policy
@@ -117,12 +118,12 @@ async def cold_start(
     return Started(policy, first, longest + ROOM, known, calls, trainer.steps)
 
 
-def rows_of(rollouts: Sequence[Rollout]) -> list[TokenRow]:
+def rows_of(rollouts: Sequence[Rollout]) -> list[Row]:
     """The training rows of what was gathered. Raises `RuntimeError` when a rollout failed."""
     failed = [r.last.failure for r in rollouts if r.last.failure is not None]
     if failed:
         raise RuntimeError(f"{len(failed)} rollouts failed, the first with: {failed[0]}")
-    return [TokenRow(row.ids, row.mask) for r in rollouts for row in build_rows(r.last.calls)]
+    return [Row(row.ids, row.mask) for r in rollouts for row in build_rows(r.last.calls)]
 
 
 def with_template(policy: Policy, template: str = TEMPLATE) -> Policy:
@@ -153,7 +154,7 @@ class _Supervised:
         self.policy, self.steps, self._seeds = policy, 0, seeds
         self._optimizer: Optimizer = muon(policy.named(), lr=recipe.lr)
 
-    def step(self, parts: Sequence[tuple[Sequence[TokenRow], int]], share: float) -> None:
+    def step(self, parts: Sequence[tuple[Sequence[Row], int]], share: float) -> None:
         """One step on so many rows of each part, at a share of the learning rate."""
         rng = self._seeds.child("step", self.steps).python()
         rows = [row for source, count in parts for row in rng.sample(list(source), count)]
@@ -170,7 +171,7 @@ class _Supervised:
 
 
 @torch.no_grad()
-def share_known(policy: Policy, rows: Sequence[TokenRow]) -> float:
+def share_known(policy: Policy, rows: Sequence[Row]) -> float:
     """Share of rows that greedy sampling would write, because each token has more than half of the
     probability."""
     known = 0
@@ -180,7 +181,7 @@ def share_known(policy: Policy, rows: Sequence[TokenRow]) -> float:
 
 
 @torch.no_grad()
-def likely_to_call(policy: Policy, rows: Sequence[TokenRow]) -> float:
+def likely_to_call(policy: Policy, rows: Sequence[Row]) -> float:
     """Mean probability of the first token of rows that begin with a tool call."""
     likely = [math.exp(float(policy.score([row]).logp_K[0])) for row in rows]
     return sum(likely) / len(likely)

@@ -18,7 +18,7 @@ from tau2_small import SmallWorld
 from tau2_tasks import SMALL, SerializedTask, load_rows
 
 from tutelage.policy.model import Policy, build, check_vacant
-from tutelage.policy.packing import TokenRow
+from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 from tutelage.types import Message, ToolCall, ToolSpec
 from tutelage.weights.optim import muon
@@ -90,13 +90,13 @@ def make(rows: list[SerializedTask], bad_share: float, steps: int = STEPS, seed:
     return policy
 
 
-def _row(policy: Policy, messages: list[Message], tools: list[ToolSpec]) -> TokenRow:
+def _row(policy: Policy, messages: list[Message], tools: list[ToolSpec]) -> Row:
     """Ids of a dialogue; the greeting is given, so it is not trained."""
     ids, mask = policy.codec.demonstration(messages, tools)
     if messages[1].role == "assistant":
         given, _ = policy.codec.demonstration(messages[:2], tools)
         mask = (0,) * len(given) + mask[len(given) :]
-    return TokenRow(ids, mask)
+    return Row(ids, mask)
 
 
 def _asked(task: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from tutelage.engine.driver import EngineDriver
 from tutelage.engine.protocol import Request
 from tutelage.errors import ContextOverflowError, EngineError
 from tutelage.policy.codec import Codec
-from tutelage.policy.packing import TokenRow
+from tutelage.policy.row import Row
 from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine, tiny_engine
@@ -188,7 +188,7 @@ async def test_a_session_over_the_real_engine_records_what_the_trainer_computes(
         call = await chat.chat(messages, tools=TOOLS, sampling=sampling)
         messages += [call.reply, Message("user", f"{turn}?")]
     for row in build_rows(chat.calls):
-        scores = policy.score([TokenRow(row.ids, row.mask)], temperature=1.5)
+        scores = policy.score([Row(row.ids, row.mask)], temperature=1.5)
         engine_side = [x for x, m in zip(row.logprobs, row.mask, strict=True) if m]
         assert scores.logp_K.tolist() == pytest.approx(engine_side, abs=1e-4)
 

@@ -20,7 +20,8 @@ from tutelage.errors import ConfigError, ConstraintError, EngineError, ModelErro
 from tutelage.policy import network, training
 from tutelage.policy.grammar import Grammar
 from tutelage.policy.narrowing import replay, unpack
-from tutelage.policy.packing import TokenRow, pack
+from tutelage.policy.packing import pack
+from tutelage.policy.row import Row
 from tutelage.rollouts.rows import build_rows
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine, tiny_engine
@@ -319,12 +320,12 @@ async def test_the_trainer_computes_what_the_engine_drew_from(
     assert forced > 20
     assert narrowed > 5
     assert sum(r.trained for r in rows) == sampled - forced
-    token_rows = [TokenRow(r.ids, r.mask, r.narrowed) for r in rows]
+    token_rows = [Row(r.ids, r.mask, r.narrowed) for r in rows]
     scores = policy.score(token_rows, temperature=temperature)
     told = [x for r in rows for x, m in zip(r.logprobs, r.mask, strict=True) if m]
     assert scores.logp_K.tolist() == pytest.approx(told, abs=1e-4)
     assert scores.entropy_K.min() >= -1e-6
-    blind = policy.score([TokenRow(r.ids, r.mask) for r in rows], temperature=temperature)
+    blind = policy.score([Row(r.ids, r.mask) for r in rows], temperature=temperature)
     assert (blind.logp_K - scores.logp_K).abs().max() > 0.1
 
 
@@ -333,7 +334,7 @@ async def test_gradients_of_narrowed_tokens_are_those_of_their_own_distribution(
     policy = fresh("qwen2", 3)
     (call,) = await asked(policy, Constraint("say"), [1], temperature=1.3)
     (row,) = build_rows([call])
-    token_row = TokenRow(row.ids, row.mask, row.narrowed)
+    token_row = Row(row.ids, row.mask, row.narrowed)
 
     def gradients(logp: Any) -> list[Any]:
         return torch.autograd.grad(logp.sum(), policy.parameters())
@@ -360,8 +361,8 @@ async def test_rows_of_a_group_share_tokens_whatever_narrowed_them(tiny: Any) ->
     (call,) = await asked(policy, Constraint("say"), [1])
     free = replace(call, sampled=replace(call.sampled, allowed=()), constraint=None)
     rows = [build_rows([c])[0] for c in (call, free, call)]
-    together = policy.score([TokenRow(r.ids, r.mask, r.narrowed) for r in rows])
-    apart = [policy.score([TokenRow(r.ids, r.mask, r.narrowed)]).logp_K.tolist() for r in rows]
+    together = policy.score([Row(r.ids, r.mask, r.narrowed) for r in rows])
+    apart = [policy.score([Row(r.ids, r.mask, r.narrowed)]).logp_K.tolist() for r in rows]
     assert together.logp_K.tolist() == pytest.approx([x for part in apart for x in part], abs=1e-5)
     assert len(apart[0]) < len(apart[1])
 
@@ -369,7 +370,7 @@ async def test_rows_of_a_group_share_tokens_whatever_narrowed_them(tiny: Any) ->
 async def test_scores_in_chunks_are_the_same(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = tiny("qwen2")
     calls = await asked(policy, Constraint("required"), range(3), temperature=0.8)
-    rows = [TokenRow(r.ids, r.mask, r.narrowed) for c in calls for r in build_rows([c])]
+    rows = [Row(r.ids, r.mask, r.narrowed) for c in calls for r in build_rows([c])]
     whole = policy.score(rows, temperature=0.8)
     monkeypatch.setattr(network, "_LOGITS_LIMIT", policy.config.vocab_size * 5)
     chunked = policy.score(rows, temperature=0.8)
@@ -391,7 +392,7 @@ async def test_a_record_that_the_grammar_does_not_allow_is_an_error(tiny: Any) -
     wrong = replace(call, sampled=replace(call.sampled, allowed=(*counts[:-1], counts[-1] + 1)))
     (row,) = build_rows([wrong])
     with pytest.raises(ModelError, match="llguidance"):
-        policy.score([TokenRow(row.ids, row.mask, row.narrowed)])
+        policy.score([Row(row.ids, row.mask, row.narrowed)])
 
 
 async def test_the_order_of_a_schemas_properties_is_part_of_the_grammar(tiny: Any) -> None:

@@ -13,7 +13,7 @@ from playback import finish, one, prompt, request, slowly
 from tutelage.engine.protocol import Request
 from tutelage.errors import ContextOverflowError
 from tutelage.policy.model import Policy
-from tutelage.policy.packing import TokenRow
+from tutelage.policy.row import Row
 from tutelage.testing import tiny_engine
 from tutelage.types import Sampled, Sampling, StopReason
 
@@ -110,7 +110,7 @@ def test_top_k_and_top_p_draw_from_their_support_only(top_k: int, top_p: float, 
     for r, got in zip(requests, results, strict=False):
         ids = r.prompt_ids
         for token, logp in zip(got.token_ids, got.logprobs, strict=True):
-            every = [TokenRow((*ids, t), (0,) * len(ids) + (1,)) for t in range(320)]
+            every = [Row((*ids, t), (0,) * len(ids) + (1,)) for t in range(320)]
             with torch.no_grad():
                 probs = policy.score(every).logp_K.exp()
             better = probs[probs > probs[token] + 1e-7]
@@ -147,7 +147,7 @@ def test_log_probabilities_are_the_trainers(kind: str, temperature: float, tiny:
             masks[i] += [1] * len(got.token_ids) + [0] * len(seen)
             sampled[i] += got.logprobs
             plain[i] += got.raw_logprobs
-    rows = [TokenRow(t, tuple(m)) for t, m in zip(talks, masks, strict=True)]
+    rows = [Row(t, tuple(m)) for t, m in zip(talks, masks, strict=True)]
     for wanted, at in ((sampled, temperature), (plain, 1.0)):
         with torch.no_grad():
             trained = policy.score(rows, temperature=at).logp_K

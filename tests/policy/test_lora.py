@@ -15,12 +15,12 @@ from tutelage.engine.backends import make_backend
 from tutelage.errors import ConfigError
 from tutelage.policy.lora import Lora, save_adapter, with_lora
 from tutelage.policy.model import Policy, load
-from tutelage.policy.packing import TokenRow
+from tutelage.policy.row import Row
 from tutelage.testing import tiny_policy
 
 ROWS = [
-    TokenRow(tuple(range(20, 50)), (0,) * 8 + (1,) * 22),
-    TokenRow((*range(20, 30), 7, 8, 9), (0,) * 8 + (1,) * 5),
+    Row(tuple(range(20, 50)), (0,) * 8 + (1,) * 22),
+    Row((*range(20, 30), 7, 8, 9), (0,) * 8 + (1,) * 5),
 ]
 PLACES = [(r, c) for r, row in enumerate(ROWS) for c in range(len(row.ids)) if row.mask[c]]
 FUSED = ("qwen2", "qwen3", "llama")

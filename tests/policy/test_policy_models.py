@@ -17,7 +17,7 @@ from tutelage.policy import model as policy_model
 from tutelage.policy.hf_model import HFNetwork
 from tutelage.policy.model import Policy, build, load
 from tutelage.policy.network import FusedNetwork
-from tutelage.policy.packing import TokenRow
+from tutelage.policy.row import Row
 from tutelage.policy.weights import Shape, from_hf, to_hf
 from tutelage.testing import tiny_policy
 
@@ -83,7 +83,7 @@ def saved(tmp_path: Path, model: Any) -> str:
     return str(tmp_path / "model")
 
 
-def rows() -> list[TokenRow]:
+def rows() -> list[Row]:
     """Ragged rows, two of one prompt, with observations in between."""
     generator = torch.Generator().manual_seed(1)
 
@@ -92,13 +92,13 @@ def rows() -> list[TokenRow]:
 
     prompt = ids(9)
     return [
-        TokenRow(prompt + ids(30), (0,) * 9 + (1,) * 5 + (0,) * 7 + (1,) * 18),
-        TokenRow(prompt + ids(4), (0,) * 9 + (1,) * 4),
-        TokenRow(ids(60), (0,) * 20 + (1,) * 40),
+        Row(prompt + ids(30), (0,) * 9 + (1,) * 5 + (0,) * 7 + (1,) * 18),
+        Row(prompt + ids(4), (0,) * 9 + (1,) * 4),
+        Row(ids(60), (0,) * 20 + (1,) * 40),
     ]
 
 
-def reference_logp(model: Any, row: TokenRow) -> torch.Tensor:
+def reference_logp(model: Any, row: Row) -> torch.Tensor:
     """Log-probabilities of the trained tokens by a plain forward of one unpadded row."""
     logp = model(torch.tensor([row.ids])).logits[0].float().log_softmax(-1)
     at = [c for c in range(1, len(row.ids)) if row.mask[c]]

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tutelage.policy import network
-from tutelage.policy.packing import TokenRow, plan_micro_batches
+from tutelage.policy.packing import plan_micro_batches
+from tutelage.policy.row import Row
 from tutelage.testing import tiny_policy
 
 KINDS = ["qwen2", "qwen3", "llama", "gpt2", "sliding"]
@@ -24,11 +25,11 @@ policy_of = functools.cache(tiny_policy)
 
 
 @st.composite
-def groups(draw: Any) -> list[TokenRow]:
+def groups(draw: Any) -> list[Row]:
     """Rows of a few prompts, some prompts begin alike; turns and observations alternate."""
     ids = st.integers(0, 319)
     system = draw(st.lists(ids, max_size=5))
-    rows: list[TokenRow] = []
+    rows: list[Row] = []
     for _ in range(draw(st.integers(1, 3))):
         prompt = [*system, *draw(st.lists(ids, max_size=12))]
         for _ in range(draw(st.integers(1, 3))):
@@ -38,17 +39,17 @@ def groups(draw: Any) -> list[TokenRow]:
                 row += piece
                 mask += [int(trained)] * len(piece)
             if row:
-                rows.append(TokenRow(tuple(row), tuple(mask)))
-    return rows or [TokenRow((1, 2, 3), (0, 0, 1))]
+                rows.append(Row(tuple(row), tuple(mask)))
+    return rows or [Row((1, 2, 3), (0, 0, 1))]
 
 
-def weights_of(rows: Sequence[TokenRow]) -> list[list[float]]:
+def weights_of(rows: Sequence[Row]) -> list[list[float]]:
     """A weight for each token, a function of the row's own content, as an advantage would be."""
     return [[((7 * t + 3 * i) % 11 - 5) / 5 for i, t in enumerate(row.ids)] for row in rows]
 
 
 def scored(
-    policy: Any, rows: Sequence[TokenRow], batches: Sequence[Sequence[int]], **options: Any
+    policy: Any, rows: Sequence[Row], batches: Sequence[Sequence[int]], **options: Any
 ) -> tuple[dict[tuple[int, int], float], list[torch.Tensor]]:
     """Log-probability of each trained (row, column), and the gradient of their weighted sum."""
     weights = weights_of(rows)
@@ -84,7 +85,7 @@ def assert_same(one: tuple[Any, Any], other: tuple[Any, Any]) -> None:
 @given(rows=groups(), data=st.data())
 @FEW
 def test_no_cut_into_micro_batches_changes_the_gradient(
-    one_thread: None, layout: str, rows: list[TokenRow], data: Any
+    one_thread: None, layout: str, rows: list[Row], data: Any
 ) -> None:
     policy = policy_of(layout)
     order = data.draw(st.permutations(range(len(rows))))
@@ -104,7 +105,7 @@ def test_every_network_agrees_with_itself_however_the_batch_is_cut(kind: str, ti
     assert_same(one, scored(tiny(kind), rows, [[3, 0], [4, 2, 1]], temperature=0.7))
 
 
-def fixed_rows() -> list[TokenRow]:
+def fixed_rows() -> list[Row]:
     generator = torch.Generator().manual_seed(2)
 
     def ids(count: int) -> tuple[int, ...]:
@@ -112,25 +113,25 @@ def fixed_rows() -> list[TokenRow]:
 
     system, prompt = ids(4), ids(11)
     return [
-        TokenRow(system + prompt + ids(20), (0,) * 15 + (1,) * 6 + (0,) * 5 + (1,) * 9),
-        TokenRow(system + prompt + ids(3), (0,) * 15 + (1,) * 3),
-        TokenRow(system + ids(40), (0,) * 30 + (1,) * 14),
-        TokenRow(ids(2), (0, 1)),
-        TokenRow(ids(9), (1,) * 9),
+        Row(system + prompt + ids(20), (0,) * 15 + (1,) * 6 + (0,) * 5 + (1,) * 9),
+        Row(system + prompt + ids(3), (0,) * 15 + (1,) * 3),
+        Row(system + ids(40), (0,) * 30 + (1,) * 14),
+        Row(ids(2), (0, 1)),
+        Row(ids(9), (1,) * 9),
     ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_a_row_with_untrained_tokens_changes_nothing(kind: str, tiny: Any) -> None:
     rows = fixed_rows()
-    longer = [TokenRow(r.ids + (7,) * (3 + i), r.mask + (0,) * (3 + i)) for i, r in enumerate(rows)]
+    longer = [Row(r.ids + (7,) * (3 + i), r.mask + (0,) * (3 + i)) for i, r in enumerate(rows)]
     batch = [range(len(rows))]
     assert_same(scored(tiny(kind), rows, batch), scored(tiny(kind), longer, batch))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_without_trained_tokens_add_nothing(kind: str, tiny: Any) -> None:
-    rows = [*fixed_rows(), TokenRow((5, 6, 7), (0, 0, 0)), TokenRow((9,), (0,))]
+    rows = [*fixed_rows(), Row((5, 6, 7), (0, 0, 0)), Row((9,), (0,))]
     with_them = scored(tiny(kind), rows, [range(len(rows))])
     assert_same(scored(tiny(kind), rows, [range(5)]), with_them)
     scores = tiny(kind).score(rows[5:])
@@ -143,7 +144,7 @@ def test_rows_without_trained_tokens_add_nothing(kind: str, tiny: Any) -> None:
 def test_scores_are_of_the_tempered_distribution(kind: str, temperature: float, tiny: Any) -> None:
     row = fixed_rows()[2]
     policy = tiny(kind)
-    every = [TokenRow((*row.ids[:30], token), (0,) * 30 + (1,)) for token in range(320)]
+    every = [Row((*row.ids[:30], token), (0,) * 30 + (1,)) for token in range(320)]
     with torch.no_grad():
         plain = policy.score(every).logp_K
         scores = policy.score(every, temperature=temperature)
@@ -187,7 +188,7 @@ def test_bfloat16_activations_stay_close_and_gradients_arrive_in_float32(tiny: A
 @given(rows=groups(), limit=st.integers(1, 80))
 @settings(max_examples=50, deadline=None)
 def test_micro_batches_hold_every_row_once_and_stay_within_the_limit(
-    rows: list[TokenRow], limit: int
+    rows: list[Row], limit: int
 ) -> None:
     batches = plan_micro_batches(rows, limit)
     assert sorted(i for batch in batches for i in batch) == list(range(len(rows)))
@@ -198,6 +199,6 @@ def test_micro_batches_hold_every_row_once_and_stay_within_the_limit(
 
 def test_rows_of_one_prompt_lie_together_where_they_fit() -> None:
     prompts = [(1,) * 6, (2,) * 6, (3,) * 6]
-    rows = [TokenRow(p + (9,) * n, (0,) * 6 + (1,) * n) for n in (2, 3) for p in prompts]
+    rows = [Row(p + (9,) * n, (0,) * 6 + (1,) * n) for n in (2, 3) for p in prompts]
     for batch in plan_micro_batches(rows, 17):
         assert len({rows[i].ids[:6] for i in batch}) == 1

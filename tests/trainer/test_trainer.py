@@ -175,6 +175,8 @@ def test_a_lost_rollout_leaves_the_gradient_of_the_others_alone(
     tmp_path: Path, one_thread: None
 ) -> None:
     """15 % of the rollouts fail for infrastructure's reasons; the step is that of the rest."""
+    from weights.samples import learn
+
     from tutelage.config import Machine, resolve
     from tutelage.errors import EngineError
     from tutelage.policy.numerics import Numerics
@@ -222,7 +224,7 @@ def test_a_lost_rollout_leaves_the_gradient_of_the_others_alone(
     for batch in (played, clean):
         policy = tiny_policy()
         learner = make_learner(policy, config, Numerics(), fresh=True)
-        learner.step(batch, seeds=SeedTree(0), step=0, limit=None)
+        learn(learner, batch)
         after.append(weights(policy))
     assert same(*after)
     assert not same(after[0], weights(tiny_policy()))

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from tutelage.config import Machine, RunConfig, resolve
-from tutelage.policy.packing import TokenRow
+from tutelage.policy.row import Row
+from tutelage.seeds import SeedTree
 from tutelage.types import (
     Attempt,
     Call,
@@ -25,7 +26,9 @@ from tutelage.types import (
     StopReason,
     Task,
 )
+from tutelage.weights.batch import Batch, make_rows, with_advantages
 from tutelage.weights.built import built
+from tutelage.weights.learner import Learner
 
 Ids = tuple[int, ...]
 LAPTOP = Machine(cuda_devices=0, cores=2)
@@ -36,12 +39,23 @@ def config(*overrides: str) -> RunConfig:
     return resolve("math", overrides, machine=LAPTOP, built=built()).config
 
 
+def make_batch(rollouts: Sequence[Rollout], config: RunConfig, **given: Any) -> Batch:
+    """Rows and advantages of a step's rollouts; `given` is for `with_advantages`."""
+    return with_advantages(make_rows(rollouts, config), config, **given)
+
+
+def learn(
+    learner: Learner, rollouts: Sequence[Rollout], *, seed: int = 0, step: int = 0
+) -> tuple[Batch, dict[str, float]]:
+    """What a learner does with the rollouts of one step, and the metrics of it."""
+    batch = learner.estimate_advantages(learner.make_rows(rollouts), None)
+    return learner.optimize(batch, seeds=SeedTree(seed), step=step, limit=None)
+
+
 def logprobs(policy: Any, prompt: Ids, sampled: Ids) -> tuple[float, ...]:
     """What the engine would have recorded."""
     with torch.no_grad():
-        scores = policy.score(
-            [TokenRow(prompt + sampled, (0,) * len(prompt) + (1,) * len(sampled))]
-        )
+        scores = policy.score([Row(prompt + sampled, (0,) * len(prompt) + (1,) * len(sampled))])
     return tuple(scores.logp_K.tolist())
 
 

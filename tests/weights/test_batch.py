@@ -15,9 +15,9 @@ from tests.reference.flat_advantages import estimate
 from tutelage.algorithms.rl import ESTIMATORS
 from tutelage.errors import FailureBudgetError
 from tutelage.types import Call, FailureCause, Rollout
-from tutelage.weights.batch import advise, gather, make_batch
+from tutelage.weights.batch import make_rows, with_advantages
 
-from .samples import call, config, conversation, rollout, step_of_rollouts
+from .samples import call, config, conversation, make_batch, rollout, step_of_rollouts
 
 CAUSES = list(FailureCause)
 
@@ -191,10 +191,10 @@ def test_every_estimator_counts_rollouts_without_a_row(estimator: str, seed: int
             reward = rng.choice([0.0, 0.5, 1.0])
             made.append(rollout(f"{g}-{m}", f"g{g}", [] if empty else calls, reward))
     baselines = {r.group: rng.choice([0.0, 0.5]) for r in made}
-    found = gather(made, config())
+    found = make_rows(made, config())
     values_BT = torch.randn(found.mask_BT.shape, generator=torch.Generator().manual_seed(seed))
     setting = config(f"algorithm.adv_estimator={estimator}", "agent.num_chains=4")
-    batch = advise(
+    batch = with_advantages(
         found,
         setting,
         values_BT=values_BT if estimator == "gae" else None,
@@ -241,13 +241,13 @@ def test_a_rollout_of_another_policy_alone_is_no_sample_of_this_one() -> None:
     crash = rollout("e", "g", [], 0.0, cause=FailureCause.AGENT_ERROR)
     untrained = said("f", None, 0.0)
     for name, rewards in (("main", [1.0, 1.0]), ("critic", [0.0, 1.0])):
-        alone = gather(made, config(), name)
+        alone = make_rows(made, config(), name)
         assert [r.reward for r in alone.rowless] == []
         assert alone.rewards_BT.sum(1).tolist() == rewards
-        with_crash = gather([*made, crash, untrained], config(), name)
+        with_crash = make_rows([*made, crash, untrained], config(), name)
         assert [r.rollout for r in with_crash.rowless] == [4, 5]
-    assert advise(gather(made, config()), config()).zero_variance == 1
-    assert advise(gather([*made, crash], config()), config()).zero_variance == 0
+    assert with_advantages(make_rows(made, config()), config()).zero_variance == 1
+    assert with_advantages(make_rows([*made, crash], config()), config()).zero_variance == 0
 
 
 def test_groups_without_variance_are_counted() -> None:

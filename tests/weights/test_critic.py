@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from tutelage.policy.numerics import Numerics
-from tutelage.policy.packing import TokenRow
+from tutelage.policy.row import Row
 from tutelage.policy.value import ValueModel
 from tutelage.seeds import SeedTree
-from tutelage.weights.batch import Batch, make_batch
+from tutelage.weights.batch import Batch
 from tutelage.weights.critic import Critic, explained_variance
 from tutelage.weights.learner import make_learner
 from tutelage.weights.scoring import values_of
 
-from .samples import config, step_of_rollouts
+from .samples import config, learn, make_batch, step_of_rollouts
 from .test_update import Probe, assert_same, split
 from .tiny_job import material, run, steps
 
@@ -44,7 +44,7 @@ def batch_of(policy: Any, seed: int, *keys: str) -> Batch:
     """A batch with the values of a critic that is not flat."""
     settings = config(*GAE, *keys)
     rollouts = step_of_rollouts(policy, seed)
-    rows = make_batch(rollouts, config()).token_rows()
+    rows = make_batch(rollouts, config()).rows
     values = values_of(value_model(policy), rows, settings, torch.float32)
     return make_batch(rollouts, settings, values_BT=values)
 
@@ -54,7 +54,7 @@ def test_values_are_those_of_each_row_alone(fresh: Fresh, layout: str) -> None:
     """Packed with others, or alone: the value of the state in which the token was sampled."""
     policy = fresh(layout, 1)
     model = value_model(policy)
-    rows = make_batch(step_of_rollouts(policy, 1), config()).token_rows()
+    rows = make_batch(step_of_rollouts(policy, 1), config()).rows
     together = values_of(model, rows, config(), torch.float32)
     for b, row in enumerate(rows):
         alone = model.values([row])
@@ -67,8 +67,8 @@ def test_values_are_those_of_each_row_alone(fresh: Fresh, layout: str) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_value_looks_at_nothing_from_its_own_token_on(fresh: Fresh, layout: str) -> None:
     model = value_model(fresh(layout, 2))
-    row = TokenRow((5, 6, 7, 8, 9), (0, 0, 1, 1, 1))
-    other = TokenRow((5, 6, 7, 30, 40), row.mask)
+    row = Row((5, 6, 7, 8, 9), (0, 0, 1, 1, 1))
+    other = Row((5, 6, 7, 30, 40), row.mask)
     a, b = model.values([row]).values_K, model.values([other]).values_K
     assert torch.allclose(a[:2], b[:2], atol=1e-6)
     assert not torch.allclose(a[2], b[2], atol=1e-4)
@@ -81,7 +81,7 @@ def test_a_fresh_critic_says_zero_and_shares_no_tensor(fresh: Fresh) -> None:
     critic = learner.critic
     assert critic is not None
     batch = make_batch(step_of_rollouts(policy, 3), config())
-    assert not critic.values(batch.token_rows(), Numerics()).any()
+    assert not critic.values(batch.rows, Numerics()).any()
     with torch.no_grad():
         for tensor in critic.model.parameters():
             tensor.add_(1.0)
@@ -113,7 +113,7 @@ def test_its_gradient_is_the_formulas(fresh: Fresh, layout: str) -> None:
     model, total = value_model(policy), 0.0
     loss: Any = 0.0
     for b, row in enumerate(batch.rows):
-        values = model.values([TokenRow(row.ids, row.mask)])
+        values = model.values([Row(row.ids, row.mask)])
         for v, column in zip(values.values_K, values.columns_K.tolist(), strict=True):
             old, aim = batch.old_values_BT[b, column], batch.returns_BT[b, column]
             held = v.clamp(old - 0.5, old + 0.5)
@@ -173,7 +173,7 @@ def test_it_learns_returns(fresh: Fresh) -> None:
     first: dict[str, float] = {}
     told: dict[str, float] = {}
     for n in range(60):
-        rows = make_batch(rollouts, config()).token_rows()
+        rows = make_batch(rollouts, config()).rows
         values = critic.values(rows, Numerics())
         batch = make_batch(rollouts, settings, values_BT=values)
         told = critic.update(batch, Numerics(), seeds=SeedTree(n), rate=1.0)
@@ -212,7 +212,7 @@ def test_the_policy_moves_by_no_bit_in_the_warm_up(fresh: Fresh) -> None:
     rollouts = step_of_rollouts(policy, 7)
     for step in range(3):
         before, version = [t.clone() for t in policy.parameters()], policy.version
-        learner.step(rollouts, seeds=SeedTree(step), step=step, limit=None)
+        learn(learner, rollouts, seed=step, step=step)
         same = all(torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
         assert same == (step < 2)
         assert (policy.version == version) == (step < 2)

@@ -11,9 +11,8 @@ import torch
 
 from tutelage import RL
 from tutelage.config import Resolved
-from tutelage.weights.batch import make_batch
 
-from .samples import config, step_of_rollouts
+from .samples import config, make_batch, step_of_rollouts
 from .test_update import gradient
 
 LOSS = "actor.policy_loss.loss_mode"

@@ -13,10 +13,9 @@ from torch import Tensor
 from tutelage.algorithms.rl import LOSSES, rollout_importance_weights
 from tutelage.policy.numerics import Numerics
 from tutelage.seeds import SeedTree
-from tutelage.weights.batch import make_batch
 from tutelage.weights.update import update_policy
 
-from .samples import config, step_of_rollouts
+from .samples import config, make_batch, step_of_rollouts
 from .test_update import MODES, Probe, assert_same, gradient, permuted, split
 
 Fresh = Callable[..., Any]
@@ -142,7 +141,7 @@ def test_the_correction_weighs_tokens_by_their_rollout(fresh: Fresh, level: str)
     settings = config(*common, f"rollout.correction={level}", "rollout.correction_cap=1.2")
     found, told = gradient(policy, batch, settings)
     own = torch.zeros_like(batch.old_logp_BT)
-    for b, row in enumerate(batch.token_rows()):
+    for b, row in enumerate(batch.rows):
         scores = policy.score([row])
         own[b, scores.columns_K] = scores.logp_K.detach()
     weights = rollout_importance_weights(

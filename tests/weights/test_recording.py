@@ -12,14 +12,13 @@ from system.outcome import assert_equal, outcome
 
 from tutelage.algorithms.rl import rollout_importance_weights
 from tutelage.policy.numerics import Numerics
-from tutelage.seeds import SeedTree
 from tutelage.store import Store, StoreWriter, TrainingRow, open_store
 from tutelage.types import Rollout
-from tutelage.weights.batch import Batch, make_batch
+from tutelage.weights.batch import Batch
 from tutelage.weights.learner import make_learner
 from tutelage.weights.recording import StepRecorder
 
-from .samples import config, step_of_rollouts
+from .samples import config, learn, make_batch, step_of_rollouts
 from .tiny_job import material, run
 
 SEVERAL = ("data.train_batch_size=3", "agent.num_chains=4", "actor.ppo_mini_batch_size=4")
@@ -39,10 +38,8 @@ def kept(
         store.put_run("run", **RUN)
         recorder = StepRecorder(store, writer, "run", tick=0, limit=limit)
         learner = make_learner(policy, config(*keys), Numerics(), fresh=True)
-        metrics = learner.step(
-            rollouts, seeds=SeedTree(0), step=0, limit=None,
-            keep=lambda *told: recorder.keep(1, *told),
-        )  # fmt: skip
+        batch, metrics = learn(learner, rollouts)
+        recorder.record(1, {"main": batch})
         writer.flush()
         return store.training_rows("run"), metrics
 
@@ -60,7 +57,7 @@ def test_rows_hold_what_the_trainer_computed(fresh: Fresh, tmp_path: Path) -> No
     rollouts = step_of_rollouts(policy, 0)
     keys = ("rollout.correction=token_tis", "rollout.correction_cap=1.02")
     batch = make_batch(rollouts, config(*keys))
-    scores = policy.score(batch.token_rows())
+    scores = policy.score(batch.rows)
     logp_BT = torch.zeros_like(batch.old_logp_BT)
     logp_BT[scores.rows_K, scores.columns_K] = scores.logp_K.detach()
     entropy_BT = torch.zeros_like(logp_BT)
@@ -103,7 +100,7 @@ def test_keeping_rows_changes_nothing(fresh: Fresh, tmp_path: Path, keys: tuple[
     rollouts = step_of_rollouts(policy, 1)
     _, metrics = kept(tmp_path / "x.db", policy, rollouts, *keys)
     learner = make_learner(twin, config(*keys), Numerics(), fresh=True)
-    assert learner.step(rollouts, seeds=SeedTree(0), step=0, limit=None) == metrics
+    assert learn(learner, rollouts)[1] == metrics
     for (name, a), (_, b) in zip(policy.named(), twin.named(), strict=True):
         assert torch.equal(a, b), name
 
@@ -115,7 +112,7 @@ def test_with_several_updates_the_logprobs_are_those_before_the_first(
     rollouts = step_of_rollouts(policy, 2)
     keys = (*SEVERAL, "rollout.correction=token_tis", "actor.optim.lr=1e-2")
     batch = make_batch(rollouts, config(*keys))
-    scores = policy.score(batch.token_rows())
+    scores = policy.score(batch.rows)
     logp_BT = torch.zeros_like(batch.old_logp_BT)
     logp_BT[scores.rows_K, scores.columns_K] = scores.logp_K.detach()
     rows, _ = kept(tmp_path / "x.db", policy, rollouts, *keys)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,15 @@ from tutelage.algorithms.rl import estimate_advantages, kl_penalty
 from tutelage.config import resolve
 from tutelage.errors import ConfigError, RunError
 from tutelage.policy.numerics import Numerics
-from tutelage.policy.packing import TokenRow
+from tutelage.policy.row import Row
 from tutelage.runs.folder import create
-from tutelage.seeds import SeedTree
 from tutelage.testing import tiny_policy
 from tutelage.weights import jobs
-from tutelage.weights.batch import advise, gather
+from tutelage.weights.batch import make_rows, with_advantages
 from tutelage.weights.built import built
 from tutelage.weights.learner import Learner, make_learner
 
-from .samples import LAPTOP, config, step_of_rollouts
+from .samples import LAPTOP, config, learn, step_of_rollouts
 from .test_update import Probe, assert_same
 from .tiny_job import Notes, material, overrides, run, steps
 
@@ -55,7 +55,7 @@ def gradient(policy: Any, learner: Learner, seed: int) -> tuple[list[Tensor], Ma
     probe: Any = Probe(policy)
     learner.optimizer = probe
     rollouts = step_of_rollouts(policy, seed)
-    told = learner.step(rollouts, seeds=SeedTree(0), step=0, limit=None)
+    _, told = learn(learner, rollouts)
     (grads,) = probe.steps
     return grads, told
 
@@ -75,11 +75,11 @@ def test_the_loss_gets_the_formulas_gradient(fresh: Fresh, layout: str, kind: st
     plain, _ = gradient(policy, learner_of(policy, "actor.skip_zero_variance=false"), 1)
     keys = (*LOSS, f"actor.kl_loss_type={kind}")
     found, told = gradient(policy, learner_of(policy, *keys, reference=reference), 1)
-    rows = gather(step_of_rollouts(policy, 1), config())
+    rows = make_rows(step_of_rollouts(policy, 1), config())
     total: Any = 0.0
     value = 0.0
     exact: list[Any] = [0.0] * len(policy.parameters())
-    for row in rows.token_rows():
+    for row in rows.rows:
         scores = policy.score([row])
         with torch.no_grad():
             ref = reference.score([row]).logp_K
@@ -103,7 +103,7 @@ def test_the_loss_gets_the_formulas_gradient(fresh: Fresh, layout: str, kind: st
     assert told["loss/kl"] == pytest.approx(value / tokens, rel=1e-3, abs=1e-5)
 
 
-def exact_kl(policy: Any, reference: Any, row: TokenRow) -> tuple[Tensor, list[Any]]:
+def exact_kl(policy: Any, reference: Any, row: Row) -> tuple[Tensor, list[Any]]:
     """Sum over the vocabulary, from every token's own score; and the gradient of all of them.
 
     One token after the other: the graphs of a whole row at once take gigabytes.
@@ -114,7 +114,7 @@ def exact_kl(policy: Any, reference: Any, row: TokenRow) -> tuple[Tensor, list[A
     for column in (c for c, m in enumerate(row.mask) if m):
         heads = [(*row.ids[:column], v) for v in range(vocab)]
         mask = (0,) * column + (1,)
-        every = [TokenRow(ids, mask) for ids in heads]
+        every = [Row(ids, mask) for ids in heads]
         logp = policy.score(every).logp_K
         with torch.no_grad():
             ref = reference.score(every).logp_K
@@ -139,10 +139,11 @@ def test_the_reward_pays_for_each_token(fresh: Fresh, kind: str) -> None:
     )
     learner = learner_of(policy, *keys, reference=reference)
     assert learner.reference is not None
-    found = gather(step_of_rollouts(policy, 2), config(*keys))
-    distance = learner.reference.measure(policy, found, found.old_logp_BT, Numerics())
+    found = make_rows(step_of_rollouts(policy, 2), config(*keys))
+    found = replace(found, trainer_logp_BT=found.old_logp_BT)
+    found = learner.reference.measure(policy, found, Numerics())
     kl_BT = torch.zeros_like(found.rewards_BT)
-    for b, row in enumerate(found.token_rows()):
+    for b, row in enumerate(found.rows):
         columns = [c for c, m in enumerate(row.mask) if m]
         with torch.no_grad():
             ref = reference.score([row]).logp_K
@@ -151,20 +152,20 @@ def test_the_reward_pays_for_each_token(fresh: Fresh, kind: str) -> None:
             else:
                 logp = found.old_logp_BT[b, columns]
                 kl_BT[b, columns] = kl_penalty(logp[None], ref[None], kind)[0]
-    assert distance.penalty_BT is not None
-    assert torch.allclose(distance.penalty_BT * found.mask_BT, kl_BT, atol=1e-4)
+    assert found.kl_BT is not None
+    assert torch.allclose(found.kl_BT * found.mask_BT, kl_BT, atol=1e-4)
     wanted, _ = estimate_advantages(
         "reinforce_plus_plus",
         found.rewards_BT - 0.3 * kl_BT,
         found.mask_BT,
         rollouts_B=found.rollouts_B,
     )
-    batch = advise(found, config(*keys), kl_BT=distance.penalty_BT, beta=learner.reference.beta)
+    batch = with_advantages(found, config(*keys), beta=learner.reference.beta)
     assert torch.allclose(batch.advantages_BT, wanted, atol=1e-3)
     assert wanted.any()
     probe: Any = Probe(policy)
     learner.optimizer = probe
-    told = learner.step(step_of_rollouts(policy, 2), seeds=SeedTree(0), step=0, limit=None)
+    _, told = learn(learner, step_of_rollouts(policy, 2))
     assert told["kl/reward"] == pytest.approx(float(kl_BT[found.mask_BT].mean()), abs=1e-4)
     assert told["kl/coef"] == 0.3
     assert told["group/zero_variance"] == pytest.approx(1 / 3)
@@ -182,7 +183,7 @@ def test_the_controller_moves_the_price_for_the_next_batch(fresh: Fresh) -> None
     )
     learner = learner_of(policy, *keys, reference=apart(policy))
     rollouts = step_of_rollouts(policy, 3)
-    told = learner.step(rollouts, seeds=SeedTree(0), step=0, limit=None)
+    _, told = learn(learner, rollouts)
     assert told["kl/coef"] == 0.3, "what this batch paid"
     assert learner.reference is not None
     assert learner.reference.beta == pytest.approx(0.3 * (1 + 0.2 * 12 / 120))
@@ -197,12 +198,12 @@ def test_the_reference_stays_while_the_policy_moves(fresh: Fresh) -> None:
     policy = fresh("qwen3", 4)
     start = [t.clone() for t in policy.parameters()]
     learner = learner_of(policy, *LOSS, "actor.optim.lr=1e-2")
-    told = learner.step(step_of_rollouts(policy, 4), seeds=SeedTree(0), step=0, limit=None)
+    _, told = learn(learner, step_of_rollouts(policy, 4))
     assert learner.reference is not None
     kept = learner.reference.policy.parameters()
     assert all(torch.equal(a, b) for a, b in zip(start, kept, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(start, policy.parameters(), strict=True))
-    later = learner.step(step_of_rollouts(policy, 4), seeds=SeedTree(1), step=1, limit=None)
+    _, later = learn(learner, step_of_rollouts(policy, 4), seed=1, step=1)
     assert later["kl/ref"] > 1e-6
     assert told.keys() == later.keys()
 

@@ -15,11 +15,10 @@ from tutelage.errors import ConfigError
 from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Rollout
 from tutelage.weights import curriculum
-from tutelage.weights.batch import make_batch
 from tutelage.weights.built import built
 from tutelage.weights.sampling import BASELINE, epoch_places, informative
 
-from .samples import LAPTOP, config, rollout
+from .samples import LAPTOP, config, make_batch, rollout
 from .tiny_job import material, run, steps
 
 SHARES = st.floats(0, 1)

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from tutelage.config import RunConfig
-from tutelage.policy.packing import TokenRow
-from tutelage.rollouts.rows import Row
+from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Rollout
-from tutelage.weights.batch import Batch, make_batch
+from tutelage.weights.batch import Batch
 from tutelage.weights.update import Numerics, tells_itself, trainer_logp, update_policy
 
-from .samples import call, config, conversation, rollout, step_of_rollouts
+from .samples import call, config, conversation, make_batch, rollout, step_of_rollouts
 
 Fresh = Callable[..., Any]
 MODES = (
@@ -53,7 +52,7 @@ def gradient(
 ) -> tuple[list[Tensor], dict[str, float]]:
     """The gradient that `update_policy` hands to the optimizer, and its metrics."""
     probe: Any = Probe(policy)
-    metrics = update_policy(
+    _, metrics = update_policy(
         policy, probe, batch, settings, Numerics(threads=threads), seeds=SeedTree(0)
     )
     (grads,) = probe.steps or [[torch.zeros_like(p) for p in policy.parameters()]]
@@ -79,7 +78,7 @@ def flat_gradient(policy: Any, batch: Batch, settings: RunConfig) -> list[Tensor
     counted = sum(length > 0 for length in lengths.values())
     total: Any = 0.0
     for b, row in enumerate(batch.rows):
-        scores = policy.score([TokenRow(row.ids, row.mask)])
+        scores = policy.score([Row(row.ids, row.mask)])
         for logp, column in zip(scores.logp_K, scores.columns_K.tolist(), strict=True):
             advantage = batch.advantages_BT[b, column]
             ratio = (logp - row.logprobs[column]).exp()
@@ -207,7 +206,7 @@ def split(batch: Batch) -> Batch:
         for begin, end in turns:
             mask = tuple(int(begin <= i < end) for i in range(end))
             logprobs = tuple(x if m else 0.0 for x, m in zip(row.logprobs[:end], mask, strict=True))
-            rows.append(Row(row.ids[:end], mask, logprobs, row.policy_version))
+            rows.append(Row(row.ids[:end], mask, logprobs=logprobs))
             owners.append(batch.rollouts_B[b])
             parents.append(b)
     width = max(len(row.ids) for row in rows)
@@ -333,7 +332,7 @@ def test_a_step_without_variance_changes_no_weight(fresh: Fresh) -> None:
     batch = make_batch(step_of_rollouts(policy, 11, groups=1), settings)
     probe: Any = Probe(policy)
     version = policy.version
-    metrics = update_policy(policy, probe, batch, settings, Numerics(), seeds=SeedTree(0))
+    _, metrics = update_policy(policy, probe, batch, settings, Numerics(), seeds=SeedTree(0))
     assert probe.steps == []
     assert metrics["group/zero_variance"] == 1
     assert metrics["loss/policy"] == 0
@@ -405,9 +404,8 @@ def test_the_only_pass_may_tell_what_the_trainer_said_before(
     found: list[list[Tensor]] = []
     for known in (None, trainer_logp(policy, batch, settings, numerics)):
         probe: Any = Probe(policy)
-        update_policy(
-            policy, probe, batch, settings, numerics, seeds=SeedTree(0), trainer_logp_BT=known
-        )
+        told = dataclasses.replace(batch, trainer_logp_BT=known)
+        update_policy(policy, probe, told, settings, numerics, seeds=SeedTree(0))
         found.append(probe.steps[0])
     assert tells_itself(settings, numerics) == (correction != "none" or dtype == torch.bfloat16)
     if tells_itself(settings, numerics):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tutelage.policy.narrowing import AllowedSets
 from tutelage.policy.network import Allowed, Scores, States, exact_kl, pick
-from tutelage.policy.packing import TokenRow
+from tutelage.policy.row import Row
 
 
 class HFNetwork:
@@ -69,7 +69,7 @@ class HFNetwork:
 
     def score(
         self,
-        rows: Sequence[TokenRow],
+        rows: Sequence[Row],
         temperature: float,
         dtype: torch.dtype,
         entropy_gradient: bool,
@@ -84,7 +84,7 @@ class HFNetwork:
         kl = None if reference_KV is None else exact_kl(z, reference_KV)
         return Scores(logp, entropy, rows_K, columns_K, kl)
 
-    def states(self, rows: Sequence[TokenRow], dtype: torch.dtype) -> States:
+    def states(self, rows: Sequence[Row], dtype: torch.dtype) -> States:
         """Hidden states at the trained tokens, from the model without its output head."""
         ids_BT, seen_BT, rows_K, columns_K = self._lay_out(rows)
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
@@ -94,13 +94,11 @@ class HFNetwork:
         return States(hidden_BTH[rows_K, columns_K - 1].float(), rows_K, columns_K)
 
     @torch.no_grad()
-    def distribution(
-        self, rows: Sequence[TokenRow], temperature: float, dtype: torch.dtype
-    ) -> Tensor:
+    def distribution(self, rows: Sequence[Row], temperature: float, dtype: torch.dtype) -> Tensor:
         """Log-probabilities [K, V] over the vocabulary at each trained token."""
         return torch.log_softmax(self._logits(rows, temperature, dtype)[0], -1)
 
-    def _lay_out(self, rows: Sequence[TokenRow]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _lay_out(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Padded ids and attention mask, and the place of each trained token."""
         width = max(len(r.ids) for r in rows)
         ids_BT = torch.zeros(len(rows), width, dtype=torch.long)
@@ -114,7 +112,7 @@ class HFNetwork:
         return ids_BT.to(self.device), seen_BT.to(self.device), rows_K, columns_K
 
     def _logits(
-        self, rows: Sequence[TokenRow], temperature: float, dtype: torch.dtype
+        self, rows: Sequence[Row], temperature: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Tempered scores [K, V] of the trained tokens, the tokens, and their places."""
         ids_BT, seen_BT, rows_K, columns_K = self._lay_out(rows)

@@ -27,7 +27,7 @@ from tutelage.policy.hf_model import HFNetwork
 from tutelage.policy.named_templates import put_template
 from tutelage.policy.narrowing import replay
 from tutelage.policy.network import FusedNetwork, Network, Scores
-from tutelage.policy.packing import TokenRow
+from tutelage.policy.row import Row
 from tutelage.policy.weights import Shape, from_hf
 from tutelage.types import Message
 
@@ -85,7 +85,7 @@ class Policy:
 
     def score(
         self,
-        rows: Sequence[TokenRow],
+        rows: Sequence[Row],
         *,
         temperature: float = 1.0,
         dtype: torch.dtype = torch.float32,
@@ -355,7 +355,7 @@ def _agree(model: Any, fused: FusedNetwork, tolerance: float = 1e-3) -> bool:
     """Whether both forwards give the same log-probabilities on a few tokens."""
     vocab = fused.weights.shape.vocab
     ids = tuple((7 * i + 3) % vocab for i in range(12))
-    row = TokenRow(ids, (0, *([1] * (len(ids) - 1))))
+    row = Row(ids, (0, *([1] * (len(ids) - 1))))
     ours = fused.score([row], 1.0, torch.float32, False).logp_K.cpu()
     theirs = model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
     theirs = theirs[:-1].gather(1, torch.tensor(ids[1:])[:, None]).squeeze(1)

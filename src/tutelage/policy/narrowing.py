@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tutelage.errors import ModelError
 from tutelage.policy.codec import Codec
-from tutelage.policy.packing import TokenRow
+from tutelage.policy.row import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def words_of(codec: Codec) -> int:
     return -(-len(codec.tokenizer) // 32)
 
 
-def replay(codec: Codec, rows: Sequence[TokenRow]) -> AllowedSets | None:
+def replay(codec: Codec, rows: Sequence[Row]) -> AllowedSets | None:
     """The sets of all trained tokens that a grammar narrowed; None when there are none.
 
     Raises `ModelError` when a grammar does not allow what was recorded under it, as happens when

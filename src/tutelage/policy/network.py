@@ -17,7 +17,8 @@ from torch import Tensor
 from tutelage.policy import training
 from tutelage.policy.kernels import linear
 from tutelage.policy.narrowing import AllowedSets, unpack
-from tutelage.policy.packing import Packed, TokenRow, pack
+from tutelage.policy.packing import Packed, pack
+from tutelage.policy.row import Row
 from tutelage.policy.weights import Weights, to_hf
 
 _LOGITS_LIMIT = 1 << 26
@@ -39,6 +40,10 @@ class Scores:
     columns_K: Tensor
     full_kl_K: Tensor | None = None
     """Exact KL from the reference at each trained token, where its log-probabilities were given."""
+
+    def detached(self) -> Scores:
+        """The same numbers without gradient, and without the exact KL."""
+        return Scores(self.logp_K.detach(), self.entropy_K.detach(), self.rows_K, self.columns_K)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +84,11 @@ class Network(Protocol):
         """The tensors that `states` depends on, in a fixed order."""
         ...
 
-    def states(self, rows: Sequence[TokenRow], dtype: torch.dtype) -> States:
+    def states(self, rows: Sequence[Row], dtype: torch.dtype) -> States:
         """Hidden states at the trained tokens of `rows`, for a value head."""
         ...
 
-    def distribution(
-        self, rows: Sequence[TokenRow], temperature: float, dtype: torch.dtype
-    ) -> Tensor:
+    def distribution(self, rows: Sequence[Row], temperature: float, dtype: torch.dtype) -> Tensor:
         """Log-probabilities [K, V] over the vocabulary at each trained token, without gradient."""
         ...
 
@@ -95,7 +98,7 @@ class Network(Protocol):
 
     def score(
         self,
-        rows: Sequence[TokenRow],
+        rows: Sequence[Row],
         temperature: float,
         dtype: torch.dtype,
         entropy_gradient: bool,
@@ -158,7 +161,7 @@ class FusedNetwork:
 
     def score(
         self,
-        rows: Sequence[TokenRow],
+        rows: Sequence[Row],
         temperature: float,
         dtype: torch.dtype,
         entropy_gradient: bool,
@@ -180,16 +183,14 @@ class FusedNetwork:
         )
         return Scores(logp, entropy, batch.rows_K, batch.columns_K)
 
-    def states(self, rows: Sequence[TokenRow], dtype: torch.dtype) -> States:
+    def states(self, rows: Sequence[Row], dtype: torch.dtype) -> States:
         """Hidden states at the trained tokens of `rows`."""
         batch = pack(rows, self.device, dtype)
         hidden = training.hidden(self.current(), batch, dtype)
         return States(hidden[batch.lines_K].float(), batch.rows_K, batch.columns_K)
 
     @torch.no_grad()
-    def distribution(
-        self, rows: Sequence[TokenRow], temperature: float, dtype: torch.dtype
-    ) -> Tensor:
+    def distribution(self, rows: Sequence[Row], temperature: float, dtype: torch.dtype) -> Tensor:
         """Log-probabilities [K, V] over the vocabulary at each trained token."""
         batch = pack(rows, self.device, dtype)
         weights = self.current()

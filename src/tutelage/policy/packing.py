@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tutelage.policy.grammar import Narrowed
 from tutelage.policy.kernels import rounded
+from tutelage.policy.row import Row
 
 Ints = NDArray[np.int64]
 
@@ -29,25 +29,6 @@ code for their ends."""
 
 _SPREAD = 2.0
 """Rows of one attention segment differ in length at most by this factor."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenRow:
-    """One training sequence: ids, and 1 in `mask` where a token was sampled and is trained.
-
-    Trained tokens inside a `narrowed` part count among the tokens that its grammar allowed only.
-    """
-
-    ids: tuple[int, ...]
-    mask: tuple[int, ...]
-    narrowed: tuple[Narrowed, ...] = ()
-
-    def prompt_length(self) -> int:
-        """Number of leading tokens that carry no loss."""
-        for i, m in enumerate(self.mask):
-            if m:
-                return i
-        return len(self.mask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +66,7 @@ class Packed:
     columns_K: Tensor
 
 
-def plan_micro_batches(rows: Sequence[TokenRow], max_tokens: int) -> list[list[int]]:
+def plan_micro_batches(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
     """Cut rows into micro-batches of about `max_tokens` tokens of attention work.
 
     Rows that share a prompt stay together where they fit, and neighbours have similar lengths, so
@@ -125,7 +106,7 @@ class _Run:
         return len(self.ids) - self.before
 
 
-def pack(rows: Sequence[TokenRow], device: torch.device, dtype: torch.dtype) -> Packed:
+def pack(rows: Sequence[Row], device: torch.device, dtype: torch.dtype) -> Packed:
     """Lay `rows` out flat, for activations of `dtype`. Every row needs at least one token; `rows_K`
     counts from 0 here."""
     lanes = _VECTOR_BYTES // dtype.itemsize
@@ -162,7 +143,7 @@ def pack(rows: Sequence[TokenRow], device: torch.device, dtype: torch.dtype) -> 
     )
 
 
-def _tree(rows: Sequence[TokenRow]) -> tuple[list[_Run], list[int]]:
+def _tree(rows: Sequence[Row]) -> tuple[list[_Run], list[int]]:
     """The runs of the prefix tree in sorted order, and the run at whose end each row lies.
 
     In sorted order a row shares more with the one before it than with any earlier one.

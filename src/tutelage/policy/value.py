@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tutelage.policy.network import Network
-from tutelage.policy.packing import TokenRow
+from tutelage.policy.row import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ValueModel:
         """The tensors of `named`."""
         return [t for _, t in self.named()]
 
-    def values(self, rows: Sequence[TokenRow], dtype: torch.dtype = torch.float32) -> Values:
+    def values(self, rows: Sequence[Row], dtype: torch.dtype = torch.float32) -> Values:
         """The value of each trained token of `rows`, with gradients."""
         states = self._network.states(rows, dtype)
         values_K = states.hidden_KH @ self._line_H + self._bias

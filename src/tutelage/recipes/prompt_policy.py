@@ -30,7 +30,8 @@ from torch import Tensor
 from tutelage.errors import ConfigError, ModelError
 from tutelage.policy.machine import bfloat16_pays, threads_of, trim_memory
 from tutelage.policy.model import Policy, build, load
-from tutelage.policy.packing import TokenRow, plan_micro_batches
+from tutelage.policy.packing import plan_micro_batches
+from tutelage.policy.row import Row
 from tutelage.policy.template import CHAT_TEMPLATE
 from tutelage.policy.tokenizer import ISOLATED
 from tutelage.recipes.phrases import BOTH_TOOLS, FILLERS, USELESS, WORDINGS
@@ -183,7 +184,7 @@ def train_policy(recipe: Recipe, progress: Progress) -> Policy:
 
 def lesson_rows(
     policy: Policy, tasks: Sequence[Task], recipe: Recipe, seeds: SeedTree
-) -> list[TokenRow]:
+) -> list[Row]:
     """One batch: each drawn prompt with several tasks, whose rows share its computation.
 
     One of them is a sum worded as an addition, the only ones that need the rule `single`.
@@ -191,16 +192,16 @@ def lesson_rows(
     rng = seeds.python()
     rare = [task for task in tasks if str(task.fields["question"]).startswith("Add up")]
     specs = [tool.spec for tool in resolve_tools(PROMPTED_TOOLS).values()]
-    rows: list[TokenRow] = []
+    rows: list[Row] = []
     for _ in range(recipe.prompts):
         prompt, rules = draw_prompt(rng)
         for task in [rng.choice(rare), *rng.sample(tasks, recipe.tasks - 1)]:
             messages = [Message("system", prompt), *task.messages(), *lesson(task, rules)]
-            rows.append(TokenRow(*policy.codec.demonstration(messages, specs)))
+            rows.append(Row(*policy.codec.demonstration(messages, specs)))
     return rows
 
 
-def _step(policy: Policy, optimizer: Optimizer, rows: Sequence[TokenRow], rate: float) -> float:
+def _step(policy: Policy, optimizer: Optimizer, rows: Sequence[Row], rate: float) -> float:
     """One supervised step; returns the mean negative log-likelihood of trained tokens."""
     total = sum(sum(row.mask) for row in rows)
     dtype = _dtype()

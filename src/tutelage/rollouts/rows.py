@@ -10,29 +10,11 @@ batch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from tutelage.policy.grammar import Narrowed
+from tutelage.policy.row import Row
 from tutelage.resources import POLICY
 from tutelage.types import Call
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One training sequence. Tuples have equal length; `logprobs` is 0 where `mask` is 0."""
-
-    ids: tuple[int, ...]
-    mask: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    policy_version: int
-    """The oldest version that sampled any of its tokens."""
-    narrowed: tuple[Narrowed, ...] = ()
-    """Its replies that a grammar constrained."""
-
-    @property
-    def trained(self) -> int:
-        """Number of tokens with a loss."""
-        return sum(self.mask)
 
 
 def build_rows(calls: Iterable[Call], policy: str = POLICY) -> list[Row]:

@@ -3,9 +3,9 @@
 A failed rollout is data: one that failed for the agent's own reasons counts with its failure
 reward, also where it failed before a token was sampled: it has no row then, and stays in its
 group's statistics. One that infrastructure lost is left out of baselines and losses, and counted. A
-rollout that became several rows stays one rollout in every statistic. `gather` makes rows of
-rollouts, `advise` gives them advantages; between the two `learner.py` asks models for what an
-estimator needs (values, log-probabilities of a reference). `update.py` turns the batch into an
+rollout that became several rows stays one rollout in every statistic. `make_rows` makes rows of
+rollouts, `with_advantages` gives them advantages; between the two `learner.py` asks models for what
+an estimator needs (values, log-probabilities of a reference). `update.py` turns the batch into an
 optimizer step; the mathematics is `algorithms/rl`.
 
 Legend: B rows, T tokens.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,9 +23,9 @@ from torch import Tensor
 from tutelage.algorithms.rl import estimate_advantages, group_counts, kl_in_reward
 from tutelage.config import RunConfig
 from tutelage.errors import FailureBudgetError
-from tutelage.policy.packing import TokenRow
+from tutelage.policy.row import Row
 from tutelage.resources import POLICY
-from tutelage.rollouts.rows import Row, build_rows
+from tutelage.rollouts.rows import build_rows
 from tutelage.statistics.outcome import Success, succeeded
 from tutelage.types import Rollout
 
@@ -34,7 +34,7 @@ FAILURE_BUDGET = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Rowless:
+class _Rowless:
     """A rollout that counts in its group and has no trained token: it failed before its first one,
     or a grammar left it nothing to choose."""
 
@@ -45,8 +45,13 @@ class Rowless:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
-    """Rows of a step's rollouts with their rewards, before anything is estimated."""
+class Batch:
+    """Rows of a step's rollouts with what is known of their tokens: B rows, T tokens, 0 where the
+    mask is 0.
+
+    `make_rows` begins it, `with_advantages` adds what the update aims at, the update what the
+    trainer says of the tokens.
+    """
 
     rows: list[Row]
     rollouts_B: list[int]
@@ -56,71 +61,47 @@ class Gathered:
     """Whether the rollout that each row belongs to succeeded."""
     mask_BT: Tensor
     old_logp_BT: Tensor
-    """Log-probabilities as the engine recorded them, 0 where the mask is 0."""
+    """Log-probabilities as the engine recorded them."""
     rewards_BT: Tensor
     """The rollout's reward on the last token of its last row."""
-    rowless: list[Rowless]
-    """Rollouts that count without a row."""
-    closed: int
-    """Groups of which no rollout is left."""
-
-    def token_rows(self) -> list[TokenRow]:
-        """The rows as the policy scores them."""
-        return [TokenRow(r.ids, r.mask, r.narrowed) for r in self.rows]
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Rows of a batch with one advantage a token; B rows, T tokens, 0 where the mask is 0."""
-
-    rows: list[Row]
-    rollouts_B: list[int]
-    """Number of the rollout that each row belongs to; rows of one rollout in time order."""
-    mask_BT: Tensor
-    old_logp_BT: Tensor
+    rollout_ids: list[str]
+    """Identifiers of the rollouts that count: those that infrastructure did not lose."""
+    rowless: list[_Rowless]
+    """Those of them that have no row."""
     advantages_BT: Tensor
-    zero_variance: int
-    """Groups whose rewards are all equal."""
-    single_member: int
-    """Groups of which fewer than two rollouts are left, so that there is nothing to compare."""
-    groups: int
     returns_BT: Tensor
     """What the critic aims at; the estimator's own where there is no critic."""
     old_values_BT: Tensor
     """The critic's values before the update, 0 without a critic."""
+    closed: int = 0
+    """Groups of which no rollout is left."""
+    groups: int = 0
+    zero_variance: int = 0
+    """Groups whose rewards are all equal."""
+    single_member: int = 0
+    """Groups of which fewer than two rollouts are left, so that there is nothing to compare."""
+    trainer_logp_BT: Tensor | None = None
+    """The trainer's log-probabilities before the update, which ratios are taken against; None where
+    the update's own forward pass tells them."""
     ref_logp_BT: Tensor | None = None
-    """Log-probabilities of the reference, where it is in the loss."""
-
-    def token_rows(self) -> list[TokenRow]:
-        """The rows as the policy scores them."""
-        return [TokenRow(r.ids, r.mask, r.narrowed) for r in self.rows]
-
-
-def make_batch(
-    rollouts: Sequence[Rollout],
-    config: RunConfig,
-    *,
-    values_BT: Tensor | None = None,
-    baselines: Mapping[str, float] | None = None,
-) -> Batch:
-    """Rows and advantages of a step's rollouts; arguments as for `gather` and `advise`."""
-    found = gather(rollouts, config)
-    return advise(found, config, values_BT=values_BT, baselines=baselines)
+    """Log-probabilities of the reference, where there is one."""
+    kl_BT: Tensor | None = None
+    """The distance from the reference that is taken from the reward, where it is."""
+    weights_BT: Tensor | None = None
+    """Importance weights between sampler and trainer, where one is corrected by the other."""
+    logp_BT: Tensor | None = None
+    """What the update's first passes over the tokens said, NaN where none was made."""
+    entropy_BT: Tensor | None = None
 
 
-def counted(rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """The rollouts that count, as a batch numbers them: those that infrastructure did not lose."""
-    return [r for r in rollouts if r.reward is not None]
-
-
-def gather(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY) -> Gathered:
+def make_rows(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY) -> Batch:
     """Rows and rewards of a step's rollouts, of the calls that train `policy`.
 
     A rollout in which only another trained policy spoke is no sample of this one and does not
     count; one in which no policy came to speak counts for each. Raises `FailureBudgetError` when
     infrastructure lost too many, or nothing was sampled.
     """
-    judged = counted(rollouts)
+    judged = [r for r in rollouts if r.reward is not None]
     if len(rollouts) - len(judged) > FAILURE_BUDGET * len(rollouts):
         raise FailureBudgetError(_lost(rollouts))
     rows: list[Row] = []
@@ -128,14 +109,14 @@ def gather(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY)
     groups: list[str] = []
     successes: list[bool] = []
     rewards: list[float] = []
-    rowless: list[Rowless] = []
+    rowless: list[_Rowless] = []
     rule = Success.of(config.reward.success)
     for number, rollout in enumerate(judged):
         made = build_rows(rollout.last.calls, policy)
         value = rollout.reward.value if rollout.reward is not None else 0.0
         won = succeeded(rollout, rule)
         if not made and _takes_part(rollout, policy):
-            rowless.append(Rowless(number, rollout.group, value, won))
+            rowless.append(_Rowless(number, rollout.group, value, won))
         rows += made
         owners += [number] * len(made)
         groups += [rollout.group] * len(made)
@@ -155,7 +136,8 @@ def gather(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY)
         mask_BT[b, : len(row.mask)] = torch.tensor(row.mask, dtype=torch.bool)
         old_logp_BT[b, : len(row.logprobs)] = torch.tensor(row.logprobs)
         rewards_BT[b, len(row.ids) - 1] = rewards[b]
-    return Gathered(
+    nothing_BT = torch.zeros_like(rewards_BT)
+    return Batch(
         rows=rows,
         rollouts_B=owners,
         groups_B=groups,
@@ -163,7 +145,11 @@ def gather(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY)
         mask_BT=mask_BT,
         old_logp_BT=old_logp_BT,
         rewards_BT=rewards_BT,
+        rollout_ids=[r.id for r in judged],
         rowless=rowless,
+        advantages_BT=nothing_BT,
+        returns_BT=nothing_BT,
+        old_values_BT=nothing_BT,
         closed=len({r.group for r in rollouts} - set(groups) - {r.group for r in rowless}),
     )
 
@@ -174,31 +160,30 @@ def _takes_part(rollout: Rollout, policy: str) -> bool:
     return not spoke or policy in spoke
 
 
-def advise(
-    found: Gathered,
+def with_advantages(
+    batch: Batch,
     config: RunConfig,
     *,
     values_BT: Tensor | None = None,
     baselines: Mapping[str, float] | None = None,
-    kl_BT: Tensor | None = None,
     beta: float = 0.0,
-    ref_logp_BT: Tensor | None = None,
 ) -> Batch:
-    """Advantages of gathered rows: `values_BT` for an estimator with a critic, `baselines` by group
-    for one with greedy rollouts, and a KL per token that costs `beta` times itself of the reward.
-    Groups are counted by their rewards alone: a KL differs between any two rollouts."""
+    """Rows with their advantages: `values_BT` for an estimator with a critic, `baselines` by group
+    for one with greedy rollouts. The batch's KL, where it has one, costs `beta` times itself of the
+    reward of each token. Groups are counted by their rewards alone: a KL differs between any two
+    rollouts."""
     rule = config.algorithm
-    rewards_BT = found.rewards_BT
-    if kl_BT is not None:
-        rewards_BT = kl_in_reward(rewards_BT, kl_BT, found.mask_BT, beta)
+    rewards_BT = batch.rewards_BT
+    if batch.kl_BT is not None:
+        rewards_BT = kl_in_reward(rewards_BT, batch.kl_BT, batch.mask_BT, beta)
     # Rollouts without a row get one without a trained token for as long as statistics are made.
-    extra = len(found.rowless)
-    groups_B = found.groups_B + [r.group for r in found.rowless]
-    rollouts_B = found.rollouts_B + [r.rollout for r in found.rowless]
-    mask_BT = _more(found.mask_BT, extra)
+    extra = len(batch.rowless)
+    groups_B = batch.groups_B + [r.group for r in batch.rowless]
+    rollouts_B = batch.rollouts_B + [r.rollout for r in batch.rowless]
+    mask_BT = _more(batch.mask_BT, extra)
     advantages_BT, returns_BT = estimate_advantages(
         rule.adv_estimator,
-        _with_rowless(rewards_BT, found.rowless),
+        _with_rowless(rewards_BT, batch.rowless),
         mask_BT,
         groups_B=groups_B,
         rollouts_B=rollouts_B,
@@ -206,29 +191,23 @@ def advise(
         baselines_B=None
         if baselines is None
         else torch.tensor([baselines[group] for group in groups_B]),
-        successes_B=torch.tensor(found.successes_B + [r.success for r in found.rowless]),
-        gamma=config.algorithm.gamma,
-        lam=config.algorithm.lam,
+        successes_B=torch.tensor(batch.successes_B + [r.success for r in batch.rowless]),
+        gamma=rule.gamma,
+        lam=rule.lam,
         norm_by_std=rule.norm_adv_by_std_in_grpo,
         single_member=rule.single_member,
     )
-    advantages_BT = advantages_BT[: len(found.rows)]
-    returns_BT = returns_BT[: len(found.rows)]
     counts = group_counts(
-        _with_rowless(found.rewards_BT, found.rowless), mask_BT, groups_B, rollouts_B=rollouts_B
+        _with_rowless(batch.rewards_BT, batch.rowless), mask_BT, groups_B, rollouts_B=rollouts_B
     )
-    return Batch(
-        rows=found.rows,
-        rollouts_B=found.rollouts_B,
-        mask_BT=found.mask_BT,
-        old_logp_BT=found.old_logp_BT,
-        advantages_BT=advantages_BT,
+    return replace(
+        batch,
+        advantages_BT=advantages_BT[: len(batch.rows)],
+        returns_BT=returns_BT[: len(batch.rows)],
+        old_values_BT=batch.old_values_BT if values_BT is None else values_BT,
         zero_variance=counts.zero_variance,
-        single_member=counts.single_member + found.closed,
-        groups=counts.groups + found.closed,
-        returns_BT=returns_BT,
-        old_values_BT=torch.zeros_like(returns_BT) if values_BT is None else values_BT,
-        ref_logp_BT=ref_logp_BT,
+        single_member=counts.single_member + batch.closed,
+        groups=counts.groups + batch.closed,
     )
 
 
@@ -237,7 +216,7 @@ def _more(x_BT: Tensor, extra: int) -> Tensor:
     return torch.cat([x_BT, x_BT.new_zeros(extra, x_BT.shape[1])]) if extra else x_BT
 
 
-def _with_rowless(rewards_BT: Tensor, rowless: Sequence[Rowless]) -> Tensor:
+def _with_rowless(rewards_BT: Tensor, rowless: Sequence[_Rowless]) -> Tensor:
     """Rewards, with a row below for each rollout that has none of its own."""
     out_BT = _more(rewards_BT, len(rowless))
     for row, rollout in enumerate(rowless, start=rewards_BT.shape[0]):

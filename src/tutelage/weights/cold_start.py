@@ -15,7 +15,8 @@ import random
 from torch import Tensor
 
 from tutelage.policy.numerics import Numerics
-from tutelage.policy.packing import TokenRow, plan_micro_batches
+from tutelage.policy.packing import plan_micro_batches
+from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import demonstrations
 from tutelage.types import Task
@@ -30,17 +31,17 @@ FLOOR = 0.05
 """Share of the learning rate at the end of the cool-down, and in the mixed part."""
 
 
-def demonstration_rows(setting: Setting, seeds: SeedTree, guess_share: float) -> list[TokenRow]:
+def demonstration_rows(setting: Setting, seeds: SeedTree, guess_share: float) -> list[Row]:
     """One batch of demonstrations, drawn from the training tasks."""
     rng = seeds.python()
     tasks = rng.sample(list(setting.tasks.shown), setting.config.sft.batch_size)
     return [_row(setting, task, rng, guess_share) for task in tasks]
 
 
-def _row(setting: Setting, task: Task, rng: random.Random, guess_share: float) -> TokenRow:
+def _row(setting: Setting, task: Task, rng: random.Random, guess_share: float) -> Row:
     guess = rng.random() < guess_share
     messages = [*task.messages(), *demonstrations(task, guess, rng)]
-    return TokenRow(*setting.policy.codec.demonstration(messages, setting.specs()))
+    return Row(*setting.policy.codec.demonstration(messages, setting.specs()))
 
 
 def rate(step: int, cooldown_from: int | None, cooldown_steps: int) -> float:
@@ -56,7 +57,7 @@ def rate(step: int, cooldown_from: int | None, cooldown_steps: int) -> float:
 def supervised_step(
     setting: Setting,
     optimizer: Optimizer,
-    rows: list[TokenRow],
+    rows: list[Row],
     numerics: Numerics,
     rate: float,
 ) -> dict[str, float]:

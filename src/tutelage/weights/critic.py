@@ -20,7 +20,8 @@ from tutelage.algorithms.rl import value_loss
 from tutelage.config import RunConfig
 from tutelage.errors import RunError
 from tutelage.policy.numerics import Numerics
-from tutelage.policy.packing import TokenRow, plan_micro_batches
+from tutelage.policy.packing import plan_micro_batches
+from tutelage.policy.row import Row
 from tutelage.policy.value import ValueModel
 from tutelage.seeds import SeedTree
 from tutelage.weights.batch import Batch
@@ -38,7 +39,7 @@ class Critic:
         self._config = config
         self._optimizer: Optimizer = adamw_of(model.named(), config.critic.optim)
 
-    def values(self, rows: list[TokenRow], numerics: Numerics) -> Tensor:
+    def values(self, rows: list[Row], numerics: Numerics) -> Tensor:
         """The value of each trained token, [B, T], without gradient."""
         return values_of(self.model, rows, self._config, numerics.dtype)
 
@@ -73,7 +74,7 @@ class Critic:
 
     def _accumulate(self, batch: Batch, part: list[int], numerics: Numerics) -> tuple[float, float]:
         """The gradient of one optimizer batch; its loss and its share of clipped tokens."""
-        config, rows = self._config, batch.token_rows()
+        config, rows = self._config, batch.rows
         count = config.critic.ppo_micro_batch_size_per_gpu
         budget = token_budget(
             rows, part, count or config.actor.ppo_micro_batch_size_per_gpu, config.actor

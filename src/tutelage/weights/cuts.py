@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tutelage.config.rl import ActorConfig
-from tutelage.policy.packing import TokenRow
+from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 
 
@@ -38,7 +38,7 @@ def together(plan: Sequence[Sequence[int]], owners: Sequence[int]) -> list[list[
 
 
 def token_budget(
-    rows: Sequence[TokenRow], live: Sequence[int], count: int | None, actor: ActorConfig
+    rows: Sequence[Row], live: Sequence[int], count: int | None, actor: ActorConfig
 ) -> int:
     """Tokens of a micro-batch: as configured, or those of `count` rows of the longest."""
     if count is None or not live:

@@ -1,15 +1,16 @@
 """The learner: everything that one step of reinforcement learning trains or asks, in one object.
 
-The policy's optimizer, the critic where the estimator has one, the reference where a KL is on. One
-call turns a step's rollouts into a batch, has the models say what the estimator and the KL need,
-updates critic and policy, and returns the metrics. What it holds beyond the policy's weights is its
-`state_dict`, so a checkpoint taken between two steps has all of it. `rl.py` drives it; the parts
-are `batch.py`, `critic.py`, `reference.py` and `update.py`.
+The policy's optimizer, the critic where the estimator has one, the reference where a KL is on. It
+makes rows of a step's rollouts, has the models say what the estimator and the KL need, and updates
+critic and policy. What it holds beyond the policy's weights is its `state_dict`, so a checkpoint
+taken between two steps has all of it. `loop.py` drives it, by way of `learners.py`; the parts are
+`batch.py`, `critic.py`, `reference.py` and `update.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -22,13 +23,12 @@ from tutelage.policy.value import ValueModel
 from tutelage.resources import POLICY
 from tutelage.seeds import SeedTree
 from tutelage.types import Rollout
-from tutelage.weights.batch import Gathered, advise, counted, gather
+from tutelage.weights.batch import Batch, make_rows, with_advantages
 from tutelage.weights.built import has_critic
 from tutelage.weights.critic import Critic
 from tutelage.weights.optim import Optimizer, adamw_of, learning_rate_share
-from tutelage.weights.recording import Keep, TokenRecord
-from tutelage.weights.reference import Distance, Reference, check_vocabulary, frozen
-from tutelage.weights.update import group_metrics, tells_itself, trainer_logp, update_policy
+from tutelage.weights.reference import Reference, check_vocabulary, frozen
+from tutelage.weights.update import group_metrics, trainer_logp, update_policy
 
 
 class Learner:
@@ -50,79 +50,62 @@ class Learner:
         self.optimizer: Optimizer = adamw_of(policy.named(), config.actor.optim)
         self.critic, self.reference = critic, reference
 
-    def step(
-        self,
-        rollouts: Sequence[Rollout],
-        *,
-        seeds: SeedTree,
-        step: int,
-        limit: int | None,
-        baselines: Mapping[str, float] | None = None,
-        keep: Keep | None = None,
-    ) -> dict[str, float]:
-        """Learn from the rollouts of one step, counted from 0, of `limit` steps.
+    def make_rows(self, rollouts: Sequence[Rollout]) -> Batch:
+        """The rows of what this policy sampled, see `batch.make_rows`."""
+        return make_rows(rollouts, self._config, self._name)
 
-        The first `trainer.critic_warmup` steps train the critic alone. `keep` is told what the step
-        made of its rows.
+    def estimate_advantages(self, batch: Batch, baselines: Mapping[str, float] | None) -> Batch:
+        """The batch with advantages, and with what critic and reference say of its tokens.
+
+        `baselines` are rewards of greedy rollouts by group, for an estimator that compares with
+        them.
         """
-        config, policy, numerics = self._config, self._policy, self._numerics
-        found = gather(rollouts, config, self._name)
-        logp_BT = self._logp_before(found)
-        distance = self._distance(found, logp_BT)
-        critic, values_BT = self.critic, None
-        if critic is not None:
-            values_BT = critic.values(found.token_rows(), numerics)
-        batch = advise(
-            found,
+        config, critic, reference = self._config, self.critic, self.reference
+        if critic is not None or reference is not None:
+            logp_BT = trainer_logp(self._policy, batch, config, self._numerics)
+            batch = replace(batch, trainer_logp_BT=logp_BT)
+        if reference is not None:
+            batch = reference.measure(self._policy, batch, self._numerics)
+        return with_advantages(
+            batch,
             config,
-            values_BT=values_BT,
+            values_BT=None if critic is None else critic.values(batch.rows, self._numerics),
             baselines=baselines,
-            kl_BT=None if distance is None else distance.penalty_BT,
-            beta=0.0 if self.reference is None else self.reference.beta,
-            ref_logp_BT=None if distance is None else distance.ref_logp_BT,
+            beta=0.0 if reference is None else reference.beta,
         )
+
+    def optimize(
+        self, batch: Batch, *, seeds: SeedTree, step: int, limit: int | None
+    ) -> tuple[Batch, dict[str, float]]:
+        """Update critic and policy with the batch of one step, counted from 0, of `limit` steps.
+
+        The first `trainer.critic_warmup` steps train the critic alone. Returns the batch with what
+        the trainer said of its tokens, and metrics.
+        """
+        config, numerics = self._config, self._numerics
         values: dict[str, float] = {}
         if self.critic is not None:
             rate = learning_rate_share(step, limit, config.critic.optim)
             values |= self.critic.update(batch, numerics, seeds=seeds.child("critic"), rate=rate)
             values["value/lr"] = config.critic.optim.lr * rate
-        rate = learning_rate_share(step, limit, config.actor.optim)
-        tokens = TokenRecord()
-        if self.critic is not None and logp_BT is not None and step < config.trainer.critic_warmup:
-            values |= {**group_metrics(batch), "max_dlogp": _gap(found, logp_BT), "lr": 0.0}
+        if self.critic is not None and step < config.trainer.critic_warmup:
+            values |= {**group_metrics(batch), "max_dlogp": _gap(batch), "lr": 0.0}
         else:
-            values |= update_policy(
-                policy,
+            rate = learning_rate_share(step, limit, config.actor.optim)
+            batch, found = update_policy(
+                self._policy,
                 self.optimizer,
                 batch,
                 config,
                 numerics,
                 seeds=seeds,
                 rate=rate,
-                trainer_logp_BT=logp_BT,
                 reference=None if self.reference is None else self.reference.whole,
-                tokens=None if keep is None else tokens,
             )
-            values["lr"] = config.actor.optim.lr * rate
-        if keep is not None:
-            keep(self._name, counted(rollouts), batch, tokens.tensors(batch, config))
-        if self.reference is not None and distance is not None:
-            values |= self.reference.steer(distance, found)
-        return values
-
-    def _logp_before(self, found: Gathered) -> Tensor | None:
-        """The trainer's log-probabilities before the update; None where nothing needs them before
-        its own forward pass says them."""
-        alone = self.critic is None and self.reference is None
-        if alone and tells_itself(self._config, self._numerics):
-            return None
-        return trainer_logp(self._policy, found, self._config, self._numerics)
-
-    def _distance(self, found: Gathered, logp_BT: Tensor | None) -> Distance | None:
-        """How far the policy is from the reference, where there is one."""
-        if self.reference is None or logp_BT is None:
-            return None
-        return self.reference.measure(self._policy, found, logp_BT, self._numerics)
+            values |= {**found, "lr": config.actor.optim.lr * rate}
+        if self.reference is not None:
+            values |= self.reference.steer(batch)
+        return batch, values
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next step depends on beside the policy's weights."""
@@ -192,6 +175,7 @@ def _starting(
     return load(config.model.path, device=policy.device)
 
 
-def _gap(found: Gathered, logp_BT: Tensor) -> float:
+def _gap(batch: Batch) -> float:
     """Largest difference between sampler and trainer where it was computed."""
-    return float((logp_BT - found.old_logp_BT).abs().max())
+    known_BT = batch.trainer_logp_BT
+    return 0.0 if known_BT is None else float((known_BT - batch.old_logp_BT).abs().max())

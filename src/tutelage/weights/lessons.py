@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tutelage.errors import DataError, ModelError
 from tutelage.policy.codec import Codec
-from tutelage.policy.packing import TokenRow
+from tutelage.policy.row import Row
 from tutelage.tasks.demonstrations import Demonstration
 
 
@@ -20,11 +20,11 @@ from tutelage.tasks.demonstrations import Demonstration
 class Lessons:
     """Token rows to train on, and others to measure the loss on."""
 
-    train: Sequence[TokenRow]
-    val: Sequence[TokenRow] = ()
+    train: Sequence[Row]
+    val: Sequence[Row] = ()
 
 
-def encode(codec: Codec, shown: Sequence[Demonstration], limit: int) -> list[TokenRow]:
+def encode(codec: Codec, shown: Sequence[Demonstration], limit: int) -> list[Row]:
     """The rows of demonstrations, each of at most `limit` tokens.
 
     Raises `DataError` with file and line for one that is longer, or that the chat template refuses.
@@ -47,9 +47,9 @@ def texts(shown: Sequence[Demonstration]) -> Iterator[str]:
                 yield f'{{"name": "{call.name}", "arguments": {call.arguments}}}'
 
 
-def _row(codec: Codec, one: Demonstration, limit: int) -> TokenRow:
+def _row(codec: Codec, one: Demonstration, limit: int) -> Row:
     try:
-        row = TokenRow(*codec.demonstration(one.messages, one.tools))
+        row = Row(*codec.demonstration(one.messages, one.tools))
     except ModelError as error:
         raise DataError(f"{one.place}: field 'messages': {error}") from error
     if len(row.ids) > limit:

@@ -32,37 +32,31 @@ from tutelage.weights.batch import Batch
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What the micro-batches of an optimizer batch share; tensors [B, T] over the whole batch."""
-
-    batch: Batch
-    old_logp_BT: Tensor | None
-    """None: the trainer's log-probabilities before the update are those of this very pass."""
-    weights_BT: Tensor | None
-    selection_BT: Tensor | None
-    denominator: float
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
-    """What one micro-batch tells: its share of each term of the loss before the coefficients, the
-    policy loss's metrics, sums over its tokens, and the sampler's error."""
+    """What one micro-batch tells: its rows and what was said of their tokens, its share of each
+    term of the loss before the coefficients, the policy loss's metrics, and the sampler's error."""
 
+    rows: list[int]
+    scores: Scores
     metrics: dict[str, Tensor]
     policy: Tensor
     kl: Tensor
     entropy: Tensor
-    entropy_sum: Tensor
     mismatch_max: Tensor
     mismatch_k3_sum: Tensor
-    tokens: int
 
 
 def rows_loss(
-    scores: Scores, part: Part, numbers: list[int], config: RunConfig
+    scores: Scores,
+    batch: Batch,
+    numbers: list[int],
+    config: RunConfig,
+    denominator: float,
+    selection_BT: Tensor | None,
 ) -> tuple[Tensor, Report]:
-    """The loss of the rows with these numbers, and what to report of them."""
-    actor, batch = config.actor, part.batch
+    """The loss of the rows with these numbers, and what to report of them. `denominator` is the
+    optimizer batch's, `selection_BT` the tokens that a loss which selects them has chosen."""
+    actor = config.actor
     device = scores.logp_K.device
     width = max(len(batch.rows[b].ids) for b in numbers)
 
@@ -72,13 +66,14 @@ def rows_loss(
     mask, sampled = cut(batch.mask_BT), cut(batch.old_logp_BT)
     owners = [batch.rollouts_B[b] for b in numbers]
     where = (scores.rows_K, scores.columns_K)
-    known = sampled if part.old_logp_BT is None else cut(part.old_logp_BT)
+    before_BT = batch.trainer_logp_BT
+    known = sampled if before_BT is None else cut(before_BT)
     logp = known.clone().index_put(where, scores.logp_K)
-    old = logp.detach() if part.old_logp_BT is None else known
+    old = logp.detach() if before_BT is None else known
     way = aggregation_of(actor.policy_loss.loss_mode, actor.loss_agg_mode)
 
     def average(x_BT: Tensor) -> Tensor:
-        return aggregate(x_BT, mask, way, rollouts_B=owners, denominator=part.denominator)
+        return aggregate(x_BT, mask, way, rollouts_B=owners, denominator=denominator)
 
     policy, metrics = policy_loss(
         actor.policy_loss.loss_mode,
@@ -92,8 +87,8 @@ def rows_loss(
         clip_ratio_c=actor.clip_ratio_c,
         aggregation=way,
         rollouts_B=owners,
-        denominator=part.denominator,
-        **_options(part, config, cut, old - sampled),
+        denominator=denominator,
+        **_options(batch, config, cut, old - sampled, selection_BT),
     )
     value = policy
     kl = entropy = policy.new_zeros(())
@@ -106,12 +101,25 @@ def rows_loss(
     if actor.entropy_coeff > 0:
         entropy = average(torch.zeros_like(old).index_put(where, scores.entropy_K))
         value = value - actor.entropy_coeff * entropy
-    terms = {"policy": policy.detach(), "kl": kl.detach(), "entropy": entropy.detach()}
-    return value, _report(metrics, terms, scores, (scores.logp_K - sampled[where]).detach())
+    gap_K = (scores.logp_K - sampled[where]).detach()
+    return value, Report(
+        rows=numbers,
+        scores=scores.detached(),
+        metrics=metrics,
+        policy=policy.detach(),
+        kl=kl.detach(),
+        entropy=entropy.detach(),
+        mismatch_max=gap_K.abs().max() if gap_K.numel() else gap_K.new_zeros(()),
+        mismatch_k3_sum=(gap_K.exp() - gap_K - 1).sum(),
+    )
 
 
 def _options(
-    part: Part, config: RunConfig, cut: Callable[[Tensor], Tensor], log_ratio_BT: Tensor
+    batch: Batch,
+    config: RunConfig,
+    cut: Callable[[Tensor], Tensor],
+    log_ratio_BT: Tensor,
+    selection_BT: Tensor | None,
 ) -> dict[str, Any]:
     """What the loss is given beside the batch: its own options, weights, and selected tokens.
 
@@ -119,33 +127,20 @@ def _options(
     """
     loss = config.actor.policy_loss
     options = options_of(loss, LOSSES.find(loss.loss_mode).options)
-    if part.old_logp_BT is None:
+    if batch.trainer_logp_BT is None:
         correction = (config.rollout.correction, config.rollout.correction_cap)
-        mask = cut(part.batch.mask_BT)
+        mask = cut(batch.mask_BT)
         options["weights_BT"] = rollout_importance_weights(log_ratio_BT, mask, *correction)
-    elif part.weights_BT is not None:
-        options["weights_BT"] = cut(part.weights_BT)
-    if part.selection_BT is not None:
-        options["selection_BT"] = cut(part.selection_BT)
+    elif batch.weights_BT is not None:
+        options["weights_BT"] = cut(batch.weights_BT)
+    if selection_BT is not None:
+        options["selection_BT"] = cut(selection_BT)
     return options
 
 
 def options_of(loss: PolicyLossConfig, names: Iterable[str]) -> dict[str, Any]:
     """The configured values of a loss's options, those that are keys."""
     return {name: getattr(loss, name) for name in names if name in PolicyLossConfig.model_fields}
-
-
-def _report(
-    metrics: dict[str, Tensor], terms: dict[str, Tensor], scores: Scores, gap_K: Tensor
-) -> Report:
-    return Report(
-        metrics=metrics,
-        **terms,
-        entropy_sum=scores.entropy_K.detach().sum(),
-        mismatch_max=gap_K.abs().max() if gap_K.numel() else gap_K.new_zeros(()),
-        mismatch_k3_sum=(gap_K.exp() - gap_K - 1).sum(),
-        tokens=gap_K.numel(),
-    )
 
 
 def token_kl(

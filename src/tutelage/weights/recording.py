@@ -1,19 +1,18 @@
 """What a training step made of its rows, kept in the store: advantages, and numbers for each token.
 
-`TokenRecord` collects what the update's forward passes said anyway; nothing is computed for its
+`with_tokens` collects what the update's forward passes said anyway; nothing is computed for its
 sake, so a row from which nothing could be learned, and which was skipped, has no numbers of its
 tokens. `StepRecorder` turns it into rows of the store. They are small beside the rollouts (8 bytes
-a trained token), and `trainer.record_tokens` bounds them. `learner.py` fills both;
-`store/records.py` says what each number is.
+a trained token), and `trainer.record_tokens` bounds them. `store/records.py` says what each number
+is.
 
 Legend: B rows, T tokens, K trained tokens.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -22,74 +21,38 @@ from torch import Tensor
 
 from tutelage.algorithms.rl import rollout_importance_weights
 from tutelage.config import RunConfig
-from tutelage.policy.network import Scores
 from tutelage.store import Store, StoreWriter, TrainingRow
-from tutelage.types import Rollout
 from tutelage.weights.batch import Batch
+from tutelage.weights.loss import Report
 
 Floats = NDArray[np.float32]
-Tokens = tuple[Tensor, Tensor, Tensor | None]
-"""Log-probabilities, entropies, and importance weights where a correction is on: [B, T] each, NaN
-where no pass was made."""
-Keep = Callable[[str, Sequence[Rollout], Batch, Tokens], None]
-"""Hears of a policy's step: its name, the rollouts that `Batch.rollouts_B` numbers, the batch, and
-what was said of its tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """One micro-batch: which rows it had, and what was said of their trained tokens."""
-
-    rows: list[int]
-    rows_K: Tensor
-    columns_K: Tensor
-    logp_K: Tensor
-    entropy_K: Tensor
-
-
-@dataclass(slots=True)
-class TokenRecord:
-    """What the forward passes of a step's first epoch said of each trained token."""
-
-    before_BT: Tensor | None = None
-    """The trainer's log-probabilities before the step, where several optimizer steps follow."""
-    weights_BT: Tensor | None = None
-    """The importance weights that were applied, where they were known before the passes."""
-    _passes: list[_Pass] = field(default_factory=list[_Pass])
-    _adding: threading.Lock = field(default_factory=threading.Lock)
-
-    def add(self, rows: list[int], scores: Scores) -> None:
-        """Take in the pass over the rows with these numbers; threads may call it at once."""
-        found = _Pass(
-            rows,
-            scores.rows_K,
-            scores.columns_K,
-            scores.logp_K.detach(),
-            scores.entropy_K.detach(),
+def with_tokens(batch: Batch, passes: Sequence[Report], config: RunConfig) -> Batch:
+    """A batch with what the passes of its first epoch said of each trained token: log-probabilities
+    before the step, entropies, and importance weights where a correction is on."""
+    logp_BT, entropy_BT = (torch.full(batch.mask_BT.shape, torch.nan) for _ in range(2))
+    before_BT = batch.trainer_logp_BT if config.updates_per_batch > 1 else None
+    for found in passes:
+        scores = found.scores
+        where = (torch.tensor(found.rows)[scores.rows_K.cpu()], scores.columns_K.cpu())
+        known_K = scores.logp_K if before_BT is None else before_BT[where]
+        logp_BT[where] = known_K.float().cpu()
+        entropy_BT[where] = scores.entropy_K.float().cpu()
+    weights_BT = batch.weights_BT
+    if config.rollout.correction == "none":
+        weights_BT = None
+    elif weights_BT is None:
+        weights_BT = rollout_importance_weights(
+            (logp_BT - batch.old_logp_BT).nan_to_num(),
+            batch.mask_BT,
+            config.rollout.correction,
+            config.rollout.correction_cap,
+            rollouts_B=batch.rollouts_B,
         )
-        with self._adding:
-            self._passes.append(found)
-
-    def tensors(self, batch: Batch, config: RunConfig) -> Tokens:
-        """What was said of the tokens of a batch."""
-        logp_BT, entropy_BT = (torch.full(batch.mask_BT.shape, torch.nan) for _ in range(2))
-        for found in self._passes:
-            where = (torch.tensor(found.rows)[found.rows_K.cpu()], found.columns_K.cpu())
-            known_K = found.logp_K if self.before_BT is None else self.before_BT[where]
-            logp_BT[where] = known_K.float().cpu()
-            entropy_BT[where] = found.entropy_K.float().cpu()
-        if config.rollout.correction == "none":
-            return logp_BT, entropy_BT, None
-        weights_BT = self.weights_BT
-        if weights_BT is None:
-            weights_BT = rollout_importance_weights(
-                (logp_BT - batch.old_logp_BT).nan_to_num(),
-                batch.mask_BT,
-                config.rollout.correction,
-                config.rollout.correction_cap,
-                rollouts_B=batch.rollouts_B,
-            )
-        return logp_BT, entropy_BT, weights_BT.masked_fill(logp_BT.isnan(), torch.nan)
+    if weights_BT is not None:
+        weights_BT = weights_BT.masked_fill(logp_BT.isnan(), torch.nan)
+    return replace(batch, logp_BT=logp_BT, entropy_BT=entropy_BT, weights_BT=weights_BT)
 
 
 class StepRecorder:
@@ -104,11 +67,14 @@ class StepRecorder:
         self._writer, self._run_id, self._limit = writer, run_id, limit
         self._tokens = store.trained_tokens(run_id)
 
-    def keep(
-        self, tick: int, policy: str, rollouts: Sequence[Rollout], batch: Batch, tokens: Tokens
-    ) -> None:
-        """Store the rows from which one policy learned at the step `tick`; see `Keep`."""
+    def record(self, tick: int, batches: Mapping[str, Batch]) -> None:
+        """Store the rows from which each policy learned at the step `tick`."""
+        for policy, batch in batches.items():
+            self._record(tick, policy, batch)
+
+    def _record(self, tick: int, policy: str, batch: Batch) -> None:
         advantages = _flat(batch.advantages_BT, batch)
+        tokens = (batch.logp_BT, batch.entropy_BT, batch.weights_BT)
         logprobs, entropies, weights = (None if x is None else _flat(x, batch) for x in tokens)
         rows: list[TrainingRow] = []
         start = 0
@@ -123,7 +89,7 @@ class StepRecorder:
                     step=tick,
                     policy=policy,
                     position=position,
-                    rollout_id=rollouts[batch.rollouts_B[position]].id,
+                    rollout_id=batch.rollout_ids[batch.rollouts_B[position]],
                     tokens=row.trained,
                     advantage=advantage,
                     advantages=differing if room else None,

@@ -10,7 +10,7 @@ Legend: B rows, T tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +23,8 @@ from tutelage.config.rl import AlgorithmConfig
 from tutelage.errors import ConfigError, ModelError
 from tutelage.policy.model import Policy
 from tutelage.policy.numerics import Numerics
-from tutelage.weights.batch import Gathered
+from tutelage.weights.batch import Batch
 from tutelage.weights.scoring import full_kl_of, logp_of
-
-
-@dataclass(frozen=True, slots=True)
-class Distance:
-    """How far the policy was from the reference when it sampled."""
-
-    ref_logp_BT: Tensor
-    penalty_BT: Tensor | None
-    """The KL that is taken from the reward, where it is."""
-    kl: float
-    """Mean over trained tokens of the low-variance estimator, in nats: what is logged."""
 
 
 class Reference:
@@ -60,29 +49,30 @@ class Reference:
         full = actor.use_kl_loss and actor.kl_loss_type.startswith("full")
         return self.policy if full else None
 
-    def measure(
-        self, policy: Policy, found: Gathered, logp_BT: Tensor, numerics: Numerics
-    ) -> Distance:
-        """The reference's view of a batch that the policy, not updated yet, sampled."""
-        rows, config = found.token_rows(), self._config
+    def measure(self, policy: Policy, batch: Batch, numerics: Numerics) -> Batch:
+        """A batch that the policy, not updated yet, sampled, with the reference's view of it."""
+        rows, config = batch.rows, self._config
         ref_logp_BT = logp_of(self.policy, rows, config, numerics.dtype)
-        penalty_BT = None
+        kl_BT = None
         if config.algorithm.use_kl_in_reward:
             kind = config.algorithm.kl_penalty
             if kind.startswith("full"):
-                penalty_BT = full_kl_of(policy, self.policy, rows, config, numerics.dtype)
+                kl_BT = full_kl_of(policy, self.policy, rows, config, numerics.dtype)
             else:
-                penalty_BT = kl_penalty(logp_BT, ref_logp_BT, kind)
-        calm_BT = kl_penalty(logp_BT, ref_logp_BT, "low_var_kl")
-        return Distance(ref_logp_BT, penalty_BT, _mean(calm_BT, found.mask_BT))
+                kl_BT = kl_penalty(_known(batch.trainer_logp_BT), ref_logp_BT, kind)
+        return replace(batch, ref_logp_BT=ref_logp_BT, kl_BT=kl_BT)
 
-    def steer(self, distance: Distance, found: Gathered) -> dict[str, float]:
-        """Log the KL, and move the coefficient after a batch, for the next one."""
-        out = {"kl/ref": distance.kl}
-        if distance.penalty_BT is not None:
-            penalty = _mean(distance.penalty_BT, found.mask_BT)
+    def steer(self, batch: Batch) -> dict[str, float]:
+        """Log the KL, and move the coefficient after a batch, for the next one.
+
+        `kl/ref` is the mean over trained tokens of the low-variance estimator, in nats.
+        """
+        calm_BT = kl_penalty(_known(batch.trainer_logp_BT), _known(batch.ref_logp_BT), "low_var_kl")
+        out = {"kl/ref": _mean(calm_BT, batch.mask_BT)}
+        if batch.kl_BT is not None:
+            penalty = _mean(batch.kl_BT, batch.mask_BT)
             out |= {"kl/reward": penalty, "kl/coef": self.beta}
-            self._control.update(penalty, len(set(found.rollouts_B)))
+            self._control.update(penalty, len(set(batch.rollouts_B)))
         return out
 
     def state_dict(self) -> dict[str, Any]:
@@ -100,6 +90,11 @@ def controller(rule: AlgorithmConfig) -> AdaptiveKL | FixedKL:
     if kl_ctrl.type == "adaptive":
         return AdaptiveKL(kl_ctrl.kl_coef, kl_ctrl.target_kl, kl_ctrl.horizon)
     return FixedKL(kl_ctrl.kl_coef)
+
+
+def _known(x_BT: Tensor | None) -> Tensor:
+    assert x_BT is not None, "a reference measures what both models say of a batch"
+    return x_BT
 
 
 def _mean(x_BT: Tensor, mask_BT: Tensor) -> float:

@@ -1,25 +1,24 @@
 """The phase of reinforcement learning: sample, reward, learn, until something ends it.
 
-What is sampled is `sampling.py`'s, what is learned `learner.py`'s; this is the loop around them,
-which keeps the clock, the metrics and the checkpoints. `control.py` runs it again with another
-estimator; `phases.py` has what all phases share.
+The step is `loop.py`'s; this is what happens around it: the clock, the metrics, the checkpoints,
+the held-out tasks. `control.py` runs it again with another estimator; `phases.py` has what all
+phases share.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 
 from tutelage.config import RunConfig
 from tutelage.runs.metrics import rollout_metrics
 from tutelage.weights.context import Context
-from tutelage.weights.learner import Learner, make_learner
+from tutelage.weights.learner import make_learner
+from tutelage.weights.learners import Learners
+from tutelage.weights.loop import TrainingLoop
 from tutelage.weights.measure import glance, glance_values
 from tutelage.weights.phases import RL, end_step, ended, restore, seconds_left, step_limit
 from tutelage.weights.recording import StepRecorder
-from tutelage.weights.sampling import sample_step
-from tutelage.weights.team import Team
 
 
 def run_rl(ctx: Context) -> None:
@@ -32,9 +31,8 @@ def run_rl(ctx: Context) -> None:
 def run_steps(ctx: Context, phase: str, config: RunConfig, over: Callable[[], bool]) -> None:
     """Steps of the loop until it is `over`: of this phase, or of the control, whose `config` has
     another estimator (`control.py`)."""
-    setting, state = ctx.setting, ctx.state
-    learner = _learner(ctx, config)
-    ctx.optimizer = learner
+    state, limit = ctx.state, step_limit(ctx)
+    ctx.optimizer = learners = _learners(ctx, config)
     recorder = StepRecorder(
         ctx.run.store,
         ctx.run.writer,
@@ -42,37 +40,26 @@ def run_steps(ctx: Context, phase: str, config: RunConfig, over: Callable[[], bo
         tick=state.tick,
         limit=config.trainer.record_tokens,
     )
-    limit = step_limit(ctx)
+    loop = TrainingLoop(ctx, phase, config, learners, recorder, limit)
     while not over():
-        step = state.phase_step
         state.tick += 1
         start = time.perf_counter()
-        sample = sample_step(ctx, phase, step, config)
-        sampled = time.perf_counter()
-        values = learner.step(
-            sample.rollouts,
-            seeds=setting.seeds.child(phase, step, "update"),
-            step=step,
-            limit=limit,
-            baselines=sample.baselines,
-            keep=partial(recorder.keep, state.tick),
-        )
-        end = time.perf_counter()
-        state.phase_step = step + 1
+        groups, values = loop.step(state.phase_step)
+        seconds = time.perf_counter() - start
+        state.phase_step += 1
         if phase == RL:
             state.max_dlogp = max(state.max_dlogp, values["max_dlogp"])
-        values |= rollout_metrics(sample.played) | sample.metrics
+        values |= rollout_metrics(groups.played) | groups.metrics
         values |= {
-            "time/rollout": sampled - start,
-            "time/update": end - sampled,
-            "tokens_per_second": values["rollout/tokens"] * len(sample.played) / (end - start),
+            "time/update": seconds - values["time/rollout"],
+            "tokens_per_second": values["rollout/tokens"] * len(groups.played) / seconds,
         }
         _validate(ctx, phase, values)
         end_step(ctx, phase, values)
 
 
-def _learner(ctx: Context, config: RunConfig) -> Learner | Team:
-    """The learner, in the state of the checkpoint when the phase was under way."""
+def _learners(ctx: Context, config: RunConfig) -> Learners:
+    """The learners, in the state of the checkpoint when the phase was under way."""
     setting, state = ctx.setting, ctx.state
     fresh, control = state.phase_step == 0, config.trainer.control != "none"
     own = config.ref.path is None and config.model.path is None
@@ -102,7 +89,7 @@ def _learner(ctx: Context, config: RunConfig) -> Learner | Team:
         )
         for name, policy in setting.others.items()
     }
-    return restore(ctx, Team(learner, others) if others else learner)
+    return restore(ctx, Learners(learner, others))
 
 
 def _validate(ctx: Context, phase: str, values: dict[str, float]) -> None:

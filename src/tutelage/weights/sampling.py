@@ -9,6 +9,7 @@ control are stored under labels of their own.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ BASELINE, REFILL = "baseline", "refill"
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class Groups:
     """What one step learns from, and what it cost."""
 
     rollouts: list[Rollout]
@@ -38,32 +39,30 @@ class Sample:
     metrics: dict[str, float]
 
 
-def sample_step(ctx: Context, phase: str, step: int, config: RunConfig) -> Sample:
+def play_groups(ctx: Context, phase: str, step: int, config: RunConfig) -> Groups:
     """Play the rollouts of one step of reinforcement learning, as the phase's `config` says."""
+    start = time.perf_counter()
     size, rule = config.data.train_batch_size, config.algorithm.filter_groups
-    tasks = _draw(ctx, step, size, 0)
-    placed = list(enumerate(tasks))
+    chains, warm = ctx.setting.config.agent.num_chains, ctx.setting.config.rollout.temperature
     apart = "" if phase == RL else phase
-    groups = _play(ctx, phase, step, placed, label=apart)
-    every = list(groups)
-    rounds = 1
-    while rule.enable and rounds < rule.max_num_gen_batches:
-        missing = size - sum(informative(g) for g in every)
+    placed: list[tuple[int, Task]] = []
+    every: list[list[Rollout]] = []
+    missing = size
+    for fill in range(rule.max_num_gen_batches if rule.enable else 1):
+        here = list(enumerate(_draw(ctx, step, missing, fill), start=len(placed)))
+        placed += here
+        label = "/".join(filter(None, (apart, f"{REFILL}/{fill}" if fill else "")))
+        played = ctx.play(_specs(ctx, phase, step, here, label), warm)
+        every += [played[i : i + chains] for i in range(0, len(played), chains)]
+        missing = size - sum(informative(group) for group in every)
         if missing <= 0:
             break
-        fresh = _draw(ctx, step, missing, rounds)
-        here = list(enumerate(fresh, start=len(placed)))
-        placed += here
-        label = f"{REFILL}/{rounds}"
-        every += _play(ctx, phase, step, here, label=f"{apart}/{label}" if apart else label)
-        rounds += 1
     chosen = _choose(every, size)
     metrics: dict[str, float] = {}
     if rule.enable:
-        flat = sum(not informative(g) for g in groups)
-        metrics = {"group/flat": flat / len(groups), "group/sampled": float(len(every))}
+        flat = sum(not informative(group) for group in every[:size])
+        metrics = {"group/flat": flat / size, "group/sampled": float(len(every))}
     _remember(ctx, placed, every)
-    played = [r for group in every for r in group]
     baselines = None
     if ESTIMATORS.find(config.algorithm.adv_estimator).baselines:
         baselines, greedy = _baselines(ctx, phase, step, dict(placed), chosen)
@@ -71,7 +70,8 @@ def sample_step(ctx: Context, phase: str, step: int, config: RunConfig) -> Sampl
             metrics["reward/baseline"] = sum(baselines.values()) / len(baselines)
         metrics["rollout/no_baseline"] = 1 - len(baselines) / len(greedy)
         chosen = [group for group in chosen if group[0].group in baselines]
-    return Sample([r for g in chosen for r in g], played, baselines, metrics)
+    metrics["time/rollout"] = time.perf_counter() - start
+    return Groups(_flat(chosen), _flat(every), baselines, metrics)
 
 
 def epoch_places(total: int, start: int, count: int, seeds: SeedTree) -> list[int]:
@@ -120,28 +120,28 @@ def _draw(ctx: Context, step: int, count: int, fill: int) -> list[Task]:
     return [tasks[i] for i in epoch_places(len(tasks), start, count, seeds)]
 
 
-def _play(
+def _specs(
     ctx: Context, phase: str, step: int, placed: Sequence[tuple[int, Task]], label: str
-) -> list[list[Rollout]]:
-    """The groups of some tasks, each at its place in the step."""
-    setting, tick = ctx.setting, ctx.state.tick
-    config = setting.config
-    specs = [
+) -> list[Spec]:
+    """The rollouts of some tasks, each at its place in the step."""
+    setting = ctx.setting
+    return [
         Spec(
             task,
             Mode.TRAIN,
             f"{phase}/{step}/{place}",
             index,
             setting.seeds.child(phase, step, place, index),
-            tick,
+            ctx.state.tick,
             label,
         )
         for place, task in placed
-        for index in range(config.agent.num_chains)
+        for index in range(setting.config.agent.num_chains)
     ]
-    rollouts = ctx.play(specs, config.rollout.temperature)
-    size = config.agent.num_chains
-    return [rollouts[i : i + size] for i in range(0, len(rollouts), size)]
+
+
+def _flat(groups: Sequence[Sequence[Rollout]]) -> list[Rollout]:
+    return [rollout for group in groups for rollout in group]
 
 
 def _baselines(

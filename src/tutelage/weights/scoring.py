@@ -16,7 +16,8 @@ from torch import Tensor
 
 from tutelage.config import RunConfig
 from tutelage.policy.model import Policy
-from tutelage.policy.packing import TokenRow, plan_micro_batches
+from tutelage.policy.packing import plan_micro_batches
+from tutelage.policy.row import Row
 from tutelage.policy.value import ValueModel
 
 Found = tuple[Tensor, Tensor, Tensor]
@@ -24,9 +25,7 @@ Found = tuple[Tensor, Tensor, Tensor]
 
 
 @torch.no_grad()
-def by_token(
-    rows: Sequence[TokenRow], max_tokens: int, ask: Callable[[list[TokenRow]], Found]
-) -> Tensor:
+def by_token(rows: Sequence[Row], max_tokens: int, ask: Callable[[list[Row]], Found]) -> Tensor:
     """What `ask` says of the trained tokens of some rows, for all rows, [B, T] on the CPU."""
     out_BT = torch.zeros(len(rows), max(len(r.ids) for r in rows))
     for chosen in plan_micro_batches(rows, max_tokens):
@@ -36,12 +35,10 @@ def by_token(
     return out_BT
 
 
-def logp_of(
-    policy: Policy, rows: Sequence[TokenRow], config: RunConfig, dtype: torch.dtype
-) -> Tensor:
+def logp_of(policy: Policy, rows: Sequence[Row], config: RunConfig, dtype: torch.dtype) -> Tensor:
     """Log-probabilities at the sampling temperature, [B, T]."""
 
-    def ask(some: list[TokenRow]) -> Found:
+    def ask(some: list[Row]) -> Found:
         scores = policy.score(some, temperature=config.rollout.temperature, dtype=dtype)
         return scores.logp_K, scores.rows_K, scores.columns_K
 
@@ -49,11 +46,11 @@ def logp_of(
 
 
 def values_of(
-    critic: ValueModel, rows: Sequence[TokenRow], config: RunConfig, dtype: torch.dtype
+    critic: ValueModel, rows: Sequence[Row], config: RunConfig, dtype: torch.dtype
 ) -> Tensor:
     """The critic's value of each trained token, [B, T]."""
 
-    def ask(some: list[TokenRow]) -> Found:
+    def ask(some: list[Row]) -> Found:
         found = critic.values(some, dtype)
         return found.values_K, found.rows_K, found.columns_K
 
@@ -63,14 +60,14 @@ def values_of(
 def full_kl_of(
     policy: Policy,
     reference: Policy,
-    rows: Sequence[TokenRow],
+    rows: Sequence[Row],
     config: RunConfig,
     dtype: torch.dtype,
 ) -> Tensor:
     """The exact KL of the policy from the reference at each trained token, [B, T]."""
     warm = config.rollout.temperature
 
-    def ask(some: list[TokenRow]) -> Found:
+    def ask(some: list[Row]) -> Found:
         reference_KV = reference.network.distribution(some, warm, dtype)
         scores = policy.score(some, temperature=warm, dtype=dtype, reference_KV=reference_KV)
         kl_K = scores.full_kl_K

@@ -23,7 +23,8 @@ from tutelage.config import RunConfig
 from tutelage.policy.codec import Codec
 from tutelage.policy.machine import choose, set_threads
 from tutelage.policy.model import Policy, build, load, load_codec, max_positions
-from tutelage.policy.packing import TokenRow, plan_micro_batches
+from tutelage.policy.packing import plan_micro_batches
+from tutelage.policy.row import Row
 from tutelage.resources import POLICY
 from tutelage.rewards import check
 from tutelage.runs.given import Given
@@ -188,7 +189,7 @@ def steps(config: RunConfig, total: int) -> int | None:
 
 
 @torch.no_grad()
-def loss_of(setting: Setting, rows: Sequence[TokenRow]) -> float:
+def loss_of(setting: Setting, rows: Sequence[Row]) -> float:
     """Mean negative log-likelihood of the rows' trained tokens, in nats."""
     policy, dtype = setting.policy, setting.choice.cold_start.dtype
     total = 0.0

@@ -12,7 +12,7 @@ Legend: B rows, T tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -29,30 +29,13 @@ from tutelage.policy.model import Policy
 from tutelage.policy.numerics import Numerics
 from tutelage.policy.packing import plan_micro_batches
 from tutelage.seeds import SeedTree
-from tutelage.weights.batch import Batch, Gathered
+from tutelage.weights.batch import Batch
 from tutelage.weights.cuts import mini_batches, together, token_budget
 from tutelage.weights.gradients import accumulate
-from tutelage.weights.loss import Part, Report, options_of, rows_loss
+from tutelage.weights.loss import Report, options_of, rows_loss
 from tutelage.weights.optim import Optimizer
-from tutelage.weights.recording import TokenRecord
+from tutelage.weights.recording import with_tokens
 from tutelage.weights.scoring import logp_of
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What one update works with."""
-
-    policy: Policy
-    batch: Batch
-    config: RunConfig
-    numerics: Numerics
-    old_logp_BT: Tensor | None
-    """The trainer's log-probabilities before the update, which ratios are taken against; None where
-    the update's own forward pass tells them (`tells_itself`)."""
-    weights_BT: Tensor | None
-    """Importance weights between sampler and trainer, where they are known by then."""
-    reference: Policy | None
-    """The reference policy, where its whole distribution is needed."""
 
 
 def update_policy(
@@ -64,54 +47,41 @@ def update_policy(
     *,
     seeds: SeedTree,
     rate: float = 1.0,
-    trainer_logp_BT: Tensor | None = None,
     reference: Policy | None = None,
-    tokens: TokenRecord | None = None,
-) -> dict[str, float]:
-    """Train on a batch and return metrics; the policy's version grows by one.
+) -> tuple[Batch, dict[str, float]]:
+    """Train on a batch; returns it with what the trainer said of its tokens, and metrics. The
+    policy's version grows by one.
 
-    `trainer_logp_BT` are the trainer's own log-probabilities where they are known already, see
-    `trainer_logp`. `max_dlogp` and `kl/rollout` compare sampler and trainer before the first
-    optimizer step, on the trained tokens that were scored. `tokens` is told what the first epoch's
-    passes said.
+    `reference` is the reference policy where its whole distribution is needed. `max_dlogp` and
+    `kl/rollout` compare sampler and trainer before the first optimizer step, on the trained tokens
+    that were scored.
     """
-    old_logp_BT = trainer_logp_BT
-    if old_logp_BT is None and not tells_itself(config, numerics):
-        old_logp_BT = trainer_logp(policy, batch, config, numerics)
-    update = Update(
-        policy, batch, config, numerics, old_logp_BT,
-        weights_BT=None if old_logp_BT is None else _weights(batch, old_logp_BT, config),
-        reference=reference,
-    )  # fmt: skip
-    if tokens is not None:
-        tokens.weights_BT = update.weights_BT
-        tokens.before_BT = old_logp_BT if config.updates_per_batch > 1 else None
-    reports: list[Report] = []
-    first: list[Report] = []
+    if batch.trainer_logp_BT is None and not tells_itself(config, numerics):
+        batch = replace(batch, trainer_logp_BT=trainer_logp(policy, batch, config, numerics))
+    batch = replace(batch, weights_BT=_weights(batch, config))
+    reports: list[list[Report]] = []
     norms: list[float] = []
+    per_epoch = 0
     for epoch in range(config.actor.ppo_epochs):
         under = seeds.child("epoch", epoch)
         parts = mini_batches(batch.rollouts_B, config.actor.ppo_mini_batch_size, under)
+        per_epoch = len(parts)
         for number, part in enumerate(parts):
-            seen = tokens if epoch == 0 else None
-            found = _gradient(update, part, under.child("part", number), seen)
-            if epoch == 0 and number == 0:
-                first = found
-            reports += found
+            drawn = under.child("part", number)
+            reports.append(_gradient(policy, batch, part, config, numerics, drawn, reference))
             # A batch without any variance has no gradient; the optimizer's clock still goes on.
-            norms.append(optimizer.step(rate) if found else 0.0)
+            norms.append(optimizer.step(rate) if reports[-1] else 0.0)
     policy.version += 1
-    return _summary(reports, first, norms, update)
+    metrics = _summary(reports, norms, batch, config)
+    return with_tokens(batch, [r for found in reports[:per_epoch] for r in found], config), metrics
 
 
-def trainer_logp(
-    policy: Policy, batch: Batch | Gathered, config: RunConfig, numerics: Numerics
-) -> Tensor:
+def trainer_logp(policy: Policy, batch: Batch, config: RunConfig, numerics: Numerics) -> Tensor:
     """What the trainer says of the sampled tokens before any update: as recorded where it computes
     what the sampler did, else computed again."""
     if numerics.exact and config.rollout.correction == "none":
         return batch.old_logp_BT
-    return logp_of(policy, batch.token_rows(), config, numerics.dtype)
+    return logp_of(policy, batch.rows, config, numerics.dtype)
 
 
 def tells_itself(config: RunConfig, numerics: Numerics) -> bool:
@@ -132,11 +102,13 @@ def group_metrics(batch: Batch) -> dict[str, float]:
     }
 
 
-def _weights(batch: Batch, old_logp_BT: Tensor, config: RunConfig) -> Tensor | None:
-    if old_logp_BT is batch.old_logp_BT:
+def _weights(batch: Batch, config: RunConfig) -> Tensor | None:
+    """Importance weights between sampler and trainer, where the trainer's numbers are known."""
+    known_BT = batch.trainer_logp_BT
+    if known_BT is None or known_BT is batch.old_logp_BT:
         return None
     return rollout_importance_weights(
-        old_logp_BT - batch.old_logp_BT,
+        known_BT - batch.old_logp_BT,
         batch.mask_BT,
         config.rollout.correction,
         config.rollout.correction_cap,
@@ -145,10 +117,15 @@ def _weights(batch: Batch, old_logp_BT: Tensor, config: RunConfig) -> Tensor | N
 
 
 def _gradient(
-    update: Update, part: list[int], seeds: SeedTree, tokens: TokenRecord | None
+    policy: Policy,
+    batch: Batch,
+    part: list[int],
+    config: RunConfig,
+    numerics: Numerics,
+    seeds: SeedTree,
+    reference: Policy | None,
 ) -> list[Report]:
     """Accumulate the gradient of one optimizer batch."""
-    batch, config = update.batch, update.config
     actor, mode = config.actor, config.actor.policy_loss.loss_mode
     owners = [batch.rollouts_B[b] for b in part]
     scale = actor.loss_scale_factor or float(config.response_tokens)
@@ -158,38 +135,30 @@ def _gradient(
     if actor.skip_zero_variance and not _every_row_counts(config):
         some = {batch.rollouts_B[b] for b in part if bool(batch.advantages_BT[b].any())}
         live = [b for b in part if batch.rollouts_B[b] in some]
-    rows = batch.token_rows()
+    rows = batch.rows
     budget = token_budget(rows, live, actor.ppo_micro_batch_size_per_gpu, actor)
     plan = plan_micro_batches([rows[b] for b in live], budget)
     if way == "seq-mean-token-mean" or LOSSES.find(mode).whole_rollouts:
         plan = together(plan, [batch.rollouts_B[b] for b in live])
-    shared = Part(
-        batch=batch,
-        old_logp_BT=update.old_logp_BT,
-        weights_BT=update.weights_BT,
-        selection_BT=_selection(update, part, seeds),
-        denominator=denominator,
-    )
+    selection_BT = _selection(batch, part, config, seeds)
 
     def loss(chosen: list[int]) -> tuple[Tensor, Report]:
         numbers = [live[i] for i in chosen]
         some = [rows[b] for b in numbers]
-        warm, dtype = config.rollout.temperature, update.numerics.dtype
+        warm, dtype = config.rollout.temperature, numerics.dtype
         reference_KV = None
-        if update.reference is not None:
-            reference_KV = update.reference.network.distribution(some, warm, dtype)
-        scores = update.policy.score(
+        if reference is not None:
+            reference_KV = reference.network.distribution(some, warm, dtype)
+        scores = policy.score(
             some,
             temperature=warm,
             dtype=dtype,
             entropy_gradient=actor.entropy_coeff > 0,
             reference_KV=reference_KV,
         )
-        if tokens is not None:
-            tokens.add(numbers, scores)
-        return rows_loss(scores, shared, numbers, config)
+        return rows_loss(scores, batch, numbers, config, denominator, selection_BT)
 
-    return accumulate(update.policy.parameters(), plan, loss, threads=update.numerics.threads)
+    return accumulate(policy.parameters(), plan, loss, threads=numerics.threads)
 
 
 def _every_row_counts(config: RunConfig) -> bool:
@@ -199,18 +168,18 @@ def _every_row_counts(config: RunConfig) -> bool:
     return actor.entropy_coeff > 0 or actor.use_kl_loss or counts
 
 
-def _selection(update: Update, part: list[int], seeds: SeedTree) -> Tensor | None:
+def _selection(batch: Batch, part: list[int], config: RunConfig, seeds: SeedTree) -> Tensor | None:
     """The tokens that the loss selects in one optimizer batch, [B, T] over the whole batch."""
-    settings, batch = update.config.actor.policy_loss, update.batch
+    settings = config.actor.policy_loss
     loss = LOSSES.find(settings.loss_mode)
     if loss.select is None:
         return None
-    assert update.old_logp_BT is not None, "tokens are selected by what the trainer said before"
+    assert batch.trainer_logp_BT is not None, "tokens are selected by what the trainer said before"
     options = options_of(settings, loss.selecting)
     if "generator" in loss.selecting:
         draw = seeds.child(loss.name).value()
         options["generator"] = torch.Generator().manual_seed(draw)
-    numbers = (update.old_logp_BT[part], batch.advantages_BT[part], batch.mask_BT[part])
+    numbers = (batch.trainer_logp_BT[part], batch.advantages_BT[part], batch.mask_BT[part])
     found = loss.select(*numbers, **options)
     selection_BT = torch.zeros_like(batch.mask_BT)
     selection_BT[part] = found
@@ -218,18 +187,18 @@ def _selection(update: Update, part: list[int], seeds: SeedTree) -> Tensor | Non
 
 
 def _summary(
-    reports: list[Report], first: list[Report], norms: list[float], update: Update
+    steps: list[list[Report]], norms: list[float], batch: Batch, config: RunConfig
 ) -> dict[str, float]:
     """Metrics over all optimizer steps of a batch, averaged by tokens."""
-    batch, actor = update.batch, update.config.actor
+    actor, reports, first = config.actor, [r for found in steps for r in found], steps[0]
     out: dict[str, float] = {"grad_norm": sum(norms) / len(norms), **group_metrics(batch)}
-    known = update.old_logp_BT
+    known = batch.trainer_logp_BT
     exact_gap = 0.0 if known is None else float((known - batch.old_logp_BT).abs().max())
     if not reports:
         return {**out, "loss/policy": 0.0, "max_dlogp": exact_gap}
     merged = merge_metrics([r.metrics for r in reports])
-    tokens = max(1, sum(r.tokens for r in reports))
-    seen = max(1, sum(r.tokens for r in first))
+    tokens = max(1, sum(len(r.scores.logp_K) for r in reports))
+    seen = max(1, sum(len(r.scores.logp_K) for r in first))
     out["loss/policy"] = float(sum(r.policy for r in reports)) / len(norms)
     if actor.use_kl_loss:
         out["loss/kl"] = float(sum(r.kl for r in reports)) / len(norms)
@@ -237,7 +206,7 @@ def _summary(
         out["loss/entropy"] = -float(sum(r.entropy for r in reports)) / len(norms)
     return {
         **out,
-        "entropy": float(sum(r.entropy_sum for r in reports)) / tokens,
+        "entropy": float(sum(r.scores.entropy_K.sum() for r in reports)) / tokens,
         "ratio/clip_fraction": float(merged["clip_fraction"]),
         "ratio/max": float(merged["ratio_max"]),
         "max_dlogp": max([exact_gap, *(float(r.mismatch_max) for r in first)]),

@@ -1,0 +1,47 @@
+"""One step of reinforcement learning, on one page.
+
+    tasks ─▶ groups of rollouts ─▶ rows ─▶ advantages ─▶ loss, optimizer ─▶ engine
+                                                                  └────────▶ store
+
+The groups come from `sampling.py`, which plays rollouts through `context.py`; rows and advantages
+are `batch.py`'s, the loss and the optimizer step `update.py`'s, each for every policy that is
+trained (`learners.py`); what is recorded is `recording.py`'s. What is measured, logged, saved and
+reported happens around the step, in `rl.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tutelage.config import RunConfig
+from tutelage.weights.context import Context
+from tutelage.weights.learners import Learners
+from tutelage.weights.recording import StepRecorder
+from tutelage.weights.sampling import Groups, play_groups
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingLoop:
+    """What a step of a phase works with."""
+
+    ctx: Context
+    phase: str
+    config: RunConfig
+    """The run's configuration, or that of its control, which has another estimator."""
+    learners: Learners
+    recorder: StepRecorder
+    limit: int | None
+    """How many steps there will be, where that is known."""
+
+    def step(self, number: int) -> tuple[Groups, dict[str, float]]:
+        """Train on fresh rollouts; returns their groups, and the metrics of the update."""
+        seeds = self.ctx.setting.seeds.child(self.phase, number, "update")
+        groups = play_groups(self.ctx, self.phase, number, self.config)
+        rows = self.learners.make_rows(groups.rollouts)
+        batches = self.learners.estimate_advantages(rows, groups.baselines)
+        batches, metrics = self.learners.optimize(
+            batches, seeds=seeds, step=number, limit=self.limit
+        )
+        self.ctx.hand_over_weights()
+        self.recorder.record(self.ctx.state.tick, batches)
+        return groups, metrics
