@@ -17,7 +17,7 @@ from tutelage.engine.chat import ChatSession
 from tutelage.engine.driver import EngineDriver
 from tutelage.engine.protocol import Request
 from tutelage.errors import ConfigError, ConstraintError, EngineError, ModelError
-from tutelage.policy import network, training
+from tutelage.policy import network
 from tutelage.policy.grammar import Grammar
 from tutelage.policy.narrowing import replay, unpack
 from tutelage.policy.packing import pack
@@ -343,10 +343,9 @@ async def test_gradients_of_narrowed_tokens_are_those_of_their_own_distribution(
     sets = replay(policy.codec, [token_row])
     assert sets is not None
     total = torch.zeros(())
-    weights = policy.network.weights
     batch = pack([token_row], policy.device, torch.float32)
-    hidden = training.hidden(weights, batch, torch.float32)
-    z = hidden[batch.lines_K] @ weights.head.t() / 1.3
+    hidden = policy.network(batch, torch.float32)
+    z = hidden[batch.lines_K] @ policy.network.weights.head.t() / 1.3
     masks = unpack(sets.words_NW[sets.at(batch.rows_K, batch.columns_K)], z.shape[1])
     for line, mask, target in zip(z, masks, batch.targets_K.tolist(), strict=True):
         total = total + line[target] - line[mask].logsumexp(0)

@@ -19,10 +19,12 @@ from tutelage.policy.kernels import linear
 from tutelage.policy.weights import Layer, Shape, Weights
 
 
-def rope(weights: Weights, positions_N: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def rope(
+    inv_freq: Tensor, scale: float, positions_N: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     """Rotary tables [N, 1, head_dim] for `rotate`: cosines, and sines with their signs."""
-    angles = positions_N[:, None, None].to(torch.float32) * weights.inv_freq
-    cos, sin = angles.cos() * weights.rope_scale, angles.sin() * weights.rope_scale
+    angles = positions_N[:, None, None].to(torch.float32) * inv_freq
+    cos, sin = angles.cos() * scale, angles.sin() * scale
     return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
 
 
@@ -60,7 +62,8 @@ class Cache:
         """Room for `rows` sequences of up to `width` tokens."""
         s, like = w.shape, w.embed
         make = like.new_zeros
-        cos, sin = rope(w, torch.arange(width + 1, device=like.device), like.dtype)
+        positions = torch.arange(width + 1, device=like.device)
+        cos, sin = rope(w.inv_freq, w.rope_scale, positions, like.dtype)
         return Cache(
             [make(rows, s.kv_heads, s.head_dim, width + 1) for _ in w.layers],
             [make(rows, s.kv_heads, width + 1, s.head_dim) for _ in w.layers],

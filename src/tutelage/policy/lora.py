@@ -14,19 +14,19 @@ from __future__ import annotations
 import importlib.util
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.policy.hf_model import HFNetwork
 from tutelage.policy.model import Policy
-from tutelage.policy.network import FusedNetwork
+from tutelage.policy.network import Block, FusedNetwork
 from tutelage.policy.weights import Layer, Shape, Weights
 
 MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -76,18 +76,65 @@ def with_lora(policy: Policy, lora: Lora, *, seed: int) -> Policy:
 # ---------------------------------------------------------------- on the fused decoder
 
 
+class _Adapter(nn.Module):
+    """A and B of one linear layer."""
+
+    def __init__(self, a: Tensor, b: Tensor) -> None:
+        super().__init__()
+        self.lora_A, self.lora_B = nn.Parameter(a), nn.Parameter(b)
+
+
+class _LoraBlock(Block):
+    """A frozen block, and adapters under the names of its linear layers."""
+
+    def __init__(self, layer: Layer, adapters: Mapping[str, _Adapter], scale: float, s: Shape):
+        super().__init__(layer)
+        self._scale, self._shape = scale, s
+        self._adapters = dict(adapters)
+        for name, adapter in adapters.items():
+            self.add_module(name, adapter)
+
+    def tensors(self) -> Layer:
+        """The effective ones, with gradients to the adapters."""
+        layer = super().tensors()
+        changed = {field: self._effective(field, getattr(layer, field)) for field in _FUSED}
+        return replace(layer, **changed)
+
+    def _effective(self, field: str, whole: Tensor) -> Tensor:
+        """One fused matrix with its adapters added."""
+        modules = _FUSED[field]
+        if not any(module in self._adapters for module in modules):
+            return whole
+        parts: list[Tensor] = []
+        for module, part in zip(modules, whole.split(_sizes(self._shape, field)), strict=True):
+            found = self._adapters.get(module)
+            if found is not None:
+                part = torch.addmm(part, found.lora_B, found.lora_A, alpha=self._scale)
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
 class LoraNetwork(FusedNetwork):
     """The fused decoder with adapters. `weights` are the merged ones, as of the last `merge`."""
 
-    def __init__(self, base: Weights, adapters: dict[str, Tensor], lora: Lora) -> None:
+    def __init__(self, base: Weights, adapters: Mapping[str, Tensor], lora: Lora) -> None:
         """`base` is shared and never changed; `adapters` are named `layers.0.q_proj.lora_A`."""
-        self.device = base.embed.device
-        self.base, self.lora = base, lora
-        self._adapters = adapters
-        for tensor in adapters.values():
-            tensor.requires_grad_()
+        nn.Module.__init__(self)
+        self.lora = lora
+        numbers = iter(range(base.shape.layers))
+
+        def block(layer: Layer) -> Block:
+            at = f"layers.{next(numbers)}"
+            found = {
+                m: _Adapter(adapters[f"{at}.{m}.lora_A"], adapters[f"{at}.{m}.lora_B"])
+                for m in MODULES
+                if f"{at}.{m}.lora_A" in adapters
+            }
+            return _LoraBlock(layer, found, lora.scale, base.shape)
+
+        self._take(base, block)
         with torch.no_grad():
-            self.weights = self.current()
+            self._merged = self.current()
 
     @staticmethod
     def fresh(network: FusedNetwork, lora: Lora, seed: int) -> LoraNetwork:
@@ -119,51 +166,36 @@ class LoraNetwork(FusedNetwork):
                     adapters[f"{name}.lora_B"] = torch.zeros(rows, lora.rank).to(network.device)
         return LoraNetwork(base, adapters, lora)
 
+    @property
+    def weights(self) -> Weights:
+        """The merged weights: the engine samples from these very tensors."""
+        return self._merged
+
     def named(self) -> Iterable[tuple[str, Tensor]]:
         """The adapters."""
-        return self._adapters.items()
+        return ((name, t) for name, t in self.named_parameters() if ".lora_" in name)
 
     def trunk(self) -> Iterable[tuple[str, Tensor]]:
         """The adapters: all that hidden states depend on and training may change."""
-        return self._adapters.items()
+        return self.named()
 
+    @torch.no_grad()
     def copy(self) -> LoraNetwork:
         """The same base with adapters of its own."""
-        adapters = {name: t.detach().clone() for name, t in self._adapters.items()}
-        return LoraNetwork(self.base, adapters, self.lora)
+        base = replace(self.current(), layers=[Block.tensors(b) for b in self._blocks()])
+        return LoraNetwork(base, {name: t.clone() for name, t in self.named()}, self.lora)
 
-    def to(self, device: torch.device) -> LoraNetwork:
-        """The same on another device."""
-        adapters = {name: t.detach().to(device, copy=True) for name, t in self._adapters.items()}
-        return LoraNetwork(self.base.to(device, torch.float32), adapters, self.lora)
-
-    def current(self) -> Weights:
-        """The effective weights, with gradients to the adapters."""
-        layers = [self._layer(i, layer) for i, layer in enumerate(self.base.layers)]
-        return replace(self.base, layers=layers)
-
-    def _layer(self, i: int, layer: Layer) -> Layer:
-        changed = {field: self._effective(i, field, getattr(layer, field)) for field in _FUSED}
-        return replace(layer, **changed)
-
-    def _effective(self, i: int, field: str, whole: Tensor) -> Tensor:
-        """One fused matrix with its adapters added."""
-        modules = _FUSED[field]
-        if not any(f"layers.{i}.{module}.lora_A" in self._adapters for module in modules):
-            return whole
-        parts: list[Tensor] = []
-        for module, part in zip(modules, whole.split(_sizes(self.base.shape, field)), strict=True):
-            name = f"layers.{i}.{module}"
-            a, b = self._adapters.get(f"{name}.lora_A"), self._adapters.get(f"{name}.lora_B")
-            if a is not None and b is not None:
-                part = torch.addmm(part, b, a, alpha=self.lora.scale)
-            parts.append(part)
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+    def to(self, *args: Any, **kwargs: Any) -> LoraNetwork:
+        """Move base and adapters, and merge them there."""
+        super().to(*args, **kwargs)
+        with torch.no_grad():
+            self._merged = self.current()
+        return self
 
     @torch.no_grad()
     def merge(self) -> None:
         """Bring `weights` up to the adapters, in place: the engine samples from these tensors."""
-        for mine, now in zip(self.weights.parameters(), self.current().parameters(), strict=True):
+        for mine, now in zip(self._merged.parameters(), self.current().parameters(), strict=True):
             if mine is not now:
                 mine.copy_(now)
 

@@ -7,19 +7,20 @@ the log-probabilities of trained tokens. `FusedNetwork` runs the fused decoder (
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from tutelage.policy import training
 from tutelage.policy.kernels import linear
 from tutelage.policy.narrowing import AllowedSets, unpack
 from tutelage.policy.packing import Packed, pack
 from tutelage.policy.row import Row
-from tutelage.policy.weights import Weights, to_hf
+from tutelage.policy.weights import Layer, Weights, to_hf
 
 _LOGITS_LIMIT = 1 << 26
 """Vocabulary scores held at once while scoring; more are computed in chunks and recomputed."""
@@ -61,7 +62,10 @@ class Network(Protocol):
     The K trained tokens of a method come in the order of rows, then of columns, in both.
     """
 
-    device: torch.device
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        ...
 
     @property
     def width(self) -> int:
@@ -114,14 +118,83 @@ class Network(Protocol):
         ...
 
 
-class FusedNetwork:
-    """The fused decoder as a `Network`."""
+class Block(nn.Module):
+    """One block: its parameters have the names of `Layer`."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        for name in Layer.__slots__:
+            tensor = getattr(layer, name)
+            kept = tensor is None or isinstance(tensor, nn.Parameter)
+            self.register_parameter(name, tensor if kept else nn.Parameter(tensor))
+
+    def tensors(self) -> Layer:
+        """The tensors that it computes with, with gradients."""
+        return Layer(**{name: getattr(self, name) for name in Layer.__slots__})
+
+    def forward(self, x: Tensor, plan: training.Plan, kept: Tensor | None) -> Tensor:
+        """See `training.block`."""
+        return training.block(x, plan, kept, self.tensors())
+
+
+class FusedNetwork(nn.Module):
+    """The fused decoder as a `Network`: an ordinary module, whose kernels are its own.
+
+    Its parameters, `state_dict` and hooks are those of any module; `weights` is how the kernels see
+    the same tensors.
+    """
+
+    embed: nn.Parameter
+    norm: nn.Parameter
+    head: nn.Parameter | None
+    """None where the embedding is the output head too."""
+    inv_freq: Tensor
 
     def __init__(self, weights: Weights, device: torch.device) -> None:
-        self.weights = weights.to(device, torch.float32)
-        self.device = device
-        for tensor in self.weights.parameters():
-            tensor.requires_grad_()
+        """A network with a copy of these weights."""
+        super().__init__()
+        self._take(weights.to(device, torch.float32), Block)
+
+    def _take(self, weights: Weights, block: Callable[[Layer], Block]) -> None:
+        """Register tensors as they are: those that are parameters already stay shared."""
+        self.shape, self.rope_scale = weights.shape, weights.rope_scale
+        self.embed = _parameter(weights.embed)
+        self.layers = nn.ModuleList(block(layer) for layer in weights.layers)
+        self.norm = _parameter(weights.norm)
+        self.head = None if weights.shape.tied else _parameter(weights.head)
+        self.register_buffer("inv_freq", weights.inv_freq, persistent=False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        return self.embed.device
+
+    @property
+    def weights(self) -> Weights:
+        """Its tensors as the kernels see them: the engine samples from these very ones."""
+        return self.current()
+
+    def current(self) -> Weights:
+        """The weights that a training forward computes with, with gradients."""
+        return Weights(
+            shape=self.shape,
+            embed=self.embed,
+            layers=[block.tensors() for block in self._blocks()],
+            norm=self.norm,
+            head=self._output,
+            inv_freq=self.inv_freq,
+            rope_scale=self.rope_scale,
+        )
+
+    def forward(self, batch: Packed, dtype: torch.dtype) -> Tensor:
+        """Final normed hidden states [S, hidden] of the losses' places, with gradients; `dtype` is
+        that of the activations."""
+        plan = training.Plan.of(self.shape, self.inv_freq, self.rope_scale, batch, dtype)
+        x = F.embedding(batch.ids_N, self.embed).to(dtype)
+        last = len(self.layers) - 1
+        for i, block in enumerate(self.layers):
+            x = block(x, plan, batch.sources_S if i == last else None)
+        return training.norm(x, self.norm, self.shape.eps)
 
     def named(self) -> Iterable[tuple[str, Tensor]]:
         """Trainable tensors, in a fixed order."""
@@ -130,11 +203,7 @@ class FusedNetwork:
     @property
     def width(self) -> int:
         """Size of a hidden state."""
-        return self.weights.shape.hidden
-
-    def current(self) -> Weights:
-        """The weights that a training forward computes with, with gradients."""
-        return self.weights
+        return self.shape.hidden
 
     def merge(self) -> None:
         """Bring `weights`, which the engine samples from, up to what is trained."""
@@ -142,10 +211,6 @@ class FusedNetwork:
     def copy(self) -> FusedNetwork:
         """The same network with tensors of its own."""
         return FusedNetwork(self.weights, self.device)
-
-    def to(self, device: torch.device) -> FusedNetwork:
-        """The same network on another device."""
-        return FusedNetwork(self.weights, device)
 
     def count(self) -> int:
         """Number of parameters."""
@@ -159,6 +224,13 @@ class FusedNetwork:
         """The weights under their Hugging Face names."""
         return to_hf(self.weights)
 
+    def _blocks(self) -> list[Block]:
+        return cast("list[Block]", list(self.layers))
+
+    @property
+    def _output(self) -> Tensor:
+        return self.embed if self.head is None else self.head
+
     def score(
         self,
         rows: Sequence[Row],
@@ -171,31 +243,31 @@ class FusedNetwork:
         """Log-probabilities of the trained tokens of `rows`, by the packed forward."""
         batch = pack(rows, self.device, dtype)
         allowed = Allowed.of(sets, batch.rows_K, batch.columns_K)
-        weights = self.current()
-        hidden = training.hidden(weights, batch, dtype)
+        hidden, head = self(batch, dtype), self._output
         if reference_KV is not None:
-            z = _logits(hidden, weights.head, temperature)
+            z = _logits(hidden, head, temperature)
             logp, entropy = pick(z, batch.lines_K, batch.targets_K, entropy_gradient, allowed)
             kl = exact_kl(z[batch.lines_K], reference_KV)
             return Scores(logp, entropy, batch.rows_K, batch.columns_K, kl)
-        logp, entropy = score_hidden(
-            hidden, weights.head, batch, temperature, entropy_gradient, allowed
-        )
+        logp, entropy = score_hidden(hidden, head, batch, temperature, entropy_gradient, allowed)
         return Scores(logp, entropy, batch.rows_K, batch.columns_K)
 
     def states(self, rows: Sequence[Row], dtype: torch.dtype) -> States:
         """Hidden states at the trained tokens of `rows`."""
         batch = pack(rows, self.device, dtype)
-        hidden = training.hidden(self.current(), batch, dtype)
+        hidden = self(batch, dtype)
         return States(hidden[batch.lines_K].float(), batch.rows_K, batch.columns_K)
 
     @torch.no_grad()
     def distribution(self, rows: Sequence[Row], temperature: float, dtype: torch.dtype) -> Tensor:
         """Log-probabilities [K, V] over the vocabulary at each trained token."""
         batch = pack(rows, self.device, dtype)
-        weights = self.current()
-        z = _logits(training.hidden(weights, batch, dtype), weights.head, temperature)
+        z = _logits(self(batch, dtype), self._output, temperature)
         return torch.log_softmax(z, -1)[batch.lines_K]
+
+
+def _parameter(tensor: Tensor) -> nn.Parameter:
+    return tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor)
 
 
 def _logits(hidden_SH: Tensor, head_VH: Tensor, temperature: float) -> Tensor:

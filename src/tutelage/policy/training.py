@@ -1,12 +1,12 @@
-"""The training forward: hidden states of a packed micro-batch, with the backward written out.
+"""The training forward of a packed micro-batch, block by block, with the backward written out.
 
 Tokens lie flat, without padding, for everything that works token by token; only attention sees
 padded rows. Autograd would keep and add up far more than a block needs: here a block is one
 operation whose backward says what is computed, in how many passes over memory. Keys and values are
 gathered to where attention reads them, and their gradients summed back, by kernels that move whole
 vectors. The last block works only where a loss needs its output. Plain explicit attention beats
-fused kernels on a CPU at these lengths. `packing.py` makes the micro-batches; `decoder.py` has the
-same function for sampling, to rounding.
+fused kernels on a CPU at these lengths. `network.py` puts the blocks together, `packing.py` makes
+the micro-batches; `decoder.py` has the same function for sampling, to rounding.
 
 Suffixes: N flat tokens, S flat tokens with a loss, R attention rows, T queries, L keys, M gathered
 vectors, J heads of all kinds (queries, keys, values).
@@ -25,21 +25,22 @@ from torch import Tensor
 from tutelage.policy.decoder import head_norms, rope, rotate
 from tutelage.policy.kernels import outer, product
 from tutelage.policy.packing import Packed, Segment
-from tutelage.policy.weights import Layer, Shape, Weights
+from tutelage.policy.weights import Layer, Shape
 
 
-def hidden(w: Weights, batch: Packed, dtype: torch.dtype) -> Tensor:
-    """Final normed hidden states [S, hidden] of the losses' places, with gradients to `w`.
+def block(x: Tensor, plan: Plan, kept: Tensor | None, layer: Layer) -> Tensor:
+    """What one block makes of x [N, hidden]: [N, hidden], or [S, hidden] of the tokens `kept`.
 
-    `dtype` is that of the activations; weights are cast to it on the way, gradients arrive in the
-    weights' own dtype.
+    Activations have the type of `x`; weights are cast to it on the way, and gradients arrive in the
+    weights' own type.
     """
-    plan = _Plan.of(w, batch, dtype)
-    x: Any = F.embedding(batch.ids_N, w.embed).to(dtype)
-    for i, layer in enumerate(w.layers):
-        kept = batch.sources_S if i == len(w.layers) - 1 else None
-        x = _Block.apply(x, plan, kept, *(getattr(layer, name) for name in Layer.__slots__))
-    out: Any = _Norm.apply(x, w.norm, w.shape.eps)
+    out: Any = _Block.apply(x, plan, kept, *(getattr(layer, name) for name in Layer.__slots__))
+    return out
+
+
+def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMS norm of x [S, hidden], with gradients."""
+    out: Any = _Norm.apply(x, weight, eps)
     return out
 
 
@@ -60,7 +61,7 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """Index tables of a micro-batch for a model's heads.
 
     Attention reads queries as [R, kv, group, T] and keys and values as [R, kv, L], segment after
@@ -82,9 +83,11 @@ class _Plan:
     first_KN: Tensor
 
     @staticmethod
-    def of(w: Weights, batch: Packed, dtype: torch.dtype) -> _Plan:
+    def of(
+        s: Shape, inv_freq: Tensor, rope_scale: float, batch: Packed, dtype: torch.dtype
+    ) -> Plan:
         """The tables for one micro-batch; activations will be of `dtype`."""
-        s, total = w.shape, len(batch.ids_N)
+        total = len(batch.ids_N)
         parts: list[_Part] = []
         queries, keys = 0, 0
         for segment in batch.segments:
@@ -102,9 +105,9 @@ class _Plan:
         gather = [_by_head(g.queries_RT * every, q_of) for g in batch.segments]
         for of in (k_of, v_of):
             gather += [_by_head(g.keys_RL * every, of) for g in batch.segments]
-        cos, sin = rope(w, batch.positions_N, dtype)
+        cos, sin = rope(inv_freq, rope_scale, batch.positions_N, dtype)
         uses, first = _uses(batch.segments, total, s.kv_heads)
-        return _Plan(s, cos, sin, tuple(parts), torch.cat(gather), gather_Q, place_NH, uses, first)
+        return Plan(s, cos, sin, tuple(parts), torch.cat(gather), gather_Q, place_NH, uses, first)
 
 
 def _mask(segment: Segment, dtype: torch.dtype) -> Tensor:
@@ -146,7 +149,7 @@ class _Block(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, plan: _Plan, kept: Tensor | None, *weights: Tensor | None
+        ctx: Any, x: Tensor, plan: Plan, kept: Tensor | None, *weights: Tensor | None
     ) -> Tensor:
         cast: Any = (None if t is None else t.to(x.dtype) for t in weights)
         layer, s = Layer(*cast), plan.shape
@@ -181,7 +184,7 @@ class _Block(torch.autograd.Function):
             ctx.saved_tensors
         )
         layer: Layer = ctx.layer
-        plan: _Plan = ctx.plan
+        plan: Plan = ctx.plan
         s, total = plan.shape, len(normed1)
         # Feed-forward.
         d_inner = product(grads[0], layer.down)
@@ -262,7 +265,7 @@ def _normalise_backward(
 # ---------------------------------------------------------------- attention
 
 
-def _views(gathered: Tensor, plan: _Plan) -> list[tuple[_Part, Tensor, Tensor, Tensor]]:
+def _views(gathered: Tensor, plan: Plan) -> list[tuple[_Part, Tensor, Tensor, Tensor]]:
     """Queries [R*kv, group*T, D], keys and values [R*kv, L, D] of each segment."""
     s = plan.shape
     keys = (len(gathered) - len(plan.gather_Q)) // 2
@@ -281,7 +284,7 @@ def _views(gathered: Tensor, plan: _Plan) -> list[tuple[_Part, Tensor, Tensor, T
     return views
 
 
-def _attend(gathered: Tensor, plan: _Plan) -> tuple[Tensor, list[Tensor]]:
+def _attend(gathered: Tensor, plan: Plan) -> tuple[Tensor, list[Tensor]]:
     """What attention returns for all tokens [N, heads * D], and the probabilities by segment."""
     s = plan.shape
     out = gathered.new_zeros(len(plan.gather_Q) + 1, s.head_dim)
@@ -295,7 +298,7 @@ def _attend(gathered: Tensor, plan: _Plan) -> tuple[Tensor, list[Tensor]]:
 
 
 def _attend_backward(
-    d_attended: Tensor, gathered: Tensor, probs: Sequence[Tensor], plan: _Plan
+    d_attended: Tensor, gathered: Tensor, probs: Sequence[Tensor], plan: Plan
 ) -> Tensor:
     """The gradient of all heads before rotation, [N, J, D]. Padding has none: it is not read."""
     s = plan.shape

@@ -1,0 +1,103 @@
+"""The fused decoder is an ordinary module: parameters, state and hooks as torch's tools expect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tutelage.engine.factory import make_engine
+from tutelage.policy.lora import Lora, with_lora
+from tutelage.policy.network import Block, FusedNetwork
+from tutelage.policy.row import Row
+
+FUSED = ("qwen2", "qwen3", "llama")
+ROWS = [
+    Row(tuple(range(20, 40)), (0,) * 8 + (1,) * 12),
+    Row((*range(20, 30), 7), (0,) * 8 + (1,) * 3),
+]
+Fresh = Callable[..., Any]
+
+
+def logp(policy: Any) -> torch.Tensor:
+    return policy.score(ROWS).logp_K
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_its_parameters_are_the_tensors_that_are_trained(fresh: Fresh, name: str) -> None:
+    policy = fresh(name)
+    network = policy.network
+    assert isinstance(network, FusedNetwork)
+    named = dict(network.named_parameters())
+    assert {n: id(t) for n, t in policy.named()} == {n: id(t) for n, t in named.items()}
+    assert sum(p.numel() for p in network.parameters()) == policy.count()
+    logp(policy).sum().backward()
+    assert all(p.grad is not None and bool(p.grad.any()) for p in network.parameters())
+    assert float(nn.utils.clip_grad_norm_(network.parameters(), 1.0)) > 1.0
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_its_state_goes_into_another_one_that_then_says_the_same(fresh: Fresh, name: str) -> None:
+    policy, other = fresh(name, 0), fresh(name, 1)
+    engine = make_engine(other, slots=1)
+    before = logp(other).detach()
+    state = policy.network.state_dict()
+    assert list(state) == [n for n, _ in policy.network.named_parameters()]
+    other.network.load_state_dict(state)
+    assert torch.equal(logp(other), logp(policy))
+    assert not torch.equal(logp(other), before)
+    # The engine computes with these very tensors, so it has them too.
+    weights = engine.engine._backend._weights  # pyright: ignore
+    assert all(
+        a.data_ptr() == b.data_ptr()
+        for a, b in zip(weights.parameters(), other.network.weights.parameters(), strict=True)
+    )
+
+
+def test_hooks_of_the_network_and_of_each_block_are_called(fresh: Fresh) -> None:
+    policy = fresh("qwen3")
+    wanted, seen = logp(policy).detach(), list[str]()
+    network: Any = policy.network
+    blocks = [m for m in network.modules() if isinstance(m, Block)]
+    assert len(blocks) == network.shape.layers
+    network.register_forward_pre_hook(lambda *_: seen.append("network"))
+    for i, block in enumerate(blocks):
+        block.register_forward_hook(lambda *_, i=i: seen.append(f"block {i}"))
+        block.register_full_backward_hook(lambda *_, i=i: seen.append(f"back {i}"))
+    found = logp(policy)
+    assert torch.equal(found, wanted)
+    assert seen == ["network", "block 0", "block 1"]
+    found.sum().backward()
+    assert seen[3:] == ["back 1", "back 0"]
+    blocks[0].register_forward_hook(lambda _module, _given, out: out * 1.5)
+    assert not torch.equal(logp(policy), wanted), "a hook may change what a block gives"
+
+
+def test_with_adapters_only_they_want_gradients(fresh: Fresh) -> None:
+    policy = with_lora(fresh("qwen2"), Lora(2, 4.0, ("q_proj", "down_proj")), seed=0)
+    network: Any = policy.network
+    wanted = [n for n, p in network.named_parameters() if p.requires_grad]
+    assert wanted == [n for n, _ in policy.named()]
+    assert wanted == [
+        f"layers.{i}.{module}.lora_{x}"
+        for i in range(2)
+        for module in ("q_proj", "down_proj")
+        for x in "AB"
+    ]
+    frozen = {n for n, p in network.named_parameters() if not p.requires_grad}
+    assert frozen == {n for n, _ in network.weights.named()}
+    other = policy.copy()
+    policy.load_tensors({n: torch.ones_like(t) for n, t in policy.named()})
+    other.network.load_state_dict(network.state_dict())
+    assert torch.equal(logp(other), logp(policy))
+
+
+def test_another_type_or_device_is_asked_for_as_of_any_module(fresh: Fresh) -> None:
+    for policy in (fresh("qwen2"), with_lora(fresh("qwen2"), Lora(2, 4.0), seed=0)):
+        network: Any = policy.network
+        assert network.to(torch.device("meta")) is network
+        assert network.device.type == "meta"
+        assert {p.device.type for p in network.parameters()} == {"meta"}
