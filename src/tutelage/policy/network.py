@@ -124,9 +124,8 @@ class Block(nn.Module):
     def __init__(self, layer: Layer) -> None:
         super().__init__()
         for name in Layer.__slots__:
-            tensor = getattr(layer, name)
-            kept = tensor is None or isinstance(tensor, nn.Parameter)
-            self.register_parameter(name, tensor if kept else nn.Parameter(tensor))
+            tensor: Tensor | None = getattr(layer, name)
+            self.register_parameter(name, None if tensor is None else _parameter(tensor))
 
     def tensors(self) -> Layer:
         """The tensors that it computes with, with gradients."""
@@ -267,6 +266,7 @@ class FusedNetwork(nn.Module):
 
 
 def _parameter(tensor: Tensor) -> nn.Parameter:
+    """The tensor as a parameter; one that is a parameter already stays shared."""
     return tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor)
 
 

@@ -135,10 +135,9 @@ class Runner:
         gate = asyncio.Semaphore(self._settings.concurrency)
         # Held until every rollout has begun, so that groups are admitted together.
         async with asyncio.TaskGroup() as group, self._models.participant():
-            tasks = [
-                group.create_task(self._rollout(order, spec, gate, on_done))
-                for order, spec in enumerate(specs)
-            ]
+            tasks: list[asyncio.Task[Rollout]] = []
+            for order, spec in enumerate(specs):
+                tasks.append(group.create_task(self._rollout(order, spec, gate, on_done)))
             await asyncio.sleep(0)
         return [task.result() for task in tasks]
 
