@@ -55,7 +55,7 @@ def compare(
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
     else:
-        show_comparison(output(), found)
+        _show_comparison(output(), found)
     if out is not None:
         write_comparison(out, found)
         say(messages(), "written: ", shown_path(out))
@@ -73,7 +73,7 @@ def _measure(text: str) -> Measure | None:
     return known[text]
 
 
-def show_comparison(console: Console, found: Comparison) -> None:
+def _show_comparison(console: Console, found: Comparison) -> None:
     """The table, the picture of gains, the pairs, and what must be said about them."""
     from tutelage.cli import compare_words as words
     from tutelage.cli.console import drawn_table, facts, is_utf8, prose, say, shown_path, visible

@@ -17,9 +17,9 @@ from tutelage.statistics.intervals import Difference, Verdict
 
 T = TypeVar("T")
 
-UNKNOWN = "not known"
-NOT_MEASURED = "not measured"
-NO_SUCCESS = "no success named"
+_UNKNOWN = "not known"
+_NOT_MEASURED = "not measured"
+_NO_SUCCESS = "no success named"
 
 _TONES = {Verdict.IMPROVED: "good", Verdict.REGRESSED: "bad", Verdict.NO_EVIDENCE: "dim"}
 
@@ -44,7 +44,7 @@ def table(found: Comparison) -> Table:
     def line(label: str, cell: Callable[[Row], str], *, first: bool = False) -> TableRow:
         return TableRow((label, *map(cell, rows)), ("dim", *[""] * len(rows)), first=first)
 
-    verdicts = [UNKNOWN if r.verdict is None else r.verdict.value for r in rows]
+    verdicts = [_UNKNOWN if r.verdict is None else r.verdict.value for r in rows]
     return Table(
         ("", *(row.run.name for row in rows)),
         (
@@ -140,13 +140,13 @@ def artefacts(found: Comparison) -> list[tuple[str, str]]:
 def _course(before: float | None, after: float | None, words: Callable[[float], str]) -> str:
     """`0.31 -> 0.94`; what was not measured is said."""
     if before is None and after is None:
-        return NOT_MEASURED
+        return _NOT_MEASURED
     first, second = ("?" if value is None else words(value) for value in (before, after))
     return f"{first} -> {second}"
 
 
 def _of(value: T | None, words: Callable[[T], str]) -> str:
-    return UNKNOWN if value is None else words(value)
+    return _UNKNOWN if value is None else words(value)
 
 
 def _signed(value: float) -> str:
@@ -180,13 +180,13 @@ def _reward(row: Row) -> str:
 
 def _exact(row: Row) -> str:
     if _no_success(row):
-        return NO_SUCCESS
+        return _NO_SUCCESS
     return _course(row.means.exact_before, row.means.exact_after, percent)
 
 
 def _gain_in_exact(row: Row) -> str:
     if _no_success(row):
-        return NO_SUCCESS
+        return _NO_SUCCESS
     return _of(row.exact, lambda gap: f"{_points(gap.mean)} points")
 
 
@@ -200,7 +200,7 @@ def _judged(row: Row) -> str:
     """`200 of 200`, before and after where they differ."""
     sides = [p for p in row.played if p is not None]
     told = dict.fromkeys(f"{p.judged} of {p.rollouts}" for p in sides)
-    return " -> ".join(told) or UNKNOWN
+    return " -> ".join(told) or _UNKNOWN
 
 
 def _tested(row: Row) -> str:

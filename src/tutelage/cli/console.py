@@ -26,7 +26,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from tutelage.runs.figures import Table as FigureTable
 
-PIPE_WIDTH = 100
+_PIPE_WIDTH = 100
 """Columns of a table that goes into a file or a pipe."""
 
 _WRAPPING: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
@@ -56,7 +56,7 @@ def messages() -> Console:
 
 
 def _console(stream: TextIO) -> Console:
-    width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
     return PlainConsole(file=stream, width=width, markup=False, highlight=False, emoji=False)
 
 

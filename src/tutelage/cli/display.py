@@ -40,8 +40,8 @@ from tutelage.cli.frame import (
     time_left,
 )
 
-REDRAWS_PER_SECOND = 4.0
-LINE_SECONDS = 5.0
+_REDRAWS_PER_SECOND = 4.0
+_LINE_SECONDS = 5.0
 """Seconds between two plain lines of one phase."""
 
 
@@ -53,7 +53,7 @@ class Lines:
         console: Console,
         *,
         clock: Callable[[], float] = time.monotonic,
-        every: float = LINE_SECONDS,
+        every: float = _LINE_SECONDS,
     ) -> None:
         self._console = console
         self._clock = clock
@@ -95,7 +95,7 @@ class LiveDisplay(Lines):
         console: Console,
         *,
         clock: Callable[[], float] = time.monotonic,
-        every: float = LINE_SECONDS,
+        every: float = _LINE_SECONDS,
     ) -> None:
         super().__init__(console, clock=clock, every=every)
         self._utf8 = is_utf8(console)
@@ -109,7 +109,7 @@ class LiveDisplay(Lines):
             self._live = Live(
                 self,
                 console=console,
-                refresh_per_second=REDRAWS_PER_SECOND,
+                refresh_per_second=_REDRAWS_PER_SECOND,
                 transient=True,
                 # What is piped elsewhere must not be drawn into the picture.
                 redirect_stdout=sys.stdout.isatty(),

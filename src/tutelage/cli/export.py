@@ -42,9 +42,9 @@ def export(
 ) -> None:
     """Write a run's rollouts as JSON lines."""
     from tutelage.cli.console import counted
-    from tutelage.cli.stores import open_run
     from tutelage.errors import RunError
     from tutelage.runs.folder import find
+    from tutelage.runs.stored import open_run
     from tutelage.store import dump_json, export_rows
 
     folder, fmt, out = find(run), options.format, options.out

@@ -102,7 +102,7 @@ def show(console: Console, folder: RunFolder) -> None:
     from tutelage.cli.console import say
     from tutelage.cli.rollout_list import show_one
     from tutelage.cli.runs import say_state
-    from tutelage.cli.stores import open_run
+    from tutelage.runs.stored import open_run
 
     result = folder.read_result()
     say(console, ("Execution ", "bold"), (folder.name, "bold"))

@@ -142,7 +142,7 @@ def show(console: Console, folder: RunFolder) -> None:
     from tutelage.cli.prompt_view import show_prompt_next, show_prompt_outcome
     from tutelage.cli.rollout_list import show_causes, show_samples
     from tutelage.cli.runs import say_state
-    from tutelage.cli.stores import open_run
+    from tutelage.runs.stored import open_run
 
     result = folder.read_result()
     say(console, ("Prompt search ", "bold"), (folder.name, "bold"))

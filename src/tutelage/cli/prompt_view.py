@@ -49,13 +49,13 @@ from tutelage.runs.folder import RunFolder
 from tutelage.runs.rounds import Round, Standing
 from tutelage.statistics.intervals import FEW
 
-SHOWN = 20
+_SHOWN = 20
 """Rewards of a round that are written out, and candidates that get a line."""
-SOME = 0.05
+_SOME = 0.05
 """Reward from which on a change is also told in percent."""
 EXPERIMENT = "experiment"
 """The decision on entries of the lineage that are no candidates."""
-WHOLE = 1000
+_WHOLE = 1000
 """Columns that no line of a round passes."""
 _PLURALS = {"win": "wins", "loss": "losses", "tie": "ties"}
 _STYLES = {"good": "green", "open": "yellow", "bad": "red"}
@@ -123,7 +123,7 @@ class PromptDisplay(Lines):
         """Show what a round began with, what it tried, and what is spent."""
         with self._quietly():
             # In a file or a pipe a line stays whole.
-            width = self._console.width if self._console.is_terminal else WHOLE
+            width = self._console.width if self._console.is_terminal else _WHOLE
             say(self._console, "\n".join(round_lines(found, width)))
 
     def _pace(self, stage: str, at: int, most: int, now: float) -> str:
@@ -214,18 +214,18 @@ def round_lines(found: Round, width: int) -> Iterator[str]:
         yield "  Nothing new was tried: every task of the round was solved, or edits were repeats"
     trials = [s for s in found.standings if s.decision == EXPERIMENT]
     tried = [s for s in found.standings if s.decision != EXPERIMENT]
-    for standing in tried[:SHOWN]:
+    for standing in tried[:_SHOWN]:
         yield f"  {_standing(standing, max(60, width) - 2)}"
-    if len(tried) > SHOWN:
-        yield f"  and {counted(len(tried) - SHOWN, 'more candidate')}"
+    if len(tried) > _SHOWN:
+        yield f"  and {counted(len(tried) - _SHOWN, 'more candidate')}"
     if trials:
         yield f"  {counted(len(trials), 'experiment')}: texts played on one training task each"
     yield f"  Spent: {spent_words(found.spent.to_dict(), number)}"
 
 
 def _rewards(rewards: Sequence[float]) -> str:
-    told = ", ".join(f"{value:.2g}" if value % 1 else f"{value:.1f}" for value in rewards[:SHOWN])
-    return told + (", ..." if len(rewards) > SHOWN else "")
+    told = ", ".join(f"{value:.2g}" if value % 1 else f"{value:.1f}" for value in rewards[:_SHOWN])
+    return told + (", ..." if len(rewards) > _SHOWN else "")
 
 
 def _standing(standing: Standing, width: int) -> str:
@@ -282,7 +282,7 @@ def show_sealed(console: Console, test: Mapping[str, Any], *, same: bool = False
     say(console, ("Verdict: ", "bold"), (test["verdict"], style), f", {told}")
     before, after = test["seed_reward"], test["best_reward"]
     # A share of next to nothing would be a large number without a meaning.
-    share = f" ({100 * (after - before) / before:+.0f} %)" if before >= SOME else ""
+    share = f" ({100 * (after - before) / before:+.0f} %)" if before >= _SOME else ""
     word = "Improvement: " if test["verdict"] == "improved" else "Change: "
     say(console, (word, "bold"), f"{before:.2f} -> {after:.2f}{share}")
     looks = int(test["looks"])

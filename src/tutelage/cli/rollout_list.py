@@ -20,8 +20,9 @@ def show_one(console: Console, prefix: str, run: str | None, tokens: bool, conte
     from tutelage.cli.console import say
     from tutelage.cli.rollout_view import show_head, show_rollout, show_training
     from tutelage.cli.spans_view import show_trace
-    from tutelage.cli.stores import find_rollout, open_run
+    from tutelage.cli.stores import find_rollout
     from tutelage.runs.folder import RUNS, every, find
+    from tutelage.runs.stored import open_run
 
     folders = every() if run is None else [find(run)]
     rollout, holders = find_rollout(prefix, folders, RUNS if run is None else folders[0].path)

@@ -74,7 +74,7 @@ def _show_list(
 ) -> None:
     from tutelage.cli.console import counted, say
     from tutelage.cli.rollout_list import rollout_lines
-    from tutelage.cli.stores import open_run
+    from tutelage.runs.stored import open_run
     from tutelage.types import RolloutStatus
 
     status = RolloutStatus.FAILED if failed else None

@@ -1,4 +1,4 @@
-"""From a run folder to its store, and from the beginning of a rollout's id to the rollout.
+"""From the beginning of a rollout's id to the rollout.
 
 Rollout ids come from the seed, so two runs of one seed have the same; the newest run wins, and the
 others are named. `show.py` and `export.py` use this.
@@ -6,8 +6,6 @@ others are named. `show.py` and `export.py` use this.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,27 +13,7 @@ from tutelage.errors import RunError, StoreError
 
 if TYPE_CHECKING:
     from tutelage.runs.folder import RunFolder
-    from tutelage.store import Store
     from tutelage.types import Rollout
-
-
-@contextmanager
-def open_run(folder: RunFolder) -> Generator[tuple[Store, str]]:
-    """The store of a run, and the run's id in it. Raises `RunError` when there is no store yet."""
-    from tutelage.runs.again import resume_command
-    from tutelage.store import open_store
-
-    address = folder.store_address()
-    if address is None:
-        raise RunError(
-            f"the run {folder.name!r} has no store, so it ended before its first rollout. "
-            f"Go on with it: {resume_command(folder.path)}"
-        )
-    with open_store(address, create=False) as store:
-        ids = [run.id for run in store.runs()]
-        # A folder that was renamed still holds the one run that it was made for.
-        run_id = ids[0] if len(ids) == 1 else folder.name
-        yield store, run_id
 
 
 def find_rollout(
@@ -45,6 +23,8 @@ def find_rollout(
 
     Raises `StoreError` when several rollouts of one run do, `RunError` when none does.
     """
+    from tutelage.runs.stored import open_run
+
     found: list[tuple[Rollout, RunFolder]] = []
     for folder in folders:
         if folder.store_address() is None:

@@ -46,7 +46,7 @@ def show(console: Console, folder: RunFolder) -> None:
     from tutelage.cli.outcome import show_outcome
     from tutelage.cli.rollout_list import show_causes, show_samples
     from tutelage.cli.runs import say_state
-    from tutelage.cli.stores import open_run
+    from tutelage.runs.stored import open_run
 
     result = folder.read_result()
     say(console, ("Run ", "bold"), (folder.name, "bold"))

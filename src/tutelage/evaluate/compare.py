@@ -139,12 +139,10 @@ class Comparison:
 
     def to_dict(self) -> JSON:
         """As JSON, every number as it is; scores by task are left out."""
-        rows: list[JSON] = []
-        for row in self.rows:
-            told = asdict(row)
-            told["run"].pop("measured")
-            told["run"].pop("means")
-            rows.append(told)
+        rows = [asdict(row) for row in self.rows]
+        for row in rows:
+            row["run"].pop("measured")
+            row["run"].pop("means")
         return {
             "shared_tasks": self.shared_tasks,
             "same_tasks": self.same_tasks,
@@ -166,7 +164,7 @@ def compare(
     chosen: list[Measure | None] = [_measure_of(run, runs, measure) for run in runs]
     rows = [_row(run, one, seeds) for run, one in zip(runs, chosen, strict=True)]
     pairs = [_pair(a, b, seeds) for a, b in itertools.combinations(rows, 2)]
-    tested = [{*_measured(row).after} for row in rows]
+    tested = [{*_tested(row)} for row in rows]
     shared = set[str].intersection(*tested) if tested else set[str]()
     same = all(t == shared for t in tested)
     remarks = [f"{row.run.name}: {text}" for row in rows for text in row.run.remarks]
@@ -191,7 +189,7 @@ def _measure_of(run: RunFacts, runs: Sequence[RunFacts], wanted: Measure | None)
 
 
 def _row(run: RunFacts, measure: Measure | None, seeds: SeedTree) -> Row:
-    found = (TaskScores() if measure is None else run.measured.get(measure, TaskScores())).told
+    found = _scores(run, measure)
     reward, exact = _differences(found.before, found.after, seeds.child("run"))
     paired = {*found.before} & {*found.after}
     return Row(
@@ -202,12 +200,12 @@ def _row(run: RunFacts, measure: Measure | None, seeds: SeedTree) -> Row:
         played=(found.played_before, found.played_after),
         reward=reward,
         exact=exact,
-        verdict=None if reward is None else judge_difference(reward),
+        verdict=reward and judge_difference(reward),
     )
 
 
 def _pair(a: Row, b: Row, seeds: SeedTree) -> Pair:
-    first, second = _measured(a).after, _measured(b).after
+    first, second = _tested(a), _tested(b)
     reward, exact = _differences(first, second, seeds.child("pair"))
     return Pair(
         first=a.run.name,
@@ -215,8 +213,8 @@ def _pair(a: Row, b: Row, seeds: SeedTree) -> Pair:
         tasks=len({*first} & {*second}),
         reward=reward,
         exact=exact,
-        verdict=None if reward is None else judge_difference(reward),
-        exact_verdict=None if exact is None else judge_difference(exact),
+        verdict=reward and judge_difference(reward),
+        exact_verdict=exact and judge_difference(exact),
         caveats=tuple(_caveats(a, b)),
     )
 
@@ -244,7 +242,7 @@ def _differences(
 
 def _caveats(a: Row, b: Row) -> Iterator[str]:
     """Why a difference between two runs is not that of their training alone."""
-    first, second = {*_measured(a).after}, {*_measured(b).after}
+    first, second = {*_tested(a)}, {*_tested(b)}
     if not first or not second:
         yield "no test scores"
     elif not first & second:
@@ -347,9 +345,15 @@ def _has(run: RunFacts) -> list[Measure]:
     return [name for name in MEASURES if name in run.measured or name in run.means]
 
 
-def _measured(row: Row) -> TaskScores:
-    found = None if row.measure is None else row.run.measured.get(row.measure)
+def _scores(run: RunFacts, measure: Measure | None) -> TaskScores:
+    """Those that are told of a measure; none without one."""
+    found = None if measure is None else run.measured.get(measure)
     return (found or TaskScores()).told
+
+
+def _tested(row: Row) -> Scores:
+    """What was played after training."""
+    return _scores(row.run, row.measure).after
 
 
 def _withheld(played: Measured | None) -> bool:

@@ -20,8 +20,9 @@ from tutelage.runs.figures import Figures, Measure, RunFiles, Spent
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.kinds import RunKind, registered
 from tutelage.runs.measured import Measured
+from tutelage.runs.stored import open_run
 from tutelage.statistics.outcome import EXACT, FULL, Success
-from tutelage.store import Grade, Store, Totals, open_store
+from tutelage.store import Grade, Totals
 from tutelage.tasks.overlap import footnote, shared_in
 from tutelage.types import EXPECTED_FIELDS, INPUT_FIELDS
 
@@ -65,28 +66,20 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
 def _stored(
     files: RunFiles, told: Figures, remarks: list[str]
 ) -> tuple[list[Grade], Totals | None]:
-    address = files.run.store_address()
     if not told.labels:
         return [], None
-    if address is None:
+    if files.run.store_address() is None:
         remarks.append("it has no store, so its differences have no interval")
         return [], None
     labels = [label for names in told.labels.values() for label in (names.before, names.after)]
     try:
-        with open_store(address, create=False) as store:
-            run_id = _run_id(store, files.run.name)
+        with open_run(files.run) as (store, run_id):
             rule = _rule(told)
             part = EXACT if rule is None or rule.part is None else rule.part
             return store.grades(run_id, *labels, part=part), store.totals(run_id)
     except TutelageError as error:
         remarks.append(f"its store cannot be read, so its differences have no interval: {error}")
         return [], None
-
-
-def _run_id(store: Store, name: str) -> str:
-    """A folder that was renamed still holds the one run that it was made for."""
-    ids = [run.id for run in store.runs()]
-    return ids[0] if len(ids) == 1 else name
 
 
 def _rule(told: Figures) -> Success | None:
@@ -99,7 +92,7 @@ def _rule(told: Figures) -> Success | None:
 def _measured(files: RunFiles, told: Figures, grades: Sequence[Grade]) -> dict[Measure, TaskScores]:
     tested = _test_tasks(files)
     # A later look at other tasks stands aside.
-    grades = [g for g in grades if tested is None or task_key(g.fields) in tested]
+    grades = [g for g in grades if tested is None or _task_key(g.fields) in tested]
     rule = _rule(told)
     defined = _defined(rule, grades)
     found: dict[Measure, TaskScores] = {}
@@ -143,7 +136,7 @@ def _scores(told: Figures, grades: Sequence[Grade], defined: bool) -> dict[str, 
             continue
         failed = told.failed_reward if grade.failure else None
         reward = grade.reward if failed is None else failed
-        by_task[task_key(grade.fields)].append((reward, _right(grade, rule)))
+        by_task[_task_key(grade.fields)].append((reward, _right(grade, rule)))
     return {
         key: Score(
             sum(reward for reward, _ in some) / len(some),
@@ -170,7 +163,7 @@ def _success(told: Figures, measured: Mapping[Measure, TaskScores]) -> str:
     return told.success or "the grader's exact, else a reward of 1"
 
 
-def task_key(fields: Mapping[str, Any]) -> str:
+def _task_key(fields: Mapping[str, Any]) -> str:
     """What makes two tasks the same: what is asked and what is expected, whatever else a row has.
 
     A task without such fields is known by all that it has.
@@ -187,7 +180,7 @@ def _test_tasks(files: RunFiles) -> frozenset[str] | None:
         return None
     with suppress(OSError, ValueError):
         lines = path.read_text(encoding="utf-8").splitlines()
-        return frozenset(task_key(json.loads(line)) for line in lines if line)
+        return frozenset(_task_key(json.loads(line)) for line in lines if line)
     return None
 
 

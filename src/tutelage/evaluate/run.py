@@ -21,7 +21,7 @@ from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.tools.tool import Tool
 from tutelage.types import Rollout, Sampling
 
-SLOTS = 64
+_SLOTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def play(
 ) -> list[Rollout]:
     """Run rollouts of a subject in the invariant mode."""
     policy = subject.policy
-    slots = min(SLOTS, max(1, len(specs)))
+    slots = min(_SLOTS, max(1, len(specs)))
     engine = make_engine(policy, slots=slots, max_length=subject.max_length, invariant=True)
     agent = builtin_agent(
         subject.agent_type,

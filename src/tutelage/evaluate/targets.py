@@ -36,7 +36,7 @@ from tutelage.tasks.overlap import content, count_overlap, distinct
 from tutelage.tools.registry import resolve_tools
 from tutelage.types import Mode, Rollout, Task
 
-SERVED_LENGTH = 4096
+_SERVED_LENGTH = 4096
 
 
 def evaluate(
@@ -140,7 +140,7 @@ def served(target: str, *, slots: int, max_length: int | None, seed: int) -> Ser
             f"--max-length {max_length} is more than the {policy.max_positions} positions of "
             f"{target!r}; give it at most those"
         )
-    wanted = max_length or (subject.max_length if run else SERVED_LENGTH)
+    wanted = max_length or (subject.max_length if run else _SERVED_LENGTH)
     engine = make_engine(policy, slots=slots, max_length=wanted, schedule="free")
     return ServedPolicy(engine, policy.codec, SeedTree(seed).child("serve"))
 

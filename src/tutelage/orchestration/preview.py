@@ -27,7 +27,7 @@ from tutelage.orchestration.setup import Sets, read_sets
 from tutelage.runs.loggers import check_loggers
 from tutelage.seeds import SeedTree
 
-SECTIONS: Mapping[str, tuple[str, ...]] = {
+_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "1": ("training.phase1_supervised.",),
     "2": ("training.phase2_rl.",),
     "all": ("training.phase1_supervised.", "training.phase2_rl."),
@@ -111,5 +111,5 @@ def _routing(request: Request) -> dict[str, str]:
 
 
 def _keys(request: Request, settings: Settings) -> dict[str, Any]:
-    sections = (*SECTIONS[request.phase], "training.logger", "training.project_name")
+    sections = (*_SECTIONS[request.phase], "training.logger", "training.project_name")
     return {key: value for key, value in flatten(settings.model_dump()) if key.startswith(sections)}

@@ -33,6 +33,7 @@ from tutelage.runs.report.pick import Pair, choose
 from tutelage.runs.report.rates import Cell, Change
 from tutelage.runs.report.svg import Panel, Series, draw
 from tutelage.runs.report.words import count, counted, cut, duration
+from tutelage.runs.stored import open_run
 from tutelage.statistics.intervals import FEW
 from tutelage.types import JSON, Mode
 
@@ -269,16 +270,9 @@ def _chart(tried: Sequence[JSON], whole: int) -> Chart | None:
 
 def _pairs(folder: RunFolder) -> list[Pair]:
     """The same sealed tasks before and after."""
-    from tutelage.store import open_store
-
-    address = folder.store_address()
-    if address is None:
-        return []
-    with suppress(TutelageError), open_store(address, create=False) as store:
-        played = store.rollouts(folder.name, mode=Mode.TEST, limit=2000)
-        sides: dict[str, list[Episode]] = {"seed": [], "best": []}
-        for rollout in played:
+    sides: dict[str, list[Episode]] = {"seed": [], "best": []}
+    with suppress(TutelageError), open_run(folder) as (store, run_id):
+        for rollout in store.rollouts(run_id, mode=Mode.TEST, limit=2000):
             if rollout.label in sides:
                 sides[rollout.label].append(read_episode(rollout))
-        return choose(sides["seed"], sides["best"])
-    return []
+    return choose(sides["seed"], sides["best"])

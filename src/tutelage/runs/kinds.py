@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, cast
 
 from tutelage.errors import RunError
-from tutelage.runs.figures import Figures, RunFiles
+from tutelage.runs.figures import Figures, RunFiles, read_object
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON, ToolSpec
@@ -160,11 +160,7 @@ class RunKind(Protocol):
 
 def stored_config(folder: RunFolder) -> JSON:
     """The content of a run's `config.json`; empty where it cannot be read."""
-    try:
-        found: object = json.loads(folder.config.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return cast("JSON", found) if isinstance(found, dict) else {}
+    return read_object(folder.config)
 
 
 # ---------------------------------------------------------------- the register

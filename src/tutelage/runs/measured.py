@@ -127,13 +127,13 @@ def judged_words(found: Measured) -> str:
     if found.lost:
         lost = found.rollouts - found.judged
         reason = f" ({found.reason})" if found.reason else ""
-        words += f"; {lost} lost: {causes_words(found.lost)}{reason}"
+        words += f"; {lost} lost: {_causes_words(found.lost)}{reason}"
     if found.failed:
-        words += f"; failed, and counted so: {causes_words(found.failed)}"
+        words += f"; failed, and counted so: {_causes_words(found.failed)}"
     return words
 
 
-def causes_words(causes: Mapping[str, int]) -> str:
+def _causes_words(causes: Mapping[str, int]) -> str:
     """`12 timeout, 1 agent error`."""
     return ", ".join(f"{number} {cause.replace('_', ' ')}" for cause, number in causes.items())
 

@@ -50,14 +50,14 @@ def evaluate(
     planned = model.plan_all([w.instruction for w in test])
     plans = [p.plan for p in planned]
     scores = {PLANNER: score(plans, test, model.catalog, [p.raw_valid for p in planned])}
-    told = overlap_of(train, test).test_in_train if train else learned_by(model, test)
+    told = overlap_of(train, test).test_in_train if train else _learned_by(model, test)
     more: dict[str, Any] = {"in_training": told}
     if before is not None:
         before.use_catalog(model.catalog)
         old = before.plan_all([w.instruction for w in test])
         raw = [p.raw_valid for p in old]
         scores[BEFORE] = score([p.plan for p in old], test, model.catalog, raw)
-        more["before_learned"] = learned_by(before, test)
+        more["before_learned"] = _learned_by(before, test)
     if train:
         known = remember(
             [features(w.instruction) for w in train], model.idf, torch.zeros(len(train), 1)
@@ -79,12 +79,12 @@ def evaluate(
             for name, found in scores.items()
             if name != PLANNER
         },
-        **worker_accuracy(planned, test),
+        **_worker_accuracy(planned, test),
         **more,
     }, planned
 
 
-def learned_by(model: PlannerModel, workflows: Sequence[Workflow]) -> int:
+def _learned_by(model: PlannerModel, workflows: Sequence[Workflow]) -> int:
     """How many of these instructions a planner was trained on, word for word."""
     if model.memory is None or not workflows:
         return 0
@@ -96,7 +96,7 @@ def _shapes(scores: PlanScores) -> dict[str, int]:
     return {shape: scores.shapes.count(shape) for shape in sorted(set(scores.shapes))}
 
 
-def worker_accuracy(planned: Sequence[Planned], gold: Sequence[Workflow]) -> dict[str, Any]:
+def _worker_accuracy(planned: Sequence[Planned], gold: Sequence[Workflow]) -> dict[str, Any]:
     """Share of nodes with the expert's worker, over the plans with the expert's tools in order,
     and how many these are; None where no worker is known.
     """

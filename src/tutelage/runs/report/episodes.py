@@ -16,9 +16,9 @@ from tutelage.runs.report.words import cut
 from tutelage.statistics.outcome import UNSEEN, Kind, Success, succeeded
 from tutelage.types import Attempt, Call, FailureCause, Message, Rollout, RolloutStatus, ToolResult
 
-TEXT_LIMIT = 1200
+_TEXT_LIMIT = 1200
 """Characters of one text that an episode keeps."""
-TURN_LIMIT = 12
+_TURN_LIMIT = 12
 """Turns that an episode keeps; the last one is always kept."""
 
 CAUSES: Mapping[FailureCause, str] = {
@@ -95,13 +95,13 @@ def read_episode(rollout: Rollout, reading: Reading = PLAIN) -> Episode:
     return Episode(
         rollout_id=rollout.id,
         task_id=rollout.task.id,
-        question=cut(_question(rollout), TEXT_LIMIT),
-        expected=cut(str(fields["answer"]), TEXT_LIMIT // 4) if "answer" in fields else "",
+        question=cut(_question(rollout), _TEXT_LIMIT),
+        expected=cut(str(fields["answer"]), _TEXT_LIMIT // 4) if "answer" in fields else "",
         family=cut(str(fields["family"]), 40) if "family" in fields else "",
         solved=reading.solved(rollout),
         reward=reward,
-        outcome=outcome_of(rollout, reading),
-        detail="" if last.failure is None else cut(last.failure.message, TEXT_LIMIT // 4),
+        outcome=_outcome_of(rollout, reading),
+        detail="" if last.failure is None else cut(last.failure.message, _TEXT_LIMIT // 4),
         steps=_steps(last),
         turns=len(last.calls),
         tokens=sum(len(call.sampled.token_ids) for call in last.calls),
@@ -109,7 +109,7 @@ def read_episode(rollout: Rollout, reading: Reading = PLAIN) -> Episode:
     )
 
 
-def outcome_of(rollout: Rollout, reading: Reading = PLAIN) -> str:
+def _outcome_of(rollout: Rollout, reading: Reading = PLAIN) -> str:
     """How a rollout ended, in a few words; `solved` is the only good one, `graded` is where a
     graded reward has no success."""
     attempt = rollout.last
@@ -148,12 +148,12 @@ def _steps(attempt: Attempt) -> tuple[Step, ...]:
     calls = attempt.calls
     results = {result.call_id: result for result in attempt.tool_results}
     shown = range(len(calls))
-    if len(calls) > TURN_LIMIT:
-        shown = [*range(TURN_LIMIT - 1), len(calls) - 1]
+    if len(calls) > _TURN_LIMIT:
+        shown = [*range(_TURN_LIMIT - 1), len(calls) - 1]
     steps: list[Step] = []
     for position in shown:
-        if position == len(calls) - 1 and len(calls) > TURN_LIMIT:
-            steps.append(Step("note", f"{len(calls) - TURN_LIMIT} turns left out"))
+        if position == len(calls) - 1 and len(calls) > _TURN_LIMIT:
+            steps.append(Step("note", f"{len(calls) - _TURN_LIMIT} turns left out"))
         call = calls[position]
         steps += _said(call)
         observed = _observed(call, calls[position + 1 :])
@@ -171,9 +171,9 @@ def _said(call: Call) -> list[Step]:
     """What the model wrote in one turn; a turn that is cut off or empty says so."""
     steps: list[Step] = []
     if call.reply.content:
-        steps.append(Step("text", cut(call.reply.content, TEXT_LIMIT)))
+        steps.append(Step("text", cut(call.reply.content, _TEXT_LIMIT)))
     steps += [
-        Step("call", cut(c.arguments, TEXT_LIMIT // 2), cut(c.name, 60))
+        Step("call", cut(c.arguments, _TEXT_LIMIT // 2), cut(c.name, 60))
         for c in call.reply.tool_calls
     ]
     if not steps:
@@ -195,5 +195,5 @@ def _observed(call: Call, later: Sequence[Call]) -> list[Message] | None:
 def _observation(message: Message, results: Mapping[str, ToolResult]) -> Step:
     result = results.get(message.tool_call_id or "")
     failed = message.name == "unreadable" or (result is not None and result.error is not None)
-    text = cut(message.content or "", TEXT_LIMIT)
+    text = cut(message.content or "", _TEXT_LIMIT)
     return Step("error" if failed else "result", text, cut(message.name or message.role, 60))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tutelage.runs.report.episodes import Episode
 
-VERDICTS: Mapping[str, str] = {
+_VERDICTS: Mapping[str, str] = {
     "learned": "learned",
     "worse": "got worse",
     "unsolved": "still fails",
@@ -23,7 +23,7 @@ VERDICTS: Mapping[str, str] = {
     "same": "earned the same",
 }
 """What came of a task, in words; the last three are of a graded reward without a success."""
-LEARNED = 3
+_LEARNED = 3
 """Tasks shown that failed before and are solved after."""
 
 
@@ -38,7 +38,7 @@ class Pair:
     @property
     def words(self) -> str:
         """The verdict in words."""
-        return VERDICTS[self.verdict]
+        return _VERDICTS[self.verdict]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ def choose(before: Sequence[Episode], after: Sequence[Episode]) -> list[Pair]:
     for episode in after:
         if episode.task_id in first:
             sides.setdefault(episode.task_id, (first[episode.task_id], episode))
-    kinds: dict[str, list[Pair]] = {kind: [] for kind in VERDICTS}
+    kinds: dict[str, list[Pair]] = {kind: [] for kind in _VERDICTS}
     for old, new in sides.values():
         kind = _verdict(old, new)
         kinds[kind].append(Pair(kind, old, new))
-    chosen = _varied(kinds["learned"], LEARNED) + kinds["worse"][:1] + kinds["unsolved"][:1]
-    chosen += _varied(kinds["more"], LEARNED) + kinds["less"][:1]
+    chosen = _varied(kinds["learned"], _LEARNED) + kinds["worse"][:1] + kinds["unsolved"][:1]
+    chosen += _varied(kinds["more"], _LEARNED) + kinds["less"][:1]
     return chosen or kinds["kept"][:1] or kinds["same"][:1]
 
 

@@ -20,6 +20,7 @@ from tutelage.runs.folder import RunFolder
 from tutelage.runs.measured import Measured, defines_success, is_graded, measured
 from tutelage.runs.report.episodes import CAUSES, Episode, Reading, read_episode
 from tutelage.runs.report.words import cut
+from tutelage.runs.stored import open_run
 from tutelage.statistics.outcome import UNSEEN, Kind, Success, summarise
 from tutelage.types import JSON, Mode, Rollout
 
@@ -167,28 +168,16 @@ def _read_lines(path: Path, remarks: list[str]) -> Iterator[JSON]:
 def _read_store(folder: RunFolder, into: Source, rule: Success | None, known: Kind | None) -> None:
     from sqlalchemy.exc import SQLAlchemyError
 
-    from tutelage.store import open_store
-
     into.kind = known or UNSEEN
-    address = folder.store_address()
-    if address is None:
+    if folder.store_address() is None:
         into.remarks.append("There is no store.db, so no rollouts can be shown.")
         return
     try:
-        with open_store(address, create=False) as store:
-            run_id = _run_id(store, folder.name)
-            if run_id is not None:
-                _read_evaluations(store, run_id, into, rule, known)
-                _read_failures(store, run_id, into)
+        with open_run(folder) as (store, run_id):
+            _read_evaluations(store, run_id, into, rule, known)
+            _read_failures(store, run_id, into)
     except (TutelageError, SQLAlchemyError, ValueError, KeyError, TypeError) as error:
         into.remarks.append(f"{folder.store.name} cannot be read: {cut(str(error), 300)}")
-
-
-def _run_id(store: Store, name: str) -> str | None:
-    """The run of that name, else the newest one: a folder's store has one run, whatever its id."""
-    runs = store.runs()
-    named = [run.id for run in runs if name in (run.id, run.name)]
-    return (named or [run.id for run in runs] or [None])[-1]
 
 
 def _read_evaluations(

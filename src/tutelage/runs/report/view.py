@@ -21,9 +21,9 @@ from tutelage.runs.report.source import Source, mapping, number, text, texts
 from tutelage.runs.report.words import count, cut, duration, short
 from tutelage.tasks.overlap import footnote, named
 
-FINISHED = ("succeeded", "finished", "completed", "done", "ok")
+_FINISHED = ("succeeded", "finished", "completed", "done", "ok")
 """Statuses after which there is nothing to resume."""
-PHASE_NAMES: Mapping[str, str] = {
+_PHASE_NAMES: Mapping[str, str] = {
     "rl": "RL",
     "sft": "supervised training",
     "before": "measuring before",
@@ -31,7 +31,7 @@ PHASE_NAMES: Mapping[str, str] = {
     "after_control": "measuring the control",
 }
 """Phases whose names need more words; the others speak for themselves."""
-VALUE_LIMIT = 400
+_VALUE_LIMIT = 400
 """Characters of one configured value that the page shows."""
 
 
@@ -40,7 +40,7 @@ def make_view(source: Source) -> dict[str, Any]:
     recorded."""
     kind, pair_kind = _kind(source), _pair_kind(source)
     status = text(source.result, "status") or "not ended"
-    finished, endings = status in FINISHED, _endings(source)
+    finished, endings = status in _FINISHED, _endings(source)
     pairs = choose(*_sides(source, pair_kind))
     return {
         "name": source.path.name,
@@ -150,7 +150,7 @@ def _phases(source: Source) -> list[tuple[str, str, float, str]]:
 
 
 def _phase_name(name: str) -> str:
-    return PHASE_NAMES.get(name) or cut(name.replace("_", " ").replace("/", ", "), 60)
+    return _PHASE_NAMES.get(name) or cut(name.replace("_", " ").replace("/", ", "), 60)
 
 
 def _hue(phase: str, position: int) -> str:
@@ -167,9 +167,9 @@ def _settings(source: Source) -> list[tuple[str, str, str, str, bool]]:
     return [
         (
             row.key,
-            cut(json.dumps(row.value, ensure_ascii=False), VALUE_LIMIT),
-            cut(row.origin, VALUE_LIMIT),
-            cut(row.note, VALUE_LIMIT),
+            cut(json.dumps(row.value, ensure_ascii=False), _VALUE_LIMIT),
+            cut(row.origin, _VALUE_LIMIT),
+            cut(row.note, _VALUE_LIMIT),
             not row.origin.startswith("default"),
         )
         for row in rows
@@ -184,7 +184,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "", depth: int = 0) -> list[t
             pairs += _flat(cast("dict[str, Any]", value), f"{name}.", depth + 1)
         else:
             shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            pairs.append((name, cut(shown, VALUE_LIMIT)))
+            pairs.append((name, cut(shown, _VALUE_LIMIT)))
     return pairs
 
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-THIN = "\u202f"
+_THIN = "\u202f"
 """A narrow space that does not break: between digits, and before a unit."""
 
 
 def percent(share: float) -> str:
     """A share of one as a percentage with at most one digit after the point, more when tiny."""
     if 5e-6 < abs(share) < 5e-4:
-        return f"{100 * share:.1g}{THIN}%"
-    return f"{100 * share:.1f}".removesuffix(".0") + f"{THIN}%"
+        return f"{100 * share:.1g}{_THIN}%"
+    return f"{100 * share:.1f}".removesuffix(".0") + f"{_THIN}%"
 
 
 def exact_percent(share: float) -> str:
     """A share of one as a percentage with all its digits (up to six)."""
-    return f"{100 * share:.6g}{THIN}%"
+    return f"{100 * share:.6g}{_THIN}%"
 
 
 def points(difference: float, *, signed: bool = True) -> str:
@@ -32,7 +32,7 @@ def points(difference: float, *, signed: bool = True) -> str:
 
 def count(number: float) -> str:
     """A whole number with its thousands set apart."""
-    return f"{number:,.0f}".replace(",", THIN)
+    return f"{number:,.0f}".replace(",", _THIN)
 
 
 def short(number: float) -> str:
@@ -50,11 +50,11 @@ def short(number: float) -> str:
 def duration(seconds: float) -> str:
     """Seconds as the two largest units that matter."""
     if seconds < 59.95:
-        return f"{seconds:.1f}".removesuffix(".0") + f"{THIN}s"
+        return f"{seconds:.1f}".removesuffix(".0") + f"{_THIN}s"
     whole = round(seconds)
     if whole < 3600:
-        return f"{whole // 60}{THIN}min {whole % 60}{THIN}s"
-    return f"{whole // 3600}{THIN}h {whole % 3600 // 60}{THIN}min"
+        return f"{whole // 60}{_THIN}min {whole % 60}{_THIN}s"
+    return f"{whole // 3600}{_THIN}h {whole % 3600 // 60}{_THIN}min"
 
 
 def counted(number: int, noun: str) -> str:
