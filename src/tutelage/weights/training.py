@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tutelage.policy.lora import save_adapter
+from tutelage.resources import POLICY
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.measured import written
@@ -70,11 +71,14 @@ def context_of(
 
 def facts_of(setting: Setting, folder: RunFolder) -> dict[str, str]:
     """A few words before it begins."""
+    given = setting.given
     source = setting.config.model.path or f"embedded {setting.config.model.size}"
+    if given is not None and POLICY in given.policies:
+        source = "handed over in Python"
     return {
         "device": setting.choice.reason,
         "policy": f"{source}, {setting.policy.count() / 1e6:.2f} M parameters",
-        "tools": ", ".join(setting.tools) or "none",
+        "tools": ", ".join(setting.tools) or "none" if given is None else "the agent's own",
         "run": str(folder.path),
     }
 
