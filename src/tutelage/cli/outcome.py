@@ -44,7 +44,7 @@ from tutelage.runs.measured import (
 )
 from tutelage.tasks.overlap import footnote, title
 
-_QUESTION = '"What is 17 * 23 + 5?"'
+_QUESTION = '"What is 82 * 65?"'
 _COLUMNS = ("before", "after", "control")
 _WORDS = {SUCCESS: percent, REWARD: number}
 
@@ -117,12 +117,12 @@ def show_outcome(console: Console, folder: RunFolder, result: Mapping[str, Any])
 
 
 def show_next(console: Console, folder: RunFolder, result: Mapping[str, Any]) -> None:
-    """Commands that go on from this run."""
+    """Commands that go on from this run; the question is of the kind that it was trained on."""
     path = shown_path(folder.path)
-    supervised = "sft_steps" in result
+    question = _QUESTION if result.get("level") else "QUESTION"
     next_steps(
         console,
-        f"tutelage ask {path} {'QUESTION' if supervised else _QUESTION}",
+        f"tutelage ask {path} {question}",
         f"tutelage show {path}",
         f"tutelage eval {path} --test FILE.jsonl",
         "tutelage runs",
