@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tutelage.agents.builtin import told_by_template
 from tutelage.agents.react import ReactAgent, as_arguments, read_turn
 from tutelage.agents.session import RolloutSession
 from tutelage.engine.chat import ChatSession
@@ -159,3 +160,8 @@ async def test_any_text_is_obeyed_or_answered(codec: Codec, script: list[str]) -
 def test_reading_a_turn_never_fails_and_never_says_nothing(text: str) -> None:
     turn = read_turn(text, TOOLS, "t")
     assert turn.answer is not None or turn.calls or turn.errors
+
+
+def test_its_tools_stand_in_the_prompt_and_the_chat_template_need_not_know_any() -> None:
+    assert told_by_template("react", TOOLS) == []
+    assert told_by_template("hf", TOOLS) == [each.spec for each in TOOLS.values()]

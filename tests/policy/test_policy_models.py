@@ -15,11 +15,13 @@ from transformers import AutoModelForCausalLM
 from tutelage.errors import ModelError
 from tutelage.policy import model as policy_model
 from tutelage.policy.hf_model import HFNetwork
-from tutelage.policy.model import Policy, build, load
+from tutelage.policy.model import Policy, build, load, load_codec
 from tutelage.policy.network import FusedNetwork
 from tutelage.policy.row import Row
 from tutelage.policy.weights import Shape, from_hf, to_hf
 from tutelage.testing import tiny_policy
+from tutelage.tools.builtin import calculator
+from tutelage.types import Message
 
 SMALL: dict[str, Any] = {
     "vocab_size": 320,
@@ -268,6 +270,32 @@ def test_a_broken_folder_is_refused_with_what_is_wrong(tmp_path: Path, tiny: Any
     (tmp_path / "torn" / "model.safetensors").write_bytes(b"torn")
     with pytest.raises(ModelError, match="weights"):
         load(str(tmp_path / "torn"))
+
+
+PLAIN = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_a_template_that_leaves_tools_out_is_refused_where_there_are_some(
+    tmp_path: Path, tiny: Any
+) -> None:
+    """Else the model is trained, evaluated or served as if it had them, and never hears of one."""
+    tiny("qwen2").save(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(PLAIN)
+    (tmp_path / "model.safetensors").write_bytes(b"torn")  # it is refused before this is read
+    tools = [calculator.spec]
+    said = r"leaves tools out.*'calculator'.*agent\.template=qwen2\.5 or .*qwen3"
+    with pytest.raises(ModelError, match=said):
+        load(str(tmp_path), tools=tools)
+    _, codec = load_codec(str(tmp_path))
+    ask = [Message("user", "What is 6 * 7?")]
+    assert "6 * 7" in codec.render_text(ask)
+    with pytest.raises(ModelError, match=said):
+        codec.render(ask, tools)
+    _, named = load_codec(str(tmp_path), template="qwen3", tools=tools)
+    assert "calculator" in named.render_text(ask, tools)
 
 
 def test_a_model_with_a_missing_tensor_is_refused(tmp_path: Path, tiny: Any) -> None:

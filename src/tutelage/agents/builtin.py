@@ -15,7 +15,7 @@ from tutelage.agents.loop import LoopAgent
 from tutelage.errors import ConfigError
 from tutelage.tools.extensions import ExtensionRegistry
 from tutelage.tools.tool import Tool
-from tutelage.types import Sampling
+from tutelage.types import Sampling, ToolSpec
 
 
 def builtin_agent(
@@ -35,6 +35,11 @@ def builtin_agent(
         token_budget=token_budget,
         system_prompt=system_prompt,
     )
+
+
+def told_by_template(kind: str, tools: Mapping[str, Tool]) -> list[ToolSpec]:
+    """The tools that an agent of a type has the model's chat template tell of."""
+    return builtin_agent(kind, tools, Sampling(), max_turns=1, token_budget=1).told()
 
 
 def _as_agent(found: object) -> type[LoopAgent]:

@@ -168,7 +168,8 @@ def _subject(
 ) -> Subject:
     chosen = resolve_tools(tools) if tools is not None else None
     if run is None:
-        return Subject(load(target), chosen or {})
+        told = chosen or {}
+        return Subject(load(target, tools=[tool.spec for tool in told.values()]), told)
     folder, config = run
     if not folder.policy.is_dir():
         raise RunError(

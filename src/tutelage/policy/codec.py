@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tutelage.bounded import parse_json
 from tutelage.errors import ModelError
 from tutelage.policy.markers import Markers
+from tutelage.policy.named_templates import fitting
 from tutelage.types import JSON, Constraint, Message, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Codec:
         self, tokenizer: PreTrainedTokenizerBase, *, source: str = "the tokenizer"
     ) -> None:
         """Raises `ModelError` when the tokenizer has no chat template or no end-of-turn token."""
-        self.tokenizer = tokenizer
+        self.tokenizer, self._source = tokenizer, source
         template = getattr(tokenizer, "chat_template", None)
         if not template:
             raise ModelError(
@@ -106,7 +107,17 @@ class Codec:
     def _apply(
         self, messages: list[JSON], tools: list[JSON], breaker: str | None, open_turn: bool
     ) -> str:
-        """The template's text, with special tokens in contents broken by `breaker`."""
+        """The template's text, with special tokens in contents broken by `breaker`.
+
+        Raises `ModelError` for tools that the template would leave out.
+        """
+        if tools and not self.knows_tools:
+            named = " or ".join(f"agent.template={n}" for n in fitting(self.tokenizer))
+            raise ModelError(
+                f"the chat template of {self._source} leaves tools out, so the model would never "
+                f"hear of {tools[0]['function']['name']!r}: put a `chat_template.jinja` that knows "
+                f"tools beside its tokenizer files{named and f', or train with {named}'}"
+            )
         if breaker is not None:
             messages = [self._markers.message(m, breaker) for m in messages]
             tools = self._markers.broken(tools, breaker)

@@ -29,7 +29,7 @@ from tutelage.policy.narrowing import replay
 from tutelage.policy.network import FusedNetwork, Network, Scores
 from tutelage.policy.row import Row
 from tutelage.policy.weights import Shape, from_hf
-from tutelage.types import Message
+from tutelage.types import Message, ToolSpec
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -229,10 +229,13 @@ def _instantiate(config: PretrainedConfig, seed: int) -> Any:
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
-def load_codec(path: str, *, template: str | None = None) -> tuple[PretrainedConfig, Codec]:
+def load_codec(
+    path: str, *, template: str | None = None, tools: Sequence[ToolSpec] = ()
+) -> tuple[PretrainedConfig, Codec]:
     """The config and the codec of a Hugging Face model; no weight is read.
 
-    Raises `ModelError` when the folder is missing or broken, or has no chat template.
+    Raises `ModelError` when the folder is missing or broken, or has no chat template, or one that
+    leaves out `tools`.
     """
     from transformers import AutoConfig
 
@@ -253,6 +256,8 @@ def load_codec(path: str, *, template: str | None = None) -> tuple[PretrainedCon
         codec.render_text([Message("user", "?")])
     except ModelError as error:
         raise ModelError(f"{path!r} cannot be used: {error}; mend its chat template") from error
+    if tools:
+        codec.render_text([Message("user", "?")], tools)
     return config, codec
 
 
@@ -261,16 +266,22 @@ def max_positions(config: PretrainedConfig) -> int:
     return int(getattr(config, "max_position_embeddings", 0) or 1 << 20)
 
 
-def load(path: str, *, device: torch.device | None = None, template: str | None = None) -> Policy:
+def load(
+    path: str,
+    *,
+    device: torch.device | None = None,
+    template: str | None = None,
+    tools: Sequence[ToolSpec] = (),
+) -> Policy:
     """Load any Hugging Face causal language model with a chat template, its own or a named one.
 
-    Raises `ModelError` when the folder is missing or broken, or has no chat template; the template
-    is looked at before any weight is read.
+    Raises `ModelError` when the folder is missing or broken, or has no chat template, or one that
+    leaves out `tools`; the template is looked at before any weight is read.
     """
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
-    config, codec = load_codec(path, template=template)
+    config, codec = load_codec(path, template=template, tools=tools)
     try:
         with _quiet_transformers():
             loaded: Any = AutoModelForCausalLM.from_pretrained(

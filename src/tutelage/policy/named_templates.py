@@ -172,11 +172,19 @@ _MARKERS = {
 }
 
 
+def fitting(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """The names of the templates that a tokenizer can speak."""
+    return [name for name in TEMPLATES if not _missing(tokenizer, name)]
+
+
+def _missing(tokenizer: PreTrainedTokenizerBase, name: str) -> list[str]:
+    vocabulary = tokenizer.get_vocab()
+    return [marker for marker in _MARKERS[name] if marker not in vocabulary]
+
+
 def put_template(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     """Give a tokenizer the template of this name. Raises `ModelError` when it cannot speak it."""
-    vocabulary = tokenizer.get_vocab()
-    missing = [marker for marker in _MARKERS[name] if marker not in vocabulary]
-    if missing:
+    if missing := _missing(tokenizer, name):
         raise ModelError(
             f"agent.template={name!r} needs the token {missing[0]!r}, which the tokenizer does not "
             "have; leave agent.template out to use the model's own template"

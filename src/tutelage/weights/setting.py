@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tutelage.agents.builtin import builtin_agent
+from tutelage.agents.builtin import builtin_agent, told_by_template
 from tutelage.agents.loop import LoopAgent
 from tutelage.config import RunConfig
 from tutelage.engine.driver import EngineDriver, Schedule
@@ -141,13 +141,14 @@ def prepare(
         for part in (tasks.train, tasks.val, tasks.test):
             check(reward, part)
     policy = None if given is None else given.policies.get(POLICY)
+    told = told_by_template(config.agent.agent_type, tools) if given is None else []
     if given is not None and given.policies and config.model.lora.rank:
         raise ConfigError(
             "model.lora makes adapters for a model that the run loads, and this one was handed "
             "over as an object; name its folder instead, or give an object made by with_lora"
         )
     if policy is None:
-        policy = _policy(config, tasks, tools, policy_folder)
+        policy = _policy(config, tasks, tools, policy_folder, told)
     elif policy_folder is not None:  # the object is trained, from where the run began
         policy.load_tensors(dict(load(str(policy_folder)).named()))
     choice = choose(config, policy.count())
@@ -207,12 +208,17 @@ def reward_for(config: RunConfig, given: Given | None) -> RewardFunction:
 
 
 def _policy(
-    config: RunConfig, tasks: Tasks, tools: Mapping[str, Tool], folder: Path | None
+    config: RunConfig,
+    tasks: Tasks,
+    tools: Mapping[str, Tool],
+    folder: Path | None,
+    told: Sequence[ToolSpec],
 ) -> Policy:
     if folder is not None:
         return load(str(folder))
     if config.model.path is not None:
-        return adapted(load(config.model.path, template=config.agent.template), config)
+        known = load(config.model.path, template=config.agent.template, tools=told)
+        return adapted(known, config)
     return build(
         _corpus(tasks.train, tools, SeedTree(config.seed)),
         size=config.model.size,
