@@ -12,8 +12,9 @@ import hashlib
 import importlib.util
 import sys
 from collections.abc import Iterable
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from tutelage.errors import ConfigError, TutelageError
 
@@ -58,12 +59,21 @@ def load_attribute(reference: str, what: str) -> object:
     return getattr(module, name)
 
 
+class _CurrentSource(SourceFileLoader):
+    """Compiles a file as it is now. Python's cache of compiled files knows one by its size and the
+    second of its last change, and who edits a number and tries again is faster."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _load(path: Path, what: str) -> ModuleType:
     digest = hashlib.blake2b(str(path).encode() + b"\0" + path.read_bytes(), digest_size=8)
     module_name = f"{USER_MODULE}{path.stem}_{digest.hexdigest()}"
     if module_name in sys.modules:
         return sys.modules[module_name]
-    spec = importlib.util.spec_from_file_location(module_name, path)
+    loader = _CurrentSource(module_name, str(path))
+    spec = importlib.util.spec_from_file_location(module_name, path, loader=loader)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{what}: {str(path)!r} cannot be loaded as a Python file")
     module = importlib.util.module_from_spec(spec)
