@@ -6,7 +6,7 @@ is `planner`. The run itself is `orchestration/job.py`; the keys are those of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from tutelage.runs.folder import RunFolder
     from tutelage.runs.progress import Progress
+    from tutelage.store import Store
+    from tutelage.types import Rollout
 
 CHANGES = False
 EXAMPLE = '"Summarise the report, translate it to French and read it aloud"'
@@ -167,13 +169,14 @@ def show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
 def show(console: Console, folder: RunFolder) -> None:
     """A planner's run: its outcome where it has one, else how far it is."""
     from tutelage.cli.console import facts, number, say
+    from tutelage.cli.rollout_list import show_stored
     from tutelage.cli.runs import say_state
 
     result = folder.read_result()
     say(console, ("Planner ", "bold"), (folder.name, "bold"))
     if result is not None:
         show_planner_outcome(folder, result)
-        _show_rollouts(console, folder)
+        show_stored(console, folder, _of_test)
         return
     lines = folder.read_metrics()
     last = lines[-1] if lines else {}
@@ -187,13 +190,7 @@ def show(console: Console, folder: RunFolder) -> None:
     say_state(console, folder)
 
 
-def _show_rollouts(console: Console, folder: RunFolder) -> None:
-    """How many there are, and the first of the test's."""
-    from tutelage.cli.rollout_list import show_causes, show_samples
-    from tutelage.cli.stores import open_run
+def _of_test(store: Store, run_id: str) -> Iterator[Rollout]:
     from tutelage.types import Mode
 
-    if folder.store_address() is not None:
-        with open_run(folder) as (store, run_id):
-            show_causes(console, store, run_id)
-            show_samples(console, folder, list(store.rollouts(run_id, mode=Mode.TEST, limit=3)))
+    return store.rollouts(run_id, mode=Mode.TEST, limit=3)

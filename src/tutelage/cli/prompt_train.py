@@ -140,9 +140,8 @@ def show(console: Console, folder: RunFolder) -> None:
     """A prompt search: its outcome where it has one, else how far it is."""
     from tutelage.cli.console import facts, number, say
     from tutelage.cli.prompt_view import show_prompt_next, show_prompt_outcome
-    from tutelage.cli.rollout_list import show_causes, show_samples
+    from tutelage.cli.rollout_list import show_stored
     from tutelage.cli.runs import say_state
-    from tutelage.runs.stored import open_run
 
     result = folder.read_result()
     say(console, ("Prompt search ", "bold"), (folder.name, "bold"))
@@ -152,10 +151,7 @@ def show(console: Console, folder: RunFolder) -> None:
         rounds = folder.read_metrics()
         facts(console, [("rounds", number(len(rounds)))], indent=2)
         say_state(console, folder)
-    if folder.store_address() is not None:
-        with open_run(folder) as (store, run_id):
-            show_causes(console, store, run_id)
-            show_samples(console, folder, _of_each_mode(store, run_id))
+    show_stored(console, folder, _of_each_mode)
     if result is not None:
         show_prompt_next(console, folder)
 

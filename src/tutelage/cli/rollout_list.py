@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,19 +40,21 @@ def show_one(console: Console, prefix: str, run: str | None, tokens: bool, conte
         )
 
 
-def show_causes(console: Console, store: Store, run_id: str) -> None:
-    """How many rollouts there are, and why some failed."""
-    from tutelage.cli.console import counted, facts, number
+def show_stored(
+    console: Console, folder: RunFolder, samples: Callable[[Store, str], Iterable[Rollout]]
+) -> None:
+    """How many rollouts a run has stored, why some failed, and a few of them, where it has any."""
+    from tutelage.cli.console import counted, facts, number, say, shown_path
+    from tutelage.runs.stored import open_run
     from tutelage.types import RolloutStatus
 
-    failed = store.failures(run_id, status=RolloutStatus.FAILED)
-    told = ", ".join(f"{number(f.number)} {f.cause}" for f in failed) or "none"
-    facts(console, [("stored", counted(store.count(run_id), "rollout")), ("failed", told)])
-
-
-def show_samples(console: Console, folder: RunFolder, found: list[Rollout]) -> None:
-    from tutelage.cli.console import say, shown_path
-
+    if folder.store_address() is None:
+        return
+    with open_run(folder) as (store, run_id):
+        failed = store.failures(run_id, status=RolloutStatus.FAILED)
+        told = ", ".join(f"{number(f.number)} {f.cause}" for f in failed) or "none"
+        facts(console, [("stored", counted(store.count(run_id), "rollout")), ("failed", told)])
+        found = list(samples(store, run_id))
     if not found:
         return
     path = shown_path(folder.path)
@@ -62,7 +64,7 @@ def show_samples(console: Console, folder: RunFolder, found: list[Rollout]) -> N
     say(console, ("More:", "bold"), f" tutelage show {path} --rollouts 50 [--step N] [--failed]")
 
 
-def rollout_lines(console: Console, rollouts: Iterator[Rollout] | list[Rollout]) -> None:
+def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
     from tutelage.cli.console import number, one_line, say, visible
 
     seen: set[str] = set()

@@ -44,9 +44,8 @@ def show(console: Console, folder: RunFolder) -> None:
     """What was set, the phases, the outcome, and a few rollouts."""
     from tutelage.cli.console import say
     from tutelage.cli.outcome import show_outcome
-    from tutelage.cli.rollout_list import show_causes, show_samples
+    from tutelage.cli.rollout_list import show_stored
     from tutelage.cli.runs import say_state
-    from tutelage.runs.stored import open_run
 
     result = folder.read_result()
     say(console, ("Run ", "bold"), (folder.name, "bold"))
@@ -57,10 +56,8 @@ def show(console: Console, folder: RunFolder) -> None:
         say_state(console, folder)
     else:
         show_outcome(console, folder, result)
-    if folder.store_address() is not None:
-        with open_run(folder) as (store, run_id):
-            show_causes(console, store, run_id)
-            show_samples(console, folder, list(_samples(store, run_id, _last_tick(folder))))
+    last = _last_tick(folder)
+    show_stored(console, folder, lambda store, run_id: _samples(store, run_id, last))
 
 
 def _show_config(console: Console, folder: RunFolder) -> None:
