@@ -35,7 +35,7 @@ _SECTIONS: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Preview:
+class _Preview:
     """A run that was not done."""
 
     settings: Mapping[str, Any]
@@ -50,7 +50,7 @@ class Preview:
     planner: str = ""
 
 
-def preview(request: Request) -> Preview:
+def preview(request: Request) -> _Preview:
     """Everything up to the first step. Raises what the run would raise before it trains."""
     settings = check(request)
     check_loggers(settings.training.logger)
@@ -59,7 +59,7 @@ def preview(request: Request) -> Preview:
     if request.phase != "1":
         facts |= _routing(request)
     if request.phase == "2":
-        return Preview(shown, facts)
+        return _Preview(shown, facts)
     phase = settings.training.phase1_supervised
     sets = read_sets(request, phase)
     check_against(request, sets)
@@ -69,7 +69,7 @@ def preview(request: Request) -> Preview:
 
 def _planning(
     request: Request, phase: Phase1, sets: Sets, shown: Mapping[str, Any], facts: Mapping[str, str]
-) -> Preview:
+) -> _Preview:
     seeds = SeedTree(request.seed).child("planner", "phase1")
     model = Fitting(sets.train, sets.held_out, sets.catalog, phase, seeds).model
     rows = sets.train[: phase.batch_size]
@@ -94,7 +94,7 @@ def _planning(
         model = saving.load_planner(request.against)
         model.use_catalog(sets.catalog)
         planner = f"the planner of {request.against}"
-    return Preview(shown, told, wanted, model.plan(wanted.instruction), planner)
+    return _Preview(shown, told, wanted, model.plan(wanted.instruction), planner)
 
 
 def _routing(request: Request) -> dict[str, str]:

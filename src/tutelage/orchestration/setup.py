@@ -101,8 +101,8 @@ def _files(
         told["catalog"] = "made of the tools in the training file; --catalog FILE names all"
     if request.test is None and len(given) >= FEWEST_TO_SPLIT:
         given, test = split(given, TEST_SHARE, seeds.child("test"))
-        held = {instruction_mark(w) for w in test}
-        given = [w for w in given if instruction_mark(w) not in held]
+        held = {_instruction_mark(w) for w in test}
+        given = [w for w in given if _instruction_mark(w) not in held]
         told["test"] = "a tenth of the training file, held back; --test FILE names another"
     if settings.train_data_size is not None and settings.train_data_size < len(given):
         chosen = sorted(
@@ -125,11 +125,11 @@ def _augmented(catalog: Catalog, settings: Phase1, seeds: SeedTree) -> list[Work
     return generate(graph, settings.synthetic_augmentations, seeds.child("synthetic"))
 
 
-def instruction_mark(workflow: Workflow) -> str:
+def _instruction_mark(workflow: Workflow) -> str:
     """Equal for workflows that ask for the same."""
     return content_of(workflow.instruction)
 
 
 def overlap_of(train: Sequence[Workflow], test: Sequence[Workflow]) -> Overlap:
     """How many test workflows ask for what a training workflow does, word for word."""
-    return count_overlap(train, (), test, key=instruction_mark)
+    return count_overlap(train, (), test, key=_instruction_mark)

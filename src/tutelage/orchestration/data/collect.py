@@ -170,7 +170,7 @@ def _check_served(done: Sequence[Collected]) -> None:
         )
 
 
-def unserved(execution: Execution) -> WorkError | None:
+def _unserved(execution: Execution) -> WorkError | None:
     """The error of a subtask that failed because no server gave an answer; None where none did."""
     failed = [n.node for n in execution.nodes if n.status == "failed" and n.reason != "budget"]
     for node in failed:
@@ -184,7 +184,7 @@ def unserved(execution: Execution) -> WorkError | None:
 def _judgement(place: int, collected: Collected) -> Judgement:
     """What became of an instruction. Each is a task of its own."""
     failed = [execution for execution in collected.executions if not execution.success]
-    gone = next((e for execution in failed if (e := unserved(execution)) is not None), None)
+    gone = next((e for execution in failed if (e := _unserved(execution)) is not None), None)
     if collected.success:
         return Judgement(str(place), 1.0, True)
     if gone is not None:
@@ -225,16 +225,16 @@ async def _one(
             continue
         if found.success and given.goal is not None and not given.goal(plan):
             found = replace(found, success=False, reason=WRONG_PLAN)
-        elif not found.success and unserved(found) is not None:
+        elif not found.success and _unserved(found) is not None:
             found = replace(found, reason=UNSERVED)
         executions.append(found)
         if found.success:
-            tried = await cheaper(system.executor, found, alternatives, given.hints)
+            tried = await _cheaper(system.executor, found, alternatives, given.hints)
             return Collected(tuple(executions), tuple(tried), refused)
     return Collected(tuple(executions), refused=refused)
 
 
-async def cheaper(
+async def _cheaper(
     executor: Executor, execution: Execution, count: int, hints: Mapping[int, Hint]
 ) -> list[dict[str, Any]]:
     """Ask up to `count` cheaper workers at each node that succeeded, the cheapest first.

@@ -42,6 +42,8 @@ SPREAD = 0.25
 TYPE_KEYS = ("task", "task_type", "type")
 TEXT_KEYS = ("instruction", "question", "query", "prompt")
 Share = Annotated[float, Field(ge=0, le=1)]
+_WORDS = ("ids", "instructions", "types")
+_OUTCOMES = ("scores_QW", "costs_QW", "seconds_QW", "tokens_out_QW", "draws_QW")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +105,9 @@ class OutcomeTable:
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> OutcomeTable:
         """The table of some rows, in that order."""
         places = np.asarray(rows, dtype=np.int64)
-        return replace(
-            self,
-            ids=tuple(self.ids[i] for i in places),
-            instructions=tuple(self.instructions[i] for i in places),
-            types=tuple(self.types[i] for i in places),
-            scores_QW=self.scores_QW[places],
-            costs_QW=self.costs_QW[places],
-            seconds_QW=self.seconds_QW[places],
-            tokens_in_Q=self.tokens_in_Q[places],
-            tokens_out_QW=self.tokens_out_QW[places],
-            draws_QW=self.draws_QW[places],
-        )
+        words = {k: tuple(getattr(self, k)[i] for i in places) for k in _WORDS}
+        numbers = {k: getattr(self, k)[places] for k in ("tokens_in_Q", *_OUTCOMES)}
+        return replace(self, **words, **numbers)
 
     def only(self, names: Sequence[str]) -> OutcomeTable:
         """The table of some workers. Raises `DataError` for a name that it does not have."""
@@ -122,15 +115,8 @@ class OutcomeTable:
             if name not in self.names:
                 raise DataError(f"the table has no worker {name!r}; it has {list(self.names)!r}")
         columns = [self.names.index(name) for name in names]
-        return replace(
-            self,
-            workers=tuple(self.workers[j] for j in columns),
-            scores_QW=self.scores_QW[:, columns],
-            costs_QW=self.costs_QW[:, columns],
-            seconds_QW=self.seconds_QW[:, columns],
-            tokens_out_QW=self.tokens_out_QW[:, columns],
-            draws_QW=self.draws_QW[:, columns],
-        )
+        numbers = {k: getattr(self, k)[:, columns] for k in _OUTCOMES}
+        return replace(self, workers=tuple(self.workers[j] for j in columns), **numbers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from tutelage.errors import DataError
-from tutelage.orchestration.data.formats import Workflow, workflow_of
+from tutelage.orchestration.data.formats import Workflow, forward_order, workflow_of
 from tutelage.orchestration.data.rows import read_rows
 from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.plan.dag import dependencies_of
 
 
 @dataclass(slots=True)
-class Prepared:
+class _Prepared:
     """The training set and what became of the log."""
 
     workflows: list[Workflow] = field(default_factory=list[Workflow])
@@ -33,7 +34,7 @@ class Prepared:
     """Nodes whose label is a cheaper worker that also succeeded."""
 
 
-def log_files(paths: Sequence[str | Path]) -> list[Path]:
+def _log_files(paths: Sequence[str | Path]) -> list[Path]:
     """The JSONL files of files and folders, sorted. Raises `DataError` where there is none."""
     found: list[Path] = []
     for path in paths:
@@ -48,21 +49,21 @@ def log_files(paths: Sequence[str | Path]) -> list[Path]:
     return found
 
 
-def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> Prepared:
+def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> _Prepared:
     """Make a training set of logs.
 
     Raises `DataError` with file and row, and when no execution succeeded.
     """
-    made = Prepared()
+    made = _Prepared()
     best: dict[str, tuple[tuple[float, float], Workflow]] = {}
-    for path in log_files(paths):
+    for path in _log_files(paths):
         for index, row in enumerate(read_rows(path)):
             made.executions += 1
             if not row.get("success") or row.get("correct") is False:
                 made.failed += 1
                 continue
             try:
-                workflow, cheaper = labelled(row, catalog)
+                workflow, cheaper = _labelled(row, catalog)
             except DataError as error:
                 raise DataError(f"{str(path)!r}, row {index}: {error}") from error
             price = (-workflow.rewards.get("cost", 0.0), -workflow.rewards.get("latency", 0.0))
@@ -81,7 +82,7 @@ def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> Prep
     return made
 
 
-def labelled(row: Mapping[str, Any], catalog: Catalog | None = None) -> tuple[Workflow, int]:
+def _labelled(row: Mapping[str, Any], catalog: Catalog | None = None) -> tuple[Workflow, int]:
     """The workflow of one successful line, with cheaper workers in place of those that did it
     where the line knows them to have passed; and how many those are.
     """
@@ -121,9 +122,6 @@ def _rows(value: Any) -> Iterable[Mapping[str, Any]]:
 
 def _order(row: Mapping[str, Any], workflow: Workflow) -> dict[int, int]:
     """Where each node of the line stands in the workflow, which may have been reordered."""
-    from tutelage.orchestration.data.formats import forward_order
-    from tutelage.orchestration.plan.dag import dependencies_of
-
     matrix = row["planner_outputs"]["workflow_graph"]["adjacency"]
     order = forward_order(dependencies_of(matrix))
     assert len(order) == len(workflow.tools)

@@ -3,7 +3,7 @@
 Each is a class: what a row must have, under which keys, and what its values may look like (a list
 or a list written as text, a number or a name). What cannot be is refused by the name of its key.
 Links by tool name and the references of NESTFUL's arguments are resolved here too, so that all
-kinds come to the same `Example`; `formats.py` says which kind a row is and makes a workflow of it.
+kinds come to the same `_Example`; `formats.py` says which kind a row is and makes a workflow of it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RESULT_CALL = "var_result"
 _VARIABLE = re.compile(r"\$(var[\w-]*?)(?:\.[^$]*|\[[^$]*)?\$")
 
 
-class Example(NamedTuple):
+class _Example(NamedTuple):
     """What a row says of a workflow, its nodes in the row's order."""
 
     instruction: str
@@ -56,12 +56,12 @@ class Example(NamedTuple):
     """The row's own identifier."""
 
 
-def read_example(kind: Kind, row: Mapping[str, Any], catalog: Catalog | None) -> Example:
+def read_example(kind: Kind, row: Mapping[str, Any], catalog: Catalog | None) -> _Example:
     """The example of a row of that kind. Raises `DataError` with the field and its value."""
     return read_as(_ROWS[kind], row, context=catalog).example()
 
 
-def whole(value: Any) -> int | None:
+def _whole(value: Any) -> int | None:
     """A whole number, given as one or as a float without a fraction; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value % 1:
         return None
@@ -69,7 +69,7 @@ def whole(value: Any) -> int | None:
 
 
 def _name_or_number(noun: str, value: Any) -> int | str:
-    number = whole(value)
+    number = _whole(value)
     if number is not None and number >= 0:
         return number
     if isinstance(value, str) and value.strip():
@@ -174,10 +174,10 @@ class _Document(_Asked):
     rewards: Mapping[str, Number] = {}
     subtasks: _Texts = ()
 
-    def example(self) -> Example:
+    def example(self) -> _Example:
         plan = self.targets
         texts = plan.subtasks or self.subtasks
-        return Example(self.instruction, plan.task_types, plan.parents or (),
+        return _Example(self.instruction, plan.task_types, plan.parents or (),
                        plan.model_selections, texts, self.rewards, self.id)  # fmt: skip
 
 
@@ -190,14 +190,14 @@ class _Log(_Asked):
     latency_ms: Number | None = None
     workers: Annotated[Any, Opened] = None
 
-    def example(self) -> Example:
+    def example(self) -> _Example:
         rewards = {"success": float(bool(self.success))}
         if self.cost is not None:
             rewards["cost"] = -self.cost
         if self.latency_ms is not None:
             rewards["latency"] = -self.latency_ms / 1000.0
         plan = self.planner_outputs
-        return Example(self.instruction, plan.task_types, plan.parents or (), self._chosen(),
+        return _Example(self.instruction, plan.task_types, plan.parents or (), self._chosen(),
                        plan.subtasks, rewards, self.id)  # fmt: skip
 
     def _chosen(self) -> list[int | str] | None:
@@ -236,12 +236,12 @@ class _TaskBench(_Asked):
     )
     steps: _Texts = Field((), validation_alias=AliasChoices(*STEP_KEYS))
 
-    def example(self) -> Example:
+    def example(self) -> _Example:
         tools = [node.task for node in self.nodes]
         parents = [{*references(node.arguments)} - {i} for i, node in enumerate(self.nodes)]
         for source, target in link_indices(tools, [(k.source, k.target) for k in self.links]):
             parents[target].add(source)
-        return Example(self.instruction, tools, parents, None, self.steps, {}, self.id)
+        return _Example(self.instruction, tools, parents, None, self.steps, {}, self.id)
 
 
 class _Call(Row):
@@ -255,7 +255,7 @@ class _Nestful(_Asked):
 
     output: Annotated[list[_Call], Opened] = Field(validation_alias=AliasChoices("output", "calls"))
 
-    def example(self) -> Example:
+    def example(self) -> _Example:
         calls = [
             ((call.label or f"var{place}").strip("$"), call)
             for place, call in enumerate(self.output, 1)
@@ -263,10 +263,10 @@ class _Nestful(_Asked):
         ]
         labels, tools = [label for label, _ in calls], [call.name for _, call in calls]
         parents = [
-            [labelled(label, node, labels, tools) for label in variables(call.arguments)]
+            [_labelled(label, node, labels, tools) for label in _variables(call.arguments)]
             for node, (_, call) in enumerate(calls)
         ]
-        return Example(self.instruction, tools, parents, name=self.id)
+        return _Example(self.instruction, tools, parents, name=self.id)
 
 
 _ROWS: Mapping[Kind, TypeAdapter[Any]] = {
@@ -294,7 +294,7 @@ def link_indices(tools: Sequence[str], links: Sequence[tuple[Any, Any]]) -> list
     for number, (source, target) in enumerate(links):
         ends: list[list[int]] = []
         for side, end in (("source", source), ("target", target)):
-            index = whole(end)
+            index = _whole(end)
             where = [index] if index is not None and 0 <= index < len(tools) else places.get(end)
             if not where:
                 raise DataError(
@@ -308,7 +308,7 @@ def link_indices(tools: Sequence[str], links: Sequence[tuple[Any, Any]]) -> list
     return found
 
 
-def labelled(label: str, node: int, labels: Sequence[str], tools: Sequence[str]) -> int:
+def _labelled(label: str, node: int, labels: Sequence[str], tools: Sequence[str]) -> int:
     """The call that a label means at `node`: the last one before it, as a variable that is set
     twice would, and only without one the first that comes later.
     """
@@ -322,15 +322,15 @@ def labelled(label: str, node: int, labels: Sequence[str], tools: Sequence[str])
     )
 
 
-def variables(value: Any) -> list[str]:
+def _variables(value: Any) -> list[str]:
     """The labels that an argument of NESTFUL refers to, in order; looks into lists and mappings."""
     match value:
         case str():
             return _VARIABLE.findall(value)
         case Mapping():
             inner = cast("Mapping[str, Any]", value).values()
-            return [label for part in inner for label in variables(part)]
+            return [label for part in inner for label in _variables(part)]
         case list() | tuple():
-            return [label for part in cast("Sequence[Any]", value) for label in variables(part)]
+            return [label for part in cast("Sequence[Any]", value) for label in _variables(part)]
         case _:
             return []

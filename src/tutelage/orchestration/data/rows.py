@@ -3,8 +3,8 @@
 A file of workflows, a log or a catalog may be one JSON value or one a line, whatever its name ends
 in: what is inside decides; only `.yaml` and `.yml` are read as YAML. Fields that hold JSON as text,
 as exports from tables do, are opened. What a row must have, a pydantic type says (`Row` for
-objects of files, or a dataclass); `read_as` reads one and `explained` words what does not fit, once
-for all of them. `row_fields.py` has the rows of workflows.
+objects of files, or a dataclass); `read_as` reads one and words what does not fit, once for all of
+them. `row_fields.py` has the rows of workflows.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def read_as(
     try:
         return kind.validate_python(value, context=context)
     except ValidationError as misfit:
-        raise error(explained(misfit, where, known)) from misfit
+        raise error(_explained(misfit, where, known)) from misfit
 
 
 _REMEDIES = {
@@ -181,11 +181,11 @@ _REMEDIES = {
 }
 
 
-def explained(misfit: ValidationError, where: str = "", known: Iterable[str] = ()) -> str:
+def _explained(misfit: ValidationError, where: str = "", known: Iterable[str] = ()) -> str:
     """The first finding of pydantic in our words; `where` names the file and the row."""
     found = misfit.errors(include_url=False)[0]
     *above, last = found["loc"] or ("",)
-    inside = [part for part in (where, spelled(above)) if part]
+    inside = [part for part in (where, _spelled(above)) if part]
     if found["type"] == "missing":
         return f"{': '.join(inside) or 'the row'} has no {last!r}; give one"
     if found["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
@@ -195,7 +195,7 @@ def explained(misfit: ValidationError, where: str = "", known: Iterable[str] = (
     # What a whole row is refused for names its fields itself.
     if found["type"] == "value_error" and isinstance(found["input"], Mapping):
         return ": ".join(part for part in (where, remedy) if part)
-    value = f"{spelled(found['loc']) or 'the row'} is {found['input']!r:.200}; {remedy}"
+    value = f"{_spelled(found['loc']) or 'the row'} is {found['input']!r:.200}; {remedy}"
     return ": ".join(part for part in (where, value) if part)
 
 
@@ -208,7 +208,7 @@ def remedy_of(found: ErrorDetails) -> str:
     return found["msg"].lower() if known is None else known.format(**context)
 
 
-def spelled(place: Iterable[str | int]) -> str:
+def _spelled(place: Iterable[str | int]) -> str:
     """Where a value stands: `'name'`, or `targets.task_types[0]`, or `scores['small-7b']`."""
     parts = list(place)
     if len(parts) == 1 and isinstance(parts[0], str):

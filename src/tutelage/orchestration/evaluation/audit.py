@@ -115,28 +115,22 @@ def audit_results(
     results: Sequence[ExecutionResult],
     preset: Preset,
     *,
-    references: Sequence[References | None] | None = None,
     weights: RewardWeights | None = None,
     ranking: Mapping[str, float] | None = None,
     judged: Sequence[ExecutionResult] | None = None,
 ) -> RewardAudit:
     """The audit of one preset on executions; `judged` are those whose successes are weighed against
-    failing at once, all of them by default; `references` are theirs, one each.
+    failing at once, all of them by default.
 
-    Where an execution has none, the dearest cost and the longest latency of all stand for it.
-    Raises `DataError` when there is nothing to audit.
+    Where an execution has no references, the dearest cost and the longest latency of all stand for
+    them. Raises `DataError` when there is nothing to audit.
     """
     if not results:
         raise DataError("there are no executions to audit; collect some first")
-    plain = plain_references(results)
-    measured = (
-        [_measure(result, plain) for result in results]
-        if references is None
-        else [found or plain for found in references]
-    )
+    plain = _plain_references(results)
     parts = [
-        reward_parts(result, preset=preset, weights=weights, references=found)
-        for result, found in zip(results, measured, strict=True)
+        reward_parts(result, preset=preset, weights=weights, references=_measure(result, plain))
+        for result in results
     ]
     totals = [math.fsum(terms.values()) for terms in parts]
     nothing = compute_reward(ExecutionResult(False), preset, weights=weights, references=plain)
@@ -175,7 +169,7 @@ def audit_policies(
     everything = [result for results in by_policy.values() for result in results]
     if not everything:
         raise DataError("there are no executions to audit; run at least one workflow")
-    plain = plain_references(everything)
+    plain = _plain_references(everything)
     means = {
         name: fmean(
             compute_reward(result, preset, weights=weights, references=_measure(result, plain))
@@ -198,7 +192,7 @@ def _measure(result: ExecutionResult, plain: References) -> References:
     return found or plain
 
 
-def plain_references(results: Sequence[ExecutionResult]) -> References:
+def _plain_references(results: Sequence[ExecutionResult]) -> References:
     """The dearest cost and the longest latency among executions; 1 where all are 0."""
     cost = max(result.total_cost for result in results)
     latency = max(result.total_latency_ms for result in results) / 1000.0
@@ -239,7 +233,7 @@ def judged_of(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return kept
 
 
-class Oracle:
+class _Oracle:
     """A `Router` that knows which answers are right and takes the cheapest of them."""
 
     name = ORACLE
@@ -267,7 +261,7 @@ def audit_routers(pool: Pool, random: Router) -> dict[str, Router]:
         "random": random,
         "cheapest": cheapest(escalate=False),
         "best": most_accurate(escalate=False),
-        ORACLE: Oracle(knows),
+        ORACLE: _Oracle(knows),
     }
 
 

@@ -139,13 +139,15 @@ def _micro(pool: Sequence[int]) -> float:
 # ------------------------------------------------------------------ baselines
 
 
-def majority_plan(train: Sequence[Workflow]) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+def _majority_plan(
+    train: Sequence[Workflow],
+) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
     """The plan that occurs most often in training: tools and parents; ties go to the first."""
     counts = Counter((w.tools, w.plan.dependencies) for w in train)
     return counts.most_common(1)[0][0]
 
 
-def copied(source: Workflow, instruction: str) -> Plan:
+def _copied(source: Workflow, instruction: str) -> Plan:
     """A workflow's plan for another instruction."""
     return Plan(instruction, source.plan.nodes)
 
@@ -161,9 +163,9 @@ def baseline_plans(
     """Plans of the baselines: `nearest` (copying training plan `nearest[i]`), `majority`, and
     `no edges` (the nearest plan's nodes alone).
     """
-    tools, parents = majority_plan(train)
+    tools, parents = _majority_plan(train)
     usual = tuple(Node(t, after=p) for t, p in zip(tools, parents, strict=True))
-    near = [copied(train[n], w.instruction) for n, w in zip(nearest, test, strict=True)]
+    near = [_copied(train[n], w.instruction) for n, w in zip(nearest, test, strict=True)]
     return {
         "nearest": near,
         "majority": [Plan(w.instruction, usual) for w in test],

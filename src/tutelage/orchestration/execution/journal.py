@@ -35,7 +35,7 @@ from tutelage.orchestration.routing.contract import Choice
 from tutelage.seeds import SeedTree
 
 
-class Journal:
+class _Journal:
     """An observer of an executor that appends each event to a file. A context manager."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -54,14 +54,14 @@ class Journal:
         """Close the file."""
         os.close(self._descriptor)
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> _Journal:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
 
-def open_journal(path: str | Path, plan: Plan, seeds: SeedTree) -> tuple[Journal, Restored]:
+def open_journal(path: str | Path, plan: Plan, seeds: SeedTree) -> tuple[_Journal, Restored]:
     """The log of this plan and what it says was done already.
 
     Raises `RunError` for a file of another plan or seed, and where it cannot be written;
@@ -82,13 +82,13 @@ def open_journal(path: str | Path, plan: Plan, seeds: SeedTree) -> tuple[Journal
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as error:
         raise RunError(f"cannot write {str(path)!r}: {error.strerror}") from error
-    journal = Journal(path, descriptor)
+    journal = _Journal(path, descriptor)
     if not events:
         journal(header)
-    return journal, restore(events)
+    return journal, _restore(events)
 
 
-def restore(events: list[Event]) -> Restored:
+def _restore(events: list[Event]) -> Restored:
     """What the events say was done."""
     nodes: dict[int, NodeResult] = {}
     steps: dict[int, Step] = {}

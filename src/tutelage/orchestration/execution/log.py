@@ -112,13 +112,13 @@ def log_row(
             "reason": result.reason,
             "correct": result.correct,
             "nodes": [_node(result, k) for k in range(len(result.nodes))],
-            "tries": [try_row(step) for step in result.steps],
+            "tries": [_try_row(step) for step in result.steps],
             "alternatives": [dict(found) for found in alternatives],
         }
     return row
 
 
-def try_row(step: Step) -> dict[str, Any]:
+def _try_row(step: Step) -> dict[str, Any]:
     """One decision as logs hold it; `latency` is in seconds."""
     answer, verdict = step.answer, step.verdict
     return {
@@ -137,7 +137,7 @@ def try_row(step: Step) -> dict[str, Any]:
     }
 
 
-def plan_outputs(plan: Plan, selections: Sequence[int | str | None] = ()) -> dict[str, Any]:
+def _plan_outputs(plan: Plan, selections: Sequence[int | str | None] = ()) -> dict[str, Any]:
     """A plan in the form of `planner_outputs`; types are names."""
     out: dict[str, Any] = {
         "task_types": [node.tool for node in plan.nodes],
@@ -156,7 +156,7 @@ def _planned(
     plan = given if isinstance(given, Plan) else None
     if plan is None and isinstance(result, Execution):
         plan = result.plan
-    known = {} if plan is None else plan_outputs(plan, _selections(result, workers))
+    known = {} if plan is None else _plan_outputs(plan, _selections(result, workers))
     if isinstance(given, Plan):
         return known
     if not isinstance(cast("object", given), Mapping):

@@ -72,7 +72,7 @@ class ExecutionRecorder:
         reward = reward_of(execution, self.preset, self.weights)
         calls = _calls(execution, sampling, began + plan)
         rollout = _rollout(execution, self.run_id, reward, calls, began, plan)
-        spans = execution_spans(execution, rollout, began, plan)
+        spans = _execution_spans(execution, rollout, began, plan)
         with held():
             # Spans first: a collector joins what is there when the rollout comes.
             self.writer.submit_spans(self.run_id, spans)
@@ -176,7 +176,7 @@ def _calls(execution: Execution, sampling: Sampling, origin: float) -> list[Call
 # ---------------------------------------------------------------- spans
 
 
-def execution_spans(
+def _execution_spans(
     execution: Execution, rollout: Rollout, began: float, plan: float
 ) -> list[SpanRecord]:
     """The spans beside those of the calls, each parent before its children."""

@@ -40,7 +40,7 @@ class Verifier(Protocol):
 
 
 @runtime_checkable
-class PricedVerifier(Protocol):
+class _PricedVerifier(Protocol):
     """A verifier whose verdicts cost something."""
 
     def bound(self, work: Work, answer: Answer | None = None) -> float:
@@ -69,7 +69,7 @@ class Verifiers:
     def bound(self, work: Work, answer: Answer | None = None) -> float:
         """USD that the verdict cannot exceed: what a budget reserves for it."""
         verifier = self.of(work)
-        if not isinstance(verifier, PricedVerifier) or (answer is not None and answer.error):
+        if not isinstance(verifier, _PricedVerifier) or (answer is not None and answer.error):
             return 0.0
         return verifier.bound(work, answer)
 

@@ -81,7 +81,7 @@ class Hint:
     """The kind of worker that it needs, where the catalog cannot say."""
 
 
-class WorkerSlots:
+class _WorkerSlots:
     """Free places: one semaphore a worker and one for all, made for one event loop."""
 
     def __init__(self, workers: Sequence[Worker], concurrency: int) -> None:
@@ -108,13 +108,13 @@ class Workplace:
         self.verifiers = verifiers or default_verifiers(mock=pool.mock)
         self.settings = settings or ExecutorSettings()
         self.catalog = catalog
-        self._slots: tuple[asyncio.AbstractEventLoop, WorkerSlots] | None = None
+        self._slots: tuple[asyncio.AbstractEventLoop, _WorkerSlots] | None = None
 
-    def slots(self) -> WorkerSlots:
+    def slots(self) -> _WorkerSlots:
         """The places of the running loop."""
         loop = asyncio.get_running_loop()
         if self._slots is None or self._slots[0] is not loop:
-            self._slots = (loop, WorkerSlots(self.pool.workers, self.settings.concurrency))
+            self._slots = (loop, _WorkerSlots(self.pool.workers, self.settings.concurrency))
         return self._slots[1]
 
     def work(self, plan: Plan, node: int, outputs: Mapping[int, str], **more: Any) -> Work:

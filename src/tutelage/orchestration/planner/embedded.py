@@ -48,7 +48,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded:
+class _Embedded:
     """A planner, ready, and where it is kept."""
 
     model: PlannerModel
@@ -68,7 +68,7 @@ def embedded_planner(
     *,
     recipe: Recipe | None = None,
     watch: Watch | None = None,
-) -> Embedded:
+) -> _Embedded:
     """The planner over a catalog (the built-in one by default), from the cache or trained now.
 
     A cache that cannot be written is no reason to fail: `unkept` says why. Processes that train the
@@ -80,7 +80,7 @@ def embedded_planner(
     path = root / f"{fingerprint(catalog, recipe)}.pth"
     if path.is_file():
         with contextlib.suppress(ModelError):  # one that is damaged is trained again
-            return Embedded(saving.load_planner(path), path, fresh=False)
+            return _Embedded(saving.load_planner(path), path, fresh=False)
     fitting = _train(catalog, recipe, watch)
     content = saving.checkpoint(fitting.model, {}, fitting.at.best_epoch, fitting.at.best_loss)
     aside = path.with_name(f"{path.stem}.{os.getpid()}.pth")
@@ -89,8 +89,8 @@ def embedded_planner(
         saving.write(aside, content)
         os.replace(aside, path)
     except (OSError, RunError) as error:
-        return Embedded(fitting.model, path, fresh=True, unkept=str(error))
-    return Embedded(saving.load_planner(path), path, fresh=True)
+        return _Embedded(fitting.model, path, fresh=True, unkept=str(error))
+    return _Embedded(saving.load_planner(path), path, fresh=True)
 
 
 def cache_folder() -> Path:

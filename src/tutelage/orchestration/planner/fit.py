@@ -61,7 +61,7 @@ _FEW_STEPS = {"early_stopping": 100, "plateau_patience": 40}
 
 
 @dataclass(slots=True)
-class Progressed:
+class _Progressed:
     """Where a fit stands; plain data."""
 
     stage: Stage = "search"
@@ -89,7 +89,7 @@ class Fitting:
     ) -> None:
         self.train, self.held_out = list(train), list(held_out)
         self.catalog, self.settings, self.seeds = catalog, settings, seeds
-        self.at = Progressed(rate=settings.learning_rate * settings.rate_scale)
+        self.at = _Progressed(rate=settings.learning_rate * settings.rate_scale)
         self.rates: list[float] = []
         self.best: dict[str, Any] | None = None
         self.best_metrics: dict[str, float] = {}
@@ -136,7 +136,7 @@ class Fitting:
         self.model.train()
         totals: dict[str, float] = {}
         trained = 0
-        with seeded(place.child("dropout")):
+        with _seeded(place.child("dropout")):
             for chosen in batches:
                 parts = self._step(prepared.rows(chosen), _rows(targets, chosen))
                 for name, value in parts.items():
@@ -282,7 +282,7 @@ class Fitting:
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from what `state` gave, with the same data, settings and seeds."""
-        self.at = Progressed(**state["at"])
+        self.at = _Progressed(**state["at"])
         self.rates = list(state["rates"])
         self.search = SearchSettings(**state["search"])
         self.best, self.best_metrics = state["best"], dict(state["best_metrics"])
@@ -296,7 +296,7 @@ class Fitting:
 
     def _begin(self, workflows: list[Workflow]) -> None:
         """A fresh model and optimizer for these workflows; the same whenever it is called."""
-        with seeded(self.seeds.child("weights")):
+        with _seeded(self.seeds.child("weights")):
             self.model = PlannerModel.of(
                 self.train + self.held_out, self.catalog, Shape(0, width=self.settings.width)
             )
@@ -385,7 +385,7 @@ def _rows(targets: Targets, chosen: list[int]) -> Targets:
 
 
 @contextmanager
-def seeded(place: SeedTree) -> Generator[None]:
+def _seeded(place: SeedTree) -> Generator[None]:
     """Torch's generator as this place of the seed tree has it; restored after."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(place.value())

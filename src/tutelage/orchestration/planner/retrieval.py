@@ -43,7 +43,7 @@ class Memory(NamedTuple):
     """Tools by number, the end after the last one, -1 beyond."""
 
 
-class Neighbours(NamedTuple):
+class _Neighbours(NamedTuple):
     """For each of B texts its nearest memories, the nearest first."""
 
     index_BK: Tensor
@@ -92,11 +92,11 @@ def products(rows: Rows, texts: Sequence[Features], weights: Tensor) -> Tensor:
 
 def neighbours(
     memory: Memory, texts: Sequence[Features], idf: Tensor, count: int = NEIGHBOURS
-) -> Neighbours:
+) -> _Neighbours:
     """The nearest memories of each text."""
     found = products(memory.texts, texts, idf)
     value, index = found.topk(min(count, found.shape[1]), dim=1)
-    return Neighbours(index, (value * _SHARPNESS).softmax(1))
+    return _Neighbours(index, (value * _SHARPNESS).softmax(1))
 
 
 class Prior(NamedTuple):
@@ -133,7 +133,7 @@ class Prior(NamedTuple):
 
 
 def prior_of(
-    memory: Memory, near: Neighbours, numbers_V: Tensor, new_T: Tensor, weight: float
+    memory: Memory, near: _Neighbours, numbers_V: Tensor, new_T: Tensor, weight: float
 ) -> Prior:
     """The votes of the neighbours. `numbers_V` gives the place in the catalog for each number of
     the memory's plans, -1 for a tool that the catalog lacks; its last entry is the end.

@@ -88,7 +88,7 @@ def load_planner(path: str | Path) -> PlannerModel:
 
     Raises `ModelError` when there is none, or it is none of ours.
     """
-    place = find(path)
+    place = _find(path)
     found = read(place)
     needed = ("model_state_dict", "vocabulary", "shape", "search")
     missing = [key for key in needed if key not in found]
@@ -123,7 +123,7 @@ def _planner_of(found: Mapping[str, Any]) -> PlannerModel:
     return model.eval()
 
 
-def find(path: str | Path) -> Path:
+def _find(path: str | Path) -> Path:
     """The checkpoint that a path means. Raises `ModelError` when there is none."""
     place = Path(path)
     if place.is_dir():

@@ -191,7 +191,7 @@ def read_settings(
     given = {full_key(key): value for key, value in (overrides or {}).items()}
     values |= given
     origins |= dict.fromkeys(given, "given")
-    known = known_keys()
+    known = _known_keys()
     fail_on([_unknown(key, value) for key, value in values.items() if key not in known], origins)
     try:
         return Settings.model_validate(nest(values))
@@ -217,14 +217,14 @@ def keys_of(path: str | Path) -> dict[str, Any]:
     return {key: value for key, value in flatten(tree) if value or key != "training"}
 
 
-def known_keys() -> dict[str, Any]:
+def _known_keys() -> dict[str, Any]:
     """Every dotted key with its default."""
     return dict(flatten(Settings().model_dump()))
 
 
 def full_key(key: str) -> str:
     """`learning_rate` in full: the first section that has it; others unchanged."""
-    known = known_keys()
+    known = _known_keys()
     return next((name for name in known if name == key or name.endswith(f".{key}")), key)
 
 
@@ -250,7 +250,7 @@ def _yaml() -> Any:
 
 
 def _unknown(key: str, value: Any) -> Problem:
-    known = list(known_keys())
+    known = list(_known_keys())
     last = key.rsplit(".", 1)[-1]
     by_word = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
@@ -261,7 +261,7 @@ def _unknown(key: str, value: Any) -> Problem:
 
 
 def _misfit(found: ErrorDetails) -> Problem:
-    known = known_keys()
+    known = _known_keys()
     parts = [str(part) for part in found["loc"]]
     while len(parts) > 1 and ".".join(parts) not in known:
         parts.pop()  # a place within a value

@@ -7,7 +7,7 @@ checkpoint is read with `weights_only=True` and needs no other file. `model.py` 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -29,13 +29,7 @@ class Vocabulary:
         """As plain data; `from_state` gives it back."""
         return {
             "task_types": [
-                {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "inputs": list(tool.inputs),
-                    "outputs": list(tool.outputs),
-                    "kind": tool.kind,
-                }
+                asdict(tool) | {"inputs": list(tool.inputs), "outputs": list(tool.outputs)}
                 for tool in self.catalog.tools
             ],
             "workers": list(self.workers),
@@ -45,9 +39,7 @@ class Vocabulary:
     def from_state(cls, state: Mapping[str, Any]) -> Vocabulary:
         """What `state` gave."""
         tools = tuple(
-            CatalogTool(
-                t["name"], t["description"], tuple(t["inputs"]), tuple(t["outputs"]), t["kind"]
-            )
+            CatalogTool(**dict[str, Any](t, inputs=tuple(t["inputs"]), outputs=tuple(t["outputs"])))
             for t in state["task_types"]
         )
         return cls(Catalog(tools), tuple(state["workers"]))

@@ -168,14 +168,14 @@ def oracle(terms: Terms) -> Chooser:
         possible_D = (right_DW & at.mask_DA[:, :workers]).any(axis=1)
         last_D = environment.last(rows)
         held_D = (last_D >= 0) & right_DW[np.arange(len(rows)), np.maximum(last_D, 0)]
-        hopeless_D = ~solvable(board, environment)[rows] | (~possible_D & ~held_D)
+        hopeless_D = ~_solvable(board, environment)[rows] | (~possible_D & ~held_D)
         chosen = np.where(held_D, workers, chosen)
         return np.where(hopeless_D, workers + 1, chosen)
 
     return choose
 
 
-def solvable(board: Board, environment: Environment) -> Bools:
+def _solvable(board: Board, environment: Environment) -> Bools:
     """Whether every node of each workflow has a legal worker that is right, [B]."""
     query_BN = environment.flows.query_BN
     good_Q: Bools = np.any(board.table.right_QW & board.legal_QW, axis=1)

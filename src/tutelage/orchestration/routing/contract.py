@@ -124,13 +124,13 @@ Predictor = Callable[[Work, Worker, Sequence[Tried]], float]
 """How likely a worker's answer is right, given what was tried at this node; 0 to 1."""
 
 
-def by_skill(work: Work, worker: Worker, tries: Sequence[Tried]) -> float:
+def _by_skill(work: Work, worker: Worker, tries: Sequence[Tried]) -> float:
     """The worker's own share of right answers for this type: the predictor without training."""
     return worker.skill(*work.labels)
 
 
-class Ranked:
-    """Takes the worker with the least key; gives up when none is left.
+class _Ranked:
+    """Takes the worker with the least finite key; gives up when none is left.
 
     `escalate` False tries one worker a node.
     """
@@ -143,29 +143,31 @@ class Ranked:
 
     def choose(self, state: RouteState) -> Choice:
         """See `Router`."""
-        if not state.candidates or (state.tries and not self._escalate):
+        keys = [(self._key(state, i), i) for i in state.candidates]
+        known = [pair for pair in keys if pair[0] < math.inf]
+        if not known or (state.tries and not self._escalate):
             return Choice(state.stop)
-        return Choice(min(state.candidates, key=lambda i: (self._key(state, i), i)))
+        return Choice(min(known)[1])
 
 
-def cheapest(*, escalate: bool = True) -> Ranked:
+def cheapest(*, escalate: bool = True) -> _Ranked:
     """The worker whose expected cost for this work is least."""
-    return Ranked(lambda s, i: s.estimates[i].cost, escalate=escalate, name="cheapest")
+    return _Ranked(lambda s, i: s.estimates[i].cost, escalate=escalate, name="cheapest")
 
 
-def fastest(*, escalate: bool = True) -> Ranked:
+def fastest(*, escalate: bool = True) -> _Ranked:
     """The worker that is expected to answer soonest."""
-    return Ranked(lambda s, i: s.estimates[i].seconds, escalate=escalate, name="fastest")
+    return _Ranked(lambda s, i: s.estimates[i].seconds, escalate=escalate, name="fastest")
 
 
-def most_accurate(predict: Predictor = by_skill, *, escalate: bool = True) -> Ranked:
+def most_accurate(predict: Predictor = _by_skill, *, escalate: bool = True) -> _Ranked:
     """The worker whose answer is most likely right."""
-    return Ranked(
+    return _Ranked(
         lambda s, i: -predict(s.work, s.workers[i], s.tries), escalate=escalate, name="accurate"
     )
 
 
-def cascade(names: Sequence[str]) -> Ranked:
+def cascade(names: Sequence[str]) -> _Ranked:
     """A fixed order of workers by name; those that it does not name are never asked.
 
     Raises `ConfigError` when it is empty.
@@ -173,20 +175,7 @@ def cascade(names: Sequence[str]) -> Ranked:
     if not names:
         raise ConfigError("a cascade names no workers; give them in the order of asking")
     order = {name: float(place) for place, name in enumerate(names)}
-    return _Cascade(lambda s, i: order[s.workers[i].name], order)
-
-
-class _Cascade(Ranked):
-    def __init__(self, key: Callable[[RouteState, int], float], order: Mapping[str, float]) -> None:
-        super().__init__(key, name="cascade")
-        self._order = order
-
-    def choose(self, state: RouteState) -> Choice:
-        """See `Router`."""
-        known = [i for i in state.candidates if state.workers[i].name in self._order]
-        if not known:
-            return Choice(state.stop)
-        return Choice(min(known, key=lambda i: (self._key(state, i), i)))
+    return _Ranked(lambda s, i: order.get(s.workers[i].name, math.inf), name="cascade")
 
 
 class RandomRouter:
@@ -219,7 +208,7 @@ class GreedyUtility:
         self,
         references: References | None = None,
         *,
-        predict: Predictor = by_skill,
+        predict: Predictor = _by_skill,
         weights: RewardWeights | None = None,
     ) -> None:
         """Without references those of the workflow are taken."""

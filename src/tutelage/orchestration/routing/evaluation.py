@@ -146,7 +146,7 @@ def evaluate_routers(
         for name, outcome in outcomes.items()
     )
     rewards = {name: outcome.reward_B for name, outcome in outcomes.items()}
-    query_aiq, query_points = query_level(board.table, board.predictor, train)
+    query_aiq, query_points = _query_level(board.table, board.predictor, train)
     return Evaluation(
         rows=rows,
         curves=curves,
@@ -250,7 +250,7 @@ def _range(points: Sequence[Point]) -> Point:
     return min(costs), max(max(costs), min(costs) * 1.001 + 1e-12)
 
 
-def query_level(
+def _query_level(
     table: OutcomeTable, predictor: OutcomePredictor, train: OutcomeTable
 ) -> tuple[dict[str, float], dict[str, Point]]:
     """AIQ and most accurate point of routing single queries, one try each.

@@ -49,7 +49,7 @@ class Progress:
         lasts_DN = self.plan_seconds_DN.copy()
         lasts_DN[places, self.node_D] = 0.0
         # When a try that runs will end is not known yet: only expected durations are used.
-        ends_D, tail_D = expected_path(
+        ends_D, tail_D = _expected_path(
             self.parents_DNN, self.done_DN, self.running_DN, self.finish_DN,
             np.maximum(self.expected_end_DN, self.now_D[:, None]), lasts_DN, self.now_D,
             self.node_D,
@@ -111,7 +111,7 @@ def foresee(
     return if_pass, passes * if_pass + (1 - passes) * 0.5 * others_DW.max(axis=1)
 
 
-def expected_path(
+def _expected_path(
     parents_DNN: Bools,
     done_DN: Bools,
     running_DN: Bools,

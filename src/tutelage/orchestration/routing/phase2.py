@@ -63,7 +63,7 @@ TOLD = 200
 
 
 @dataclass(slots=True)
-class Progress:
+class _Progress:
     """Where training stands; with the tensors this is all that a resume needs."""
 
     update: int = 0
@@ -190,7 +190,7 @@ class _Run:
     ) -> None:
         self.folder, self.world, self.settings, self.seeds = folder, world, settings, seeds
         self.fingerprint = fingerprint
-        self.progress = Progress()
+        self.progress = _Progress()
         self.model = ModelSelector(seeds.child("model").value(31))
         if earlier is not None and "router" in earlier:
             self.model.load_state_dict(earlier["model_state_dict"])
@@ -304,7 +304,7 @@ class _Run:
             )
         self.model.load_state_dict(state["model_state_dict"])
         self.optimizer.load_state_dict(state["optimizer_state_dict"])
-        self.progress = Progress(**json.loads(state["progress"]))
+        self.progress = _Progress(**json.loads(state["progress"]))
 
     def best_model(self) -> ModelSelector:
         """The model that validation picked."""

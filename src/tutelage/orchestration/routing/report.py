@@ -27,11 +27,11 @@ def write_report(
     data = {"best_update": best_update, **found.to_json(), "history": list(history)}
     numbers, text = folder / "phase2.json", folder / "phase2.md"
     numbers.write_text(json.dumps(_finite(data), indent=1) + "\n", encoding="utf-8")
-    text.write_text(markdown(found, best_update=best_update), encoding="utf-8")
-    return [numbers, text, *draw(folder, found, history, best_update=best_update)]
+    text.write_text(_markdown(found, best_update=best_update), encoding="utf-8")
+    return [numbers, text, *_draw(folder, found, history, best_update=best_update)]
 
 
-def markdown(found: Evaluation, *, best_update: int) -> str:
+def _markdown(found: Evaluation, *, best_update: int) -> str:
     """The table and the differences as a fragment of Markdown."""
     lines = [
         "## Routing",
@@ -39,7 +39,7 @@ def markdown(found: Evaluation, *, best_update: int) -> str:
         f"{workflow_words(found.to_json()['rows'])} Validation picked the weights of update "
         f"{best_update}. Rewards and success with 95 % intervals.",
         "",
-        *table_lines(found.rows),
+        *_table_lines(found.rows),
         "",
         f"Reward of {POLICY} less that of the others, on the same workflows, with 95 % intervals "
         "of a paired bootstrap:",
@@ -64,7 +64,7 @@ def markdown(found: Evaluation, *, best_update: int) -> str:
     return "\n".join(lines)
 
 
-def table_lines(rows: Sequence[Row]) -> list[str]:
+def _table_lines(rows: Sequence[Row]) -> list[str]:
     """The rows as a Markdown table."""
     lines = [
         "| router | reward | success | cost, USD | per success | latency, s | p95 | decisions "
@@ -85,7 +85,7 @@ def table_lines(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def draw(
+def _draw(
     folder: Path, found: Evaluation, history: Sequence[Mapping[str, Any]], *, best_update: int
 ) -> list[Path]:
     """The plots. Raises `MissingExtraError` without matplotlib."""
@@ -111,7 +111,7 @@ def draw(
     for row in found.rows:
         marker = "*" if row.name == POLICY else "o" if row.pareto else "x"
         axes.scatter(row.cost, row.success, marker=marker, s=160 if marker == "*" else 45)
-    for name, x, y, left in labels(found.rows):
+    for name, x, y, left in _labels(found.rows):
         axes.annotate(name, (x, y), fontsize=8, ha="right" if left else "left",
                       xytext=(-7 if left else 7, 4), textcoords="offset points")  # fmt: skip
     front = sorted((r.cost, r.success) for r in found.rows if r.pareto and r.name != "oracle")
@@ -141,7 +141,7 @@ def draw(
     return paths
 
 
-def labels(rows: Sequence[Row]) -> list[tuple[str, float, float, bool]]:
+def _labels(rows: Sequence[Row]) -> list[tuple[str, float, float, bool]]:
     """Names with their places, one for all that stand at one spot; whether to write to the left."""
     wide = max(row.cost for row in rows) - min(row.cost for row in rows) or 1.0
     high = max(row.success for row in rows) - min(row.success for row in rows) or 1.0

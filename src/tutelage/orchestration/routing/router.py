@@ -134,7 +134,7 @@ class LearnedRouter:
         parents_NN = np.zeros((len(order), len(order)), dtype=np.bool_)
         for before, after in plan.edges:
             parents_NN[places[before], places[after]] = True
-        texts = [node_text(plan, node) for node in order]
+        texts = [_node_text(plan, node) for node in order]
         types = [plan.nodes[node].tool for node in order]
         labels = [_labels(plan, node, state) for node in order]
         support = self.predictor.support(texts, types)
@@ -303,7 +303,7 @@ def _labels(plan: Plan, node: int, state: RouteState) -> tuple[str, str]:
     return told.tool, kind_of(told.tool, told.description)
 
 
-def node_text(plan: Plan, node: int) -> str:
+def _node_text(plan: Plan, node: int) -> str:
     """What a subtask asks, as far as the plan says: its description, else tool and arguments."""
     told = plan.nodes[node]
     if told.description:

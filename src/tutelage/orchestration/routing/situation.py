@@ -94,7 +94,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookahead:
+class _Lookahead:
     """What one step ahead comes to."""
 
     utility_DA: Floats
@@ -106,7 +106,7 @@ class Lookahead:
     """Seconds by which the try delays the workflow's end."""
 
 
-def look_ahead(at: Situation, terms: Terms) -> Lookahead:
+def look_ahead(at: Situation, terms: Terms) -> _Lookahead:
     """Expected utilities; the module's docstring has the formula."""
     alpha, rates = terms.weights.alpha, terms.rates
     shares = terms.preset in ("normalized", "gated")
@@ -136,7 +136,7 @@ def look_ahead(at: Situation, terms: Terms) -> Lookahead:
         - per_second_D * (end_D - at.now_D)
     )
     utility_DA = np.concatenate([try_DW, accept_D[:, None], np.zeros((len(accept_D), 1))], axis=1)
-    return Lookahead(
+    return _Lookahead(
         utility_DA=np.where(at.mask_DA, utility_DA, -np.inf),
         pass_DW=pass_DW,
         right_if_pass_DW=right_if_pass_DW,
@@ -159,7 +159,7 @@ def plain_utility(at: Situation, terms: Terms) -> Floats:
     return np.where(at.mask_DA, np.concatenate([try_DW, settle_D2], axis=1), -np.inf)
 
 
-def outlook(at: Situation, terms: Terms) -> Lookahead:
+def outlook(at: Situation, terms: Terms) -> _Lookahead:
     """The lookahead, with the utility that `terms.prior` names."""
     ahead = look_ahead(at, terms)
     if terms.prior == "utility":
@@ -182,7 +182,7 @@ def _in_time(end_DW: Floats, at: Situation) -> Floats:
 
 
 def features(
-    at: Situation, ahead: Lookahead, terms: Terms
+    at: Situation, ahead: _Lookahead, terms: Terms
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """(worker features [D, W, F], context features [D, F]); all about 1 in size."""
     alpha = max(abs(terms.weights.alpha), 1e-9)
@@ -194,7 +194,7 @@ def features(
 
 
 def _worker_features(
-    at: Situation, ahead: Lookahead, utility_DA: Floats, best_D1: Floats, alpha: float
+    at: Situation, ahead: _Lookahead, utility_DA: Floats, best_D1: Floats, alpha: float
 ) -> Floats:
     """What tells one worker from another, [D, W, F]."""
     workers = at.chance_DW.shape[1]
