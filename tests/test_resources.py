@@ -77,6 +77,11 @@ def test_a_new_text_keeps_the_placeholders() -> None:
             Roles({"a": "main", "b": "b"}, (), {}),
         ),
         ({"j": LLM(endpoint="http://j")}, {}, Roles({}, (), {"j": "http://j"})),
+        (
+            {"a": LLM(trainable=True, endpoint="http://a"), "j": LLM(endpoint="http://j")},
+            {},
+            Roles({"a": "main"}, (), {"a": "http://a", "j": "http://j"}),
+        ),
         ({"other": 7}, {}, Roles({}, (), {})),
     ],
 )
@@ -89,7 +94,6 @@ def test_who_is_what(llms: dict[str, Any], endpoints: dict[str, str], expected: 
     [
         ({"a": LLM(), "b": LLM()}, {}, "Mark the one to train"),
         ({"a": LLM(trainable=True), "b": LLM()}, {}, "frozen=True"),
-        ({"a": LLM(trainable=True)}, {"a": "http://x"}, "trainable and has the endpoint"),
         ({"a": LLM()}, {"b": "http://x"}, "endpoints name 'b'"),
         ({"a": LLM(frozen=True)}, {}, "no policy to take it from"),
     ],
@@ -104,8 +108,6 @@ def test_what_is_not_clear_is_an_error(
 def test_an_llm_cannot_be_two_things() -> None:
     with pytest.raises(ConfigError, match="trainable and frozen"):
         LLM(trainable=True, frozen=True)
-    with pytest.raises(ConfigError, match="endpoint"):
-        LLM(trainable=True, endpoint="http://x")
     with pytest.raises(ConfigError, match="frozen and endpoint"):
         LLM(frozen=True, endpoint="http://x")
 

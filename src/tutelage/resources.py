@@ -37,9 +37,11 @@ class LLM:
     """A chat model that an agent is given.
 
     `name` is a label (or the folder of a Hugging Face model to train). With an `endpoint` it is
-    that OpenAI-compatible server; `trainable` makes it the policy, `frozen` the policy as it was
-    before training, `tokenizer_only` stands for its tokenizer. Sampling fields that are None leave
-    the choice to the run. Inside a rollout `endpoint`, `api_key` and `model` are always filled.
+    that OpenAI-compatible server; `trainable` makes it the policy (with an endpoint: sampled there,
+    which has to give token ids and log-probabilities, and trained here), `frozen` the policy as it
+    was before training, `tokenizer_only` stands for its tokenizer. Sampling fields that are None
+    leave the choice to the run. Inside a rollout `endpoint`, `api_key` and `model` are always
+    filled.
     """
 
     name: str = ""
@@ -62,14 +64,9 @@ class LLM:
     def __post_init__(self) -> None:
         said = [w for w in ("trainable", "frozen") if getattr(self, w)]
         said += ["endpoint"] if self.endpoint is not None and self.client is None else []
-        if len(said) > 1 and "trainable" in said:
+        if "frozen" in said and len(said) > 1:
             raise ConfigError(
-                f"LLM {self.name!r} is given {' and '.join(said)}: a model that is trained is "
-                "sampled here; leave one of them out"
-            )
-        if len(said) > 1:
-            raise ConfigError(
-                f"LLM {self.name!r} is given frozen and endpoint; leave one of them out"
+                f"LLM {self.name!r} is given {' and '.join(said)}; leave one of them out"
             )
 
     def sampling(self, default: Sampling) -> Sampling:
@@ -230,7 +227,7 @@ class Roles:
     """What each LLM of a run is, by resource name."""
 
     policies: Mapping[str, str]
-    """Resource to policy: those that are sampled here and trained."""
+    """Resource to policy: those that are trained. One that is remote too is sampled there."""
     frozen: tuple[str, ...]
     remote: Mapping[str, str]
     """Resource to base URL."""
@@ -266,12 +263,6 @@ def roles(resources: Mapping[str, Any], endpoints: Mapping[str, str] | None = No
         )
     frozen = tuple(name for name, llm in llms.items() if llm.frozen)
     marked = [name for name, llm in llms.items() if llm.trainable]
-    for name in marked:
-        if name in remote:
-            raise ConfigError(
-                f"LLM {name!r} is trainable and has the endpoint {remote[name]!r}: what is trained "
-                "is sampled here; leave one of them out"
-            )
     open_ones = [name for name in llms if name not in remote and name not in frozen]
     chosen = marked or (open_ones if len(open_ones) == 1 else [])
     loose = [name for name in open_ones if name not in chosen]

@@ -1,8 +1,9 @@
 """A chat client of any OpenAI-compatible server: other people's models, with the same record.
 
-Used for frozen agents, judges and prompt training. Messages go out as they are and come back as
-`Call`s; token ids are recorded where the server gives them (vLLM's and our gateway's
-`return_token_ids`), else they are empty, and nothing of such a call is ever trained. A server that
+Used for frozen agents, judges, prompt training, and policies that are sampled elsewhere. Messages
+go out as they are and come back as `Call`s; token ids are recorded where the server gives them
+(vLLM's and our gateway's `return_token_ids`), else they are empty, and nothing of such a call is
+ever trained. A server that
 is overloaded or away is asked again with growing pauses; one that refuses a field by its name is
 asked in its own words (`words.py`). `chat.py` is the client of our own engine.
 """
@@ -247,6 +248,8 @@ class Server:
     url: str
     model: str
     api_key: str | None = field(default=None, repr=False)
+    token_ids: bool = False
+    """Whether it is asked for token ids and log-probabilities, to train on them."""
 
 
 class RemoteServers:
@@ -273,6 +276,7 @@ class RemoteServers:
             server.model,
             seeds=seeds,
             name=name,
+            token_ids=server.token_ids,
             timeout=self._timeout,
             transport=transport,
             words=self._words[server.url, server.model],

@@ -100,13 +100,19 @@ class _EngineAttempt(AttemptModels):
 class Source:
     """One policy to sample from: an engine in the gateway's loop, its codec, how to sample it.
 
-    `trains` is the policy's name, None for a frozen one.
+    `engine` is None for one that is sampled at an endpoint; `trains` is the policy's name, None for
+    a frozen one.
     """
 
-    engine: Engine
+    engine: Engine | None
     codec: Codec
     sampling: Sampling
     trains: str | None
+
+    def ruled(self, asked: Sampling) -> Sampling:
+        """How a request is sampled: by the run's distribution, as long as the agent asks for."""
+        rule = self.sampling
+        return replace(asked, temperature=rule.temperature, top_p=rule.top_p, top_k=rule.top_k)
 
 
 Remote = Callable[[str, SeedTree], ChatClient]
@@ -137,13 +143,19 @@ class GatewayModels(Models):
         for place, (name, source) in enumerate(self.sources.items()):
             # The first one draws as the only one would; the others from streams of their own.
             branch = seeds if place == 0 else seeds.child("llm", name)
-            attempt.clients[name] = _SampledClient(
-                attempt, source, branch, f"{attempt_id}/{name}", order
-            )
+            if source.engine is not None:
+                session = ChatSession(
+                    source.engine,
+                    source.codec,
+                    seeds=branch,
+                    name=f"{attempt_id}/{name}",
+                    order=order,
+                )
+                attempt.clients[name] = _SampledClient(attempt, source, session)
         for name in self.roles.remote:
             if self.remote is not None:
                 client = self.remote(name, seeds.child("llm", name))
-                attempt.clients[name] = _RemoteClient(attempt, client)
+                attempt.clients[name] = _RemoteClient(attempt, client, self.sources.get(name))
         attempt.bind(rollout_id, attempt_id)
         return attempt
 
@@ -277,15 +289,35 @@ class _AttemptClient:
 
 
 class _RemoteClient(_AttemptClient):
-    """Another server's LLM: recorded, never trained."""
+    """Another server's LLM: recorded, and trained where it is a policy's `source`."""
 
-    def __init__(self, attempt: _GatewayAttempt, client: ChatClient) -> None:
+    def __init__(
+        self, attempt: _GatewayAttempt, client: ChatClient, source: Source | None = None
+    ) -> None:
         super().__init__(attempt)
-        self._client = client
+        self._client, self._source = client, source
+        self.trains = None if source is None else source.trains
 
     async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
         """Send one request; see `ChatClient`."""
-        return await self._asked(self._client.chat(messages, **options))
+        if self._source is None:
+            return await self._asked(self._client.chat(messages, **options))
+        options["sampling"] = self._source.ruled(options["sampling"])
+        return await self._asked(self._sampled(messages, options))
+
+    async def _sampled(self, messages: Sequence[Message], options: ChatOptions) -> Call:
+        if options.get("constraint") is not None:
+            raise EngineError(
+                "a reply of a policy that is sampled at an endpoint cannot be constrained: nobody "
+                "would know what it was drawn from"
+            )
+        call = await self._client.chat(messages, **options)
+        if not call.sampled.token_ids:
+            raise EngineError(
+                "the endpoint of a policy that is trained gave no token ids with log-probabilities "
+                "(`return_token_ids`, as vLLM and `tutelage serve` know it)"
+            )
+        return call
 
 
 class _SampledClient(_AttemptClient):
@@ -295,13 +327,9 @@ class _SampledClient(_AttemptClient):
     computed for that distribution; the length and the stop strings are the agent's.
     """
 
-    def __init__(
-        self, attempt: _GatewayAttempt, source: Source, seeds: SeedTree, name: str, order: int
-    ) -> None:
-        self.codec, self.trains, self._ruled = source.codec, source.trains, source.sampling
-        self._session = ChatSession(
-            source.engine, source.codec, seeds=seeds, name=name, order=order
-        )
+    def __init__(self, attempt: _GatewayAttempt, source: Source, session: ChatSession) -> None:
+        self.codec, self.trains = source.codec, source.trains
+        self._source, self._session = source, session
         super().__init__(attempt)
 
     async def chat(
@@ -312,13 +340,7 @@ class _SampledClient(_AttemptClient):
         **options: Unpack[ChatOptions],
     ) -> Call:
         """Send one request; see `ChatClient`."""
-        ruled = self._ruled
-        options["sampling"] = replace(
-            options["sampling"],
-            temperature=ruled.temperature,
-            top_p=ruled.top_p,
-            top_k=ruled.top_k,
-        )
+        options["sampling"] = self._source.ruled(options["sampling"])
         return await self._asked(self._session.chat(messages, on_token=on_token, **options))
 
     def _failed(self, error: EngineError) -> None:

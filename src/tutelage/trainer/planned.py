@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tutelage.agents.agent import Agent
 from tutelage.config import Resolved
+from tutelage.errors import ConfigError
 from tutelage.policy.model import Policy
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
 from tutelage.rollouts.runner import Spec
@@ -41,7 +42,9 @@ def try_out(setting: Setting, given: Given, n: int) -> list[Rollout]:
     names = {**given.roles.policies, **dict.fromkeys(given.roles.frozen, POLICY)}
     sources = {
         resource: (
-            setting.engine(slots=8, policy=policies[name], schedule="free"),
+            setting.engine(slots=8, policy=policies[name], schedule="free")
+            if resource not in given.roles.remote
+            else None,
             policies[name],
         )
         for resource, name in names.items()
@@ -63,13 +66,23 @@ def try_out(setting: Setting, given: Given, n: int) -> list[Rollout]:
 
 
 def remotes_of(plan: TrainingPlan) -> RemoteServers | None:
-    """Clients of the LLMs that other servers serve; None where there are none."""
+    """Clients of the LLMs that other servers serve; None where there are none.
+
+    Raises `ConfigError` where one is trained of whose samples nobody would know the probability.
+    """
     if not plan.roles.remote:
         return None
     from tutelage.engine.remote import RemoteServers, Server
 
     servers: dict[str, Server] = {}
+    warm = plan.resolved.config.rollout.temperature
     for name, url in plan.roles.remote.items():
         llm: LLM = plan.resources[name]
-        servers[name] = Server(url, llm.model or llm.name or name, llm.api_key)
+        trained = name in plan.roles.policies
+        if trained and warm != 1.0:
+            raise ConfigError(
+                f"LLM {name!r} is trained on what {url!r} samples, and servers tell "
+                f"log-probabilities at temperature 1: set rollout.temperature=1, not {warm:g}"
+            )
+        servers[name] = Server(url, llm.model or llm.name or name, llm.api_key, trained)
     return RemoteServers(servers)

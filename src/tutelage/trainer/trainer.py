@@ -251,7 +251,7 @@ class Trainer:
         if found.main is None:
             raise ConfigError(
                 "every LLM of this run has an endpoint or is frozen, so there is nothing to train; "
-                "give one LLM(trainable=True) without an endpoint"
+                "mark one as LLM(trainable=True)"
             )
         player.check([*resources])
         main = found.policies[found.main]

@@ -207,7 +207,10 @@ class Context:
 
         roles = given.roles
         sources = {
-            resource: (self._engine(name, invariant, "free"), self._policy_of(name))
+            resource: (
+                None if resource in roles.remote else self._engine(name, invariant, "free"),
+                self._policy_of(name),
+            )
             for resource, name in (*roles.policies.items(), *((n, FROZEN) for n in roles.frozen))
         }
         runner = stage.runner(

@@ -96,9 +96,10 @@ class Setting:
         )
 
     def sources(
-        self, engines: Mapping[str, tuple[Engine, Policy]], temperature: float
+        self, engines: Mapping[str, tuple[Engine | None, Policy]], temperature: float
     ) -> dict[str, Source]:
-        """What a Python agent's LLMs are sampled from, by resource: engines and their policies."""
+        """What a Python agent's LLMs are sampled from, by resource: engines and their policies;
+        no engine for what is sampled at its endpoint."""
         rollout = self.config.rollout
         sampling = Sampling(temperature, rollout.top_p, rollout.top_k)
         trained = {} if self.given is None else self.given.roles.policies
