@@ -9,14 +9,19 @@ Suffixes: B rows, T new tokens, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tutelage.policy.kernels import linear
 from tutelage.policy.weights import Layer, Shape, Weights
+
+_ALIGNED = 64
+"""Bytes: what torch aligns its own tensors to, and its kernels like."""
 
 
 def rope(
@@ -42,6 +47,17 @@ def head_norms(layer: Layer, s: Shape) -> Tensor | None:
     return torch.cat([layer.q_norm.expand(s.heads, -1), layer.k_norm.expand(s.kv_heads, -1)])
 
 
+def _zeros(like: Tensor, *shape: int) -> Tensor:
+    """Zeros of the format and device of `like`. On a CPU what is never written to takes no memory:
+    torch writes its zeros, NumPy asks the system for pages that are zero."""
+    if like.device.type != "cpu":
+        return like.new_zeros(shape)
+    size = math.prod(shape) * like.element_size()
+    pages = torch.from_numpy(np.zeros(size + _ALIGNED, np.uint8))
+    start = -pages.data_ptr() % _ALIGNED
+    return pages[start : start + size].view(like.dtype).view(shape)
+
+
 @dataclass(slots=True)
 class Cache:
     """Keys [rows, kv, D, width] and values [rows, kv, width, D] of every block, and the rotary
@@ -61,12 +77,11 @@ class Cache:
     def allocate(w: Weights, rows: int, width: int) -> Cache:
         """Room for `rows` sequences of up to `width` tokens."""
         s, like = w.shape, w.embed
-        make = like.new_zeros
         positions = torch.arange(width + 1, device=like.device)
         cos, sin = rope(w.inv_freq, w.rope_scale, positions, like.dtype)
         return Cache(
-            [make(rows, s.kv_heads, s.head_dim, width + 1) for _ in w.layers],
-            [make(rows, s.kv_heads, width + 1, s.head_dim) for _ in w.layers],
+            [_zeros(like, rows, s.kv_heads, s.head_dim, width + 1) for _ in w.layers],
+            [_zeros(like, rows, s.kv_heads, width + 1, s.head_dim) for _ in w.layers],
             cos,
             sin,
             width,
