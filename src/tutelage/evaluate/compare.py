@@ -328,17 +328,22 @@ def _remarks(rows: Sequence[Row], shared: int, same: bool) -> Iterator[str]:
             "their mean reward."
         )
     for row in rows:
-        for when, played in zip(("before", "after"), row.played, strict=True):
-            if played is not None and played.lost:
-                yield f"{row.run.name}, {when}: {judged_words(played)}."
-        if any(_withheld(played) for played in row.played):
-            yield f"{row.run.name} has no rate there. {TOO_MANY_LOST}"
-        if row.run.status != "finished":
-            yield f"{row.run.name} is {row.run.status}, so its numbers are not final."
-        if row.measure is None:
-            yield f"{row.run.name} has no test scores of this kind."
-        elif row.means.reward_before is None:
-            yield f"{row.run.name} was not tested before its training, so its gain is not known."
+        yield from _row_remarks(row)
+
+
+def _row_remarks(row: Row) -> Iterator[str]:
+    """What a row lacks."""
+    for when, played in zip(("before", "after"), row.played, strict=True):
+        if played is not None and played.lost:
+            yield f"{row.run.name}, {when}: {judged_words(played)}."
+    if any(_withheld(played) for played in row.played):
+        yield f"{row.run.name} has no rate there. {TOO_MANY_LOST}"
+    if row.run.status != "finished":
+        yield f"{row.run.name} is {row.run.status}, so its numbers are not final."
+    if row.measure is None:
+        yield f"{row.run.name} has no test scores of this kind."
+    elif row.means.reward_before is None:
+        yield f"{row.run.name} was not tested before its training, so its gain is not known."
 
 
 def _has(run: RunFacts) -> list[Measure]:

@@ -121,7 +121,24 @@ class Fitting:
     def epoch(self, on_batch: Callable[[int, int], None] | None = None) -> dict[str, float]:
         """Train for one epoch and measure. Returns the metrics by name."""
         refit = self.at.stage == "refit"
-        workflows, prepared, targets = self._data
+        self._set_rate(refit)
+        totals = self._learn(on_batch)
+        self.at.epoch += 1
+        self._swap()
+        metrics = {"train_loss": totals.pop("total_loss"), **totals, "learning_rate": self.at.rate}
+        if refit:
+            if self.at.epoch >= self._refit_epochs:
+                self._finish()
+            ended = self.done
+        else:
+            metrics |= self._validate()
+            ended = self._judge(metrics)
+        if not ended:
+            self._swap()
+        return metrics
+
+    def _set_rate(self, refit: bool) -> None:
+        """The learning rate of the epoch."""
         if not refit:
             self.rates.append(self.at.rate)
         elif self.at.epoch == (self._refit_epochs + 1) // 2:
@@ -130,6 +147,10 @@ class Fitting:
             self.at.rate = min(self.at.rate, reduced)
         for group in self.optimizer.param_groups:
             group["lr"] = self.at.rate
+
+    def _learn(self, on_batch: Callable[[int, int], None] | None) -> dict[str, float]:
+        """Step through all workflows once; the mean losses by name."""
+        workflows, prepared, targets = self._data
         place = self.seeds.child(self.at.stage, self.at.epoch)
         sizes = [len(item.words) for item in prepared.items]
         batches = drawn(sizes, self.settings.batch_size, place.child("order").numpy())
@@ -144,20 +165,7 @@ class Fitting:
                 trained += len(chosen)
                 if on_batch is not None:
                     on_batch(trained, len(workflows))
-        self.at.epoch += 1
-        self._swap()
-        metrics = {"train_loss": totals.pop("total_loss"), **totals, "learning_rate": self.at.rate}
-        if refit:
-            if self.at.epoch >= self._refit_epochs:
-                self._finish()
-        else:
-            metrics |= self._validate()
-            if not self._judge(metrics):
-                self._swap()
-            return metrics
-        if not self.done:
-            self._swap()
-        return metrics
+        return totals
 
     def _step(self, given: Prepared, targets: Targets) -> dict[str, float]:
         loss = self.model.compute_supervised_loss(
