@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -249,7 +249,6 @@ def _problem(error: Any, values: Mapping[str, Any]) -> Problem:
 
 def _contradictions(config: PromptConfig) -> list[Problem]:
     found: list[Problem] = []
-    said = config.model_fields_set
 
     def refuse(key: str, reason: str, fix: str) -> None:
         found.append(Problem(key, getattr(config, key), reason, fix))
@@ -267,14 +266,21 @@ def _contradictions(config: PromptConfig) -> list[Problem]:
             "--val and --test come together",
             "Give both, or neither: then the training tasks are split 40/20/40.",
         )
-    for key in _MATH_ONLY if config.recipe == PROMPT_RECIPE else _AGENT_ONLY:
-        if key in said and getattr(config, key):
-            where = "of the embedded task" if config.recipe == PROMPT_RECIPE else "for own agents"
-            refuse(key, f"this is a key {where}", "Leave it out.")
-    for key in _APO_ONLY:
-        if getattr(config, key) is not None and config.algorithm not in ("apo", "auto"):
-            refuse(key, f"{config.algorithm} does not use it", "Leave it out, or use apo.")
-    for key in ("minibatch", "trials"):
-        if getattr(config, key) is not None and config.algorithm in ("screen", "grips"):
-            refuse(key, f"{config.algorithm} does not use it", "Leave it out.")
-    return found
+    return [*found, *_unused(config)]
+
+
+def _unused(config: PromptConfig) -> Iterator[Problem]:
+    """Keys that were given, and that this recipe or this algorithm makes no use of."""
+    own = config.recipe == PROMPT_RECIPE
+    for key in _MATH_ONLY if own else _AGENT_ONLY:
+        if key in config.model_fields_set and getattr(config, key):
+            where = "of the embedded task" if own else "for own agents"
+            yield Problem(key, getattr(config, key), f"this is a key {where}", "Leave it out.")
+    users = {
+        **dict.fromkeys(_APO_ONLY, (("apo", "auto"), "Leave it out, or use apo.")),
+        **dict.fromkeys(("minibatch", "trials"), (("apo", "gepa", "auto"), "Leave it out.")),
+    }
+    for key, (algorithms, fix) in users.items():
+        if getattr(config, key) is not None and config.algorithm not in algorithms:
+            reason = f"{config.algorithm} does not use it"
+            yield Problem(key, getattr(config, key), reason, fix)
