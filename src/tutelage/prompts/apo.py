@@ -20,8 +20,9 @@ from tutelage.prompts.blame import evidence, suspect
 from tutelage.prompts.compose import compose
 from tutelage.prompts.edits import Rejected, parse
 from tutelage.prompts.lineage import Candidate
+from tutelage.prompts.narrowing import PREFIXES, bandit, halve
 from tutelage.prompts.optimiser import Request
-from tutelage.prompts.workshop import PREFIXES, Workshop
+from tutelage.prompts.workshop import Workshop
 from tutelage.types import Mode
 
 
@@ -89,9 +90,9 @@ class APO:
 
     async def _narrowed(self, shop: Workshop, field: Sequence[Candidate]) -> list[Candidate]:
         if self.selection == "ucb":
-            return await shop.bandit(field, self.beam)
+            return await bandit(shop, field, self.beam)
         prefixes = () if self.selection == "brute" else self.prefixes
-        return await shop.halve(field, self.beam, prefixes)
+        return await halve(shop, field, self.beam, prefixes)
 
     async def _round(
         self, shop: Workshop, beam: Sequence[Candidate], number: int

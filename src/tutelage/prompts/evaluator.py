@@ -157,9 +157,9 @@ class Evaluator:
     ) -> None:
         """`timeout` is in seconds a rollout, None where `play` bounds itself; `failure_reward` is
         what a rollout counts that failed; `name` tells evaluators of one journal apart."""
-        self._observer = observer or Nobody()
+        self.observer = observer or Nobody()
         self._play = play
-        self._budget = budget
+        self.budget = budget
         self._journal = journal
         self._fingerprint = fingerprint
         self._runners = runners
@@ -201,8 +201,8 @@ class Evaluator:
         self._journal.forget(lost)
 
     async def _play_batch(self, new: Mapping[str, tuple[Job, Item]]) -> None:
-        worst = self._budget.worst.of_rollout()
-        self._budget.reserve(worst * len(new))
+        worst = self.budget.worst.of_rollout()
+        self.budget.reserve(worst * len(new))
         stop_key = f"stop/{self._name}/{self._batches}"
         self._batches += 1
         done = {k: Episode.from_dict(d) for k in new if (d := self._journal.get(k)) is not None}
@@ -210,10 +210,10 @@ class Evaluator:
         if not stopped and len(done) < len(new):
             stopped = not await self._run_in_time(new, done)
             if stopped:
-                self._journal.put(stop_key, {}, self._budget.elapsed())
+                self._journal.put(stop_key, {}, self.budget.elapsed())
         for key, (job, _) in new.items():
             actual = spend_of_rollout(done[key].usage) if key in done else Spend()
-            self._budget.settle(worst, actual)
+            self.budget.settle(worst, actual)
             self.spent_by[job.candidate] = self.spent_by.get(job.candidate, Spend()) + actual
             if key in done:
                 self._note(done[key])
@@ -233,7 +233,7 @@ class Evaluator:
         self, new: Mapping[str, tuple[Job, Item]], done: dict[str, Episode]
     ) -> bool:
         """Whether all was played before the deadline of the search; at it, runners are stopped."""
-        left = self._budget.seconds_left()
+        left = self.budget.seconds_left()
         if left is not None and left <= 0:
             return False
         try:
@@ -253,9 +253,9 @@ class Evaluator:
                 SLOT.set(Slot(job.candidate, item.split, item.sample, drawn))
                 episode = await self._episode(job.components, item)
                 await self._journal.recorded()
-                self._journal.put(key, episode.to_dict(), self._budget.elapsed())
+                self._journal.put(key, episode.to_dict(), self.budget.elapsed())
                 done[key] = episode
-                self._observer.played(self._name, len(done), len(new), self._budget.spent)
+                self.observer.played(self._name, len(done), len(new), self.budget.spent)
                 self._check_served(key, episode)
 
         try:
@@ -302,7 +302,7 @@ class Evaluator:
 
     def _failed(self, cause: FailureCause, text: str) -> Episode:
         # What it used is not known, so the worst case is charged: the ceiling stays a ceiling.
-        usage = self._budget.worst.rollout or Usage()
+        usage = self.budget.worst.rollout or Usage()
         return Episode(self._failure_reward, feedback=text, failure=cause, usage=usage)
 
 

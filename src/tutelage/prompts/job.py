@@ -20,7 +20,6 @@ from tutelage.prompts import Result, optimise, record
 from tutelage.prompts.budget import Budget
 from tutelage.prompts.config import KIND as NAME
 from tutelage.prompts.config import from_json
-from tutelage.prompts.evaluator import Evaluator
 from tutelage.prompts.figures import figures_of
 from tutelage.prompts.gate import Sealed, sealed_test
 from tutelage.prompts.pages import write_pages
@@ -251,15 +250,9 @@ async def _confirm(
 
     with locked(folder), opened(head_of(setup), folder, progress) as run, ending(run, result):
         async with playing(setup, run) as stage:
-            evaluator = Evaluator(
-                stage.play,
-                Budget(replace(settings.limits, rollouts=None, seconds=None), settings.worst),
-                stage.journal,
-                fingerprint=settings.fingerprint,
-                runners=settings.runners,
-                timeout=settings.timeout,
-                failure_reward=settings.failure_reward,
-                name=f"confirm/{number}",
+            budget = Budget(replace(settings.limits, rollouts=None, seconds=None), settings.worst)
+            evaluator = settings.evaluator(
+                stage.play, budget, stage.journal, f"confirm/{number}", Nobody()
             )
             return await sealed_test(
                 evaluator,

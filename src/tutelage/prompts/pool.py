@@ -14,15 +14,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from tutelage.prompts.contract import Components
-
-if TYPE_CHECKING:
-    pass
 
 Vector = npt.NDArray[np.float64]
 Feature = tuple[str, str]

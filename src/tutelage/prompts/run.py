@@ -81,6 +81,22 @@ class Settings:
     asked_at_once: int = 8
     """Requests to the optimiser LLM under way at once."""
 
+    def evaluator(
+        self, play: Play, budget: Budget, journal: Journal, name: str, observer: Observer
+    ) -> Evaluator:
+        """What plays by these settings; `name` tells evaluators of one journal apart."""
+        return Evaluator(
+            play,
+            budget,
+            journal,
+            fingerprint=self.fingerprint,
+            runners=self.runners,
+            timeout=self.timeout,
+            failure_reward=self.failure_reward,
+            name=name,
+            observer=observer,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -120,58 +136,75 @@ async def optimise(
     journal.open(
         _header(algorithm, components, splits, settings), accept_changes=settings.accept_changes
     )
-    seeds = SeedTree(settings.seed).child("prompt", algorithm.name)
-    regions = Regions.split(components)
-    lineage = Lineage(seeds)
-    budget = Budget(search_limits, settings.worst, elapsed=journal.elapsed())
     observer = observer or Nobody()
-    evaluator = _evaluator(play, budget, journal, settings, "search", observer)
-    shop = Workshop(
-        seed=lineage.add(regions.parts),
-        train=splits.train,
-        val=splits.val,
-        evaluator=evaluator,
-        budget=budget,
-        lineage=lineage,
-        rules=Rules(regions.parts, LeakGuard.of([*splits.train, *splits.val])),
-        regions=regions,
-        seeds=seeds,
-        optimiser=_optimiser(ask, budget, journal, settings),
-        samples=settings.samples,
-        observer=observer,
-        demonstrations=settings.demonstrations,
-    )
+    budget = Budget(search_limits, settings.worst, elapsed=journal.elapsed())
+    evaluator = settings.evaluator(play, budget, journal, "search", observer)
+    optimiser = None if ask is None else Optimiser(ask, budget, journal, settings.asked_at_once)
+    shop = _workshop(algorithm, components, splits, settings, evaluator, optimiser)
     ended = await _search(algorithm, shop)
     best = await shop.winner()
-    _close(lineage, evaluator, best)
-    test_limits = Limits(
-        rollouts=test_spend.rollouts,
-        tokens=None if settings.limits.tokens is None else test_spend.tokens,
-        dollars=None if settings.limits.dollars is None else test_spend.dollars,
-    )
-    test_budget = Budget(test_limits, settings.worst)
-    tester = _evaluator(play, test_budget, journal, settings, "test", observer)
+    _close(shop.lineage, evaluator, best)
+    test_budget = Budget(_test_limits(settings.limits, test_spend), settings.worst)
+    tester = settings.evaluator(play, test_budget, journal, "test", observer)
+    whole = shop.regions.join(best.components)
     test = await sealed_test(
         tester,
         journal,
-        regions.join(shop.seed.components),
-        regions.join(best.components),
+        shop.regions.join(shop.seed.components),
+        whole,
         splits.test,
-        seeds,
+        shop.seeds,
         settings.samples,
     )
-    whole = regions.join(best.components)
     failures = Counter(evaluator.failures) + Counter(tester.failures)
     return Result(
         whole,
         best,
-        lineage,
+        shop.lineage,
         budget.spent,
         test_budget.spent,
         ended,
         test,
         dict(sorted(failures.items())),
         min(evaluator.lowest, tester.lowest),
+    )
+
+
+def _workshop(
+    algorithm: Algorithm,
+    components: Components,
+    splits: Splits,
+    settings: Settings,
+    evaluator: Evaluator,
+    optimiser: Optimiser | None,
+) -> Workshop:
+    """What the algorithm holds; the seed is the first line of its lineage."""
+    seeds = SeedTree(settings.seed).child("prompt", algorithm.name)
+    regions = Regions.split(components)
+    lineage = Lineage(seeds)
+    return Workshop(
+        seed=lineage.add(regions.parts),
+        train=splits.train,
+        val=splits.val,
+        evaluator=evaluator,
+        budget=evaluator.budget,
+        lineage=lineage,
+        rules=Rules(regions.parts, LeakGuard.of([*splits.train, *splits.val])),
+        regions=regions,
+        seeds=seeds,
+        optimiser=optimiser,
+        samples=settings.samples,
+        observer=evaluator.observer,
+        demonstrations=settings.demonstrations,
+    )
+
+
+def _test_limits(limits: Limits, test: Spend) -> Limits:
+    """What was set aside for the sealed test."""
+    return Limits(
+        rollouts=test.rollouts,
+        tokens=None if limits.tokens is None else test.tokens,
+        dollars=None if limits.dollars is None else test.dollars,
     )
 
 
@@ -248,37 +281,10 @@ async def _search(algorithm: Algorithm, shop: Workshop) -> str:
     return "the search came to its own end"
 
 
-def _optimiser(
-    ask: Ask | None, budget: Budget, journal: Journal, settings: Settings
-) -> Optimiser | None:
-    return None if ask is None else Optimiser(ask, budget, journal, settings.asked_at_once)
-
-
 def _close(lineage: Lineage, evaluator: Evaluator, best: Candidate) -> None:
     for entry in lineage:
         entry.cost = entry.cost + evaluator.spent_by.get(entry.id, Spend())
     lineage.decide(best, "winner", "best of the validated candidates")
-
-
-def _evaluator(
-    play: Play,
-    budget: Budget,
-    journal: Journal,
-    settings: Settings,
-    name: str,
-    observer: Observer,
-) -> Evaluator:
-    return Evaluator(
-        play,
-        budget,
-        journal,
-        fingerprint=settings.fingerprint,
-        runners=settings.runners,
-        timeout=settings.timeout,
-        failure_reward=settings.failure_reward,
-        name=name,
-        observer=observer,
-    )
 
 
 def _affordable(limits: Limits, worst: Worst) -> int | None:

@@ -22,8 +22,9 @@ import numpy.typing as npt
 from tutelage.errors import ConfigError
 from tutelage.prompts.bank import GENERIC
 from tutelage.prompts.lineage import Candidate
+from tutelage.prompts.narrowing import halve
 from tutelage.prompts.pool import DIGITS, rounded
-from tutelage.prompts.workshop import PREFIXES, Workshop
+from tutelage.prompts.workshop import Workshop
 
 ROLLOUTS_A_PHRASE = 10
 WAVES = 3
@@ -87,7 +88,7 @@ class Screen:
                 picked = sorted(rng.sample(range(len(self.bank)), size))
                 made += self.propose(shop, component, picked, "random subset")
                 number += 1
-            leader = (await shop.halve([leader, *made], 1, PREFIXES))[0]
+            leader = (await halve(shop, [leader, *made], 1))[0]
             shop.lineage.decide(leader, "accepted", "best subset so far")
             shop.end_round()
 
@@ -203,7 +204,7 @@ class _Screening:
         failures on the others are known.
         """
         shop = self.shop
-        found = (await shop.halve(made, 1))[:1] if made else []
+        found = (await halve(shop, made, 1))[:1] if made else []
         before = shop.validated[best.id][1].reward
         return next((c for c in found if shop.validated[c.id][1].reward > before), best)
 

@@ -102,20 +102,14 @@ def setup_from(
     collector(config.otlp, env)  # refused now rather than when the first trace is sent
     _check_algorithm(config, algorithm, bool(optimiser))
     subject = subject or _subject(config)
-    usual = PromptConfig.model_fields["timeout"].default
-    # A run folder has every key, so the default in it was not set by anybody.
-    if isinstance(subject.agent, ToolAgent) and config.timeout != usual:
-        progress.note(
-            "Warning: timeout has no effect: the embedded agent is bounded by its turns and "
-            "tokens, and each tool by its own timeout"
-        )
+    _warn_of_timeout(subject, config, progress)
     splits = splits or make_splits(config)
     fields = _checked_fields(subject, splits)
-    expensive = _is_expensive(endpoints.get("task"), prices)
+    task = endpoints.get("task")
+    expensive = _is_expensive(task, prices)
     chosen, reason = _choose(config, algorithm, bool(optimiser), expensive)
     # Before a model is built or loaded for it, as all that follows up to `company_of`.
     plan(chosen, splits, Settings("", Limits(rollouts=config.rollouts), samples=config.samples))
-    task = endpoints.get("task")
     resources = resources_of(subject, config, task)
     components = components_of(resources, config.components, config.tune_tools)
     if not config.demonstrations:
@@ -146,6 +140,17 @@ def setup_from(
         overlap=count_overlap(splits.train, splits.val, splits.test, lambda t: content(t, fields)),
         python=python,
     )
+
+
+def _warn_of_timeout(subject: Subject, config: PromptConfig, progress: Progress) -> None:
+    """Say so where a timeout was given that bounds nothing."""
+    usual = PromptConfig.model_fields["timeout"].default
+    # A run folder has every key, so the default in it was not set by anybody.
+    if isinstance(subject.agent, ToolAgent) and config.timeout != usual:
+        progress.note(
+            "Warning: timeout has no effect: the embedded agent is bounded by its turns and "
+            "tokens, and each tool by its own timeout"
+        )
 
 
 def _checked_fields(subject: Subject, splits: Splits) -> frozenset[str] | None:

@@ -1,14 +1,13 @@
 """What an algorithm holds while it searches: the seed, the splits, and safe ways to act.
 
 `propose` applies the laws of `edits.py` and notes every proposal, `score` plays candidates through
-the evaluator, `halve` narrows many to few over nested prefixes of the validation tasks. The sealed
-test is not here, so no algorithm can look at it.
+the evaluator; `narrowing.py` narrows many to few. The sealed test is not here, so no algorithm can
+look at it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
 
@@ -26,15 +25,11 @@ from tutelage.runs.rounds import Nobody, Observer, Round, Standing
 from tutelage.seeds import SeedTree
 from tutelage.types import Mode, Task
 
-PREFIXES = (6, 12)
-"""Validation tasks played before all of them, where candidates are many."""
 FINALISTS = 3
 RACE, BEHIND = 8, 0.035
 """Validation tasks of a challenge, and how far behind a challenger may be on them."""
 TRIED = 8
 """Training tasks that a prompt is played on to find demonstrations, where none are known."""
-PULL = 4
-"""Validation tasks of one pull of a bandit's arm."""
 
 
 @dataclass(slots=True)
@@ -149,6 +144,10 @@ class Workshop:
         self._seen.add(content)
         self._proposed[content] = candidate
         return candidate
+
+    def was_played(self, candidate: Candidate) -> bool:
+        """Whether it has rewards of validation tasks."""
+        return candidate.id in self._values
 
     def unvalidated(self, parent: Candidate, component: str, text: str) -> Candidate | None:
         """The candidate that already has this text, where no validation task was played with it."""
@@ -343,85 +342,20 @@ class Workshop:
 
     async def validate(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Play candidates on all validation tasks; the best first, lost ones left out."""
-        return await self._ranked(candidates, self.val)
+        return await self.rank(candidates, self.val)
 
-    async def halve(
-        self,
-        candidates: Sequence[Candidate],
-        keep: int,
-        prefixes: Sequence[int] = PREFIXES,
-    ) -> list[Candidate]:
-        """Successive halving: all on few validation tasks, the better half on more.
-
-        Returns at most `keep`, the best first, each played on all validation tasks. Where a stage
-        does not fit the budget any more, half of the field is dropped unplayed.
-        """
-        alive = list(candidates)
-        stages = [n for n in prefixes if n < len(self.val)]
-        for n in [*stages, len(self.val)]:
-            ranked = await self._fitting(alive, self.val[:n])
-            room = keep if n == len(self.val) else max(keep, (len(ranked) + 1) // 2)
-            self._drop([c for c in alive if c not in ranked[:room]], f"behind on {n} tasks")
-            alive = ranked[:room]
-        return alive
-
-    async def bandit(self, candidates: Sequence[Candidate], keep: int) -> list[Candidate]:
-        """UCB over validation tasks (Pryzant et al. 2023): the most promising is played on more.
-
-        Every candidate is played on the first tasks, then, as often as halving would, the one of
-        the highest upper confidence bound on its next few, in one order for all, so that scores
-        stay paired. The `keep` best are validated in full.
-        """
-        alive, size = list(candidates), min(PULL, len(self.val))
-        seen = {c.id: size for c in await self._ranked(alive, self.val[:size])}
-        means = self._means()
-        for _ in range(len(alive) * len(self.val) // (2 * PULL)):
-            open_ = [c for c in alive if 0 < seen.get(c.id, 0) < len(self.val)]
-            if not open_:
-                break
-            total = sum(seen.values())
-
-            def bound(c: Candidate, total: int = total) -> float:
-                return means(c) + math.sqrt(2 * math.log(total) / seen[c.id]) / 2
-
-            arm = max(open_, key=bound)
-            reach = min(len(self.val), seen[arm.id] + PULL)
-            await self.score([arm], Mode.VAL, self.val[:reach])
-            seen[arm.id] = reach if arm.id in self._values else 0
-        ranked = sorted((c for c in alive if seen.get(c.id)), key=lambda c: -means(c))
-        self._drop(ranked[keep:], "behind by its upper confidence bound")
-        return await self.validate(ranked[:keep])
-
-    def _means(self) -> Callable[[Candidate], float]:
-        def mean(candidate: Candidate) -> float:
-            values = self._values.get(candidate.id, {})
-            return sum(values.values()) / max(1, len(values))
-
-        return mean
-
-    async def _fitting(self, alive: Sequence[Candidate], tasks: Sequence[Task]) -> list[Candidate]:
-        field_ = list(alive)
-        while True:
-            try:
-                return await self._ranked(field_, tasks)
-            except BudgetSpent as spent:
-                if len(field_) == 1 or spent.what == "seconds":
-                    raise
-                field_ = field_[: len(field_) // 2]
-
-    async def _ranked(
-        self, candidates: Sequence[Candidate], tasks: Sequence[Task]
-    ) -> list[Candidate]:
+    async def rank(self, candidates: Sequence[Candidate], tasks: Sequence[Task]) -> list[Candidate]:
+        """Play candidates on validation tasks; the best first, lost ones left out."""
         scores = await self.score(candidates, Mode.VAL, tasks)
         usable = [
             (s.reward, c) for s, c in zip(scores, candidates, strict=True) if not s.infra_error
         ]
         return [c for _, c in sorted(usable, key=lambda pair: -pair[0])]
 
-    def _drop(self, candidates: Sequence[Candidate], reason: str) -> None:
-        for candidate in candidates:
-            if self.lineage[candidate].decision == "proposed":
-                self.lineage.decide(candidate, "dropped", reason)
+    def mean(self, candidate: Candidate) -> float:
+        """The mean reward of the validation tasks that a candidate was played on; 0 of none."""
+        values = self._values.get(candidate.id, {})
+        return sum(values.values()) / max(1, len(values))
 
     def leaders(self) -> list[Candidate]:
         """Validated candidates, the best first; of equals the earlier."""
