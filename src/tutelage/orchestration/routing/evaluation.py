@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -237,12 +238,8 @@ def _curves(
         LOOKAHEAD: swept(baselines.greedy),
     }
     for name, model in models.items():
-        curves[name] = swept(_bound(model))
+        curves[name] = swept(partial(baselines.of_policy, model))
     return curves
-
-
-def _bound(model: ModelSelector) -> Callable[[Terms], Chooser]:
-    return lambda terms: baselines.of_policy(model, terms)
 
 
 def _range(points: Sequence[Point]) -> Point:
