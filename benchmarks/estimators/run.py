@@ -24,14 +24,13 @@ from typing import Any
 
 from benchmarks.measure import results, table
 
-from tutelage.config import resolve
 from tutelage.policy.machine import facts
 from tutelage.runs.folder import RunFolder, create
 from tutelage.runs.measured import Measured, read
 from tutelage.runs.progress import Silent
 from tutelage.statistics.intervals import wilson
 from tutelage.weights import jobs
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 
 METHODS: dict[str, dict[str, object]] = {
     "GAE + critic": {"algorithm.adv_estimator": "gae", "trainer.critic_warmup": 2},
@@ -84,7 +83,7 @@ def train(out: Path, keys: Mapping[str, object]) -> tuple[RunFolder, dict[str, A
     """One run of the embedded job."""
     overrides = [f"{key}={value}" for key, value in keys.items()]
     folder = create(out)
-    resolved = resolve("math", overrides, machine=facts(), built=built())
+    resolved = resolve("math", overrides, machine=facts())
     return folder, jobs.train(resolved, folder, Silent())
 
 

@@ -46,6 +46,7 @@ from tutelage.prompts import (
     optimise,
 )
 from tutelage.prompts.bank import bank_of
+from tutelage.prompts.contract import Slot
 from tutelage.recipes.phrases import HELD_OUT, HELD_OUT_USELESS, RULES, Rule
 from tutelage.recipes.prompt_policy import CONTEXT, built_policy, fingerprint
 from tutelage.recipes.prompted import PROMPTED_TOOLS, SEED_PROMPT, prompted_tasks

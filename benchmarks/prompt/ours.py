@@ -39,6 +39,7 @@ from tutelage.prompts import (
     Usage,
     optimise,
 )
+from tutelage.prompts.contract import Slot
 from tutelage.types import Message, Task
 
 

@@ -115,11 +115,10 @@ def main(argv: Sequence[str] | None = None, meter_type: type[Meter] = Meter) -> 
     args = p.parse_args(argv)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-    from tutelage.config import resolve
     from tutelage.policy import machine
     from tutelage.runs.folder import create
     from tutelage.weights import jobs
-    from tutelage.weights.built import built
+    from tutelage.weights.config import resolve
 
     keys = [
         f"model.path={args.model}",
@@ -146,7 +145,7 @@ def main(argv: Sequence[str] | None = None, meter_type: type[Meter] = Meter) -> 
     ]
     folder = Path(tempfile.mkdtemp()) / "run"
     meter = meter_type(args.until_success)
-    jobs.train(resolve("math", keys, machine=machine.facts(), built=built()), create(folder), meter)
+    jobs.train(resolve("math", keys, machine=machine.facts()), create(folder), meter)
     shutil.rmtree(folder.parent)
     result: JSON = {
         "system": "tutelage",

@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tutelage.config import Machine, resolve
+from tutelage.config import Machine
 from tutelage.prompts.config import PromptConfig
 from tutelage.runs.folder import RunFolder, append_json, create, write_json, write_text
 from tutelage.store import open_store
 from tutelage.types import Mode, Reward, Rollout, Task
+from tutelage.weights.config import resolve
 
 from .sample_run import success
 

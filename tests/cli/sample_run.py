@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tutelage.config import Machine, resolve
+from tutelage.config import Machine
 from tutelage.runs.folder import RunFolder, append_json, create, write_json, write_text
 from tutelage.store import open_store
 from tutelage.tracing import Identity, span, trace_attempt
@@ -28,6 +28,7 @@ from tutelage.types import (
     ToolCall,
     ToolResult,
 )
+from tutelage.weights.config import resolve
 
 RESULT: dict[str, Any] = {
     "status": "finished",

@@ -210,11 +210,11 @@ def test_an_empty_question_is_refused(tutelage: Tutelage, seen: dict[str, Any]) 
 
 def test_config_lists_every_key(tutelage: Tutelage) -> None:
     from tutelage.config import reference_rows
-    from tutelage.weights.built import built
+    from tutelage.weights.config.extensions import registered_names
 
     shown = tutelage("config").stdout
     assert "'gae' or 'grpo' or" in shown
-    for row in reference_rows(built().extensions.names()):
+    for row in reference_rows(registered_names()):
         assert f"{row.key}={row.default}   {row.type}" in shown
 
 
@@ -229,9 +229,9 @@ def test_config_of_a_word(tutelage: Tutelage) -> None:
 
 def test_config_as_markdown_is_the_reference_page(tutelage: Tutelage) -> None:
     from tutelage.config import reference_markdown
-    from tutelage.weights.built import built
+    from tutelage.weights.config.extensions import registered_names
 
-    names = built().extensions.names()
+    names = registered_names()
     assert tutelage("config", "--markdown").stdout == reference_markdown(names)
 
 

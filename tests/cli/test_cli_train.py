@@ -286,7 +286,6 @@ def test_resume_of_a_damaged_config_is_no_bug(
 CHILD = """
 import signal, sys, time, types
 from tutelage.config import Machine
-from tutelage.config.facts import Built
 from tutelage.cli import main
 
 def train(resolved, folder, progress):
@@ -302,7 +301,6 @@ def train(resolved, folder, progress):
 
 for name, members in {{
     "tutelage.policy.machine": {{"facts": lambda: Machine(cuda_devices=0, cores=2)}},
-    "tutelage.weights.built": {{"built": Built, "has_critic": lambda config: False}},
     "tutelage.weights.jobs": {{"train": train}},
 }}.items():
     module = types.ModuleType(name)

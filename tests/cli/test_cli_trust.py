@@ -10,11 +10,12 @@ import pytest
 from tests.cli.conftest import Tutelage
 from tests.cli.sample_run import make_run
 
-from tutelage.config import Machine, resolve
+from tutelage.config import Machine
 from tutelage.errors import ConfigError
 from tutelage.runs.folder import RunFolder
 from tutelage.store import open_store
 from tutelage.types import JSON
+from tutelage.weights.config import resolve
 
 EVIL = """
 from pathlib import Path

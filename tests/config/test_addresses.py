@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tutelage.config import Machine, resolve
+from tutelage.config import Machine
 from tutelage.errors import ConfigError
+from tutelage.weights.config import resolve
 
 LAPTOP = Machine(cuda_devices=0, cores=2)
 

@@ -1,19 +1,18 @@
 """What stops a run before it starts: each with key, value, reason and fix."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tutelage.config import Built, Machine, Resolved, resolve
+from tutelage.config import Machine, Resolved
 from tutelage.errors import ConfigError
-from tutelage.weights.built import built
+from tutelage.weights.config import Built, resolve
 
 LAPTOP = Machine(cuda_devices=0, cores=2)
 ONE_GPU = Machine(cuda_devices=1, cores=8)
 EIGHT_GPUS = Machine(cuda_devices=8, cores=64)
-TODAY = built()
-ALL = replace(Built.everything(), extensions=TODAY.extensions)
+TODAY = Built()
+ALL = Built.everything()
 
 
 def refusal(*overrides: str, recipe: str = "math", **options: Any) -> str:

@@ -19,10 +19,12 @@ import pytest
 
 import tutelage
 from tutelage.algorithms.extensions import LOSSES
-from tutelage.config import Built, Machine, resolve
+from tutelage.config import Machine
 from tutelage.config.fields import plain
 from tutelage.config.keys import get, json_schema, leaf_fields
 from tutelage.errors import ConfigError
+from tutelage.weights.config import Built, resolve
+from tutelage.weights.config.extensions import registered_names
 
 SOURCE = Path(tutelage.__file__).parent
 LAPTOP = Machine(cuda_devices=0, cores=2)
@@ -57,7 +59,7 @@ def other_values(key: str) -> Iterator[Any]:
     schema = json_schema(key)
     first = schema["anyOf"][0] if "anyOf" in schema else schema
     default = plain(get(PLAIN, key))
-    choices = first.get("enum")
+    choices = first.get("enum", registered_names().get(key))
     if choices:
         yield from (choice for choice in choices if choice != default)
         return
@@ -106,8 +108,8 @@ def is_read(key: str, text: str) -> bool:
 
 
 def source_text(root: Path) -> str:
-    """All source outside `config/`."""
-    files = [path for path in sorted(root.rglob("*.py")) if (root / "config") not in path.parents]
+    """All source outside of folders called `config`, which read keys to judge them."""
+    files = [path for path in sorted(root.rglob("*.py")) if path.parent.name != "config"]
     return "\n".join(path.read_text(encoding="utf-8") for path in files)
 
 
@@ -199,6 +201,8 @@ def test_source_outside_config_is_searched(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "train").mkdir()
     (tmp_path / "config" / "a.py").write_text("config.seed")
+    (tmp_path / "train" / "config").mkdir()
+    (tmp_path / "train" / "config" / "c.py").write_text("config.recipe")
     (tmp_path / "train" / "b.py").write_text("config.output")
     assert source_text(tmp_path) == "config.output"
 

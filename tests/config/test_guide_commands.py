@@ -1,18 +1,17 @@
 """The agent-RL guide's three example commands, as a shell passes them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from benchmarks.guide.commands import COMMANDS
 
-from tutelage.config import Built, Machine, Resolved, resolve
+from tutelage.config import Machine, Resolved
 from tutelage.errors import ConfigError
-from tutelage.weights.built import built
+from tutelage.weights.config import Built, resolve
 
 LAPTOP = Machine(cuda_devices=0, cores=2)
-TODAY = built()
-ALL = replace(Built.everything(), extensions=TODAY.extensions)
+TODAY = Built()
+ALL = Built.everything()
 
 
 def run(words: Sequence[str], *more: str, built: Built | None = None) -> Resolved:

@@ -1,22 +1,19 @@
 """Layers, origins, conflicts and what is derived."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tutelage.config import Built, Machine, Resolved, resolve
+from tutelage.config import Machine, Resolved
 from tutelage.config.keys import leaf_fields
-from tutelage.config.presets import MATH, RECIPES
 from tutelage.errors import ConfigError
-from tutelage.weights.built import built
+from tutelage.weights.config import Built, resolve
+from tutelage.weights.config.presets import MATH, RECIPES
 
 LAPTOP = Machine(cuda_devices=0, cores=2)
-BARE = Built.everything()
-"""Without registries: nothing is derived from what a loss declares."""
-ALL = replace(BARE, extensions=built().extensions)
+ALL = Built.everything()
 
 
 def math(*overrides: str, built: Built = ALL, **options: Any) -> Resolved:
@@ -168,13 +165,14 @@ class TestPresets:
 
 class TestDelete:
     def test_key_goes_back_to_the_schema(self) -> None:
-        resolved = math("~actor.clip_ratio_high", built=BARE)
-        assert resolved.config.actor.clip_ratio_high is None
-        assert resolved.origin["actor.clip_ratio_high"] == "default, by ~actor.clip_ratio_high"
+        resolved = math("~actor.entropy_coeff")
+        assert resolved.config.actor.entropy_coeff == 0.001
+        assert resolved.origin["actor.entropy_coeff"] == "default, by ~actor.entropy_coeff"
 
     def test_section(self) -> None:
-        resolved = math("~actor_rollout_ref.actor", built=BARE)
-        assert resolved.config.actor == type(resolved.config.actor)()
+        resolved = math("~actor_rollout_ref.actor")
+        own = {"loss_agg_mode": "token-mean", "clip_ratio_low": 0.2, "clip_ratio_high": 0.2}
+        assert resolved.config.actor == type(resolved.config.actor)(**own)
 
     def test_level_of_a_file(self, tmp_path: Path) -> None:
         path = tmp_path / "c.json"
@@ -184,7 +182,7 @@ class TestDelete:
         assert resolved.origin["agent.num_chains"] == "preset math/default"
 
     def test_with_value(self) -> None:
-        assert math("~actor.clip_ratio_high=0.28", built=BARE).config.actor.clip_ratio_high is None
+        assert math("~actor.entropy_coeff=0").config.actor.entropy_coeff == 0.001
         with pytest.raises(ConfigError, match=r"0\.5.*it is 0\.28"):
             math("~actor.clip_ratio_high=0.5")
         with pytest.raises(ConfigError, match="expected a number"):

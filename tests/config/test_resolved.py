@@ -7,16 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutelage.config import Machine, Resolved, resolve
+from tutelage.config import Machine, Resolved
 from tutelage.errors import ConfigError
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 
 LAPTOP = Machine(cuda_devices=0, cores=2)
 SAMPLE = resolve(
     "math",
     ["rollout.name=vllm", "agent.tools=[calculator]", "critic.model.path=x", "seed=7"],
     machine=LAPTOP,
-    built=built(),
 )
 
 
@@ -45,7 +44,6 @@ def test_round_trip_of_any_value(lr: float, seed: int, path: str, tools: list[st
     resolved = resolve(
         "math",
         machine=LAPTOP,
-        built=built(),
         flags={"lr": lr, "seed": seed, "model": path, "tools": tools},
     )
     text = resolved.to_json()
@@ -55,7 +53,7 @@ def test_round_trip_of_any_value(lr: float, seed: int, path: str, tools: list[st
 
 
 def test_every_estimator_round_trips() -> None:
-    resolved = resolve("math", ["adv_estimator=gae"], machine=LAPTOP, built=built())
+    resolved = resolve("math", ["adv_estimator=gae"], machine=LAPTOP)
     assert Resolved.from_json(resolved.to_json()).to_json() == resolved.to_json()
 
 

@@ -1,17 +1,15 @@
 """Keys without effect are listed when someone sets them, and only then."""
 
-from dataclasses import replace
-
 import pytest
 
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
-from tutelage.config import Built, Machine, resolve, unused
+from tutelage.config import Machine, unused
 from tutelage.config.keys import leaf_fields, metadata, section_names
 from tutelage.config.unused import Unused
-from tutelage.weights.built import built
+from tutelage.weights.config import Built, resolve
 
 LAPTOP = Machine(cuda_devices=0, cores=2)
-ALL = replace(Built.everything(), extensions=built().extensions)
+ALL = Built.everything()
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.cli.prompt_train import searches, weights_flags
-from tutelage.config import Machine, RunConfig, resolve
+from tutelage.config import Machine, RunConfig
 from tutelage.config.aliases import canonical
 from tutelage.config.keys import section_names
 from tutelage.prompts.config import resolve_prompt
 from tutelage.tasks.dataset import Dataset
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 
 LANGUAGES = {"bash", "python", "json", "jsonl", "toml", "text"}
 OTHER_COMMANDS = {"source"}
@@ -74,7 +74,7 @@ def test_data_blocks_can_be_read(block: Block, tmp_path: Path) -> None:
         path = tmp_path / "keys.toml"
         path.write_text(block.text, encoding="utf-8")
         assert tomllib.loads(block.text)
-        resolve("math", machine=Machine(cuda_devices=0, cores=2), built=built(), file=path)
+        resolve("math", machine=Machine(cuda_devices=0, cores=2), file=path)
 
 
 @pytest.mark.parametrize("block", every("bash"))
@@ -122,7 +122,6 @@ def parse(args: list[str]) -> None:
         given["recipe"],
         given["overrides"] or (),
         machine=Machine(cuda_devices=0, cores=2),
-        built=built(),
         flags=flags,
         file=given["config"],
     )
@@ -262,7 +261,7 @@ def test_the_readme_states_the_cold_start_as_it_is_configured() -> None:
 
 
 def test_the_guide_to_a_step_states_its_size() -> None:
-    config = resolve("math", machine=Machine(cuda_devices=0, cores=2), built=built()).config
+    config = resolve("math", machine=Machine(cuda_devices=0, cores=2)).config
     size = f"{config.data.train_batch_size} tasks x {config.agent.num_chains} rollouts a step"
     assert size in prose(ROOT / "docs" / "start.md")
     assert f"{config.trainer.val_tasks} test tasks" in prose(ROOT / "docs" / "start.md")

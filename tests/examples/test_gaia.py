@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from weights.parrot import make_parrot
 
-from tutelage.config import Machine, resolve
+from tutelage.config import Machine
 from tutelage.errors import DataError
 from tutelage.rewards import resolve_reward
 from tutelage.store import open_store
 from tutelage.tools import ToolError, resolve_tools
 from tutelage.types import Attempt, RolloutStatus, Task, ToolResult
+from tutelage.weights.config import resolve
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "examples" / "gaia"

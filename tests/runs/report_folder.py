@@ -11,7 +11,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from tutelage.config import Machine, resolve
+from tutelage.config import Machine
 from tutelage.runs.folder import RunFolder, write_json, write_text
 from tutelage.seeds import SeedTree
 from tutelage.store import open_store
@@ -33,7 +33,7 @@ from tutelage.types import (
     ToolCall,
     ToolResult,
 )
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 
 RUN_ID = "run-7"
 RESULT: dict[str, Any] = {
@@ -184,7 +184,7 @@ def make_folder(path: Path, tasks: int = 40, result: dict[str, Any] = RESULT) ->
     """A complete run folder."""
     path.mkdir(parents=True)
     folder = RunFolder(path)
-    config = resolve("math", machine=Machine(0, 2), built=built(), flags={"seed": 7})
+    config = resolve("math", machine=Machine(0, 2), flags={"seed": 7})
     write_text(folder.config, config.to_json())
     cpu = {"model": "Xeon", "flags": ["avx2", "avx512f"], "cores": 2}
     write_json(folder.conditions, {"torch": "2.9.0", "threads": 2, "dtype": "float32", "cpu": cpu})

@@ -13,12 +13,11 @@ import pytest
 from tests.weights.samples import LAPTOP
 from tests.weights.tiny_job import Notes, killed_and_resumed, material, overrides, run
 
-from tutelage.config import resolve
 from tutelage.errors import MissingExtraError, RunError
 from tutelage.runs.folder import RunFolder, create, is_wall_clock
 from tutelage.runs.loggers import WandbLogger, check_loggers, numbers
 from tutelage.weights import jobs
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 
 Seen = dict[str, list[tuple[int, float]]]
 
@@ -140,7 +139,7 @@ def test_a_resumed_mlflow_run_is_one_run(source: Path, tmp_path: Path) -> None:
 def test_wandb_without_a_login_says_so_and_logs_offline(source: Path, tmp_path: Path) -> None:
     keys = overrides(source, trainer__logger="[console,wandb]", trainer__total_training_steps=1)
     notes, folder = Notes(), create(tmp_path / "run")
-    jobs.train(resolve("math", keys, machine=LAPTOP, built=built()), folder, notes)
+    jobs.train(resolve("math", keys, machine=LAPTOP), folder, notes)
     (told,) = [n for n in notes.notes if n.startswith("wandb")]
     assert "no login" in told
     assert "wandb sync" in told
@@ -160,7 +159,7 @@ def test_wandb_without_a_network_goes_on_offline(
     monkeypatch.setattr(WandbLogger, "__init__", refuse)
     keys = overrides(source, trainer__logger="[wandb]", trainer__total_training_steps=1)
     notes, folder = Notes(), create(tmp_path / "run")
-    jobs.train(resolve("math", keys, machine=LAPTOP, built=built()), folder, notes)
+    jobs.train(resolve("math", keys, machine=LAPTOP), folder, notes)
     assert any("the network is unreachable, so it logs offline" in note for note in notes.notes)
     assert in_wandb(folder)["reward/mean"]
 
@@ -178,7 +177,7 @@ def test_a_missing_package_is_found_before_the_run(
     folder = create(tmp_path / "run")
     keys = overrides(source, trainer__logger=f"[console,{name}]")
     with pytest.raises(MissingExtraError, match=rf"tutelage\[{name}\]"):
-        jobs.train(resolve("math", keys, machine=LAPTOP, built=built()), folder, Notes())
+        jobs.train(resolve("math", keys, machine=LAPTOP), folder, Notes())
     assert not folder.config.exists()
     check_loggers(["console", "jsonl"])
 
@@ -190,7 +189,7 @@ def test_an_mlflow_store_that_cannot_be_used_is_an_error_before_training(
     folder = create(tmp_path / "run")
     keys = overrides(source, trainer__logger="[mlflow]")
     with pytest.raises(RunError, match="MLFLOW_TRACKING_URI"):
-        jobs.train(resolve("math", keys, machine=LAPTOP, built=built()), folder, Notes())
+        jobs.train(resolve("math", keys, machine=LAPTOP), folder, Notes())
     assert not folder.read_metrics()
 
 

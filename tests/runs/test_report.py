@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutelage.config import Machine, resolve
+from tutelage.config import Machine
 from tutelage.runs.folder import RunFolder, write_json, write_text
 from tutelage.runs.report import write_report
 from tutelage.runs.report.charts import smoothed
@@ -32,7 +32,7 @@ from tutelage.runs.report.words import cut, duration, percent, points, short, vi
 from tutelage.store import open_store
 from tutelage.tasks.arithmetic import demonstrations, make_tasks
 from tutelage.types import Failure, FailureCause, Message, Reward, Rollout, Task, ToolCall
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 
 from .report_folder import RESULT, broken_call, make_folder, metric_lines, play, put_run
 
@@ -226,7 +226,7 @@ def test_a_run_killed_in_its_cold_start_is_told_as_far_as_it_went(tmp_path: Path
 def test_a_run_without_a_cold_start_says_so(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     flags = {"model.path": "some/model", "data.train_files": ["a.jsonl"]}
-    config = resolve("math", machine=Machine(0, 2), built=built(), flags=flags)
+    config = resolve("math", machine=Machine(0, 2), flags=flags)
     write_text(folder.config, config.to_json())
     write_json(folder.result, RESULT)
     words = plain(report(folder))

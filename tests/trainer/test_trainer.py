@@ -24,7 +24,6 @@ from tutelage.testing import tiny_policy
 from tutelage.tracing import span
 from tutelage.types import Mode, Rollout, Sampling
 from tutelage.weights import jobs
-from tutelage.weights.built import built
 
 TASKS = [{"id": f"t{i}", "question": f"What is {i} + 1?"} for i in range(9)]
 DIGITS = set("0123456789")
@@ -177,10 +176,11 @@ def test_a_lost_rollout_leaves_the_gradient_of_the_others_alone(
     """15 % of the rollouts fail for infrastructure's reasons; the step is that of the rest."""
     from weights.samples import learn
 
-    from tutelage.config import Machine, resolve
+    from tutelage.config import Machine
     from tutelage.errors import EngineError
     from tutelage.policy.numerics import Numerics
     from tutelage.seeds import SeedTree
+    from tutelage.weights.config import resolve
     from tutelage.weights.learner import make_learner
 
     lost = {"n": 0}
@@ -218,7 +218,6 @@ def test_a_lost_rollout_leaves_the_gradient_of_the_others_alone(
         "math",
         ["algorithm.adv_estimator=grpo", "actor.loss_agg_mode=token-mean"],
         machine=Machine(0, 2),
-        built=built(),
     ).config
     after: list[dict[str, torch.Tensor]] = []
     for batch in (played, clean):

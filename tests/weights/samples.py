@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tutelage.config import Machine, RunConfig, resolve
+from tutelage.config import Machine, RunConfig
 from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 from tutelage.types import (
@@ -27,7 +27,7 @@ from tutelage.types import (
     Task,
 )
 from tutelage.weights.batch import Batch, make_rows, with_advantages
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 from tutelage.weights.learner import Learner
 
 Ids = tuple[int, ...]
@@ -36,7 +36,7 @@ LAPTOP = Machine(cuda_devices=0, cores=2)
 
 def config(*overrides: str) -> RunConfig:
     """The configuration of `train math` with overrides."""
-    return resolve("math", overrides, machine=LAPTOP, built=built()).config
+    return resolve("math", overrides, machine=LAPTOP).config
 
 
 def make_batch(rollouts: Sequence[Rollout], config: RunConfig, **given: Any) -> Batch:

@@ -21,16 +21,13 @@ def script(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_no_method_sets_a_key_for_nothing(script: Any) -> None:
-    from tutelage.config import resolve
-    from tutelage.weights.built import built
+    from tutelage.weights.config import resolve
 
     from .samples import LAPTOP
 
     for name, keys in script.METHODS.items():
         overrides = [f"{k}={v}" for k, v in (script.SHARED | keys).items()]
-        resolved = resolve(
-            "math", ["model.path=m", "steps=20", *overrides], machine=LAPTOP, built=built()
-        )
+        resolved = resolve("math", ["model.path=m", "steps=20", *overrides], machine=LAPTOP)
         assert set(resolved.unused) <= {"critic.optim.lr"}, f"{name} sets keys for nothing"
 
 

@@ -12,7 +12,6 @@ import pytest
 from rich.console import Console
 
 from tutelage.cli.outcome import show_outcome
-from tutelage.config import resolve
 from tutelage.runs.folder import RunFolder, create
 from tutelage.runs.inputs import load_tasks
 from tutelage.runs.progress import Silent
@@ -20,7 +19,7 @@ from tutelage.store import open_store
 from tutelage.tasks.arithmetic import make_tasks
 from tutelage.types import Task
 from tutelage.weights import jobs, supervised
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 
 from .samples import LAPTOP
 
@@ -58,9 +57,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
 
 def run(tmp_path: Path, *keys: str) -> tuple[RunFolder, dict[str, Any]]:
     folder = create(tmp_path / "run")
-    result = jobs.train(
-        resolve("math", [*SMALL, *keys], machine=LAPTOP, built=built()), folder, Silent()
-    )
+    result = jobs.train(resolve("math", [*SMALL, *keys], machine=LAPTOP), folder, Silent())
     return folder, result
 
 
@@ -114,7 +111,7 @@ def test_no_mixed_part(one_thread: None, tmp_path: Path, measured: dict[str, lis
 
 
 def test_the_hard_level_shows_few_of_its_own() -> None:
-    tasks = load_tasks(resolve("math", ["data.level=hard"], machine=LAPTOP, built=built()).config)
+    tasks = load_tasks(resolve("math", ["data.level=hard"], machine=LAPTOP).config)
     hard = {t.fields["question"] for t in make_tasks("hard", "train", len(tasks.shown), 0)}
     easy = {t.fields["question"] for t in make_tasks("default", "train", len(tasks.shown), 0)}
     shown = [t.fields["question"] for t in tasks.shown]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from system.outcome import assert_equal, outcome
 
-from tutelage.config import resolve
 from tutelage.config.facts import Machine
 from tutelage.errors import ConfigError
 from tutelage.runs.folder import RunFolder, create
@@ -17,7 +16,7 @@ from tutelage.runs.progress import Silent
 from tutelage.store import open_store
 from tutelage.types import Mode, Rollout
 from tutelage.weights import jobs
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 
 from .tiny_job import Killed, material, overrides, run
 
@@ -163,7 +162,7 @@ def test_killed_in_it_and_resumed_it_equals_one_that_was_not(
     source: Path, graded: RunFolder, tmp_path: Path, phase: str, after: int | None
 ) -> None:
     folder = create(tmp_path / "run")
-    resolved = resolve("math", overrides(source, **KEYS), machine=LAPTOP, built=built())
+    resolved = resolve("math", overrides(source, **KEYS), machine=LAPTOP)
     with pytest.raises(Killed):
         jobs.train(resolved, folder, KillIn(phase, after))
     folder.result.unlink(missing_ok=True)
@@ -175,7 +174,7 @@ def test_killed_in_it_and_resumed_it_equals_one_that_was_not(
 
 
 def config(*words: str, **flags: Any) -> Any:
-    return resolve("math", words, machine=LAPTOP, built=built(), flags=flags).config
+    return resolve("math", words, machine=LAPTOP, flags=flags).config
 
 
 def test_it_is_on_for_the_embedded_job_and_off_for_a_run_of_ones_own() -> None:
@@ -183,9 +182,7 @@ def test_it_is_on_for_the_embedded_job_and_off_for_a_run_of_ones_own() -> None:
     assert config(train="a.jsonl", val="b.jsonl").trainer.control == "none"
     assert config(model="m", train="a.jsonl").trainer.control == "none"
     assert config("trainer.control=true", model="m", train="a.jsonl").trainer.control == "auto"
-    rl = resolve(
-        "rl", ["agent.reward_name=math"], machine=LAPTOP, built=built(), flags={"train": "a.jsonl"}
-    )
+    rl = resolve("rl", ["agent.reward_name=math"], machine=LAPTOP, flags={"train": "a.jsonl"})
     assert rl.config.trainer.control == "none"
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from tutelage.config import resolve
 from tutelage.runs.folder import RunFolder, create
 from tutelage.store import open_store
 from tutelage.types import Rollout
 from tutelage.weights import jobs
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 
 from .samples import LAPTOP
 from .tiny_job import Notes, material, overrides
@@ -75,7 +74,7 @@ def trained(source: Path, out: Path, **keys: Any) -> tuple[RunFolder, list[Rollo
         **keys,
     )
     folder, notes = create(out), Notes()
-    jobs.train(resolve("math", given, machine=LAPTOP, built=built()), folder, notes)
+    jobs.train(resolve("math", given, machine=LAPTOP), folder, notes)
     with open_store(folder.store, create=False) as store:
         return folder, list(store.rollouts(folder.name)), notes.notes
 

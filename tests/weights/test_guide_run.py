@@ -11,12 +11,12 @@ from benchmarks.guide.commands import COMMANDS, swapped
 from config.test_guide_commands import LAPTOP
 from system.outcome import stored
 
-from tutelage.config import Resolved, resolve
+from tutelage.config import Resolved
 from tutelage.runs.folder import RunFolder, create
 from tutelage.testing import tiny_policy
 from tutelage.tools import corpus
 from tutelage.weights import jobs
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 
 from .tiny_job import Notes
 
@@ -66,7 +66,7 @@ def command(name: str, model: Path, folder: Path) -> list[str]:
 
 
 def train(name: str, model: Path, folder: Path, notes: Notes) -> tuple[RunFolder, Resolved]:
-    resolved = resolve("rl", command(name, model, folder), machine=LAPTOP, built=built())
+    resolved = resolve("rl", command(name, model, folder), machine=LAPTOP)
     made = create(folder / "run")
     jobs.train(resolved, made, notes)
     return made, resolved

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
-from tutelage.config import resolve
 from tutelage.runs.folder import create
 from tutelage.runs.progress import Silent
 from tutelage.weights import jobs
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 
 from .parrot import make_parrot, rows, write_rows
 from .samples import LAPTOP
@@ -58,9 +57,7 @@ def train(
     ]
     keys = [key for key in keys if key.partition("=")[0] not in given]
     run = create(folder / "run")
-    result = jobs.train(
-        resolve("math", [*keys, *changed], machine=LAPTOP, built=built()), run, Silent()
-    )
+    result = jobs.train(resolve("math", [*keys, *changed], machine=LAPTOP), run, Silent())
     return result, [line for line in run.read_metrics() if line["phase"] == "rl"]
 
 

@@ -11,12 +11,11 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from tutelage.config import resolve
 from tutelage.errors import ConfigError
 from tutelage.policy.model import load
 from tutelage.runs.folder import RunFolder
 from tutelage.weights import checkpoint
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 
 from . import tiny_job
 from .samples import LAPTOP
@@ -80,7 +79,7 @@ def test_supervised_training_of_adapters(one_thread: None, source: Path, tmp_pat
         "batch_size=3", "lr=3e-2", "steps=8", "trainer.threads=1", "actor.optim.warmup_steps=0",
     ]  # fmt: skip
     folder = create(tmp_path / "sft")
-    jobs.train(resolve("sft", keys, machine=LAPTOP, built=built()), folder, Silent())
+    jobs.train(resolve("sft", keys, machine=LAPTOP), folder, Silent())
     losses = [x["loss/sft"] for x in folder.read_metrics() if "loss/sft" in x]
     assert losses[-1] < losses[0]
     assert (folder.path / "adapter" / "adapter_model.safetensors").is_file()
@@ -88,14 +87,14 @@ def test_supervised_training_of_adapters(one_thread: None, source: Path, tmp_pat
 
 def test_keys_of_adapters(source: Path) -> None:
     with pytest.raises(ConfigError, match="random weights"):
-        resolve("math", ["model.lora.rank=4"], machine=LAPTOP, built=built())
+        resolve("math", ["model.lora.rank=4"], machine=LAPTOP)
     found = resolve(
         "math",
         ["actor_rollout_ref.model.lora_rank=8", "actor_rollout_ref.model.lora_alpha=32",
          "actor_rollout_ref.model.target_modules=[q_proj,v_proj]", "model=a/b"],
-        machine=LAPTOP, built=built(),
+        machine=LAPTOP
     )  # fmt: skip
     lora = found.config.model.lora
     assert (lora.rank, lora.alpha, lora.target_modules) == (8, 32.0, ("q_proj", "v_proj"))
-    unused = resolve("math", ["model.lora.alpha=8"], machine=LAPTOP, built=built()).unused
+    unused = resolve("math", ["model.lora.alpha=8"], machine=LAPTOP).unused
     assert set(unused) == {"model.lora.alpha"}

@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tutelage.cli import build_app
-from tutelage.config import Resolved, resolve
+from tutelage.config import Resolved
 from tutelage.runs.folder import RunFolder, create
 from tutelage.store import open_store
 from tutelage.weights import jobs
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 
 from .samples import LAPTOP
 from .tiny_job import KillAt, Killed, material, overrides
@@ -140,7 +140,7 @@ def test_a_run_with_all_three_is_gone_on_with(train: Train, source: Path, tmp_pa
     whole = ended(tmp_path / "run")[1]
     cut = create(tmp_path / "cut")
     keys = overrides(source, agent__num_chains=None, agent__tools=None)
-    resolved = resolve("math", [*keys, *all_three], machine=LAPTOP, built=built())
+    resolved = resolve("math", [*keys, *all_three], machine=LAPTOP)
     with pytest.raises(Killed):
         jobs.train(resolved, cut, KillAt(3))
     cut.result.unlink()

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from tutelage.algorithms.rl import estimate_advantages, kl_penalty
-from tutelage.config import resolve
 from tutelage.errors import ConfigError, RunError
 from tutelage.policy.numerics import Numerics
 from tutelage.policy.row import Row
@@ -20,7 +19,7 @@ from tutelage.runs.folder import create
 from tutelage.testing import tiny_policy
 from tutelage.weights import jobs
 from tutelage.weights.batch import make_rows, with_advantages
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 from tutelage.weights.learner import Learner, make_learner
 
 from .samples import LAPTOP, config, learn, step_of_rollouts
@@ -248,7 +247,7 @@ def test_a_second_model_with_other_tokens_is_refused_before_anything_is_written(
 ) -> None:
     tiny_policy("qwen2", 8, corpus=["quite another text"]).save(tmp_path / "other")
     changed = {k: tmp_path / "other" if v == "OTHER" else v for k, v in keys.items()}
-    resolved = resolve("math", overrides(source, **changed), machine=LAPTOP, built=built())
+    resolved = resolve("math", overrides(source, **changed), machine=LAPTOP)
     folder = create(tmp_path / "run")
     with pytest.raises(ConfigError, match="another vocabulary"):
         jobs.train(resolved, folder, Notes())
@@ -258,7 +257,5 @@ def test_a_second_model_with_other_tokens_is_refused_before_anything_is_written(
 def test_kl_as_a_loss_warns_once(source: Path, tmp_path: Path) -> None:
     keys = overrides(source, actor__use_kl_loss="true", actor__kl_loss_type="kl")
     notes = Notes()
-    jobs.train(
-        resolve("math", keys, machine=LAPTOP, built=built()), create(tmp_path / "run"), notes
-    )
+    jobs.train(resolve("math", keys, machine=LAPTOP), create(tmp_path / "run"), notes)
     assert sum("expected gradient of zero" in note for note in notes.notes) == 1

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from system.outcome import stored
 
-from tutelage.config import resolve
 from tutelage.errors import ConfigError
 from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Rollout
 from tutelage.weights import curriculum
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 from tutelage.weights.sampling import BASELINE, epoch_places, informative
 
 from .samples import LAPTOP, config, make_batch, rollout
@@ -147,9 +146,7 @@ def test_what_counts_as_informative() -> None:
 @pytest.mark.parametrize("keys", [("adv_estimator=gae",), ("adv_estimator=remax",)])
 def test_refills_need_groups(keys: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match=r"filter_groups\.enable.*no groups to compare"):
-        resolve(
-            "math", [*keys, "algorithm.filter_groups.enable=true"], machine=LAPTOP, built=built()
-        )
+        resolve("math", [*keys, "algorithm.filter_groups.enable=true"], machine=LAPTOP)
 
 
 # ---------------------------------------------------------------- greedy baselines

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from tutelage.config import resolve
 from tutelage.errors import ConfigError, RewardError
 from tutelage.runs.inputs import load_tasks, load_tools
 from tutelage.tasks.arithmetic import demonstrations
 from tutelage.types import Task
-from tutelage.weights.built import built
 from tutelage.weights.cold_start import demonstration_rows
+from tutelage.weights.config import resolve
 from tutelage.weights.setting import Setting, prepare
 
 from .parrot import rows, write_rows
@@ -121,9 +120,7 @@ def test_an_agent_that_is_off_has_no_tools() -> None:
 
 def test_the_embedded_policy_is_a_function_of_the_seed(one_thread: None) -> None:
     def weights(seed: int) -> dict[str, Any]:
-        made: Setting = prepare(
-            resolve("math", [f"seed={seed}"], machine=LAPTOP, built=built()).config
-        )
+        made: Setting = prepare(resolve("math", [f"seed={seed}"], machine=LAPTOP).config)
         return {name: tensor.clone() for name, tensor in made.policy.named()}
 
     first, again, other = weights(1), weights(1), weights(2)

@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
-from tutelage.config import resolve
 from tutelage.errors import ConfigError, DataError
 from tutelage.policy import model
 from tutelage.runs.folder import RunFolder, create
@@ -21,7 +20,7 @@ from tutelage.store import dump_json, export_rows, open_store
 from tutelage.testing import tiny_policy
 from tutelage.tools import resolve_tools
 from tutelage.weights import jobs
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 from tutelage.weights.sft import Preview, prepare_sft
 
 from . import tiny_job
@@ -64,7 +63,7 @@ def resolved(source: Path, *keys: str, **flags: Any) -> Any:
     given = {"model": source / "model", "train": source / "train.jsonl", **flags}
     texts = {key: None if value is None else str(value) for key, value in given.items()}
     small = ["batch_size=3", "lr=1e-2", "actor.optim.warmup_steps=0", "trainer.threads=1"]
-    return resolve("sft", [*small, *keys], machine=LAPTOP, built=built(), flags=texts)
+    return resolve("sft", [*small, *keys], machine=LAPTOP, flags=texts)
 
 
 def run(source: Path, out: str, *keys: str, **flags: Any) -> tuple[RunFolder, dict[str, Any]]:
@@ -244,14 +243,14 @@ def test_bad_rows_stop_before_a_model_is_loaded(
 
 def test_keys_that_do_not_fit() -> None:
     with pytest.raises(ConfigError, match="no demonstrations"):
-        resolve("sft", ["steps=1"], machine=LAPTOP, built=built())
+        resolve("sft", ["steps=1"], machine=LAPTOP)
     with pytest.raises(ConfigError, match="learns from demonstrations only"):
-        resolve("sft", ["train=a.jsonl", "algorithm=rl"], machine=LAPTOP, built=built())
+        resolve("sft", ["train=a.jsonl", "algorithm=rl"], machine=LAPTOP)
     with pytest.raises(ConfigError, match="measured by a reward"):
-        resolve("sft", ["train=a.jsonl", "test=b.jsonl"], machine=LAPTOP, built=built())
+        resolve("sft", ["train=a.jsonl", "test=b.jsonl"], machine=LAPTOP)
 
 
 def test_keys_without_effect_are_listed() -> None:
     keys = ["train=a.jsonl", "critic.optim.lr=1", "sft.lr=1", "agent.max_turns=2", "lr=1e-3"]
-    found = resolve("sft", keys, machine=LAPTOP, built=built()).unused
+    found = resolve("sft", keys, machine=LAPTOP).unused
     assert set(found) == {"critic.optim.lr", "sft.lr", "agent.max_turns"}

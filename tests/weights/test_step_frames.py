@@ -14,14 +14,13 @@ import pytest
 from contract.source_tree import modules, tree
 
 import tutelage
-from tutelage.config import resolve
 from tutelage.engine.protocol import Request
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import create
 from tutelage.runs.progress import Silent
 from tutelage.testing import ScriptedEngine
 from tutelage.weights import setting
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 from tutelage.weights.kinds import training
 from tutelage.weights.loop import TrainingLoop
 
@@ -87,7 +86,7 @@ def chain(one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     source = tmp_path / "source"
     source.mkdir()
     keys = overrides(material(source), trainer__total_training_steps=1)
-    run = training(resolve("math", keys, machine=LAPTOP, built=built()))
+    run = training(resolve("math", keys, machine=LAPTOP))
     run.loop.get_loop().set_task_factory(chains.factory)
     lifecycle.start(run, create(tmp_path / "run"), Silent())
     step = TrainingLoop.step.__code__

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tutelage.config import resolve
 from tutelage.runs.folder import RunFolder, create
 from tutelage.runs.progress import Silent
 from tutelage.testing import tiny_policy
 from tutelage.weights import jobs
-from tutelage.weights.built import built
+from tutelage.weights.config import resolve
 
 from .parrot import rows, write_rows
 from .samples import LAPTOP
@@ -101,7 +100,7 @@ def run(source: Path, out: Path, **changed: object) -> RunFolder:
     """Train to the end."""
     folder = create(out)
     jobs.train(
-        resolve("math", overrides(source, **changed), machine=LAPTOP, built=built()),
+        resolve("math", overrides(source, **changed), machine=LAPTOP),
         folder,
         Silent(),
     )
@@ -111,7 +110,7 @@ def run(source: Path, out: Path, **changed: object) -> RunFolder:
 def killed_and_resumed(source: Path, out: Path, *, at: int, **changed: object) -> RunFolder:
     """Train until a step of reinforcement learning, end there, and resume."""
     folder = create(out)
-    resolved = resolve("math", overrides(source, **changed), machine=LAPTOP, built=built())
+    resolved = resolve("math", overrides(source, **changed), machine=LAPTOP)
     try:
         jobs.train(resolved, folder, KillAt(at))
     except Killed:

@@ -1,26 +1,165 @@
 """Which advantage estimators and policy losses there are, and how a function becomes one.
 
 One of either is a file with a function under `@estimator(...)` or `@loss(...)`, and its name in
-`ESTIMATORS` or `LOSSES` below. What it needs is said there and nowhere else: `config/extensions.py`
-has what may be declared and takes defaults and unread keys from it, and the trainer asks it for
-what to prepare. A function in a file of the user's becomes one in the same way, by `FILE.py:name`.
-Nothing here loads torch: the formulas in `rl/` do, when one is asked for.
+`ESTIMATORS` or `LOSSES` below. What it needs (which keys it reads, what it takes where nobody
+chose, what it cannot work with) is said there and nowhere else: a configuration takes defaults and
+unread keys from it (`weights/config/`), and the trainer asks it for what to prepare. A function in
+a file of the user's becomes one in the same way, by `FILE.py:name`. Nothing here loads torch: the
+formulas in `rl/` do, when one is asked for.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from functools import partial
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from tutelage.config.extensions import Estimator, Loss
 from tutelage.errors import ConfigError
 from tutelage.tools.extensions import ExtensionRegistry
 
 if TYPE_CHECKING:
     from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
     from tutelage.algorithms.rl.losses.common import TokenLoss
+
+
+CLIP_KEYS = ("actor.clip_ratio_low", "actor.clip_ratio_high")
+OPTIONS = "actor.policy_loss."
+
+
+def _none_wrong(**options: Any) -> Iterable[tuple[str, str, str]]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    """An advantage estimator: its function, and what it needs."""
+
+    function: Callable[[Any], Any]
+    """Makes an `Estimate` of a `Packed` batch (`algorithms/rl/advantages`)."""
+    groups: bool = False
+    """Whether it compares the rollouts of one task."""
+    lonely: bool = True
+    """Whether `algorithm.single_member=verl` lets it learn from a group of one."""
+    critic: bool = False
+    """Whether it needs a critic's values."""
+    baselines: bool = False
+    """Whether it needs the reward of one greedy rollout of each task."""
+    chains: int | None = None
+    """Its own `agent.num_chains`; None takes that of the recipe."""
+    settings: tuple[str, ...] = ()
+    """Further keys that it reads, such as `algorithm.gamma`."""
+
+    def __call__(self, batch: Any) -> Any:
+        """Advantages and returns of a batch."""
+        return self.function(batch)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The keys that it reads and not every estimator does; `critic.` stands for a section."""
+        compared = ("algorithm.single_member",) if self.groups else ()
+        valued = ("critic.", "trainer.critic_warmup") if self.critic else ()
+        return (*self.settings, *compared, *valued)
+
+    @property
+    def defaults(self) -> Mapping[str, object]:
+        """What it takes for keys that nobody set."""
+        return {} if self.chains is None else {"agent.num_chains": self.chains}
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A policy loss: its function, what it takes where nobody says otherwise, and what it needs.
+
+    The keyword arguments of `function`, and of `select`, are its options: those that are keys of
+    `actor.policy_loss` are given the configured values.
+    """
+
+    function: Callable[..., Any]
+    """Makes a `TokenLoss` of `LossInputs` (`algorithms/rl/losses`)."""
+    source: str = "it declares it"
+    """Who says so, in words that follow "as"."""
+    aggregation: str = "token-mean"
+    clip: tuple[float, float] | None = None
+    """Clip distances, low and high; None where the loss clips no ratio."""
+    dual_clip: bool = False
+    """Whether it reads `actor.clip_ratio_c`."""
+    sequence_level: bool = False
+    """Whether its paper averages by sequence, so that another aggregation is another algorithm."""
+    fitting_low: tuple[float, float] = (0.0, math.inf)
+    """Clip distances below that its paper does not contradict."""
+    fitting_high: tuple[float, float] = (0.0, math.inf)
+    """Clip distances above that its paper does not contradict."""
+    whole_rollouts: bool = False
+    """Whether it weighs a token by all of its rollout, so that its rows may not be parted."""
+    zero_advantages: bool = False
+    """Whether tokens have a gradient also where the advantage is zero."""
+    select: Callable[..., Any] | None = None
+    """Selects tokens of a whole optimizer batch, [B, T] bool, from `(logp_BT, advantages_BT,
+    mask_BT)` and options; the loss is given its rows as `selection_BT`."""
+    wrong: Callable[..., Iterable[tuple[str, str, str]]] = _none_wrong
+    """Finds what `impossible` tells, from the options as keyword arguments."""
+
+    def __call__(self, inputs: Any, **options: Any) -> Any:
+        """The loss of each token."""
+        return self.function(inputs, **options)
+
+    @property
+    def name(self) -> str:
+        """Its function's name, which is its address in the seed tree."""
+        return self.function.__name__
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The keyword arguments of its function."""
+        return _keywords(self.function)
+
+    @property
+    def selecting(self) -> tuple[str, ...]:
+        """The keyword arguments of its selection, if it makes one."""
+        return () if self.select is None else _keywords(self.select)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The keys that it reads and not every loss does."""
+        clip = ("actor.clip_ratio", *CLIP_KEYS) if self.clip else ()
+        dual = ("actor.clip_ratio_c",) if self.dual_clip else ()
+        options = dict.fromkeys((*self.options, *self.selecting))
+        return (*clip, *dual, *(f"{OPTIONS}{name}" for name in options))
+
+    @property
+    def defaults(self) -> Mapping[str, object]:
+        """What it takes for keys that nobody set."""
+        clip = {} if self.clip is None else zip(CLIP_KEYS, self.clip, strict=True)
+        return {"actor.loss_agg_mode": self.aggregation, **dict(clip)}
+
+    def impossible(self, options: Mapping[str, object]) -> Iterable[tuple[str, str, str]]:
+        """(option, what is wrong with it, the way out) of values that cannot be meant."""
+        return self.wrong(**options)
+
+    def contradictions(
+        self, aggregation: str | None, low: float | None, high: float | None
+    ) -> Iterator[tuple[str, object, object]]:
+        """(key of `actor`, value, the loss's own) of each choice that its paper contradicts; None
+        is no choice."""
+        if aggregation is not None and self.sequence_level and aggregation != self.aggregation:
+            yield "loss_agg_mode", aggregation, self.aggregation
+        if self.clip is None:
+            return
+        for key, value, fitting, own in (
+            ("clip_ratio_low", low, self.fitting_low, self.clip[0]),
+            ("clip_ratio_high", high, self.fitting_high, self.clip[1]),
+        ):
+            if value is not None and not fitting[0] <= value <= fitting[1]:
+                yield key, value, own
+
+
+@cache
+def _keywords(function: Callable[..., object]) -> tuple[str, ...]:
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
 
 
 def estimator(**needs: Any) -> Callable[[Callable[[Packed], Estimate]], Estimator]:

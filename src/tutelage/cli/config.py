@@ -27,9 +27,9 @@ def config(
     """List the keys of a run: type, default, other spellings, meaning."""
     from tutelage.config import reference_markdown, reference_rows
     from tutelage.prompts.config import prompt_rows
-    from tutelage.weights.built import built
+    from tutelage.weights.config.extensions import registered_names
 
-    names = built().extensions.names()
+    names = registered_names()
     if markdown:
         typer.echo(reference_markdown(names), nl=False)
         return

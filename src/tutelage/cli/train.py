@@ -102,13 +102,12 @@ def _resolved(
     recipe: str, overrides: Sequence[str], flags: Mapping[str, Any], file: Path | None
 ) -> Resolved:
     from tutelage.cli.console import waiting
-    from tutelage.config import resolve
+    from tutelage.weights.config import resolve
 
     with waiting("loading torch ..."):
         from tutelage.policy.machine import facts
-        from tutelage.weights.built import built
 
-    return resolve(recipe, overrides, machine=facts(), flags=flags, file=file, built=built())
+    return resolve(recipe, overrides, machine=facts(), flags=flags, file=file)
 
 
 def _train(resolved: Resolved) -> None:

@@ -1,20 +1,17 @@
-"""The configuration of a run: schema, spellings, overrides, presets, checks.
+"""The keys of a run: schema, spellings, the grammar of overrides, and how findings are told.
 
-`resolve` is the door: it turns `tutelage train RECIPE KEY=VALUE ...` into a `Resolved`, whose
-`config` the rest of the package reads and whose other parts say where each value came from. Keys
-and defaults are in `schema.py` and `rl.py`; what is not built yet, in `facts.py`. Importing this
-package loads neither torch nor Hydra.
+`RunConfig` is what the rest of the package reads of a training, `Resolved` the record of where each
+value came from; `weights/config/` makes one. Searches and planners have models of their own of the
+same parts (`fields.py`, `keys.py`, `overrides.py`, `problems.py`). Importing this package loads
+neither torch nor Hydra.
 """
 
-from tutelage.config.facts import BUILT, Built, Machine, device_of
+from tutelage.config.facts import Machine, device_of
 from tutelage.config.reference import ReferenceRow, reference_markdown, reference_rows
-from tutelage.config.resolve import resolve
 from tutelage.config.resolved import Resolved, TableRow
 from tutelage.config.schema import RunConfig
 
 __all__ = [
-    "BUILT",
-    "Built",
     "Machine",
     "ReferenceRow",
     "Resolved",
@@ -23,5 +20,4 @@ __all__ = [
     "device_of",
     "reference_markdown",
     "reference_rows",
-    "resolve",
 ]

@@ -5,7 +5,7 @@ user's. A registry says where each of ours is and imports it when it is asked fo
 costs nothing. A file is read when a configuration is resolved and again when its run begins, both
 before any model loads; what it held then is used to the end. The registries are in
 `algorithms/extensions.py` and `agents/builtin.py`, what a configuration reads of an entry in
-`config/extensions.py`.
+`weights/config/extensions.py`.
 """
 
 from __future__ import annotations

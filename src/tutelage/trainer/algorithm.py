@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tutelage.config import Resolved, resolve
+from tutelage.config import Resolved
 from tutelage.config.aliases import spellings
 from tutelage.config.keys import flatten
 from tutelage.config.overrides import Override
 from tutelage.runs.folder import create, fresh_name
 from tutelage.runs.progress import Progress, Silent
+from tutelage.weights.config import resolve
 
 _ESTIMATOR = "algorithm.adv_estimator"
 
@@ -38,7 +39,6 @@ class RL:
         `own_agent` says that a Python agent plays, and not a built-in one.
         """
         from tutelage.policy.machine import facts
-        from tutelage.weights.built import built
 
         keys = dict(self.keys)
         if recipe != "sft" and not {_ESTIMATOR, *spellings(_ESTIMATOR)} & {*keys}:
@@ -47,7 +47,6 @@ class RL:
             recipe,
             [Override(key, value) for key, value in keys.items()],
             machine=facts(),
-            built=built(),
             flags=flags,
             own_agent=own_agent,
         )

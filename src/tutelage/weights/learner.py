@@ -24,7 +24,7 @@ from tutelage.resources import POLICY
 from tutelage.seeds import SeedTree
 from tutelage.types import Rollout
 from tutelage.weights.batch import Batch, make_rows, with_advantages
-from tutelage.weights.built import has_critic
+from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.critic import Critic
 from tutelage.weights.optim import Optimizer, adamw_of, learning_rate_share
 from tutelage.weights.reference import Reference, check_vocabulary, frozen

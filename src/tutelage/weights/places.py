@@ -15,8 +15,8 @@ from tutelage.errors import ConfigError, RunError, TutelageError
 from tutelage.runs.again import resume_command
 from tutelage.runs.folder import RunFolder, every, is_free
 from tutelage.weights import checkpoint
-from tutelage.weights.built import has_critic
 from tutelage.weights.checkpoint import State
+from tutelage.weights.config.extensions import has_critic
 
 
 def check_models_are_there(config: RunConfig) -> None:

@@ -32,7 +32,7 @@ from tutelage.tasks.arithmetic import EMBEDDED_REWARD, demonstrations
 from tutelage.tasks.overlap import Overlap, content, count_overlap
 from tutelage.tools.tool import Tool
 from tutelage.types import Sampling, Task, ToolSpec
-from tutelage.weights.built import load_extensions
+from tutelage.weights.config.extensions import load_extensions
 from tutelage.weights.lessons import Lessons
 from tutelage.weights.places import check_models_are_there
 

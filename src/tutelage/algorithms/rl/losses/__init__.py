@@ -19,13 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tutelage.algorithms.extensions import LOSSES
+from tutelage.algorithms.extensions import LOSSES, Loss
 from tutelage.algorithms.rl.aggregate import aggregate_indexed
 from tutelage.algorithms.rl.index import Ids, RolloutIndex, check_shapes, index_rollouts
 from tutelage.algorithms.rl.kl import kl_penalty
 from tutelage.algorithms.rl.lookup import unknown
 from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
-from tutelage.config.extensions import Loss
 from tutelage.errors import ConfigError
 
 COMMON_OPTIONS = ("weights_BT", "scale")

@@ -3,7 +3,7 @@
 `policy_loss` in `__init__.py` builds `LossInputs` (masked positions filled with 0, everything but
 the log-probabilities detached), calls the loss of the mode and averages what comes back. A loss
 therefore needs no mask and no denominator of its own; sequence statistics go through `index`. What
-a loss declares of itself is in `config/extensions.py`.
+a loss declares of itself is in `../../extensions.py`.
 
 Legend: B rows, T tokens.
 """

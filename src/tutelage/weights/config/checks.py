@@ -13,12 +13,21 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from urllib.parse import urlsplit
 
-from tutelage.config.extensions import CONTROL, NO_ESTIMATOR, Extensions
-from tutelage.config.facts import Built, Machine, device_of
+from tutelage.config.facts import Machine, device_of
 from tutelage.config.keys import get, metadata
 from tutelage.config.problems import Problem
 from tutelage.config.schema import RunConfig
 from tutelage.config.unused import Case, Unused
+from tutelage.weights.config.built import Built
+from tutelage.weights.config.extensions import (
+    CONTROL,
+    NO_ESTIMATOR,
+    agent_of,
+    estimator_of,
+    loss_of,
+    unknown_names,
+    unread,
+)
 
 Finding = tuple[str, str, str]
 """Key, reason, way out."""
@@ -27,7 +36,7 @@ CPU_FIX = "trainer.device=cpu trains on the CPU and lists this key as unused."
 
 def find_problems(config: RunConfig, machine: Machine, built: Built) -> Iterator[Problem]:
     """Every reason not to start this run, in the order in which a reader would ask."""
-    yield from built.extensions.problems(config)
+    yield from unknown_names(config)
     for key, reason, fix in _findings(config, machine, built):
         value = get(config, key)
         if key == "trainer.store_url":  # it may hold a password
@@ -42,20 +51,20 @@ def _findings(config: RunConfig, machine: Machine, built: Built) -> Iterator[Fin
     yield from _run(config)
     yield from _addresses(config)
     if config.algorithm.name == "rl":
-        yield from _loss(config, built.extensions)
-        yield from _batch(config, built.extensions)
-        yield from _critic(config, built.extensions)
-        yield from _control(config, built.extensions)
+        yield from _loss(config)
+        yield from _batch(config)
+        yield from _critic(config)
+        yield from _control(config)
         yield from _sampling(config, built)
         yield from _kl(config)
 
 
-def find_warnings(config: RunConfig, built: Built) -> Iterator[str]:
+def find_warnings(config: RunConfig) -> Iterator[str]:
     """What is allowed and probably not meant."""
     if config.algorithm.name != "rl":
         return
     actor, mode = config.actor, config.actor.policy_loss.loss_mode
-    own = built.extensions.loss(mode)
+    own = loss_of(mode)
     if own is not None:
         low = actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low
         high = actor.clip_ratio if actor.clip_ratio_high is None else actor.clip_ratio_high
@@ -74,7 +83,6 @@ def find_warnings(config: RunConfig, built: Built) -> Iterator[str]:
 def unused_keys(
     config: RunConfig,
     machine: Machine,
-    extensions: Extensions,
     set_keys: Iterable[str],
     *,
     own_agent: bool = False,
@@ -84,13 +92,13 @@ def unused_keys(
     `own_agent` says that an agent of the user's plays, and not a built-in one.
     """
     case = Case(config, device_of(config, machine) == "cpu", own_agent)
-    unread = list(extensions.unread(config))
+    others = list(unread(config))
     found: dict[str, str] = {}
     for key in set_keys:
         rules = (note for note in metadata(key) if isinstance(note, Unused) and note.applies(case))
         reasons = [rule.reason for rule in sorted(rules, key=attrgetter("rank"))]
         reasons += [
-            reason for read, reason in unread if f"{key}.".startswith(read.rstrip(".") + ".")
+            reason for read, reason in others if f"{key}.".startswith(read.rstrip(".") + ".")
         ]
         if reasons:
             found[key] = reasons[0]
@@ -162,7 +170,7 @@ def _engine(config: RunConfig, built: Built) -> Iterator[Finding]:
     if config.agent.backend not in built.backends:
         fix = f"Built: {', '.join(built.backends)}. Use agent.backend={built.backends[0]}."
         yield "agent.backend", "not built yet", fix
-    agent = built.extensions.agent(config.agent.agent_type)
+    agent = agent_of(config.agent.agent_type)
     refused = agent.refusal(config.agent.tools) if agent and config.agent.use_agent else None
     if refused is not None:
         yield "agent.tools", *refused
@@ -216,15 +224,15 @@ def _run(config: RunConfig) -> Iterator[Finding]:
         )
 
 
-def _loss(config: RunConfig, extensions: Extensions) -> Iterator[Finding]:
-    loss = extensions.loss(config.actor.policy_loss.loss_mode)
+def _loss(config: RunConfig) -> Iterator[Finding]:
+    loss = loss_of(config.actor.policy_loss.loss_mode)
     for option, reason, fix in loss.impossible(dict(config.actor.policy_loss)) if loss else ():
         yield f"actor.policy_loss.{option}", reason, fix
 
 
-def _batch(config: RunConfig, extensions: Extensions) -> Iterator[Finding]:
+def _batch(config: RunConfig) -> Iterator[Finding]:
     name, chains = config.algorithm.adv_estimator, config.agent.num_chains
-    rule = extensions.estimator(name)
+    rule = estimator_of(name)
     if rule is None:
         return
     learns_alone = rule.lonely and config.algorithm.single_member != "zero"
@@ -243,8 +251,8 @@ def _batch(config: RunConfig, extensions: Extensions) -> Iterator[Finding]:
     yield from _divides("actor.ppo_mini_batch_size", config)
 
 
-def _critic(config: RunConfig, extensions: Extensions) -> Iterator[Finding]:
-    rule = extensions.estimator(config.algorithm.adv_estimator)
+def _critic(config: RunConfig) -> Iterator[Finding]:
+    rule = estimator_of(config.algorithm.adv_estimator)
     if rule is None or not rule.critic:
         return
     steps = config.trainer.total_training_steps
@@ -271,10 +279,10 @@ def _divides(key: str, config: RunConfig) -> Iterator[Finding]:
     )
 
 
-def _control(config: RunConfig, extensions: Extensions) -> Iterator[Finding]:
+def _control(config: RunConfig) -> Iterator[Finding]:
     """What trains the control must be comparable: the same rollouts, and another estimator."""
     control = config.trainer.control
-    rule = None if control in NO_ESTIMATOR else extensions.estimator(control)
+    rule = None if control in NO_ESTIMATOR else estimator_of(control)
     if rule is None:
         return
     if rule.critic or rule.baselines:

@@ -17,18 +17,26 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tutelage.algorithms.extensions import Estimator, Loss
 from tutelage.config.aliases import canonical, canonical_section
-from tutelage.config.checks import find_problems, find_warnings, unused_keys
-from tutelage.config.extensions import ESTIMATOR, LOSS, Estimator, Extensions, Loss
-from tutelage.config.facts import BUILT, Built, Machine, device_of
+from tutelage.config.facts import Machine, device_of
 from tutelage.config.fields import plain
 from tutelage.config.keys import Names, defaults, flatten, leaf_fields, nest, typed
 from tutelage.config.overrides import Override, parse_overrides
-from tutelage.config.presets import RECIPES, preset
 from tutelage.config.problems import Problem, fail_on
 from tutelage.config.resolved import Resolved
 from tutelage.config.schema import RunConfig
 from tutelage.errors import ConfigError
+from tutelage.weights.config.built import BUILT, Built
+from tutelage.weights.config.checks import find_problems, find_warnings, unused_keys
+from tutelage.weights.config.extensions import (
+    ESTIMATOR,
+    LOSS,
+    estimator_of,
+    loss_of,
+    registered_names,
+)
+from tutelage.weights.config.presets import RECIPES, preset
 
 _INSTEAD: Mapping[str, str] = dict.fromkeys(
     ("actor.clip_ratio_low", "actor.clip_ratio_high"), "actor.clip_ratio"
@@ -69,7 +77,7 @@ def resolve(
     """
     recipe_setting = _recipe(recipe)
     parsed = parse_overrides(overrides)
-    names = built.extensions.names()
+    names = registered_names()
     command = _command(parsed, flags, recipe_setting, names)
     from_file = {} if file is None else _layer(_read_file(file), recipe_setting, names)
     from_file.pop("recipe", None)
@@ -82,7 +90,7 @@ def resolve(
 
     derived: Layer = {}
     warnings = _settle_engine(command, users, machine, derived)
-    settings = _derive_learning(settings, from_preset, users, built.extensions, derived) | derived
+    settings = _derive_learning(settings, from_preset, users, derived) | derived
     config = RunConfig.model_validate(nest({key: s.value for key, s in settings.items()}))
     origin = _origins(settings, deleted)
     fail_on(find_problems(config, machine, built), origin)
@@ -90,9 +98,9 @@ def resolve(
     return Resolved(
         config=config,
         origin=origin,
-        unused=unused_keys(config, machine, built.extensions, set_keys, own_agent=own_agent),
+        unused=unused_keys(config, machine, set_keys, own_agent=own_agent),
         notes=_notes(config, machine),
-        warnings=(*warnings, *find_warnings(config, built)),
+        warnings=(*warnings, *find_warnings(config)),
     )
 
 
@@ -258,15 +266,13 @@ def _settle_engine(command: Layer, users: Layer, machine: Machine, derived: Laye
     return warnings
 
 
-def _derive_learning(
-    settings: Layer, from_preset: Layer, users: Layer, extensions: Extensions, derived: Layer
-) -> Layer:
+def _derive_learning(settings: Layer, from_preset: Layer, users: Layer, derived: Layer) -> Layer:
     """What the estimator and the loss take where nobody chose, into `derived`; returns the
     settings without the preset's choices that were made for another one."""
     out = dict(settings)
     kinds: list[tuple[str, Callable[[str], Estimator | Loss | None]]] = [
-        (ESTIMATOR, extensions.estimator),
-        (LOSS, extensions.loss),
+        (ESTIMATOR, estimator_of),
+        (LOSS, loss_of),
     ]
     for key, rule_of in kinds:
         made_for = from_preset[key].value if key in from_preset else defaults()[key]

@@ -1,0 +1,10 @@
+"""From a recipe, flags, overrides and a file to the checked configuration of a training.
+
+`resolve` is the door. The keys themselves stand in `config/`, because whoever reads a run reads
+them; presets, what follows from a value and what may not be asked for are here.
+"""
+
+from tutelage.weights.config.built import BUILT, Built
+from tutelage.weights.config.resolve import resolve
+
+__all__ = ["BUILT", "Built", "resolve"]
