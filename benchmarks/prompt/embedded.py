@@ -26,6 +26,7 @@ from pathlib import Path
 
 import torch
 
+from tutelage.prompts.contract import Slot
 from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.engine.backends import make_backend
 from tutelage.engine.driver import EngineDriver
@@ -83,8 +84,8 @@ def player(policy: Policy) -> Play:
     models = EngineModels(EngineDriver(engine, schedule="free"), policy.codec)
     agent = ToolCallingAgent(TOOLS, Sampling(temperature=0.0, max_tokens=96), max_turns=3)
 
-    async def play(components: Components, task: Task, sample: int) -> Episode:
-        spec = Spec(task, Mode.VAL, task.id, sample, SeedTree(0).child(task.id, sample))
+    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+        spec = Spec(task, Mode.VAL, task.id, slot.sample, SeedTree(0).child(task.id, slot.sample))
         prompted = replace(agent, system_prompt=components["prompt"])
         runner = Runner(prompted, models, RunnerSettings("embedded"), reward=GRADER)
         (rollout,) = await runner.run([spec])

@@ -24,6 +24,7 @@ from benchmarks.prompt.peers import client as peers
 from benchmarks.prompt.peers.client import TRAIN, VAL
 from benchmarks.prompt.worlds import World, world
 
+from tutelage.prompts.contract import Slot
 from tutelage.prompts import (
     APO,
     GEPA,
@@ -96,7 +97,7 @@ async def search(
 ) -> dict[str, Any]:
     """One search; the test tasks are left to `compare.py`, which plays them for all alike."""
 
-    async def play(components: Components, task: Task, sample: int) -> Episode:
+    async def play(components: Components, task: Task, slot: Slot) -> Episode:
         messages = [
             {"role": "system", "content": components["prompt"]},
             {"role": "user", "content": str(task.fields["question"])},

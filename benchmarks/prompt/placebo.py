@@ -31,6 +31,7 @@ from tutelage.prompts import (
     Usage,
     optimise,
 )
+from tutelage.prompts.contract import Slot
 from tutelage.types import Message, Task
 
 SEEDS = 20
@@ -39,9 +40,9 @@ SEEDS = 20
 async def one(algorithm: Algorithm, seed: int) -> tuple[str, float]:
     """The verdict, and the gain on the ten validation tasks."""
 
-    async def play(components: Components, task: Task, sample: int) -> Episode:
+    async def play(components: Components, task: Task, slot: Slot) -> Episode:
         question = str(task.fields["question"])
-        reward = clerk.placebo(components["prompt"], question, sample, seed)
+        reward = clerk.placebo(components["prompt"], question, slot.sample, seed)
         return Episode(reward, reward == 1, "" if reward else "too many digits", usage=Usage(1))
 
     async def ask(role: str, messages: Sequence[Message], step_key: str) -> Reply:

@@ -14,6 +14,7 @@ import clerk
 import desk
 
 from tutelage.prompts import Ask, Components, Episode, Play, Reply, Splits, Usage
+from tutelage.prompts.contract import Slot
 from tutelage.types import Message, Task
 
 MakeTask = Callable[[str, int], dict[str, object]]
@@ -31,11 +32,11 @@ def splits(make: MakeTask, train: int, val: int, test: int, seed: int = 0) -> Sp
 def clerk_agent(seed: int) -> Play:
     """Partial credit by rules obeyed; exact when all are."""
 
-    async def play(components: Components, task: Task, sample: int) -> Episode:
+    async def play(components: Components, task: Task, slot: Slot) -> Episode:
         await asyncio.sleep(0)
         needs = list(task.fields["needs"])
         prompt, question = components["prompt"], str(task.fields["question"])
-        broken = clerk.play(prompt, question, needs, sample, seed)
+        broken = clerk.play(prompt, question, needs, slot.sample, seed)
         reward = 1 - len(broken) / len(needs)
         return Episode(reward, not broken, clerk.feedback(broken), usage=Usage(1, 100))
 
@@ -55,9 +56,9 @@ def clerk_optimiser(seed: int) -> Ask:
 def desk_agent(seed: int) -> Play:
     """Solved or not."""
 
-    async def play(components: Components, task: Task, sample: int) -> Episode:
+    async def play(components: Components, task: Task, slot: Slot) -> Episode:
         question, family = str(task.fields["question"]), str(task.fields["family"])
-        solved, said = desk.play(components["prompt"], question, family, sample, seed)
+        solved, said = desk.play(components["prompt"], question, family, slot.sample, seed)
         return Episode(float(solved), solved, said, usage=Usage(1, 100))
 
     return play
@@ -80,9 +81,9 @@ def desk_optimiser(seed: int) -> Ask:
 def placebo_agent(seed: int) -> Play:
     """The prompt has no effect on the reward, which is a coin."""
 
-    async def play(components: Components, task: Task, sample: int) -> Episode:
+    async def play(components: Components, task: Task, slot: Slot) -> Episode:
         question = str(task.fields["question"])
-        reward = clerk.placebo(components["prompt"], question, sample, seed)
+        reward = clerk.placebo(components["prompt"], question, slot.sample, seed)
         return Episode(reward, reward == 1, "" if reward else "too many digits")
 
     return play

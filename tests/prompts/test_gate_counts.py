@@ -9,7 +9,7 @@ import pytest
 
 from tutelage.errors import EngineError
 from tutelage.prompts.budget import Budget, Limits, Worst
-from tutelage.prompts.contract import Components, Episode
+from tutelage.prompts.contract import Components, Episode, Slot
 from tutelage.prompts.evaluator import Evaluator, Item, Score
 from tutelage.prompts.gate import judge, sealed_test
 from tutelage.prompts.journal import Journal
@@ -47,7 +47,7 @@ def test_what_was_lost_is_no_wrong_answer() -> None:
 def test_a_test_of_which_too_much_was_lost_is_played_again(tmp_path: Path) -> None:
     down = True
 
-    async def play(components: Components, task: Task, sample: int) -> Episode:
+    async def play(components: Components, task: Task, slot: Slot) -> Episode:
         return LOST if down and task.id in ("t3", "t5") else Episode(1.0, exact=True)
 
     async def opened() -> int:

@@ -27,7 +27,7 @@ from tutelage.prompts import (
     optimise,
 )
 from tutelage.prompts.blame import evidence, suspect
-from tutelage.prompts.contract import SLOT, Slot
+from tutelage.prompts.contract import Slot
 from tutelage.prompts.evaluator import Item, Score
 from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.runs.rounds import Round
@@ -151,8 +151,8 @@ async def test_an_agent_with_two_prompts_has_the_guilty_one_edited() -> None:
     optimiser = clerk_optimiser(0)
     agent = clerk_agent(0)
 
-    async def play(components: Components, task: Task, sample: int) -> Episode:
-        found = await agent({"prompt": components["worker"]}, task, sample)
+    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+        found = await agent({"prompt": components["worker"]}, task, slot)
         return replace(found, blame=() if found.exact else ("worker",))
 
     seed = {"aide": "You never matter.", "worker": clerk.SEED_PROMPT}
@@ -165,7 +165,7 @@ async def test_an_agent_with_two_prompts_has_the_guilty_one_edited() -> None:
 # ------------------------------------------------------------ demonstrations
 
 
-async def shown(components: Components, task: Task, sample: int) -> Episode:
+async def shown(components: Components, task: Task, slot: Slot) -> Episode:
     """Right when it has been shown two other tasks, or its own number is even."""
     shots = Demonstrations.read(components[DEMONSTRATIONS]).without(task.id).shots
     right = len(shots) >= 2 or int(task.id.rpartition("-")[2]) % 2 == 0
@@ -227,17 +227,14 @@ async def test_an_agent_knows_which_rollout_it_is_asked_for() -> None:
     slots: list[Slot] = []
     agent = clerk_agent(0)
 
-    async def play(components: Components, task: Task, sample: int) -> Episode:
-        slot = SLOT.get()
-        assert slot is not None
+    async def play(components: Components, task: Task, slot: Slot) -> Episode:
         slots.append(slot)
-        return await agent(components, task, sample)
+        return await agent(components, task, slot)
 
     await optimise(GRIPS(bank=BANK), SEED, DATA, play, replace(SETTINGS, seed=1))
     assert len({s.key for s in slots}) == len(slots)
     assert {s.split for s in slots} == {Mode.VAL, Mode.TEST}
     assert {s.candidate for s in slots if s.split is Mode.TEST} == {"seed", "best"}
-    assert SLOT.get() is None
 
 
 def test_an_episode_comes_back_from_the_journal_with_its_blame() -> None:

@@ -25,6 +25,7 @@ from tutelage.prompts import (
     Worst,
     choose,
 )
+from tutelage.prompts.contract import Slot
 from tutelage.prompts.edits import LeakGuard, Regions, Rejected, Rules, parse
 from tutelage.prompts.evaluator import Evaluator, Item, Job, cache_key
 from tutelage.prompts.evidence import cut
@@ -58,7 +59,7 @@ def test_a_budget_is_never_overshot_whatever_runs_at_once(
 ) -> None:
     played = 0
 
-    async def play(components: Components, task: Task, sample: int) -> Episode:
+    async def play(components: Components, task: Task, slot: Slot) -> Episode:
         nonlocal played
         played += 1
         await asyncio.sleep(0)
@@ -113,7 +114,7 @@ def test_the_cache_key_tells_apart_all_that_matters_and_no_positions() -> None:
 
 
 async def test_failures_count_zero_and_their_text_is_evidence() -> None:
-    async def play(components: Components, task: Task, sample: int) -> Episode:
+    async def play(components: Components, task: Task, slot: Slot) -> Episode:
         if task.id == "t0":
             await asyncio.sleep(60)
         if task.id == "t1":
@@ -131,7 +132,7 @@ async def test_failures_count_zero_and_their_text_is_evidence() -> None:
 
 
 async def test_more_than_a_fifth_of_infrastructure_errors_is_no_score() -> None:
-    async def play(components: Components, task: Task, sample: int) -> Episode:
+    async def play(components: Components, task: Task, slot: Slot) -> Episode:
         if int(task.id[1:]) < int(components["lost"]):
             raise EngineError("away")
         return Episode(1.0)
@@ -145,7 +146,7 @@ async def test_more_than_a_fifth_of_infrastructure_errors_is_no_score() -> None:
 async def test_all_runners_are_busy_while_slots_are_left() -> None:
     at_once = most = 0
 
-    async def play(components: Components, task: Task, sample: int) -> Episode:
+    async def play(components: Components, task: Task, slot: Slot) -> Episode:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
@@ -233,7 +234,7 @@ def test_the_sign_test_is_exact() -> None:
 
 
 async def test_verdicts_go_both_ways_and_few_tasks_use_the_sign_test() -> None:
-    async def play(components: Components, task: Task, sample: int) -> Episode:
+    async def play(components: Components, task: Task, slot: Slot) -> Episode:
         return Episode(float(components["p"] == "good" or task.id > components["p"]))
 
     jobs = [Job(p, {"p": p}, ITEMS) for p in ("good", "t9", "t3")]

@@ -32,6 +32,7 @@ from tutelage.prompts import (
     optimise,
     save,
 )
+from tutelage.prompts.contract import Slot
 from tutelage.prompts.gepa import frontier
 from tutelage.runs.rounds import Nobody, Round
 from tutelage.types import Message, Task
@@ -96,15 +97,15 @@ async def test_killed_and_resumed_is_the_same_byte_for_byte(
     settings = replace(SETTINGS, runners=1)
     ask = clerk_optimiser(0) if algorithm.needs_optimiser else None
 
-    async def dying(components: Components, task: Task, sample: int) -> Episode:
+    async def dying(components: Components, task: Task, slot: Slot) -> Episode:
         if len(played) == at:
             raise Killed
-        played.append((components["prompt"], task.id, sample))
-        return await agent(components, task, sample)
+        played.append((components["prompt"], task.id, slot.sample))
+        return await agent(components, task, slot)
 
-    async def living(components: Components, task: Task, sample: int) -> Episode:
-        played.append((components["prompt"], task.id, sample))
-        return await agent(components, task, sample)
+    async def living(components: Components, task: Task, slot: Slot) -> Episode:
+        played.append((components["prompt"], task.id, slot.sample))
+        return await agent(components, task, slot)
 
     first = Journal(tmp_path / "journal.db")
     with pytest.raises(BaseExceptionGroup):
@@ -142,7 +143,7 @@ async def _placebo(seed: int) -> Verdict:
 
 
 async def test_an_agent_that_is_always_right_ends_the_search() -> None:
-    async def perfect(components: Components, task: Task, sample: int) -> Episode:
+    async def perfect(components: Components, task: Task, slot: Slot) -> Episode:
         return Episode(1.0, exact=True)
 
     for algorithm in (APO(), GEPA()):
@@ -206,7 +207,7 @@ async def test_a_request_that_is_lost_is_one_proposal_less_and_stands_in_the_lin
 
 
 async def test_a_seed_that_infrastructure_loses_stops_the_run_and_resumes(tmp_path: Path) -> None:
-    async def away(components: Components, task: Task, sample: int) -> Episode:
+    async def away(components: Components, task: Task, slot: Slot) -> Episode:
         raise EngineError("the server is away")
 
     path = tmp_path / "j.db"
@@ -219,9 +220,9 @@ async def test_a_seed_that_infrastructure_loses_stops_the_run_and_resumes(tmp_pa
 async def test_a_deadline_is_kept_and_comes_again_at_the_same_place(tmp_path: Path) -> None:
     agent = clerk_agent(0)
 
-    async def slow(components: Components, task: Task, sample: int) -> Episode:
+    async def slow(components: Components, task: Task, slot: Slot) -> Episode:
         await asyncio.sleep(0.01)
-        return await agent(components, task, sample)
+        return await agent(components, task, slot)
 
     settings = Settings("clerk", Limits(rollouts=240, seconds=0.2), runners=2)
     path = tmp_path / "j.db"
@@ -264,8 +265,8 @@ async def test_screen_tries_whole_subsets_where_rollouts_are_too_few_for_a_regre
 async def test_two_components_are_both_edited_and_merged() -> None:
     agent = clerk_agent(0)
 
-    async def play(components: Components, task: Task, sample: int) -> Episode:
-        return await agent({"prompt": "\n".join(components.values())}, task, sample)
+    async def play(components: Components, task: Task, slot: Slot) -> Episode:
+        return await agent({"prompt": "\n".join(components.values())}, task, slot)
 
     seed = {"prompt": clerk.SEED_PROMPT, "style": "Write well."}
     ask = clerk_optimiser(0)
@@ -291,7 +292,7 @@ async def test_a_rounds_average_leaves_out_what_was_lost() -> None:
     """One of twelve validation rollouts is lost; the others earn full marks."""
     gone = DATA.val[3].id
 
-    async def play(components: Components, task: Task, sample: int) -> Episode:
+    async def play(components: Components, task: Task, slot: Slot) -> Episode:
         if task.id == gone:
             raise EngineError("the server is away")
         return Episode(1.0, exact=True)
@@ -317,7 +318,7 @@ async def test_a_lost_rollout_is_no_zero_in_a_minibatch(
     train = {task.id for task in DATA.train}
     gone: list[str] = []
 
-    async def play(components: Components, task: Task, sample: int) -> Episode:
+    async def play(components: Components, task: Task, slot: Slot) -> Episode:
         who = "seed" if components == SEED else "child"
         if who == loses and task.id in train and gone in ([], [task.id]):
             gone[:] = [task.id]

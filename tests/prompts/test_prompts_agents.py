@@ -30,6 +30,7 @@ from tutelage.prompts import APO, Limits, Settings, Splits, optimise
 from tutelage.prompts.agent import components_of, with_components
 from tutelage.prompts.api import PromptResult
 from tutelage.prompts.company import Subject
+from tutelage.prompts.contract import Slot
 from tutelage.prompts.setup import setup_from
 from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.recipes.prompted import prompted_tasks
@@ -476,7 +477,7 @@ async def test_a_program_of_another_kind_is_only_a_play(tmp_path: Path) -> None:
     """The search core takes any async function, without files or servers."""
     from tutelage.prompts import Episode
 
-    async def play(components: Any, task: Task, sample: int) -> Episode:
+    async def play(components: Any, task: Task, slot: Slot) -> Episode:
         return Episode(float("kind" in components["p"]))
 
     tasks = [Task(f"t{i}", {"question": f"q{i}"}) for i in range(40)]

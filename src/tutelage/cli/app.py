@@ -86,7 +86,7 @@ class _Verbs(Mapping[str, Any]):
         return len(VERBS)
 
 
-class VerbGroup(TyperGroup):
+class _VerbGroup(TyperGroup):
     """The command with its verbs, none of which is loaded to list them."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -120,7 +120,7 @@ def build_app() -> typer.Typer:
     """The command with all its verbs."""
     app = typer.Typer(
         name="tutelage",
-        cls=VerbGroup,
+        cls=_VerbGroup,
         invoke_without_command=True,
         context_settings={
             "help_option_names": ["-h", "--help"],

@@ -55,7 +55,7 @@ def evaluate(
         asked |= {"temperature": options.sampled_at, "seed": options.seed}
         typer.echo(json.dumps(as_record(found, asked), indent=2, allow_nan=False))
     else:
-        show_evaluation(output(), found, options.samples)
+        _show_evaluation(output(), found, options.samples)
     _end_unjudged(found.rollouts)
 
 
@@ -96,7 +96,7 @@ def causes(rollouts: list[Rollout]) -> Counter[str]:
     return Counter(r.last.failure.cause.value for r in rollouts if r.last.failure is not None)
 
 
-def show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
+def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
     """The headline by family and in all, how many were judged, then what failed."""
     from tutelage.cli.console import facts, plain_table, say
     from tutelage.cli.rates import judged_cell, mean_cell, rate_cell

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tutelage.types import ToolSpec
 
 
-class ExportOptions(Section):
+class _ExportOptions(Section):
     """Which rows, of what, and where to."""
 
     format: Literal["jsonl", "sft", "otlp"] = "jsonl"
@@ -38,7 +38,7 @@ class ExportOptions(Section):
 
 def export(
     run: Annotated[str, typer.Argument(help="Run folder, or the beginning of its name in runs/.")],
-    options: ExportOptions,
+    options: _ExportOptions,
 ) -> None:
     """Write a run's rollouts as JSON lines."""
     from tutelage.cli.console import counted

@@ -43,7 +43,7 @@ def run_job(folder: RunFolder, job: Job, *, live: bool = True) -> None:
     show_next(console, folder, result)
 
 
-class Display(Protocol):
+class _Display(Protocol):
     """What shows progress, and can be ended twice."""
 
     def finish(self) -> None:
@@ -53,7 +53,7 @@ class Display(Protocol):
 
 @contextmanager
 def watched(
-    folder: RunFolder, display: Display, saved: str = "What was done is saved."
+    folder: RunFolder, display: _Display, saved: str = "What was done is saved."
 ) -> Generator[None]:
     """Around a job that saves what it has: says so, and how to go on, whatever ends it.
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tutelage.orchestration.execution.workers import Pool
 
 
-class AuditConfig(PoolConfig):
+class _AuditConfig(PoolConfig):
     """Which reward is asked, and what is executed under it."""
 
     preset: Preset | None = None
@@ -58,7 +58,7 @@ class AuditConfig(PoolConfig):
         return RewardWeights(**told)
 
 
-def audit(asked: AuditConfig, as_json: AsJson = False) -> None:
+def audit(asked: _AuditConfig, as_json: AsJson = False) -> None:
     """Say what a reward wants: its terms, failing at once, and who comes out on top."""
     from tutelage.cli.console import counted
     from tutelage.orchestration.evaluation.audit import (

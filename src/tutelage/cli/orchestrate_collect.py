@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tutelage.orchestration.plan.dag import Plan
 
 
-class CollectConfig(WorkConfig):
+class _CollectConfig(WorkConfig):
     """What is executed, by whom, and how often it is tried."""
 
     num_executions: Count = 200
@@ -49,7 +49,7 @@ class CollectConfig(WorkConfig):
     """Nodes of a synthetic workflow at most."""
 
 
-def collect(asked: CollectConfig, as_json: AsJson = False) -> None:
+def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
     """Execute many instructions and log them, so that training data can be made of them."""
     from tutelage.cli.console import messages, say, shown_path
     from tutelage.orchestration.data.collect import assignments_of
@@ -84,7 +84,7 @@ def collect(asked: CollectConfig, as_json: AsJson = False) -> None:
     _show(told, logger.path)
 
 
-def _workflows(asked: CollectConfig, catalog: Catalog | None) -> list[Workflow]:
+def _workflows(asked: _CollectConfig, catalog: Catalog | None) -> list[Workflow]:
     from tutelage.orchestration.data.formats import read_workflows
     from tutelage.orchestration.data.synthetic import builtin_graph, generate, graph_of
     from tutelage.seeds import SeedTree
@@ -97,7 +97,7 @@ def _workflows(asked: CollectConfig, catalog: Catalog | None) -> list[Workflow]:
 
 
 def _plans(
-    asked: CollectConfig, catalog: Catalog | None, workflows: Sequence[Workflow]
+    asked: _CollectConfig, catalog: Catalog | None, workflows: Sequence[Workflow]
 ) -> tuple[Callable[[Workflow], Sequence[Plan]] | None, str]:
     """Candidate plans for a workflow, and where they come from in words."""
     if asked.checkpoint is None:
@@ -116,7 +116,7 @@ def _run(
     system: OrchestrationSystem,
     assignments: Any,
     logger: Any,
-    asked: CollectConfig,
+    asked: _CollectConfig,
     workflows: Sequence[Workflow],
 ) -> Collection:
     """Collect with a bar; mock workers on a clock that jumps."""

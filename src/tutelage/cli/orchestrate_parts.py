@@ -30,7 +30,7 @@ CatalogFile = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenPlanner:
+class _ChosenPlanner:
     """A planner and where it comes from, in words."""
 
     candidates: Callable[[Sequence[str], int], Sequence[Sequence[Plan]]]
@@ -50,7 +50,7 @@ def builtin_catalog(*plans: Plan) -> Catalog | None:
     return known if all(node.tool in known for plan in plans for node in plan.nodes) else None
 
 
-def make_planner(checkpoint: Path | None, catalog: Catalog | None, seed: int) -> ChosenPlanner:
+def make_planner(checkpoint: Path | None, catalog: Catalog | None, seed: int) -> _ChosenPlanner:
     """The trained planner of a checkpoint, without one the newest that was trained here, and when
     there is none either, the embedded one, which the first use trains. Without torch, plans are
     copied.
@@ -68,7 +68,7 @@ def make_planner(checkpoint: Path | None, catalog: Catalog | None, seed: int) ->
     return _embedded(catalog)
 
 
-def _nearest(catalog: Catalog | None, seed: int) -> ChosenPlanner:
+def _nearest(catalog: Catalog | None, seed: int) -> _ChosenPlanner:
     """What there is without torch."""
     from tutelage.orchestration.data.synthetic import builtin_graph, graph_of
     from tutelage.orchestration.planner.nearest import KNOWN, NearestPlan
@@ -76,14 +76,14 @@ def _nearest(catalog: Catalog | None, seed: int) -> ChosenPlanner:
     nearest = NearestPlan.synthetic(
         builtin_graph() if catalog is None else graph_of(catalog), seed=seed
     )
-    return ChosenPlanner(
+    return _ChosenPlanner(
         lambda instructions, count: [(nearest.plan(text),) for text in instructions],
         f"COPIED from the nearest of {KNOWN} synthetic workflows, for want of torch, and seldom "
         "right; for a planner: pip install 'tutelage[train]'",
     )
 
 
-def _embedded(catalog: Catalog | None) -> ChosenPlanner:
+def _embedded(catalog: Catalog | None) -> _ChosenPlanner:
     """The planner that the first use trains, with a word about it."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -128,7 +128,7 @@ def _newest() -> Path | None:
     return max(there, key=lambda place: place.stat().st_mtime, default=None)
 
 
-def _searching(model: PlannerModel, source: str) -> ChosenPlanner:
+def _searching(model: PlannerModel, source: str) -> _ChosenPlanner:
     """A planner; its further candidates are what other settings of its search find."""
     from dataclasses import replace
 
@@ -155,7 +155,7 @@ def _searching(model: PlannerModel, source: str) -> ChosenPlanner:
                     found[i].append(planned.plan)
         return found
 
-    return ChosenPlanner(candidates, source)
+    return _ChosenPlanner(candidates, source)
 
 
 def pool_words(pool: Pool) -> str:

@@ -72,13 +72,13 @@ def run(
     from tutelage.runs.folder import create, find, fresh_name
 
     if resume is not None:
-        go_on(find(resume), otlp=otlp, as_json=as_json)
+        _go_on(find(resume), otlp=otlp, as_json=as_json)
         return
     prepared = _prepare(asked)
     _finish(create(output or fresh_name(RECIPE, claim=True)), prepared, otlp, as_json)
 
 
-def go_on(folder: RunFolder, *, otlp: str | None = None, as_json: bool = False) -> None:
+def _go_on(folder: RunFolder, *, otlp: str | None = None, as_json: bool = False) -> None:
     """Go on with a run that was stopped or killed. Raises `RunError` for one that has ended."""
     from tutelage.orchestration.execution.runs import PLAN, PlanExecution
     from tutelage.runs.kinds import name_of, stored_config
@@ -94,7 +94,7 @@ def go_on(folder: RunFolder, *, otlp: str | None = None, as_json: bool = False) 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
     """Go on with an execution and show what it came to."""
-    go_on(folder)
+    _go_on(folder)
 
 
 def show(console: Console, folder: RunFolder) -> None:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tutelage.config.fields import Section
+from tutelage.config.overrides import parse_overrides
 from tutelage.orchestration.planner.settings import (
     RECIPE,
     Request,
     check,
     full_key,
     keys_of,
-    parse_overrides,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ CHANGES = False
 EXAMPLE = '"Summarise the report, translate it to French and read it aloud"'
 
 
-class KeyFlags(Section):
+class _KeyFlags(Section):
     """Keys that have a flag of their own."""
 
     epochs: str | None = None
@@ -58,7 +58,7 @@ _KEYS = {
 
 def train_planner(
     asked: Request,
-    flags: KeyFlags,
+    flags: _KeyFlags,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Any key, such as lambda_dag=0.1."),
@@ -85,7 +85,7 @@ def train_planner(
         pass
     keys = {} if config is None else keys_of(config)
     origins = dict.fromkeys(keys, f"file {config}")
-    typed = {full_key(k): v for k, v in parse_overrides(overrides or ()).items()}
+    typed = {full_key(o.spelling): o.value for o in parse_overrides(overrides or ())}
     given = {name: value for name, value in flags if value is not None}
     keys |= typed | {_KEYS[name]: value for name, value in given.items()}
     origins |= dict.fromkeys(typed, "command line")
@@ -97,10 +97,10 @@ def train_planner(
 
         show_dry_run(request, origins)
         return
-    run_planner(request, output, live="console" in settings.training.logger)
+    _run_planner(request, output, live="console" in settings.training.logger)
 
 
-def run_planner(request: Request, output: str | None, *, live: bool = True) -> None:
+def _run_planner(request: Request, output: str | None, *, live: bool = True) -> None:
     """Run a request in a folder of its own and show what it came to."""
     from tutelage.orchestration import job
     from tutelage.runs.folder import RunFolder, create, fresh_name
@@ -126,10 +126,10 @@ def _run(folder: RunFolder, work: Callable[[Progress], dict[str, Any]], *, live:
     display = LiveDisplay(messages()).open() if live else Silent()
     with watched(folder, display):
         result = work(display)
-    show_planner_outcome(folder, result)
+    _show_planner_outcome(folder, result)
 
 
-def show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
+def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:
     """The tables, where things lie, and what to try next."""
     from tutelage.cli.console import duration, facts, output, say, show_table, shown_path
     from tutelage.orchestration.evaluation.tables import planning_tables, routing_table
@@ -175,7 +175,7 @@ def show(console: Console, folder: RunFolder) -> None:
     result = folder.read_result()
     say(console, ("Planner ", "bold"), (folder.name, "bold"))
     if result is not None:
-        show_planner_outcome(folder, result)
+        _show_planner_outcome(folder, result)
         show_stored(console, folder, _of_test)
         return
     lines = folder.read_metrics()

@@ -25,7 +25,7 @@ _WIDE = 70
 """Columns from which on the seed is shown too."""
 
 
-class RunLine(NamedTuple):
+class _RunLine(NamedTuple):
     """What one line says, as text."""
 
     run: str
@@ -50,8 +50,8 @@ def runs(
     if not folders:
         say(console, f"No runs below {str(below)!r} yet. Start with: tutelage train math")
         return
-    lines = [run_line(folder, time.time()) for folder in folders]
-    shown = [name for name in RunLine._fields if name != "seed" or console.width >= _WIDE]
+    lines = [_run_line(folder, time.time()) for folder in folders]
+    shown = [name for name in _RunLine._fields if name != "seed" or console.width >= _WIDE]
     heads = [name.replace("_", "-") for name in shown]
     table = plain_table(*heads, right=("seed", "steps"))
     table.columns[0].no_wrap = True
@@ -60,16 +60,16 @@ def runs(
     console.print(table)
 
 
-def run_line(folder: RunFolder, now: float) -> RunLine:
+def _run_line(folder: RunFolder, now: float) -> _RunLine:
     """The line of one run; a file that cannot be read leaves its cell empty."""
     config = _read(folder.config).get("config", {})
     result = _read(folder.result)
     told = [int(result[name]) for name in _STEPS if name in result]
     # Where the last phase has not begun, those of the one before count.
     steps = next(filter(None, told), 0) if told else last_metrics(folder.metrics).get("step", "")
-    return RunLine(
+    return _RunLine(
         run=folder.name,
-        status=status_of(folder, result),
+        status=_status_of(folder, result),
         seed=str(config.get("seed", "")),
         steps=str(steps),
         test=_tested(result),
@@ -77,7 +77,7 @@ def run_line(folder: RunFolder, now: float) -> RunLine:
     )
 
 
-def status_of(folder: RunFolder, result: dict[str, Any]) -> str:
+def _status_of(folder: RunFolder, result: dict[str, Any]) -> str:
     """The status in the result; without one, whether a process still holds the run."""
     if "status" in result:
         return str(result["status"])

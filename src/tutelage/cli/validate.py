@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SHOWN = 2
 
 
-class ValidateOptions(Section):
+class _ValidateOptions(Section):
     """Which reward is tried, and on what."""
 
     reward: str
@@ -45,7 +45,7 @@ def validate(
         list[Path],
         typer.Argument(metavar="TASKS...", help="Tasks: JSON, JSONL, CSV or Parquet."),
     ],
-    options: ValidateOptions,
+    options: _ValidateOptions,
     as_json: AsJson = False,
 ) -> None:
     """Prove a reward: gold answers pass; empty, constant and hacked answers do not."""
@@ -65,12 +65,12 @@ def validate(
     if as_json:
         typer.echo(json.dumps({"passed": good, "checks": as_record(probes)}, indent=2))
     else:
-        show_probes(output(), probes, reward, min(limit, len(loaded)))
+        _show_probes(output(), probes, reward, min(limit, len(loaded)))
     if not good:
         raise typer.Exit(1)
 
 
-def show_probes(console: Console, probes: list[Probe], reward: str, tasks: int) -> None:
+def _show_probes(console: Console, probes: list[Probe], reward: str, tasks: int) -> None:
     """A table of the probes, then what is wrong, with an example and advice."""
     from tutelage.cli.console import counted, number, one_line, plain_table, say
 

@@ -1,4 +1,4 @@
-"""`KEY=VALUE` in Hydra's override grammar, read by Hydra's own parser.
+"""`KEY=VALUE` in Hydra's override grammar, read by Hydra's own parser, and keys from a file.
 
 `a.b=c`, `+a=b`, `++a=b`, `~a`, lists, dicts, quotes, null and numbers mean what they mean there;
 every key is in the schema already, so the three ways to set one are the same here. What a single
@@ -9,8 +9,11 @@ is decided in `resolve.py`.
 
 from __future__ import annotations
 
+import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from tutelage.config.keys import flatten
@@ -40,6 +43,20 @@ def parse_overrides(given: Sequence[str | Override]) -> list[Override]:
     for one in given:
         read += [one] if isinstance(one, Override) else _parse(parser, one)
     return read
+
+
+def read_keys(path: Path) -> dict[str, Any]:
+    """The keys of a JSON or TOML file, nested as they stand there. Raises `ConfigError`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        tree = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"cannot read the configuration file {str(path)!r}: {error}. Give JSON or TOML."
+        ) from error
+    if not isinstance(tree, dict):
+        raise ConfigError(f"the configuration file {str(path)!r} must hold an object of keys.")
+    return cast("dict[str, Any]", tree)
 
 
 def _load_parser() -> Any:

@@ -49,7 +49,7 @@ KLKind = Literal[
 Correction = Literal["none", "token_tis", "sequence_tis", "sequence_mask", "icepop"]
 
 
-class KLControl(Section):
+class _KLControl(Section):
     """How the coefficient of the KL penalty in the reward moves."""
 
     type: Literal["fixed", "adaptive"] = "fixed"
@@ -62,7 +62,7 @@ class KLControl(Section):
     """Rollouts over which the adaptive controller moves; larger is slower."""
 
 
-class FilterGroupsConfig(Section):
+class _FilterGroupsConfig(Section):
     """Dynamic sampling: groups whose rewards are all equal are replaced by fresh ones."""
 
     enable: bool = False
@@ -91,9 +91,9 @@ class AlgorithmConfig(Section):
     """Divide GRPO's advantages by the group's standard deviation; false is Dr.GRPO."""
     single_member: Annotated[Literal["zero", "verl"], BY_REWARDS] = "zero"
     """Advantage of a group of one: `zero`, or what `verl` gives it."""
-    filter_groups: Annotated[FilterGroupsConfig, BY_REWARDS] = FilterGroupsConfig()
+    filter_groups: Annotated[_FilterGroupsConfig, BY_REWARDS] = _FilterGroupsConfig()
     """Replacement of groups that cannot teach."""
-    kl_ctrl: Annotated[KLControl, BY_REWARDS, NO_KL_IN_REWARD] = KLControl()
+    kl_ctrl: Annotated[_KLControl, BY_REWARDS, NO_KL_IN_REWARD] = _KLControl()
     """Controller of the KL coefficient in the reward."""
 
 
@@ -136,7 +136,7 @@ class PolicyLossConfig(Section):
     """Weight of the penalty of `kl_cov`."""
 
 
-class ActorOffloadConfig(Section):
+class _ActorOffloadConfig(Section):
     """What leaves the GPU's memory between its uses."""
 
     param_offload: bool = False
@@ -145,7 +145,7 @@ class ActorOffloadConfig(Section):
     """Keep the optimizer's state in main memory while it is not in use."""
 
 
-class ReferenceOffloadConfig(Section):
+class _ReferenceOffloadConfig(Section):
     """What of the reference model leaves the GPU's memory between its uses."""
 
     param_offload: bool = False
@@ -191,18 +191,18 @@ class ActorConfig(Section):
     """The surrogate loss."""
     optim: OptimizerConfig = OptimizerConfig()
     """The policy's optimizer."""
-    fsdp_config: Annotated[ActorOffloadConfig, NO_GPU_MEMORY, BY_REWARDS] = ActorOffloadConfig()
+    fsdp_config: Annotated[_ActorOffloadConfig, NO_GPU_MEMORY, BY_REWARDS] = _ActorOffloadConfig()
     """Offloading of the policy."""
 
 
-class CriticModelConfig(Section):
+class _CriticModelConfig(Section):
     """The network under the value head."""
 
     path: str | None = None
     """Folder or hub name of the critic's model; null starts from the policy's."""
 
 
-class CriticOptimizerConfig(OptimizerConfig):
+class _CriticOptimizerConfig(OptimizerConfig):
     """AdamW of the critic, with a linear warm-up."""
 
     lr: Positive = 1e-5
@@ -212,9 +212,9 @@ class CriticOptimizerConfig(OptimizerConfig):
 class CriticConfig(Section):
     """The value function, which only estimators with a critic (`gae`) have."""
 
-    model: CriticModelConfig = CriticModelConfig()
+    model: _CriticModelConfig = _CriticModelConfig()
     """The critic's model."""
-    optim: CriticOptimizerConfig = CriticOptimizerConfig()
+    optim: _CriticOptimizerConfig = _CriticOptimizerConfig()
     """The critic's optimizer."""
     ppo_mini_batch_size: Count | None = None
     """Rollouts in one optimizer step of the critic; null takes the actor's."""
@@ -260,5 +260,5 @@ class RefConfig(Section):
 
     path: str | None = None
     """Folder or hub name of the reference; null freezes the policy that training starts from."""
-    fsdp_config: Annotated[ReferenceOffloadConfig, NO_GPU_MEMORY] = ReferenceOffloadConfig()
+    fsdp_config: Annotated[_ReferenceOffloadConfig, NO_GPU_MEMORY] = _ReferenceOffloadConfig()
     """Offloading of the reference model."""

@@ -88,7 +88,7 @@ class LoraConfig(Section):
     """Linear layers that get one, such as q_proj,v_proj; empty takes all of the blocks."""
 
 
-class ModelConfig(Section):
+class _ModelConfig(Section):
     """The policy's weights."""
 
     path: str | None = None
@@ -105,7 +105,7 @@ class ModelConfig(Section):
     """Adapters."""
 
 
-class DataConfig(Section):
+class _DataConfig(Section):
     """The tasks."""
 
     train_files: Paths = ()
@@ -169,7 +169,7 @@ class AgentConfig(Section):
     group closes with those that ended; null never."""
 
 
-class ToolsConfig(Section):
+class _ToolsConfig(Section):
     """What tools need beside their names."""
 
     search_index: Annotated[str | None, NO_SEARCH] = None
@@ -178,7 +178,7 @@ class ToolsConfig(Section):
     """Run model-written code even where no sandbox works."""
 
 
-class RewardConfig(Section):
+class _RewardConfig(Section):
     """How rewards are read."""
 
     success: SuccessRule | None = None
@@ -186,7 +186,7 @@ class RewardConfig(Section):
     (`right>=0.5`). Null takes the part `exact`, else a reward of 1 where all are 0 or 1."""
 
 
-class JudgeConfig(Section):
+class _JudgeConfig(Section):
     """The model behind the reward `llm_judge`."""
 
     base_url: str | None = None
@@ -223,7 +223,7 @@ class SftConfig(Section):
     """Share of the demonstrations at level `hard` that are of that level; the others are easier."""
 
 
-class TrainerConfig(Section):
+class _TrainerConfig(Section):
     """The run: how long, where, and what it leaves behind."""
 
     project_name: Annotated[str | None, NO_TRACKER] = None
@@ -290,17 +290,17 @@ class RunConfig(Section):
     """Folder of the run; null makes one under `runs/`."""
     recipe: str = "math"
     """`math` is the embedded job, `rl` your model and tasks, `sft` your demonstrations."""
-    model: ModelConfig = ModelConfig()
+    model: _ModelConfig = _ModelConfig()
     """The policy's weights."""
-    data: DataConfig = DataConfig()
+    data: _DataConfig = _DataConfig()
     """The tasks."""
     agent: AgentConfig = AgentConfig()
     """The agent."""
-    tools: Annotated[ToolsConfig, NOT_PLAYED] = ToolsConfig()
+    tools: Annotated[_ToolsConfig, NOT_PLAYED] = _ToolsConfig()
     """What tools need."""
-    reward: Annotated[RewardConfig, NOT_PLAYED] = RewardConfig()
+    reward: Annotated[_RewardConfig, NOT_PLAYED] = _RewardConfig()
     """How rewards are read."""
-    judge: Annotated[JudgeConfig, NOT_PLAYED, NO_JUDGE] = JudgeConfig()
+    judge: Annotated[_JudgeConfig, NOT_PLAYED, NO_JUDGE] = _JudgeConfig()
     """The judging model."""
     algorithm: AlgorithmConfig = AlgorithmConfig()
     """The learning rule."""
@@ -314,7 +314,7 @@ class RunConfig(Section):
     """The reference policy."""
     sft: Annotated[SftConfig, TAUGHT_ALREADY] = SftConfig()
     """The cold start."""
-    trainer: TrainerConfig = TrainerConfig()
+    trainer: _TrainerConfig = _TrainerConfig()
     """The run."""
 
     @property

@@ -12,9 +12,10 @@ import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from tutelage.config.fields import (
     Count,
@@ -27,8 +28,8 @@ from tutelage.config.fields import (
     SuccessRule,
     plain,
 )
-from tutelage.config.keys import words
-from tutelage.config.overrides import parse_overrides
+from tutelage.config.keys import misfit_of, words
+from tutelage.config.overrides import parse_overrides, read_keys
 from tutelage.config.problems import Problem, fail_on
 from tutelage.config.reference import ReferenceRow
 from tutelage.errors import ConfigError
@@ -171,7 +172,7 @@ def resolve_prompt(
     if recipe == PROMPT_RECIPE and given and "=" not in given[0]:
         values["agent"] = given.pop(0)
     if file is not None:
-        values |= _read(file)
+        values |= read_keys(file)
     values |= {key: value for key, value in flags.items() if value is not None}
     for override in parse_overrides(given):
         if override.delete:
@@ -183,7 +184,7 @@ def resolve_prompt(
     try:
         config = PromptConfig.model_validate({"recipe": recipe, **values})
     except ValidationError as error:
-        fail_on(_problem(e, values) for e in error.errors())
+        fail_on(_problem(found) for found in error.errors())
         raise
     fail_on(_contradictions(config))
     return config
@@ -220,31 +221,16 @@ def _absolute(reference: str) -> str:
     return f"{Path(file).resolve()}{colon}{name}" if Path(file).is_file() else reference
 
 
-def _read(path: Path) -> dict[str, Any]:
-    import tomllib
-
-    try:
-        text = path.read_text(encoding="utf-8")
-        found: Any = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read the configuration {str(path)!r}: {error}") from error
-    if not isinstance(found, dict):
-        raise ConfigError(f"{str(path)!r} holds no keys; write KEY = VALUE lines or a JSON object")
-    return cast("dict[str, Any]", found)
-
-
-def _problem(error: Any, values: Mapping[str, Any]) -> Problem:
-    key = str(error["loc"][0]) if error["loc"] else ""
-    if error["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, PromptConfig.model_fields, n=1, cutoff=0.6)
-        if key in _OF_WEIGHTS:
-            reason = "this is for the training of weights, and a prompt is searched for"
-            return Problem(key, values.get(key), reason, _OF_WEIGHTS[key])
-        fix = f"Did you mean {near[0]}?" if near else "`tutelage config --prompts` lists the keys."
-        return Problem(key, values.get(key), "a prompt search has no such key", fix)
-    told = PromptConfig.model_fields[key].description or ""
-    reason = str(error["msg"]).removeprefix("Value error, ")
-    return Problem(key, values.get(key), reason[:1].lower() + reason[1:], told)
+def _problem(error: ErrorDetails) -> Problem:
+    key = str(error["loc"][0])
+    if error["type"] != "extra_forbidden":
+        return misfit_of(PromptConfig, error)
+    if key in _OF_WEIGHTS:
+        reason = "this is for the training of weights, and a prompt is searched for"
+        return Problem(key, error["input"], reason, _OF_WEIGHTS[key])
+    near = difflib.get_close_matches(key, PromptConfig.model_fields, n=1, cutoff=0.6)
+    fix = f"Did you mean {near[0]}?" if near else "`tutelage config --prompts` lists the keys."
+    return Problem(key, error["input"], "a prompt search has no such key", fix)
 
 
 def _contradictions(config: PromptConfig) -> list[Problem]:

@@ -8,7 +8,6 @@ caller of `Play`, `optimiser.py` the only caller of `Ask`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -87,10 +86,6 @@ class Slot:
     """
 
 
-SLOT: ContextVar[Slot | None] = ContextVar("tutelage_prompt_slot", default=None)
-"""Set around each call of a `Play`, for those that keep records; None outside of a search."""
-
-
 @dataclass(frozen=True, slots=True)
 class Reply:
     """One answer of the optimiser LLM."""
@@ -100,9 +95,9 @@ class Reply:
 
 
 class Play(Protocol):
-    """Runs the agent with these components on one task; `sample` tells repeats apart."""
+    """Runs the agent with these components on one task; `slot` says for whom, and which repeat."""
 
-    async def __call__(self, components: Components, task: Task, sample: int) -> Episode: ...
+    async def __call__(self, components: Components, task: Task, slot: Slot) -> Episode: ...
 
 
 class Ask(Protocol):

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from tutelage.engine.usage import Spend, Usage
 from tutelage.errors import EngineError, RewardError, StoreError
 from tutelage.prompts.budget import Budget, BudgetSpent, spend_of_rollout
-from tutelage.prompts.contract import SLOT, Components, Episode, Play, Slot
+from tutelage.prompts.contract import Components, Episode, Play, Slot
 from tutelage.prompts.journal import Journal
 from tutelage.runs.rounds import Nobody, Observer
 from tutelage.types import FailureCause, Mode, Task
@@ -249,9 +249,7 @@ class Evaluator:
 
         async def runner() -> None:
             for key, job, item in queue:
-                drawn = cache_key(job.components, item, fingerprint="")
-                SLOT.set(Slot(job.candidate, item.split, item.sample, drawn))
-                episode = await self._episode(job.components, item)
+                episode = await self._episode(job, item)
                 await self._journal.recorded()
                 self._journal.put(key, episode.to_dict(), self.budget.elapsed())
                 done[key] = episode
@@ -277,11 +275,13 @@ class Evaluator:
                 f"with {episode.feedback!r}; mend that, then resume"
             )
 
-    async def _episode(self, components: Components, item: Item) -> Episode:
+    async def _episode(self, job: Job, item: Item) -> Episode:
+        drawn = cache_key(job.components, item, fingerprint="")
+        slot = Slot(job.candidate, item.split, item.sample, drawn)
         try:
             async with asyncio.timeout(self._timeout):
-                frozen = MappingProxyType(dict(components))
-                episode = await self._play(frozen, item.task, item.sample)
+                frozen = MappingProxyType(dict(job.components))
+                episode = await self._play(frozen, item.task, slot)
         except TimeoutError:
             text = f"the rollout ran past its deadline of {self._timeout:g} s"
             return self._failed(FailureCause.TIMEOUT, text)

@@ -19,7 +19,7 @@ from tutelage.engine.meter import Caps, Meter, MeteredClient
 from tutelage.engine.prices import Price
 from tutelage.engine.remote import RemoteServers, Server
 from tutelage.prompts.agent import with_components
-from tutelage.prompts.contract import SLOT, Components, Episode
+from tutelage.prompts.contract import Components, Episode, Slot
 from tutelage.prompts.episode import episode_of
 from tutelage.prompts.shots import Demonstrations
 from tutelage.resources import NamedResources, Roles
@@ -31,7 +31,7 @@ from tutelage.seeds import SeedTree
 from tutelage.statistics.outcome import Success
 from tutelage.tracing.ingest import TraceIngest
 from tutelage.tracing.records import SpanRecord
-from tutelage.types import ChatClient, Mode, Rollout, Sampling, Task
+from tutelage.types import ChatClient, Rollout, Sampling, Task
 
 if TYPE_CHECKING:
     from tutelage.engine.protocol import Engine
@@ -106,17 +106,17 @@ class CandidateStage(Stage):
         self.unknown = 0
         """Calls whose usage a server did not tell."""
 
-    async def __call__(self, components: Components, task: Task, sample: int) -> Episode:
+    async def __call__(self, components: Components, task: Task, slot: Slot) -> Episode:
         """Play one rollout of a candidate; a search calls it."""
-        company, records, slot = self._company, self._records, SLOT.get()
-        seeds = self._seeds.child("play", task.id if slot is None else slot.key)
+        company, records = self._company, self._records
+        seeds = self._seeds.child("play", slot.key)
         spec = Spec(
             task,
-            Mode.TRAIN if slot is None else slot.split,
+            slot.split,
             group=task.id,
-            index=sample,
+            index=slot.sample,
             seeds=seeds,
-            label="" if slot is None else slot.candidate,
+            label=slot.candidate,
         )
         records.begins(seeds.id("roll"))
         resources = _for_task(with_components(self.resources, components), task)

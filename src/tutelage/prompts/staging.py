@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tutelage.prompts import record
+from tutelage.prompts.contract import Slot
 from tutelage.prompts.journal import Journal
 from tutelage.prompts.optimiser_client import OptimiserClient
 from tutelage.prompts.play import CandidateStage, Records
@@ -21,7 +22,7 @@ from tutelage.prompts.setup import Setup
 from tutelage.rollouts.runner import RunnerSettings
 from tutelage.runs.lifecycle import Run
 from tutelage.seeds import SeedTree
-from tutelage.types import Rollout
+from tutelage.types import Mode, Rollout
 
 DRY = "dry-run"
 
@@ -104,7 +105,7 @@ async def preflight(setup: Setup, n: int) -> list[Rollout]:
         limits=_limits(setup),
     ) as play:
         for task in setup.splits.train[:n]:
-            await play(setup.components, task, 0)
+            await play(setup.components, task, Slot("", Mode.TRAIN, 0, task.id))
     return kept
 
 

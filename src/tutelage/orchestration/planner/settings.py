@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -226,17 +226,6 @@ def full_key(key: str) -> str:
     """`learning_rate` in full: the first section that has it; others unchanged."""
     known = _known_keys()
     return next((name for name in known if name == key or name.endswith(f".{key}")), key)
-
-
-def parse_overrides(pairs: Sequence[str]) -> dict[str, Any]:
-    """`KEY=VALUE` texts as a mapping; values are read as YAML. Raises `ConfigError`."""
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        key, sign, value = pair.partition("=")
-        if not sign or not key:
-            raise ConfigError(f"{pair!r} is no KEY=VALUE; write for example lambda_dag=0.1")
-        found[key.strip()] = _yaml().safe_load(value)
-    return found
 
 
 def _yaml() -> Any:

@@ -9,8 +9,6 @@ before any model loads, and what has no effect is listed. The result is a `Resol
 from __future__ import annotations
 
 import difflib
-import json
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,7 @@ from tutelage.config.aliases import canonical, canonical_section
 from tutelage.config.facts import Machine, device_of
 from tutelage.config.fields import plain
 from tutelage.config.keys import Names, defaults, flatten, leaf_fields, nest, typed
-from tutelage.config.overrides import Override, parse_overrides
+from tutelage.config.overrides import Override, parse_overrides, read_keys
 from tutelage.config.problems import Problem, fail_on
 from tutelage.config.resolved import Resolved
 from tutelage.config.schema import RunConfig
@@ -79,7 +77,10 @@ def resolve(
     parsed = parse_overrides(overrides)
     names = registered_names()
     command = _command(parsed, flags, recipe_setting, names)
-    from_file = {} if file is None else _layer(_read_file(file), recipe_setting, names)
+    from_file: Layer = {}
+    if file is not None:
+        keys = [(key, value, f"file {file.name}") for key, value in flatten(read_keys(file))]
+        from_file = _layer(keys, recipe_setting, names)
     from_file.pop("recipe", None)
     deleted = _deleted_keys([o for o in parsed if o.delete])
     users = {key: s for key, s in from_file.items() if key not in deleted} | command
@@ -160,19 +161,6 @@ def _layer(given: Iterable[tuple[str, Any, str]], first: Setting, names: Names) 
 def _told(source: str, spelling: str) -> str:
     """An origin that shows the user's own spelling: a flag already does."""
     return source if source.startswith("flag ") else f"{source} {spelling}"
-
-
-def _read_file(path: Path) -> list[tuple[str, Any, str]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        tree = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"cannot read the configuration file {str(path)!r}: {error}. Give JSON or TOML."
-        ) from error
-    if not isinstance(tree, dict):
-        raise ConfigError(f"the configuration file {str(path)!r} must hold an object of keys.")
-    return [(key, value, f"file {path.name}") for key, value in flatten(tree)]
 
 
 def _preset_layer(recipe: str, users: Layer) -> Layer:
