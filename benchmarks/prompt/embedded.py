@@ -26,7 +26,6 @@ from pathlib import Path
 
 import torch
 
-from tutelage.prompts.contract import Slot
 from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.engine.backends import make_backend
 from tutelage.engine.driver import EngineDriver

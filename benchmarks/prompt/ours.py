@@ -24,7 +24,6 @@ from benchmarks.prompt.peers import client as peers
 from benchmarks.prompt.peers.client import TRAIN, VAL
 from benchmarks.prompt.worlds import World, world
 
-from tutelage.prompts.contract import Slot
 from tutelage.prompts import (
     APO,
     GEPA,

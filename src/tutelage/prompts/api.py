@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tutelage.agents.agent import Isolation
-from tutelage.agents.function import as_agent
 from tutelage.engine.endpoint import DEFAULT_MODEL, Endpoint, checked_url, environment
 from tutelage.engine.usage import Spend
 from tutelage.errors import ConfigError
@@ -33,8 +31,7 @@ from tutelage.prompts.setup import Setup, setup_from
 from tutelage.prompts.staging import preflight
 from tutelage.prompts.tasks import cut, sized
 from tutelage.resources import LLM, NamedResources
-from tutelage.rewards import RewardFunction
-from tutelage.runs.callbacks import Callback, Watch
+from tutelage.runs.callbacks import Callback, Watch, on_rollout
 from tutelage.runs.folder import RunFolder, create, fresh_name
 from tutelage.runs.measured import Measured, read
 from tutelage.runs.progress import Progress
@@ -43,7 +40,7 @@ from tutelage.runs.rounds import Round
 from tutelage.types import JSON, Rollout, Task
 
 if TYPE_CHECKING:
-    from tutelage.policy.model import Policy
+    pass
 
 PROMPT_ALGORITHMS = (APO, GEPA, Screen, GRIPS)
 """What `Trainer(algorithm=...)` takes for a prompt search."""
@@ -72,73 +69,59 @@ class PromptResult(TrainingResult):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """What a `Trainer` hands over."""
+class Search:
+    """A search as a `Trainer` asks for it."""
 
     algorithm: Algorithm
-    agent: Any
+    subject: Subject
     train: Sequence[Task] | None
     val: Sequence[Task] | None
     test: Sequence[Task] | None
-    resources: NamedResources
-    output: Path | None
-    n_runners: int
-    policy: Policy | None
-    model: str | Path | None
-    reward: RewardFunction | None
-    urls: Mapping[str, str]
+    keys: Mapping[str, Any]
+    """Keys of a prompt search."""
     optimiser: LLM | None
-    seed: int | None
-    timeout: float | None
-    isolation: Isolation
+    output: Path | None
     callbacks: Sequence[Callback]
     progress: Progress
-    search: Mapping[str, Any]
 
 
-async def search_agent(call: Call) -> PromptResult:
+async def search_agent(asked: Search) -> PromptResult:
     """Run the search and return what came of it; in a folder that holds it unfinished, it goes on.
 
     Raises `ConfigError` and other `TutelageError`s, most of them before anything runs.
     """
-    progress = Watch(call.progress, call.callbacks)
-    setup = make_setup(call, progress)
-    place = call.output or fresh_name("prompt", claim=True)
+    progress = Watch(asked.progress, asked.callbacks)
+    setup = _setup(asked, progress)
+    place = asked.output or fresh_name("prompt", claim=True)
     folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
     progress.start(f"prompt search, {setup.algorithm.name}", setup.facts)
     progress.phase("search")
-    observer = Reported(progress, call.callbacks)
-    told = await job.search(setup, folder, progress, observer, heard=_heard(call))
+    observer = Reported(progress, asked.callbacks)
+    told = await job.search(setup, folder, progress, observer, heard=on_rollout(asked.callbacks))
     progress.finish()
     result = prompt_result(folder, setup, told)
-    for callback in call.callbacks:
+    for callback in asked.callbacks:
         callback.on_train_end(result)
     return result
 
 
-async def try_agent(call: Call, n: int) -> list[Rollout]:
+async def try_agent(asked: Search, n: int) -> list[Rollout]:
     """Play `n` training tasks with the prompt as it is; nothing is searched for or written."""
-    return await preflight(make_setup(call, call.progress), n)
+    return await preflight(_setup(asked, asked.progress), n)
 
 
-def make_setup(call: Call, progress: Progress) -> Setup:
+def _setup(asked: Search, progress: Progress) -> Setup:
     """Check everything that can be checked before a rollout. Raises `ConfigError`."""
-    config = _config(call)
+    # Agent and tasks are objects here, so nothing that names their files is given.
+    config = resolve_prompt("math", (), {**asked.keys, "algorithm": asked.algorithm.name})
     return setup_from(
         config,
         environment(),
         progress,
-        subject=Subject(
-            as_agent(call.agent),
-            call.resources,
-            call.reward,
-            isolation=call.isolation,
-            policy=call.policy,
-            urls=call.urls,
-        ),
-        splits=_splits(call, config),
-        algorithm=call.algorithm,
-        handed=_optimiser(call),
+        subject=asked.subject,
+        splits=_splits(asked, config),
+        algorithm=asked.algorithm,
+        handed=_optimiser(asked.optimiser),
     )
 
 
@@ -191,21 +174,8 @@ class Reported:
             callback.on_round_end(found)
 
 
-def _config(call: Call) -> PromptConfig:
-    flags: dict[str, Any] = {
-        "runners": call.n_runners,
-        "seed": call.seed,
-        "timeout": call.timeout,
-        "model": None if call.model is None else str(call.model),
-        **call.search,
-    }
-    # Agent and tasks are objects here, so nothing that names their files is given.
-    return resolve_prompt("math", (), flags | {"algorithm": call.algorithm.name})
-
-
-def _optimiser(call: Call) -> dict[str, Endpoint]:
+def _optimiser(llm: LLM | None) -> dict[str, Endpoint]:
     """The endpoint of the optimiser that was handed over, by role; none where none was."""
-    llm = call.optimiser
     if llm is None:
         return {}
     if llm.endpoint is None:
@@ -218,29 +188,18 @@ def _optimiser(call: Call) -> dict[str, Endpoint]:
     return {role: Endpoint(role, url, model, key) for role in ("gradient", "edit")}
 
 
-def _splits(call: Call, config: PromptConfig) -> Splits | None:
+def _splits(asked: Search, config: PromptConfig) -> Splits | None:
     """The caller's tasks; one dataset alone is cut 40/20/40; None takes generated ones."""
-    if call.train is None:
-        if call.val is not None or call.test is not None:
+    if asked.train is None:
+        if asked.val is not None or asked.test is not None:
             raise ConfigError("val_dataset and test_dataset need a train_dataset as well")
         return None
-    if (call.val is None) != (call.test is None):
-        missing = "val_dataset" if call.val is None else "test_dataset"
+    if (asked.val is None) != (asked.test is None):
+        missing = "val_dataset" if asked.val is None else "test_dataset"
         raise ConfigError(
             f"a prompt search needs {missing} too; or give train_dataset alone, which is then cut "
             "40/20/40"
         )
-    if call.val is None or call.test is None:
-        return sized(cut(call.train, config.seed), config)
-    return sized(Splits(call.train, call.val, call.test), config)
-
-
-def _heard(call: Call) -> Any:
-    if not call.callbacks:
-        return None
-
-    def told(rollout: Any) -> None:
-        for callback in call.callbacks:
-            callback.on_rollout_end(rollout)
-
-    return told
+    if asked.val is None or asked.test is None:
+        return sized(cut(asked.train, config.seed), config)
+    return sized(Splits(asked.train, asked.val, asked.test), config)

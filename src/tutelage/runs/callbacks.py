@@ -7,7 +7,7 @@ run, since silence would hide it. `Watch` puts callbacks behind the `Progress` t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import TrainingResult
@@ -35,6 +35,16 @@ class Callback:
 
     def on_train_end(self, result: TrainingResult) -> None:
         """The job is finished."""
+
+
+def on_rollout(callbacks: Sequence[Callback]) -> Callable[[Rollout], None] | None:
+    """What tells callbacks of each rollout; None where there are none."""
+
+    def told(rollout: Rollout) -> None:
+        for callback in callbacks:
+            callback.on_rollout_end(rollout)
+
+    return told if callbacks else None
 
 
 class Watch:

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from tutelage.agents.agent import Agent
 from tutelage.config import Resolved
 from tutelage.errors import ConfigError
-from tutelage.policy.model import Policy
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
 from tutelage.rollouts.runner import Spec
 from tutelage.runs.given import Given
-from tutelage.types import Mode, Rollout, Task
+from tutelage.types import Mode, Rollout
 from tutelage.weights.setting import Setting
 
 if TYPE_CHECKING:
     from tutelage.engine.remote import RemoteServers
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingPlan:
+class TrainingPlan(NamedTuple):
     """A training, checked and ready to run."""
 
     resolved: Resolved
     place: Path
-    agent: Agent
-    resources: NamedResources
-    roles: Roles
-    train: Sequence[Task] | None
-    val: Sequence[Task] | None
-    test: Sequence[Task] | None
-    policies: Mapping[str, Policy]
+    given: Given
 
 
 def try_out(setting: Setting, given: Given, n: int) -> list[Rollout]:
@@ -65,20 +55,20 @@ def try_out(setting: Setting, given: Given, n: int) -> list[Rollout]:
     return given.stage.play(runner, specs)
 
 
-def remotes_of(plan: TrainingPlan) -> RemoteServers | None:
-    """Clients of the LLMs that other servers serve; None where there are none.
+def remotes_of(resources: NamedResources, roles: Roles, warm: float) -> RemoteServers | None:
+    """Clients of the LLMs that other servers serve; None where there are none. `warm` is the
+    temperature of the run.
 
     Raises `ConfigError` where one is trained of whose samples nobody would know the probability.
     """
-    if not plan.roles.remote:
+    if not roles.remote:
         return None
     from tutelage.engine.remote import RemoteServers, Server
 
     servers: dict[str, Server] = {}
-    warm = plan.resolved.config.rollout.temperature
-    for name, url in plan.roles.remote.items():
-        llm: LLM = plan.resources[name]
-        trained = name in plan.roles.policies
+    for name, url in roles.remote.items():
+        llm: LLM = resources[name]
+        trained = name in roles.policies
         if trained and warm != 1.0:
             raise ConfigError(
                 f"LLM {name!r} is trained on what {url!r} samples, and servers tell "

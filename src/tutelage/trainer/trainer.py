@@ -14,7 +14,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from tutelage.agents.agent import Isolation
 from tutelage.agents.function import as_agent
@@ -22,11 +22,12 @@ from tutelage.config import Resolved
 from tutelage.errors import ConfigError
 from tutelage.policy.model import Policy
 from tutelage.prompts import Algorithm
-from tutelage.prompts.api import PROMPT_ALGORITHMS, Call, search_agent, try_agent
+from tutelage.prompts.api import PROMPT_ALGORITHMS, Search, search_agent, try_agent
+from tutelage.prompts.company import Subject
 from tutelage.resources import LLM, POLICY, NamedResources, model_folder, roles
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.stage import Stage
-from tutelage.runs.callbacks import Callback, Watch
+from tutelage.runs.callbacks import Callback, Watch, on_rollout
 from tutelage.runs.folder import RunFolder, create, fresh_name
 from tutelage.runs.given import AGENT_REWARD, Given, task_files
 from tutelage.runs.progress import Progress, Silent
@@ -42,15 +43,13 @@ from tutelage.trainer.arguments import (
     tasks_of,
 )
 from tutelage.trainer.planned import TrainingPlan, remotes_of, try_out
-from tutelage.types import Rollout, Task
+from tutelage.types import Task
 from tutelage.weights import jobs
 from tutelage.weights.places import check_name_is_new
 from tutelage.weights.setting import prepare
 
-if TYPE_CHECKING:
-    pass
-
 T = TypeVar("T")
+_Splits = tuple[Sequence[Task] | None, Sequence[Task] | None, Sequence[Task] | None]
 
 
 class Trainer:
@@ -138,13 +137,14 @@ class Trainer:
         `TutelageError`s, most of them before anything runs.
         """
         if not isinstance(self.algorithm, RL):
-            call = self._search_call(self.algorithm, agent, train_dataset, val_dataset)
-            return await search_agent(call)
-        plan = self._plan(agent, train_dataset, val_dataset, claim=True)
+            return await search_agent(
+                self._search(self.algorithm, agent, train_dataset, val_dataset)
+            )
+        plan = self._plan(self.algorithm, agent, train_dataset, val_dataset, claim=True)
         if self.output_dir is None:
             check_name_is_new(plan.resolved)
-        async with self._stage(plan) as stage:
-            work = asyncio.ensure_future(asyncio.to_thread(self._job, plan, stage))
+        async with plan.given.stage as stage:
+            work = asyncio.ensure_future(asyncio.to_thread(self._job, plan))
             try:
                 result = await asyncio.shield(work)
             except asyncio.CancelledError:
@@ -181,60 +181,56 @@ class Trainer:
     async def preflight(self, agent: Any, n: int) -> DevReport:
         """`dev` for code in an event loop; the rollouts play in it."""
         if not isinstance(self.algorithm, RL):
-            call = self._search_call(self.algorithm, agent, None, None)
-            return DevReport(tuple(await try_agent(call, n)))
+            asked = self._search(self.algorithm, agent, None, None)
+            return DevReport(tuple(await try_agent(asked, n)))
         if isinstance(self.algorithm, SFT):
             raise ConfigError("SFT plays no training tasks; give dev to a Trainer of RL")
-        plan = self._plan(agent, None, None)
-        async with self._stage(plan) as stage:
-            given = self._given(plan, stage)
-            setting = await asyncio.to_thread(prepare, plan.resolved.config, None, given)
-            rollouts = await asyncio.to_thread(try_out, setting, given, n)
+        plan = self._plan(self.algorithm, agent, None, None)
+        async with plan.given.stage:
+            setting = await asyncio.to_thread(prepare, plan.resolved.config, None, plan.given)
+            rollouts = await asyncio.to_thread(try_out, setting, plan.given, n)
         return DevReport(tuple(rollouts))
 
     # ------------------------------------------------------------ what they share
 
-    def _search_call(
-        self,
-        algorithm: Algorithm,
-        agent: Any,
-        train_dataset: Tasks | None,
-        val_dataset: Tasks | None,
-    ) -> Call:
+    def _tasks(self, train: Tasks | None, val: Tasks | None) -> _Splits:
+        """Training, validation and test tasks; `train` and `val` stand for the trainer's own."""
+        train = self.train_dataset if train is None else train
+        val = self.val_dataset if val is None else val
+        return tasks_of(train, "train"), tasks_of(val, "val"), tasks_of(self.test_dataset, "test")
+
+    def _search(
+        self, algorithm: Algorithm, agent: Any, train: Tasks | None, val: Tasks | None
+    ) -> Search:
         if len(self._policies) > 1:
             raise ConfigError("a prompt search plays with one policy; give policy=Policy")
-        return Call(
-            algorithm=algorithm,
-            agent=agent,
-            train=tasks_of(self.train_dataset if train_dataset is None else train_dataset, "train"),
-            val=tasks_of(self.val_dataset if val_dataset is None else val_dataset, "val"),
-            test=tasks_of(self.test_dataset, "test"),
-            resources=self.resources,
-            output=self.output_dir,
-            n_runners=self.n_runners,
-            policy=next(iter(self._policies.values()), None),
-            model=self.model,
-            reward=self._reward,
-            urls=self.endpoints,
+        return Search(
+            algorithm,
+            Subject(
+                as_agent(agent),
+                self.resources,
+                self._reward,
+                isolation=self.isolation,
+                policy=next(iter(self._policies.values()), None),
+                urls=self.endpoints,
+            ),
+            *self._tasks(train, val),
+            keys={
+                "runners": self.n_runners,
+                "seed": self.seed,
+                "timeout": self.timeout,
+                "model": None if self.model is None else str(self.model),
+                **self.search,
+            },
             optimiser=self.optimiser,
-            seed=self.seed,
-            timeout=self.timeout,
-            isolation=self.isolation,
+            output=self.output_dir,
             callbacks=self.callbacks,
             progress=self.progress,
-            search=self.search,
-        )
-
-    def _rl(self) -> RL:
-        if isinstance(self.algorithm, RL):
-            return self.algorithm
-        raise ConfigError(
-            f"dev plays an agent for RL, and this Trainer has {self.algorithm.name}; on the "
-            "command line --dry-run does it for prompt searches"
         )
 
     def _plan(
         self,
+        algorithm: RL,
         agent: Any,
         train_dataset: Tasks | None,
         val_dataset: Tasks | None,
@@ -263,10 +259,8 @@ class Trainer:
                 f"policy={unknown[0]!r} is trained by no LLM of this run; give one "
                 f"LLM(trainable=True, policy={unknown[0]!r})"
             )
-        train = tasks_of(self.train_dataset if train_dataset is None else train_dataset, "train")
-        val = tasks_of(self.val_dataset if val_dataset is None else val_dataset, "val")
-        test = tasks_of(self.test_dataset, "test")
-        if isinstance(self.algorithm, SFT):
+        train, val, test = self._tasks(train_dataset, val_dataset)
+        if isinstance(algorithm, SFT):
             if train is not None or val is not None:
                 raise ConfigError(
                     "SFT learns from its demonstrations: leave train_dataset and val_dataset out; "
@@ -276,13 +270,24 @@ class Trainer:
             raise ConfigError("val_dataset and test_dataset need a train_dataset as well")
         place = self.output_dir or fresh_name("agent", claim=claim)
         folder = model_folder(resources[cast("str", found.main)])
-        resolved = self._resolve(train, test, place, folder)
-        return TrainingPlan(
-            resolved, place, player, resources, found, train, val, test, self._policies
+        resolved = self._resolve(algorithm, train, test, place, folder)
+        stage = Stage(
+            player,
+            resources,
+            found,
+            n_runners=self.n_runners,
+            isolation=self.isolation,
+            remote=remotes_of(resources, found, resolved.config.rollout.temperature),
         )
+        told = on_rollout(self.callbacks)
+        given = Given(
+            player, resources, found, stage, train, val, test, self._reward, self._policies, told
+        )
+        return TrainingPlan(resolved, place, given)
 
     def _resolve(
         self,
+        algorithm: RL,
         train: Sequence[Task] | None,
         test: Sequence[Task] | None,
         place: Path,
@@ -298,10 +303,10 @@ class Trainer:
             flags["model.path"] = None
         files = task_files(RunFolder(place))
         graded = AGENT_REWARD if self._reward is None else self._reward.name
-        if isinstance(self.algorithm, SFT):
+        if isinstance(algorithm, SFT):
             if test is not None:
                 flags |= {"data.test_files": [str(files["test"])], "agent.reward_name": graded}
-            return self.algorithm.resolve(own_agent=True, **flags)
+            return algorithm.resolve(own_agent=True, **flags)
         own_model = self._policies or flags["model.path"] is not None
         # What the embedded job's tasks hold is what its cold start demonstrates.
         shown = train is None or (not own_model and all("calls" in t.fields for t in train))
@@ -311,40 +316,11 @@ class Trainer:
         if shown and self._policies:  # a policy that is handed over has its skills already
             flags["sft.max_steps"] = 0
         # The control answers a question about algorithms, at the price of a second training.
-        algorithm = self._rl()
         if "trainer.control" not in canonical_names(algorithm.keys):
             flags["trainer.control"] = "none"
         return algorithm.resolve("math" if shown else "rl", own_agent=True, **flags)
 
-    def _stage(self, plan: TrainingPlan) -> Stage:
-        return Stage(
-            plan.agent,
-            plan.resources,
-            plan.roles,
-            n_runners=self.n_runners,
-            isolation=self.isolation,
-            remote=remotes_of(plan),
-        )
-
-    def _given(self, plan: TrainingPlan, stage: Stage) -> Given:
-        def told(rollout: Rollout) -> None:
-            for callback in self.callbacks:
-                callback.on_rollout_end(rollout)
-
-        return Given(
-            agent=plan.agent,
-            resources=plan.resources,
-            roles=plan.roles,
-            stage=stage,
-            train=plan.train,
-            val=plan.val,
-            test=plan.test,
-            reward=self._reward,
-            policies=plan.policies,
-            on_rollout=told if self.callbacks else None,
-        )
-
-    def _job(self, plan: TrainingPlan, stage: Stage) -> TrainingResult | KeyboardInterrupt:
+    def _job(self, plan: TrainingPlan) -> TrainingResult | KeyboardInterrupt:
         """The training, in a thread. An interruption comes back as a value: raised in a thread, it
         would stop the event loop instead of this task."""
         place = plan.place
@@ -352,7 +328,7 @@ class Trainer:
         folder = RunFolder(place) if there else create(place)
         progress = Watch(self.progress, self.callbacks)
         try:
-            details = jobs.train(plan.resolved, folder, progress, self._given(plan, stage))
+            details = jobs.train(plan.resolved, folder, progress, plan.given)
         except KeyboardInterrupt as stopped:
             return stopped
         return read_result(folder, details)
