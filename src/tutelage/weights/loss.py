@@ -102,13 +102,26 @@ def rows_loss(
         entropy = average(torch.zeros_like(old).index_put(where, scores.entropy_K))
         value = value - actor.entropy_coeff * entropy
     gap_K = (scores.logp_K - sampled[where]).detach()
-    return value, Report(
+    return value, _report(numbers, scores, metrics, (policy, kl, entropy), gap_K)
+
+
+def _report(
+    numbers: list[int],
+    scores: Scores,
+    metrics: dict[str, Tensor],
+    terms: tuple[Tensor, Tensor, Tensor],
+    gap_K: Tensor,
+) -> Report:
+    """Of the loss's terms (policy, KL, entropy), and of the gap between the log-probabilities here
+    and those that were sampled with."""
+    policy, kl, entropy = (term.detach() for term in terms)
+    return Report(
         rows=numbers,
         scores=scores.detached(),
         metrics=metrics,
-        policy=policy.detach(),
-        kl=kl.detach(),
-        entropy=entropy.detach(),
+        policy=policy,
+        kl=kl,
+        entropy=entropy,
         mismatch_max=gap_K.abs().max() if gap_K.numel() else gap_K.new_zeros(()),
         mismatch_k3_sum=(gap_K.exp() - gap_K - 1).sum(),
     )

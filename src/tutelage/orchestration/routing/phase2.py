@@ -121,10 +121,7 @@ def train_phase2(
     world = make_world(table, scenario, settings, seeds)
     warning = reward_warning(world, seeds)
     if warning is not None:
-        if warn is None:
-            warnings.warn(warning, stacklevel=2)
-        else:
-            warn(warning)
+        (warn or _warn_caller)(warning)
     run = _Run(
         folder, world, settings, seeds, earlier, _fingerprint(table, settings, scenario, seed)
     )
@@ -149,6 +146,10 @@ def train_phase2(
         world=world,
         warning=warning,
     )
+
+
+def _warn_caller(warning: str) -> None:
+    warnings.warn(warning, stacklevel=3)
 
 
 def _evaluate(
