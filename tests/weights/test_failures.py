@@ -11,7 +11,7 @@ import pytest
 
 from tutelage.runs.folder import RunFolder, create
 from tutelage.store import open_store
-from tutelage.types import Rollout
+from tutelage.types import Mode, Rollout
 from tutelage.weights import jobs
 from tutelage.weights.config import resolve
 
@@ -97,9 +97,17 @@ def test_failures_of_every_phase_are_counted_by_cause_and_a_warning_is_kept(
         assert line["rollout/failed"] == line.get("rollout/agent_error", 0.0)
     assert any(line["rollout/failed"] > 0 for line in steps)
 
+    first = min(r.step for r in played if r.mode is Mode.TRAIN)
+    began = [r for r in played if r.mode is Mode.TRAIN and r.step == first]
     (warning,) = result["warnings"]
     assert "which is less than the 0 of one that fails (agent.failure_reward)" in warning
     assert [n for n in notes if "agent.failure_reward" in n] == [f"Warning: {warning}"]
+    cut = [r for r in began if r.last.stop in ("token_budget", "context")]
+    told = f"Warning: {len(cut)} of {len(began)} rollouts were cut off before they had ended"
+    assert 2 * len(cut) >= len(began)
+    (said,) = [n for n in notes if "cut off" in n]
+    assert said.startswith(told)
+    assert "(agent.max_tokens_per_turn=10, rollout.response_length=20, " in said
 
 
 def test_the_failure_reward_is_a_key_for_training_and_evaluation(

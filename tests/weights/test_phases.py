@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tutelage.runs.metrics import rollout_metrics
+from tutelage.runs.metrics import cut_off_warning, rollout_metrics
 from tutelage.runs.stopping import Clock
 from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Task
@@ -82,6 +82,11 @@ def test_what_is_reported_of_a_step() -> None:
     assert told["reward/std"] == pytest.approx((1 / 6) ** 0.5)
     assert told["rollout/turns"] == 7 / 4
     assert told["rollout/truncated"] == 2 / 4
+    warned = cut_off_warning(rollouts, "max=5")
+    assert warned is not None
+    assert warned.startswith("2 of 4 rollouts were cut off")
+    assert warned.endswith("give them more room (max=5)")
+    assert cut_off_warning([*rollouts, rollouts[0]], "max=5") is None
     assert told["rollout/failed"] == 1 / 4
     tokens = sum(len(c.sampled.token_ids) for r in rollouts for c in r.last.calls)
     assert told["rollout/tokens"] == tokens / 4

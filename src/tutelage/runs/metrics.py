@@ -21,8 +21,7 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "rollout/tokens": sum(
             len(c.sampled.token_ids) for r in rollouts for c in r.last.calls
         ) / total,
-        "rollout/truncated": sum(r.last.stop in ("token_budget", "context") for r in rollouts)
-        / total,
+        "rollout/truncated": _cut_off(rollouts) / total,
     }  # fmt: skip
     # A part that has the name of a sum, such as `mean`, does not stand in its place.
     return out | {**_part_metrics(rollouts), **out} | _tool_metrics(rollouts)
@@ -89,6 +88,22 @@ def failures_by_cause(rollouts: Sequence[Rollout]) -> dict[str, int]:
     """How many rollouts failed in the end, by cause, in the order of their names."""
     failures = (r.last.failure for r in rollouts)
     return dict(sorted(Counter(f.cause.value for f in failures if f is not None).items()))
+
+
+def _cut_off(rollouts: Sequence[Rollout]) -> int:
+    """How many had no room left to end by themselves."""
+    return sum(r.last.stop in ("token_budget", "context") for r in rollouts)
+
+
+def cut_off_warning(rollouts: Sequence[Rollout], limits: str) -> str | None:
+    """That half or more were cut off, and by which `limits`; None where fewer were."""
+    cut = _cut_off(rollouts)
+    if 2 * cut < len(rollouts):
+        return None
+    return (
+        f"{cut} of {len(rollouts)} rollouts were cut off before they had ended, so their rewards "
+        f"say little of what the model can do: give them more room ({limits})"
+    )
 
 
 def low_reward_warning(rollouts: Sequence[Rollout], failure_reward: float) -> str | None:

@@ -8,10 +8,11 @@ phases share.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tutelage.config import RunConfig
-from tutelage.runs.metrics import rollout_metrics
+from tutelage.runs.metrics import cut_off_warning, rollout_metrics
+from tutelage.types import Rollout
 from tutelage.weights.context import Context
 from tutelage.weights.learner import make_learner
 from tutelage.weights.learners import Learners
@@ -54,8 +55,23 @@ def run_steps(ctx: Context, phase: str, config: RunConfig, over: Callable[[], bo
             "time/update": seconds - values["time/rollout"],
             "tokens_per_second": values["rollout/tokens"] * len(groups.played) / seconds,
         }
+        if phase == RL and state.phase_step == 1:
+            _warn_if_cut_off(ctx, groups.played)
         _validate(ctx, phase, values)
         end_step(ctx, phase, values)
+
+
+def _warn_if_cut_off(ctx: Context, played: Sequence[Rollout]) -> None:
+    """After the first step, since the limits that are there by default are small."""
+    config = ctx.setting.config
+    limits = (
+        f"agent.max_tokens_per_turn={config.agent.max_tokens_per_turn}, "
+        f"rollout.response_length={config.response_tokens}, rollout.max_len="
+        f"{config.rollout.max_len}"
+    )
+    warning = cut_off_warning(played, limits)
+    if warning is not None:
+        ctx.run.progress.note(f"Warning: {warning}")
 
 
 def _learners(ctx: Context, config: RunConfig) -> Learners:
