@@ -62,8 +62,10 @@ def runs(
 
 def _run_line(folder: RunFolder, now: float) -> _RunLine:
     """The line of one run; a file that cannot be read leaves its cell empty."""
-    config = _read(folder.config).get("config", {})
-    result = _read(folder.result)
+    from tutelage.runs.figures import read_object
+
+    config = read_object(folder.config).get("config", {})
+    result = read_object(folder.result)
     told = [int(result[name]) for name in _STEPS if name in result]
     # Where the last phase has not begun, those of the one before count.
     steps = next(filter(None, told), 0) if told else last_metrics(folder.metrics).get("step", "")
@@ -119,12 +121,6 @@ def last_metrics(path: Path) -> dict[str, Any]:
         complete = file.read().rpartition(b"\n")[0]
     with suppress(ValueError):
         return dict(json.loads(complete.rpartition(b"\n")[2]))
-    return {}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        return dict(json.loads(path.read_text(encoding="utf-8")))
     return {}
 
 

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from tutelage.runs.figures import MEASURES, Measure, Spent
+from tutelage.runs.figures import MEASURES, Measure, Spent, Trained
 from tutelage.runs.measured import TOO_MANY_LOST, Measured, judged_words
 from tutelage.runs.report.words import listed
 from tutelage.seeds import SeedTree
@@ -61,27 +61,17 @@ class Means:
     exact_after: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RunFacts:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts(Trained):
     """One run, as far as its folder tells."""
 
     name: str
     folder: str
-    trained: str
-    """`prompt`, `weights` or `orchestration`."""
-    algorithm: str
     status: str
-    base: str
-    """The model that was trained, or whose prompt was, in words."""
-    base_mark: str | None
-    """Equal for equal models; None where the folder does not tell."""
-    grader: str
     measured: Mapping[Measure, TaskScores]
     spent: Spent
     means: Mapping[Measure, Means] = field(default_factory=dict[Measure, Means])
     """What stands in for scores that cannot be read."""
-    updates: str = ""
-    """How long it trained, such as `15 steps`."""
     success: str = ""
     """What counts as success, in words; empty where the graded reward does not say."""
     best: str | None = None

@@ -12,11 +12,12 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any, cast
 
 from tutelage.errors import TutelageError
 from tutelage.evaluate.compare import Means, RunFacts, Score, TaskScores
-from tutelage.runs.figures import Figures, Measure, RunFiles, Spent
+from tutelage.runs.figures import Figures, Measure, RunFiles, Spent, Trained
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.kinds import RunKind, registered
 from tutelage.runs.measured import Measured
@@ -41,19 +42,14 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
         remarks.append(said.removesuffix("."))
     measured = _measured(files, told, grades)
     return RunFacts(
+        **{entry.name: getattr(told, entry.name) for entry in fields(Trained)},
         name=run.name,
         folder=str(run.path),
-        trained=told.trained,
-        algorithm=told.algorithm,
         status=str(files.result.get("status", "unfinished")),
-        base=told.base,
-        base_mark=told.base_mark,
-        grader=told.grader,
         measured=measured,
         success=_success(told, measured),
         means=_means(files, told),
         spent=told.spent or _spent(files, told, totals),
-        updates=told.updates,
         best=None if told.best is None or not told.best.exists() else str(told.best),
         remarks=tuple(remarks),
         trained_on=shared_in(files.result),

@@ -51,9 +51,9 @@ class Spent:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """One run, as far as its small files tell."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What was trained by a run, and how."""
 
     trained: str
     """What was trained, such as `prompt`, `weights` or `orchestration`."""
@@ -63,6 +63,14 @@ class Figures:
     base_mark: str | None = None
     """Equal for equal models; None where the folder does not tell."""
     grader: str = ""
+    updates: str = ""
+    """How long it trained, such as `15 steps`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures(Trained):
+    """One run, as far as its small files tell."""
+
     labels: Mapping[Measure, Labels] = field(default_factory=dict[Measure, Labels])
     """Of the tests before and after; empty where a run is scored on no tasks."""
     success: str | None = None
@@ -75,8 +83,6 @@ class Figures:
     """None takes what the store has counted."""
     dollars: float | None = None
     """What was paid where the store is what counts the rest."""
-    updates: str = ""
-    """How long it trained, such as `15 steps`."""
     best: Path | None = None
     """Where the best prompt or policy lies."""
     remark: str | None = None
