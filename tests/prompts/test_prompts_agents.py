@@ -464,7 +464,7 @@ def test_sampled_agents_play_each_task_several_times_with_seeds_of_their_own(
 
 
 def test_at_most_four_and_off_by_default() -> None:
-    with pytest.raises(ConfigError, match="less than or equal to 4"):
+    with pytest.raises(ConfigError, match="at most 4"):
         configured(demonstrations=5)
     assert configured().demonstrations == 0
     shots = json.dumps([{"task": str(i), "question": "q", "trace": "t"} for i in range(9)])

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
-from tutelage.errors import ConfigError, DataError
+from tutelage.errors import ConfigError, DataError, ModelError
 from tutelage.policy import model
 from tutelage.runs.folder import RunFolder, create
 from tutelage.runs.progress import Silent
@@ -239,6 +239,26 @@ def test_bad_rows_stop_before_a_model_is_loaded(
         run(source, "run", *keys, steps=1)
     assert told in str(caught.value)
     assert not (source / "run" / "config.json").exists()
+
+
+PLAIN = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_a_template_without_tools_plays_the_test_without_the_default_ones(
+    one_thread: None, source: Path
+) -> None:
+    """Nobody asked for those; tools that are named are refused before any weight is read."""
+    (source / "model" / "chat_template.jinja").write_text(PLAIN)
+    write(source / "train.jsonl", [{"question": "Hi?", "answer": "12"}] * 3)
+    tested = {"test": source / "test.jsonl", "reward": "math", "steps": 1}
+    _, result = run(source, "out", **tested)
+    assert result["failures"] == {}
+    assert result["judged_after_greedy"]["judged"] == 1
+    with pytest.raises(ModelError, match="leaves tools out"):
+        prepare_sft(resolved(source, **tested, tools="calculator").config)
 
 
 def test_keys_that_do_not_fit() -> None:

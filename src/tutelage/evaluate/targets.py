@@ -6,11 +6,12 @@ and reward must be named. `run.py` does the work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tutelage.agents.builtin import told_by_template
 from tutelage.config import Resolved, RunConfig
 from tutelage.engine.factory import make_engine
 from tutelage.errors import ConfigError, DataError, MissingExtraError, RunError
@@ -24,7 +25,7 @@ from tutelage.rewards.function import fields_read
 from tutelage.rollouts.runner import Spec
 from tutelage.runs.again import resume_command
 from tutelage.runs.folder import RunFolder, find
-from tutelage.runs.inputs import load_tools, training_tasks
+from tutelage.runs.inputs import load_tools, told_tools, training_tasks
 from tutelage.runs.progress import Progress
 from tutelage.runs.trust import check_trusted
 from tutelage.seeds import SeedTree
@@ -34,6 +35,7 @@ from tutelage.tasks.dataset import Dataset
 from tutelage.tasks.demonstrations import load_demonstrations, overlap_of
 from tutelage.tasks.overlap import content, count_overlap, distinct
 from tutelage.tools.registry import resolve_tools
+from tutelage.tools.tool import Tool
 from tutelage.types import Mode, Rollout, Task
 
 _SERVED_LENGTH = 4096
@@ -178,9 +180,15 @@ def _subject(
         )
     if chosen is None:
         check_trusted(folder, config.agent.tools or (), trust=trust)
+    given: Mapping[str, Tool] = load_tools(config) if chosen is None else chosen
+    named = chosen is not None or config.agent.tools
+    told = told_by_template(config.agent.agent_type, given) if named else []
+    policy = load(str(folder.policy), tools=told)
+    if not named:
+        given = told_tools(config, given, knows_tools=policy.codec.knows_tools)
     return Subject(
-        policy=load(str(folder.policy)),
-        tools=load_tools(config) if chosen is None else chosen,
+        policy=policy,
+        tools=given,
         max_turns=config.agent.max_turns if config.agent.use_agent else 1,
         max_tokens_per_turn=config.agent.max_tokens_per_turn,
         token_budget=config.response_tokens,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tutelage.agents.builtin import AGENTS
+from tutelage.agents.builtin import AGENTS, told_by_template
 from tutelage.config import RunConfig
 from tutelage.errors import ConfigError
 from tutelage.rewards import RewardFunction, RewardOptions, resolve_reward
@@ -64,6 +64,15 @@ def load_tools(config: RunConfig) -> dict[str, Tool]:
         search_index=config.tools.search_index, allow_unsandboxed=config.tools.allow_unsandboxed
     )
     return resolve_tools(config.agent.tools or own, options)
+
+
+def told_tools(
+    config: RunConfig, tools: Mapping[str, Tool], *, knows_tools: bool
+) -> Mapping[str, Tool]:
+    """The agent's tools, without those that it has by default where the model's chat template
+    would leave them out: nobody asked for them. Those that are named are refused there."""
+    unasked = not config.agent.tools and not knows_tools
+    return {} if unasked and told_by_template(config.agent.agent_type, tools) else tools
 
 
 def load_tasks(config: RunConfig) -> Tasks:

@@ -26,7 +26,15 @@ from tutelage.rewards.function import fields_read
 from tutelage.rollouts.models import Source
 from tutelage.rollouts.runner import RunnerSettings
 from tutelage.runs.given import Given
-from tutelage.runs.inputs import Tasks, held_out, load_tasks, load_tools, most_test_tasks, reward_of
+from tutelage.runs.inputs import (
+    Tasks,
+    held_out,
+    load_tasks,
+    load_tools,
+    most_test_tasks,
+    reward_of,
+    told_tools,
+)
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD, demonstrations
 from tutelage.tasks.overlap import Overlap, content, count_overlap
@@ -142,7 +150,8 @@ def prepare(
         for part in (tasks.train, tasks.val, tasks.test):
             check(reward, part)
     policy = None if given is None else given.policies.get(POLICY)
-    told = told_by_template(config.agent.agent_type, tools) if given is None else []
+    named = given is None and config.agent.tools
+    told = told_by_template(config.agent.agent_type, tools) if named else []
     if given is not None and given.policies and config.model.lora.rank:
         raise ConfigError(
             "model.lora makes adapters for a model that the run loads, and this one was handed "
@@ -152,6 +161,7 @@ def prepare(
         policy = _policy(config, tasks, tools, policy_folder, told)
     elif policy_folder is not None:  # the object is trained, from where the run began
         policy.load_tensors(dict(load(str(policy_folder)).named()))
+    tools = told_tools(config, tools, knows_tools=policy.codec.knows_tools)
     choice = choose(config, policy.count())
     if choice.device != policy.device:
         policy = policy.to(choice.device)

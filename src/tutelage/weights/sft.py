@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from tutelage.agents.builtin import told_by_template
 from tutelage.config import RunConfig
 from tutelage.policy.codec import Codec
 from tutelage.policy.machine import choose, set_threads
@@ -28,7 +29,7 @@ from tutelage.policy.row import Row
 from tutelage.resources import POLICY
 from tutelage.rewards import check
 from tutelage.runs.given import Given
-from tutelage.runs.inputs import Tasks, load_test_tasks, load_tools
+from tutelage.runs.inputs import Tasks, load_test_tasks, load_tools, told_tools
 from tutelage.seeds import SeedTree
 from tutelage.tasks.demonstrations import Demonstration, load_demonstrations, overlap_of
 from tutelage.types import JSON
@@ -80,10 +81,12 @@ def prepare_sft(
         lessons = _lessons(config, policy.codec, policy.max_positions, train, val)
     else:
         template = config.agent.template if policy_folder is None else None
-        known, codec = load_codec(source, template=template)
+        told = told_by_template(config.agent.agent_type, tools) if config.agent.tools else []
+        known, codec = load_codec(source, template=template, tools=told)
         lessons = _lessons(config, codec, max_positions(known), train, val)
         policy = load(source, template=template)
         policy = adapted(policy, config)
+    tools = told_tools(config, tools, knows_tools=policy.codec.knows_tools)
     choice = choose(config, policy.count())
     if choice.device != policy.device:
         policy = policy.to(choice.device)
