@@ -391,8 +391,12 @@ def test_a_slow_model_fails_no_rollout(env: dict[str, str], tmp_path: Path) -> N
     assert any("timeout has no effect" in note for note in notes.notes)
 
 
-def test_a_timeout_that_nobody_set_is_not_warned_of(env: dict[str, str], tmp_path: Path) -> None:
+def test_a_timeout_that_nobody_set_is_not_warned_of(
+    env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run folder has every key: `prompts confirm` and `resume` read the default from it too."""
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
     keys = {"algorithm": "grips", "rollouts": 30, "iterations": 1}
     searched(set_up(env, **keys, val_size=3, test_size=5), tmp_path / "run")
     notes = Notes()
