@@ -25,9 +25,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 # Each thread that frees memory otherwise keeps it for itself; xdist's workers read this.
 os.environ.setdefault("MALLOC_ARENA_MAX", "2")
-# Which runs were begun here is noted outside of their folders.
+# Which runs were begun here is noted outside of their folders, and policies that are made once are
+# kept outside too: neither in the places of whoever runs the tests, nor taken from there.
 STATE = tempfile.TemporaryDirectory(prefix="tutelage-test-state-")
-os.environ["XDG_STATE_HOME"] = STATE.name
+os.environ["XDG_STATE_HOME"] = os.environ["XDG_CACHE_HOME"] = STATE.name
 # pytest-xdist sets the width of its terminal; what is tested is what a pipe gets.
 os.environ.pop("COLUMNS", None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,19 @@ def test_a_line_matches_a_whole_reason() -> None:
     assert unlisted(["no sandbox here", "no sandbox here", "no"], listed) == ["no"]
     assert unlisted(["a comment", "# a comment"], listed) == ["# a comment", "a comment"]
     assert unlisted([], listed) == []
+
+
+def test_every_reason_that_a_test_gives_in_plain_text_is_listed() -> None:
+    reasons = {
+        keyword.value.value
+        for path in LIST.parent.rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.skipif")
+        for keyword in node.keywords
+        if keyword.arg == "reason" and isinstance(keyword.value, ast.Constant)
+    }
+    assert len(reasons) > 5
+    assert unlisted(reasons, LIST.read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize(("reason", "code"), [(LISTED, 0), ("no time", 1)], ids=["old", "new"])
