@@ -6,10 +6,12 @@ unless `TUTELAGE_TEST_FULL` is set, as `make test-full` does.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -100,6 +102,8 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     session = node.config.pluginmanager.get_plugin("dsession")
     if error is None and node in getattr(session.sched, "renewed", ()):
         node.ensure_teardown()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            node.gateway._io.popen.wait(60)  # so that both never hold memory at once
         session._clone_node(node)
 
 
