@@ -28,6 +28,7 @@ PRELOADED = (
     "tutelage.weights.jobs",
     "tutelage.weights.prepared",
     "tutelage.weights.training",
+    "tutelage.evaluate.kind",
     "tutelage.evaluate.targets",
     "tutelage.cli.display",
     "tutelage.cli.outcome",

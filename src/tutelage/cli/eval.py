@@ -1,17 +1,21 @@
 """`tutelage eval RUN_OR_MODEL --test FILE`: success on tasks, with its interval and its failures.
 
-`evaluate` plays the tasks and does the statistics; this file shows them, as text or as JSON.
+`evaluate` plays the tasks and does the statistics; this file shows them, as text or as JSON. With
+`--output` it is a run, which `resume` goes on with, and `show` shows again.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections import Counter
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tutelage.cli import plain_view
 from tutelage.cli.options import AsJson, Trust
 from tutelage.evaluate.config import EvaluationConfig
 
@@ -19,8 +23,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tutelage.evaluate import Evaluation
+    from tutelage.evaluate.kind import PolicyEvaluation
+    from tutelage.runs.folder import RunFolder
     from tutelage.types import Rollout
 
+CHANGES = False
+resume = plain_view.resume
 _FAILURES_SHOWN = 3
 
 
@@ -29,6 +37,10 @@ def evaluate(
         str, typer.Argument(metavar="RUN_OR_MODEL", help="Run, or a model folder or hub name.")
     ],
     options: EvaluationConfig,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Run folder that keeps it; without it nothing is kept."),
+    ] = None,
     otlp: Annotated[
         str | None, typer.Option(metavar="URL", help="Collector that traces are sent to.")
     ] = None,
@@ -36,13 +48,35 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure a run's policy, or any model, on tasks."""
-    from tutelage.cli.console import messages, output, waiting
-    from tutelage.cli.display import LiveDisplay
+    from tutelage.cli import console
     from tutelage.tracing.export import endpoint
 
     collector = endpoint(otlp)
-    with waiting("loading torch ..."):
-        from tutelage.evaluate import targets as evaluation
+    with console.waiting("loading torch ..."):
+        importlib.import_module("tutelage.evaluate.targets")
+    if output is None:
+        found = _played(target, options, collector, trust)
+    else:
+        from tutelage.evaluate.kind import PolicyEvaluation
+
+        found = _kept(output, PolicyEvaluation(target, options, trust, otlp))
+    if as_json:
+        asked = {"target": target, "samples": options.samples}
+        asked |= {"temperature": options.sampled_at, "seed": options.seed}
+        typer.echo(json.dumps(as_record(found, asked), indent=2, allow_nan=False))
+    else:
+        _show_evaluation(console.output(), found, options.samples)
+    _end_unjudged(found.rollouts)
+
+
+def _played(
+    target: str, options: EvaluationConfig, collector: str | None, trust: bool
+) -> Evaluation:
+    """An evaluation of which nothing is kept."""
+    from tutelage.cli.console import messages
+    from tutelage.cli.display import LiveDisplay
+    from tutelage.evaluate import targets as evaluation
+
     display = LiveDisplay(messages()).open()
     try:
         found = evaluation.evaluate(target, options, progress=display, trust=trust)
@@ -50,13 +84,40 @@ def evaluate(
         display.finish()
     if collector is not None:
         _send(collector, found.rollouts)
-    if as_json:
-        asked = {"target": target, "samples": options.samples}
-        asked |= {"temperature": options.sampled_at, "seed": options.seed}
-        typer.echo(json.dumps(as_record(found, asked), indent=2, allow_nan=False))
-    else:
-        _show_evaluation(output(), found, options.samples)
-    _end_unjudged(found.rollouts)
+    return found
+
+
+def _kept(place: Path, asked: PolicyEvaluation) -> Evaluation:
+    """An evaluation as a run in a folder of its own."""
+    from tutelage.cli.console import messages
+    from tutelage.cli.display import LiveDisplay
+    from tutelage.cli.job import watched
+    from tutelage.evaluate.kind import recorded
+    from tutelage.runs import lifecycle
+    from tutelage.runs.folder import create
+
+    folder, display = create(place), LiveDisplay(messages()).open()
+    with watched(folder, display):
+        lifecycle.start(asked, folder, display)
+    return recorded(folder)
+
+
+def show(console: Console, folder: RunFolder) -> None:
+    """What was evaluated, and what it came to."""
+    from tutelage.cli.console import facts, say
+    from tutelage.cli.runs import say_state
+    from tutelage.evaluate.kind import recorded
+    from tutelage.runs.kinds import stored_config
+
+    told = stored_config(folder)["config"]
+    say(console, ("Evaluation ", "bold"), (folder.name, "bold"))
+    pairs = [("policy", told["target"]), ("tests", ", ".join(told["test"]))]
+    facts(console, pairs, indent=2)
+    if folder.read_result() is None:
+        say_state(console, folder)
+        return
+    say(console)
+    _show_evaluation(console, recorded(folder), told["samples"])
 
 
 def _end_unjudged(rollouts: list[Rollout]) -> None:

@@ -44,6 +44,7 @@ _KNOWN: Mapping[str, _Place] = {
     "supervised": _WEIGHTS,
     "prompt": _Place("tutelage.prompts.job", "tutelage.cli.prompt_train"),
     "planner": _Place("tutelage.orchestration.job", "tutelage.cli.planner"),
+    "evaluation": _Place("tutelage.evaluate.kind", "tutelage.cli.eval"),
     "execution": _Place("tutelage.orchestration.execution.runs", "tutelage.cli.orchestrate_run"),
 }
 _PLAIN = "tutelage.cli.plain_view"

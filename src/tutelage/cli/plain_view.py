@@ -17,14 +17,14 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
     from tutelage.cli.console import messages, output
     from tutelage.cli.display import LiveDisplay
     from tutelage.cli.job import watched
-    from tutelage.cli.kinds import kind_of
+    from tutelage.cli.kinds import kind_of, view_of
     from tutelage.runs import lifecycle
 
     kind = kind_of(folder)
     display = LiveDisplay(messages()).open()
     with watched(folder, display):
         lifecycle.resume(kind, folder, display)
-    show(output(), folder)
+    view_of(folder).show(output(), folder)
 
 
 def show(console: Console, folder: RunFolder) -> None:

@@ -126,11 +126,14 @@ def last_metrics(path: Path) -> dict[str, Any]:
 
 def _tested(result: dict[str, Any]) -> str:
     """Sampled success before and after, in whole percent, or the mean of a graded reward; with how
-    many rollouts were judged where that is not all, and how many tasks were trained on."""
+    many rollouts were judged where that is not all, and how many tasks were trained on. An
+    evaluation may have been greedy alone."""
     from tutelage.runs.measured import is_graded, read
     from tutelage.tasks.overlap import shared_in
 
-    found = [m for when in ("before", "after") if (m := read(result, f"{when}_sampled"))]
+    sampled = [read(result, f"{when}_sampled") for when in ("before", "after")]
+    greedy = [] if any(sampled) else [read(result, "after_greedy")]
+    found = [m for m in (*sampled, *greedy) if m is not None]
     graded = is_graded(result) or all(m.success is None for m in found)
     values = [m.reward if graded else m.success for m in found]
     words = " -> ".join(_value(value, graded) for value in values if value is not None)

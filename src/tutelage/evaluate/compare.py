@@ -333,7 +333,8 @@ def _row_remarks(row: Row) -> Iterator[str]:
     if row.measure is None:
         yield f"{row.run.name} has no test scores of this kind."
     elif row.means.reward_before is None:
-        yield f"{row.run.name} was not tested before its training, so its gain is not known."
+        told = "was not tested before and after a training, so its gain is not known"
+        yield f"{row.run.name} {told}."
 
 
 def _has(run: RunFacts) -> list[Measure]:

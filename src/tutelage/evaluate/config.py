@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from tutelage.config.fields import Count, CountOrZero, Names, NonNegative, Paths, Section
 
+LABEL = "eval"
+"""Of the rollouts of an evaluation."""
+
 
 class AskConfig(Section):
     """How one question is played."""

@@ -22,6 +22,8 @@ from tutelage.tools.tool import Tool
 from tutelage.types import Rollout, Sampling
 
 _SLOTS = 64
+UNKEPT = "evaluation"
+"""The run that rollouts name which no run folder keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,11 @@ def play(
     grader: RewardFunction,
     *,
     temperature: float,
+    run_id: str = UNKEPT,
+    known: Mapping[str, Rollout] | None = None,
     on_done: Callable[[Rollout], None] | None = None,
 ) -> list[Rollout]:
-    """Run rollouts of a subject in the invariant mode."""
+    """Run rollouts of a subject in the invariant mode, but for those that are `known` by id."""
     policy = subject.policy
     slots = min(_SLOTS, max(1, len(specs)))
     engine = make_engine(policy, slots=slots, max_length=subject.max_length, invariant=True)
@@ -61,13 +65,16 @@ def play(
         system_prompt=subject.system_prompt,
     )
     settings = RunnerSettings(
-        "evaluation",
+        run_id,
         failure_reward=subject.failure_reward,
         reward_timeout=subject.reward_timeout,
     )
+    found = dict(known or {})
+    left = [spec for spec in specs if spec.seeds.id("roll") not in found]
 
     async def run() -> list[Rollout]:
         models = EngineModels(engine, policy.codec)
-        return await Runner(agent, models, settings, reward=grader).run(specs, on_done)
+        return await Runner(agent, models, settings, reward=grader).run(left, on_done)
 
-    return asyncio.run(run())
+    found |= {rollout.id: rollout for rollout in asyncio.run(run())}
+    return [found[spec.seeds.id("roll")] for spec in specs]

@@ -6,8 +6,8 @@ and reward must be named. `run.py` does the work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from tutelage.agents.builtin import told_by_template
 from tutelage.config import Resolved, RunConfig
 from tutelage.engine.factory import make_engine
 from tutelage.errors import ConfigError, DataError, MissingExtraError, RunError
-from tutelage.evaluate.config import AskConfig, EvaluationConfig
-from tutelage.evaluate.run import Subject, play
+from tutelage.evaluate.config import LABEL, AskConfig, EvaluationConfig
+from tutelage.evaluate.run import UNKEPT, Subject, play
 from tutelage.gateway.serving import ServedPolicy
 from tutelage.policy.model import load
 from tutelage.rewards import RewardFunction, check, resolve_reward
@@ -27,7 +27,7 @@ from tutelage.runs.again import resume_command
 from tutelage.runs.folder import RunFolder, find
 from tutelage.runs.inputs import load_tools, told_tools, training_tasks
 from tutelage.runs.progress import Progress
-from tutelage.runs.trust import check_trusted
+from tutelage.runs.trust import check_trusted, code_of
 from tutelage.seeds import SeedTree
 from tutelage.statistics.outcome import Evaluation, Success, summarise
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD
@@ -41,18 +41,86 @@ from tutelage.types import Mode, Rollout, Task
 _SERVED_LENGTH = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedEvaluation:
+    """Whose policy plays which tasks, and how they are graded: all of it read and checked."""
+
+    asked: EvaluationConfig
+    subject: Subject
+    tasks: Dataset[Any]
+    grader: RewardFunction
+    reward: str
+    """The grader as it was named."""
+    success: str | None
+    """What succeeds, as it was said; None is the grader's own word."""
+    run: tuple[RunFolder, RunConfig] | None
+    """The run whose policy it is; None for a bare model."""
+
+    def play(
+        self,
+        progress: Progress,
+        run_id: str = UNKEPT,
+        known: Mapping[str, Rollout] | None = None,
+        keep: Callable[[Rollout], None] | None = None,
+    ) -> list[Rollout]:
+        """Play all tasks, each sample with seeds of its own. What is `known` by its id is not
+        played again; `keep` gets each rollout as it ends."""
+        seeds = SeedTree(self.asked.seed).child("eval")
+        specs = [
+            Spec(task, Mode.TEST, task.id, i, seeds.child(task.id, i), label=LABEL)
+            for task in self.tasks
+            for i in range(self.asked.samples)
+        ]
+        done = len(known or ())
+
+        def count(rollout: Rollout) -> None:
+            nonlocal done
+            done += 1
+            progress.evaluation(LABEL, done, len(specs))
+            if keep is not None:
+                keep(rollout)
+
+        return play(
+            self.subject,
+            specs,
+            self.grader,
+            temperature=self.asked.sampled_at,
+            run_id=run_id,
+            known=known,
+            on_done=count,
+        )
+
+    def add_up(self, played: Sequence[Rollout], progress: Progress) -> Evaluation:
+        """What rollouts of all tasks come to, and how many of the tasks were trained on."""
+        found = summarise(played, Success.of(self.success))
+        seen = None if self.run is None else _trained_on(*self.run, self.tasks, self.grader)
+        if self.run is not None and seen is None:
+            progress.note("whether it was trained on these tasks is not known: its files are gone")
+        repeated = len(self.tasks) - len(distinct(self.tasks, content))
+        return replace(found, in_training=seen, repeated=repeated)
+
+
 def evaluate(
     target: str, asked: EvaluationConfig, *, progress: Progress, trust: bool = False
 ) -> Evaluation:
-    """Play tasks with a run's or a model's policy.
+    """Play tasks with a run's or a model's policy, and keep nothing; see `prepare_evaluation`."""
+    ready = prepare_evaluation(target, asked, trust=trust)
+    return ready.add_up(ready.play(progress), progress)
 
-    Without an `asked.success` the run's holds, with the run's own reward.
 
-    Raises `ConfigError` where code that a run of somebody else names would be run, unless `trust`.
+def prepare_evaluation(
+    target: str, asked: EvaluationConfig, *, trust: bool = False, trusted: Collection[str] = ()
+) -> PreparedEvaluation:
+    """Read and check all that an evaluation needs.
+
+    Without an `asked.success` the run's holds, with the run's own reward. Raises `ConfigError`
+    where code that a run of somebody else names would be run, unless `trust`, or all of it is among
+    what is `trusted`.
     """
     rows: list[Task] = [task for path in asked.test for task in Dataset.load(path)]
     tasks = Dataset(rows[: asked.limit])
     run, reward = _run_of(target), asked.reward
+    trust = trust or (run is not None and {*code_of(run[0])} <= {*trusted})
     name = reward or (run[1].agent.reward_name or EMBEDDED_REWARD if run else None)
     if name is None:
         raise ConfigError(
@@ -61,34 +129,17 @@ def evaluate(
         )
     if run is not None and reward is None:
         check_trusted(run[0], [name], trust=trust)
-    grader, rule = resolve_reward(name), _rule(asked.success)
-    if rule is None and run is not None and reward in (None, run[1].agent.reward_name):
-        rule = Success.of(run[1].reward.success)
+    grader, success = resolve_reward(name), asked.success
+    _check_success(success)
+    if success is None and run is not None and reward in (None, run[1].agent.reward_name):
+        success = run[1].reward.success
     _check_agent(run, trust)
     subject = _subject(target, run, asked.tools, trust)
     check(grader, tasks)
-    seeds = SeedTree(asked.seed).child("eval")
-    specs = [
-        Spec(task, Mode.TEST, task.id, i, seeds.child(task.id, i), label="eval")
-        for task in tasks
-        for i in range(asked.samples)
-    ]
-    done = 0
-
-    def count(_: Rollout) -> None:
-        nonlocal done
-        done += 1
-        progress.evaluation("eval", done, len(specs))
-
-    played = play(subject, specs, grader, temperature=asked.sampled_at, on_done=count)
-    found = summarise(played, rule)
-    seen = None if run is None else trained_on(*run, tasks, grader)
-    if run is not None and seen is None:
-        progress.note("whether it was trained on these tasks is not known: its files are gone")
-    return replace(found, in_training=seen, repeated=len(tasks) - len(distinct(tasks, content)))
+    return PreparedEvaluation(asked, subject, tasks, grader, name, success, run)
 
 
-def trained_on(
+def _trained_on(
     folder: RunFolder, config: RunConfig, tasks: Sequence[Task], grader: RewardFunction
 ) -> int | None:
     """How many of the tasks stand in what a run was trained on; None where its files are gone."""
@@ -104,9 +155,9 @@ def trained_on(
     return count_overlap(known, (), tasks, lambda task: content(task, fields)).test_in_train
 
 
-def _rule(text: str | None) -> Success | None:
+def _check_success(text: str | None) -> None:
     try:
-        return Success.of(text)
+        Success.of(text)
     except ValueError as error:
         raise ConfigError(
             f"--success {text!r} says no success: {error}; write a part of the reward (right), a "

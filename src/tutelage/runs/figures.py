@@ -8,6 +8,7 @@ each with one function.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -22,6 +23,8 @@ from tutelage.types import JSON
 Measure = Literal["greedy", "sampled"]
 MEASURES: tuple[Measure, ...] = ("greedy", "sampled")
 """How test tasks were played: at temperature 0, or at the temperature of training."""
+_SAMPLE = 1 << 20
+"""Bytes at both ends of a weights file by which it is known again."""
 
 
 class Labels(NamedTuple):
@@ -151,6 +154,24 @@ def finite(value: Any) -> float | None:
         return float(value) if math.isfinite(value) else None
     except OverflowError:
         return None
+
+
+def folder_mark(folder: Path) -> str | None:
+    """A mark of the weights in a folder, by sizes and both ends of each file; None without any."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        return None
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        for path in files:
+            size = path.stat().st_size
+            with path.open("rb") as file:
+                digest.update(f"{path.name} {size}".encode() + file.read(_SAMPLE))
+                file.seek(max(0, size - _SAMPLE))
+                digest.update(file.read(_SAMPLE))
+    except OSError:
+        return None
+    return f"weights:{digest.hexdigest()}"
 
 
 # ---------------------------------------------------------------- tables

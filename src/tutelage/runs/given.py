@@ -92,11 +92,11 @@ def record(folder: RunFolder, given: Given, splits: Mapping[str, Sequence[Task]]
     if given.own_tasks:
         for split, path in task_files(folder).items():
             if given.train is not None or split == "test":
-                _write_tasks(path, splits[split])
+                write_tasks(path, splits[split])
     write_json(agent_file(folder), _description(given))
 
 
-def _write_tasks(path: Path, tasks: Sequence[Task]) -> None:
+def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
     """Write tasks, or check that they are those that the run began with. Raises `RunError`."""
     lines = [json.dumps({**t.fields, "id": t.id}, ensure_ascii=False) + "\n" for t in tasks]
     text = "".join(lines)

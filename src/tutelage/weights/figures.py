@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
-from tutelage.runs.figures import MEASURES, Figures, Labels, RunFiles
+from tutelage.runs.figures import MEASURES, Figures, Labels, RunFiles, folder_mark
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD
 
-_SAMPLE = 1 << 20
-"""Bytes at both ends of a weights file by which it is known again."""
 _JUDGE = "llm_judge"
 
 
@@ -63,23 +60,5 @@ def _base(files: RunFiles) -> str:
 
 def _base_mark(files: RunFiles) -> str | None:
     path = files.section("model").get("path")
-    found = _fingerprint(Path(str(path)) if path else files.run.checkpoints / "initial")
+    found = folder_mark(Path(str(path)) if path else files.run.checkpoints / "initial")
     return found or (f"model:{path}" if path else None)
-
-
-def _fingerprint(folder: Path) -> str | None:
-    """A mark of the weights in a folder: sizes and both ends of each file."""
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        return None
-    digest = hashlib.blake2b(digest_size=16)
-    try:
-        for path in files:
-            size = path.stat().st_size
-            with path.open("rb") as file:
-                digest.update(f"{path.name} {size}".encode() + file.read(_SAMPLE))
-                file.seek(max(0, size - _SAMPLE))
-                digest.update(file.read(_SAMPLE))
-    except OSError:
-        return None
-    return f"weights:{digest.hexdigest()}"
