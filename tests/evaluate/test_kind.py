@@ -14,14 +14,16 @@ import pytest
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
+from tutelage.config import Machine
 from tutelage.evaluate.config import EvaluationConfig
 from tutelage.evaluate.kind import PolicyEvaluation
 from tutelage.runs import lifecycle
-from tutelage.runs.folder import RunFolder, create
+from tutelage.runs.folder import RunFolder, create, write_json
 from tutelage.runs.progress import Silent
 from tutelage.store import open_store
 from tutelage.testing import tiny_policy
 from tutelage.types import Mode, Rollout
+from tutelage.weights.config import resolve
 
 REWARD = """
 import itertools
@@ -189,3 +191,32 @@ def test_it_goes_on_with_what_it_began_with_alone(place: Path, changed: str, sai
     else:
         (place / "t.jsonl").write_text(json.dumps(TASKS[0]) + "\n")
     assert said in " ".join(command("resume", "run", code=2).split())
+
+
+def test_code_of_the_run_that_is_evaluated_is_asked_about(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resume asks about all code that the folder names; what it hides is refused."""
+    theirs = create(place / "theirs")
+    keys = ["agent.reward_name=r.py:vary", "agent.max_tokens_per_turn=4"]
+    resolved = resolve("math", keys, machine=Machine(0, 2))
+    write_json(theirs.config, {"kind": "weights", **json.loads(resolved.to_json())})
+    tiny_policy(max_positions=1024).save(theirs.policy)
+    asked = EvaluationConfig(test=("t.jsonl",), samples=2)
+    refused = "it was not begun on this machine"
+    eval_theirs = ("eval", "theirs", "--test", "t.jsonl", "--output", "refused")
+    assert refused in " ".join(command(*eval_theirs, code=2).split())
+    assert not (place / "refused").exists()
+    folder = create(place / "run")
+    with pytest.raises(KeyboardInterrupt):
+        lifecycle.start(PolicyEvaluation("theirs", asked, trust=True), folder, Interrupt(1))
+    state = place / "state"
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))  # another user's
+    assert refused in " ".join(command("resume", "run", code=2).split())
+    told = folder.config.read_text()
+    hidden = json.loads(told) | {"code": [], "reward": "math"}
+    write_json(folder.config, hidden)
+    assert refused in " ".join(command("resume", "run", code=2).split())
+    folder.config.write_text(told)
+    command("resume", "run", "--trust")
+    assert folder.read_result() is not None
