@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tutelage.agents.builtin import builtin_agent
+from tutelage.agents.builtin import AGENTS
 from tutelage.agents.session import RolloutSession
 from tutelage.engine.chat import ChatSession
 from tutelage.recipes.agents import AgentKind, corpus_rows, demonstration, tasks_of, tools_of
@@ -44,8 +44,7 @@ async def test_gold_turns_are_what_the_agent_plays(
     rows.write_text("".join(json.dumps(row) + "\n" for row in corpus_rows(0)))
     corpus.build([rows], tmp_path / "corpus.db")
     tools = resolve_tools(tools_of(kind), ToolOptions(str(tmp_path / "corpus.db"), environ={}))
-    agent = builtin_agent(
-        "code" if kind == "code" else "react",
+    agent = AGENTS.find("code" if kind == "code" else "react")(
         tools,
         Sampling(max_tokens=500),
         max_turns=3,

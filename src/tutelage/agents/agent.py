@@ -7,13 +7,11 @@ The built-in agents inherit from `Agent` through `loop.py`; `function.py`, `lit_
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from tutelage.agents.session import RolloutSession
 from tutelage.resources import NamedResources
-from tutelage.tools.execute import call_in_thread
 from tutelage.types import Task
 
 Isolation = Literal["none", "process"]
@@ -49,12 +47,3 @@ class Agent(Protocol):
         to be graded, or None when rewards were emitted or a grader follows. Raising is an agent
         error."""
         ...
-
-
-async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Await an async function; run another one in a thread of its own, with this context."""
-    if inspect.iscoroutinefunction(fn):
-        return await fn(*args, **kwargs)
-    value = await call_in_thread(lambda: fn(*args, **kwargs))
-    # A function may hand back a coroutine without being declared async.
-    return await cast("Any", value) if inspect.isawaitable(value) else value

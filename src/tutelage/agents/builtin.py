@@ -1,7 +1,7 @@
 """The agent types by the name that `agent.agent_type` gives them; the user's are `FILE.py:Class`.
 
 A type is one file with a class that inherits from `LoopAgent` (`loop.py`), which declares what it
-needs, and one line here. `weights/setting.py` and `evaluate/run.py` make agents from a
+needs, and one line here. `weights/setting.py` and `evaluate/run.py` make agents of them, from a
 configuration.
 """
 
@@ -18,28 +18,9 @@ from tutelage.tools.tool import Tool
 from tutelage.types import Sampling, ToolSpec
 
 
-def builtin_agent(
-    kind: str,
-    tools: Mapping[str, Tool],
-    sampling: Sampling,
-    *,
-    max_turns: int,
-    token_budget: int,
-    system_prompt: str | None = None,
-) -> LoopAgent:
-    """The agent of a type. Raises `ConfigError` for tools that it cannot use."""
-    return AGENTS.find(kind)(
-        tools=tools,
-        sampling=sampling,
-        max_turns=max_turns,
-        token_budget=token_budget,
-        system_prompt=system_prompt,
-    )
-
-
 def told_by_template(kind: str, tools: Mapping[str, Tool]) -> list[ToolSpec]:
     """The tools that an agent of a type has the model's chat template tell of."""
-    return builtin_agent(kind, tools, Sampling(), max_turns=1, token_budget=1).told()
+    return AGENTS.find(kind)(tools, Sampling()).told()
 
 
 def _as_agent(found: object) -> type[LoopAgent]:

@@ -85,7 +85,7 @@ def read_turn(text: str, turn_id: str) -> Turn:
 
     All that follows `Answer:` is the answer, blocks included: they are handed in, not run.
     """
-    blocks, answer, open_fence = split_blocks(text)
+    blocks, answer, open_fence = _split_blocks(text)
     if open_fence:
         return _wrong("the code block is not closed by ```")
     if len(blocks) > 1:
@@ -102,7 +102,7 @@ def read_turn(text: str, turn_id: str) -> Turn:
     return Turn(calls=(ToolCall(f"{turn_id}.0", EXECUTOR, json.dumps({"code": code})),))
 
 
-def split_blocks(text: str) -> tuple[list[tuple[str, str]], str | None, bool]:
+def _split_blocks(text: str) -> tuple[list[tuple[str, str]], str | None, bool]:
     """The fenced blocks (language, code) before the answer, the answer if there is one, and
     whether a block is left open."""
     blocks: list[tuple[str, str]] = []

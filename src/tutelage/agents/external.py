@@ -83,7 +83,10 @@ class ExternalAgent(Agent):
             text = json.dumps(session.task, ensure_ascii=False)
             path.write_text(text, encoding="utf-8")
             given = Path(folder, "resources.json")
-            given.write_text(json.dumps(_texts(resources)), encoding="utf-8")
+            # Read anew in each rollout, so that a search can put others in their place.
+            texts = {name: text_of(value) for name, value in resources.items()}
+            known = {name: text for name, text in texts.items() if text is not None}
+            given.write_text(json.dumps(known), encoding="utf-8")
             words = [w.replace("{task}", str(path)) for w in self.command]
             out = await self._run(words, self._environment(session, path, given), text)
         return self._read(out, session)
@@ -171,20 +174,14 @@ async def _feed(process: asyncio.subprocess.Process, text: str) -> None:
         await stdin.wait_closed()
 
 
-def _texts(resources: Mapping[str, Any]) -> dict[str, str]:
-    """What can be told as text, by name: prompt templates, texts, and what tools say of themselves.
-
-    A program reads them anew in each rollout, so that a search can put others in their place.
-    """
-    told: dict[str, str] = {}
-    for name, value in resources.items():
-        if isinstance(value, PromptTemplate):
-            told[name] = value.template
-        elif isinstance(value, Tool):
-            told[name] = value.description
-        elif isinstance(value, str):
-            told[name] = value
-    return told
+def text_of(value: object) -> str | None:
+    """What of a resource can be told as text: a prompt template, a text, what a tool says of
+    itself."""
+    if isinstance(value, PromptTemplate):
+        return value.template
+    if isinstance(value, Tool):
+        return value.description
+    return value if isinstance(value, str) else None
 
 
 async def _drain(stream: asyncio.StreamReader, kept: bytearray) -> None:

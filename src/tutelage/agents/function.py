@@ -14,10 +14,11 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, overload
 
-from tutelage.agents.agent import Agent, Isolation, Schedule, call
+from tutelage.agents.agent import Agent, Isolation, Schedule
 from tutelage.agents.session import RolloutSession, as_caller
 from tutelage.errors import ConfigError
 from tutelage.resources import LLM, MAIN_AGENT, NamedResources
+from tutelage.tools.execute import call
 from tutelage.tools.loading import nearest
 from tutelage.types import Task
 

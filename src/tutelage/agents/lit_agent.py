@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from tutelage.agents.agent import Agent, call
+from tutelage.agents.agent import Agent
 from tutelage.agents.session import RolloutSession
 from tutelage.errors import ConfigError
 from tutelage.resources import NamedResources
+from tutelage.tools.execute import call
 from tutelage.types import Mode, Task
 
 _METHODS: Mapping[bool, tuple[str, ...]] = {

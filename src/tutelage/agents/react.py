@@ -33,7 +33,7 @@ _LABEL = re.compile(
 _FORM = "'Action: NAME' and 'Action Input: JSON' to use a tool, or 'Answer: TEXT' to end"
 
 
-class Part(NamedTuple):
+class _Part(NamedTuple):
     """A labelled piece of a turn."""
 
     label: str
@@ -96,7 +96,7 @@ def read_turn(text: str, tools: Mapping[str, Tool], turn_id: str) -> Turn:
     An answer and an action in one turn contradict each other, an observation that the model wrote
     itself is none: both are errors, and nothing is run.
     """
-    parts = split_parts(text)
+    parts = _split_parts(text)
     while parts and parts[-1].label == "observation" and not parts[-1].text:
         parts.pop()  # the stop string
     labels = [part.label for part in parts]
@@ -114,19 +114,19 @@ def read_turn(text: str, tools: Mapping[str, Tool], turn_id: str) -> Turn:
     return _wrong(f"no action and no answer; write {_FORM}")
 
 
-def split_parts(text: str) -> list[Part]:
+def _split_parts(text: str) -> list[_Part]:
     """The labelled pieces of a text, in order; what comes before the first label is left out."""
     found = list(_LABEL.finditer(text))
-    parts: list[Part] = []
+    parts: list[_Part] = []
     for place, match in enumerate(found):
         end = found[place + 1].start() if place + 1 < len(found) else len(text)
         label = " ".join(match[1].lower().split())
         label = "answer" if label == "final answer" else label
-        parts.append(Part(label, text[match.end() : end].strip()))
+        parts.append(_Part(label, text[match.end() : end].strip()))
     return parts
 
 
-def _actions(parts: Sequence[Part], tools: Mapping[str, Tool], turn_id: str) -> Turn:
+def _actions(parts: Sequence[_Part], tools: Mapping[str, Tool], turn_id: str) -> Turn:
     calls: list[ToolCall] = []
     errors: list[str] = []
     steps = [part for part in parts if part.label in ("action", "action input")]

@@ -216,9 +216,9 @@ def _show_plan(setup: Setup) -> None:
 def _dry_run(setup: Setup) -> None:
     from tutelage.cli.console import output, say
     from tutelage.cli.rollout_view import show_head, show_rollout
-    from tutelage.prompts.staging import dry_run
+    from tutelage.prompts.staging import preflight
 
-    rollout = asyncio.run(dry_run(setup))
+    (rollout,) = asyncio.run(preflight(setup, 1))
     console = output()
     show_head(console, rollout)
     show_rollout(console, rollout)

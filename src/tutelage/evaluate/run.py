@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tutelage.agents.builtin import builtin_agent
+from tutelage.agents.builtin import AGENTS
 from tutelage.engine.factory import make_engine
 from tutelage.policy.model import Policy
 from tutelage.rewards import RewardFunction
@@ -56,8 +56,7 @@ def play(
     policy = subject.policy
     slots = min(_SLOTS, max(1, len(specs)))
     engine = make_engine(policy, slots=slots, max_length=subject.max_length, invariant=True)
-    agent = builtin_agent(
-        subject.agent_type,
+    agent = AGENTS.find(subject.agent_type)(
         subject.tools,
         Sampling(temperature=temperature, max_tokens=subject.max_tokens_per_turn),
         max_turns=subject.max_turns,

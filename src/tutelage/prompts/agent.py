@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tutelage.agents.agent import Agent
+from tutelage.agents.external import text_of
 from tutelage.agents.session import RolloutSession
 from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.errors import ConfigError
@@ -95,14 +96,9 @@ def with_components(resources: NamedResources, components: Mapping[str, str]) ->
 
 
 def _text(name: str, value: object) -> str:
-    if isinstance(value, PromptTemplate):
-        return value.template
-    if isinstance(value, Tool):
-        return value.description
-    if isinstance(value, Demonstrations):
-        return value.text()
-    if isinstance(value, str):
-        return value
+    text = value.text() if isinstance(value, Demonstrations) else text_of(value)
+    if text is not None:
+        return text
     raise ConfigError(
         f"the resource {name!r} is {type(value).__name__}, which has no text to search over; name "
         "a PromptTemplate, a text or a Tool"

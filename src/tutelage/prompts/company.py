@@ -96,7 +96,7 @@ def company_of(
     local = [name for name in llms if name not in endpoints]
     if local:
         folder = config.model or model_folder(resources[local[0]])
-        policy = subject.policy or local_policy(folder, progress)
+        policy = subject.policy or _local_policy(folder, progress)
         found = replace(found, policies=dict.fromkeys(local, POLICY))
     caps = caps_of(config, isinstance(agent, ToolAgent))
     sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
@@ -140,7 +140,7 @@ def _with_demonstrations(
     return {**resources, DEMONSTRATIONS: Demonstrations()} if takes else dict(resources)
 
 
-def local_policy(folder: str | None, progress: Progress) -> Policy:
+def _local_policy(folder: str | None, progress: Progress) -> Policy:
     """The model in a folder, or the embedded prompt-following one, built on first use and kept."""
     if folder is None:
         return embedded().policy(progress)

@@ -47,14 +47,14 @@ def episode_of(
         reward=reward,
         exact=exact,
         feedback=_feedback(rollout, parts, said),
-        trace=trace_text(rollout),
+        trace=_trace_text(rollout),
         failure=None if last.failure is None else last.failure.cause,
-        usage=usage or usage_of(rollout),
+        usage=usage or _usage_of(rollout),
         blame=tuple(blamed(last, parts, components, resources, spans)) if wrong else (),
     )
 
 
-def trace_text(rollout: Rollout) -> str:
+def _trace_text(rollout: Rollout) -> str:
     """Tool calls, their results and what was said, a line each."""
     read = read_episode(rollout)
     words = {"call": "call {}({})", "result": "{} returned: {}", "error": "{} failed: {}"}
@@ -68,7 +68,7 @@ def trace_text(rollout: Rollout) -> str:
     return "\n".join(lines)
 
 
-def usage_of(rollout: Rollout) -> Usage:
+def _usage_of(rollout: Rollout) -> Usage:
     """What a policy of our own computed."""
     calls = [call for attempt in rollout.attempts for call in attempt.calls]
     tokens = sum(len(c.prompt_ids) + len(c.sampled.token_ids) for c in calls)

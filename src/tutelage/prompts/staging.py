@@ -88,11 +88,6 @@ async def playing(
                 await ask.close()
 
 
-async def dry_run(setup: Setup) -> Rollout:
-    """Play one training task with the seed prompt; nothing is written."""
-    return (await preflight(setup, 1))[0]
-
-
 async def preflight(setup: Setup, n: int) -> list[Rollout]:
     """Play `n` training tasks with the seed prompt, one after another; nothing is written."""
     kept: list[Rollout] = []

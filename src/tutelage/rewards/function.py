@@ -29,14 +29,12 @@ from tutelage.rewards.worker import (
     raise_again,
 )
 from tutelage.tools.environments import opened_environments
-from tutelage.tools.execute import call_in_thread
+from tutelage.tools.execute import call_in_thread, ended_within
 from tutelage.tools.loading import nearest
 from tutelage.types import Attempt, Reward, Task
 
 REWARD_SECONDS = 60.0
 """How long a reward may take unless `agent.reward_timeout` says otherwise."""
-GRACE_SECONDS = 1.0
-"""How long a cancelled reward may clean up before it is left behind."""
 _UNLOADABLE: set[Place] = set()
 """Rewards that no worker process could load."""
 
@@ -220,13 +218,7 @@ async def _graded_here(
     else:
         work = asyncio.ensure_future(_outcome(function, arguments))
         limit = None if function.bounded or function.inline else timeout
-        try:
-            done, _ = await asyncio.wait({work}, timeout=limit)
-        except asyncio.CancelledError:
-            await _cancel(work)
-            raise
-        if not done:
-            await _cancel(work)
+        if not await ended_within(work, limit):
             raise RewardTimeoutError(late(function.name, task.id, timeout))
         if work.cancelled():
             error = asyncio.CancelledError("the reward cancelled itself")
@@ -251,13 +243,6 @@ async def _outcome(
         return (await value if inspect.isawaitable(value) else value), None
     except (Exception, SystemExit) as error:
         return None, error
-
-
-async def _cancel(work: asyncio.Future[Any]) -> None:
-    """Cancel, and wait a little for the reward's own clean-up."""
-    work.cancel()
-    await asyncio.wait({work}, timeout=GRACE_SECONDS)
-    work.add_done_callback(lambda t: t.cancelled() or t.exception())
 
 
 def _place(function: RewardFunction) -> Place | None:

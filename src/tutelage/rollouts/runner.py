@@ -34,6 +34,7 @@ from tutelage.rollouts.marks import trained
 from tutelage.rollouts.models import AttemptModels, Models
 from tutelage.seeds import SeedTree
 from tutelage.tools.environments import rollout_environments
+from tutelage.tools.execute import cancelled
 from tutelage.tools.tool import ToolError
 from tutelage.tracing.records import Identity, SpanRecord
 from tutelage.types import (
@@ -45,9 +46,6 @@ from tutelage.types import (
     RolloutStatus,
     Task,
 )
-
-GRACE_SECONDS = 1.0
-"""How long a cancelled agent may clean up before it is left behind."""
 
 OnSpans = Callable[[Rollout, Sequence[SpanRecord]], None]
 
@@ -266,7 +264,7 @@ class Runner:
             done = await done_within(task, session.own_time, session.limit)
         except asyncio.CancelledError:
             session.cancelled = session.closed = True
-            await _cancel(task)
+            await cancelled(task)
             raise
         if done and not task.cancelled():
             return task.result()
@@ -274,7 +272,7 @@ class Runner:
             message = "CancelledError: the agent cancelled itself"
             return _Played(failure=Failure(FailureCause.AGENT_ERROR, message))
         session.cancelled = session.closed = True
-        await _cancel(task)
+        await cancelled(task)
         if task.done():
             return _Played(failure=expired)
         told = f"{expired.message}, and would not end: it was left behind, its models shut"
@@ -316,11 +314,3 @@ def _with_engine(failure: Failure | None, models: AttemptModels) -> Failure | No
     overflow = isinstance(engine, ContextOverflowError)
     cause = FailureCause.CONTEXT_OVERFLOW if overflow else FailureCause.ENGINE_ERROR
     return Failure(cause, f"{engine} (the agent: {failure.message})", failure.traceback)
-
-
-async def _cancel(task: asyncio.Task[Any]) -> None:
-    """Cancel, and wait a little for the agent's own clean-up."""
-    task.cancel()
-    await asyncio.wait({task}, timeout=GRACE_SECONDS)
-    # Its late end is of no interest, but asyncio would warn of an exception nobody looked at.
-    task.add_done_callback(lambda t: t.cancelled() or t.exception())

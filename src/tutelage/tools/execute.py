@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import functools
 import inspect
 import json
 import threading
@@ -28,7 +27,7 @@ from tutelage.tools.tool import DEFAULT_MAX_CHARS, Tool, ToolError, ToolTimeoutE
 from tutelage.types import ToolCall, ToolResult
 
 GRACE_SECONDS = 1.0
-"""How long a cancelled tool may clean up before it is left behind."""
+"""How long a cancelled task may clean up before it is left behind."""
 _LISTED_TOOLS = 8
 
 T = TypeVar("T")
@@ -94,13 +93,7 @@ async def _run(tool: Tool, arguments: Mapping[str, Any]) -> Any:
         except (Exception, SystemExit) as error:
             raise _FailedError(error) from error
     task = asyncio.ensure_future(_guarded(tool, arguments))
-    try:
-        done, _ = await asyncio.wait({task}, timeout=tool.timeout)
-    except asyncio.CancelledError:
-        await _cancel(task)
-        raise
-    if not done:
-        await _cancel(task)
+    if not await ended_within(task, tool.timeout):
         raise _TimedOutError
     if task.cancelled():
         raise _FailedError(asyncio.CancelledError("the tool cancelled itself"))
@@ -109,20 +102,41 @@ async def _run(tool: Tool, arguments: Mapping[str, Any]) -> Any:
 
 async def _guarded(tool: Tool, arguments: Mapping[str, Any]) -> Any:
     """Call the tool, holding back SystemExit, which would otherwise stop the event loop."""
-    call = functools.partial(tool.fn, **arguments)
     try:
-        value = await (call() if inspect.iscoroutinefunction(tool.fn) else call_in_thread(call))
-        return await value if inspect.isawaitable(value) else value
+        return await call(tool.fn, **arguments)
     except (Exception, SystemExit) as error:
         raise _FailedError(error) from error
 
 
-async def _cancel(task: asyncio.Future[Any]) -> None:
-    """Cancel and wait a little, so that the tool's own clean-up has run when this returns."""
+async def ended_within(task: asyncio.Future[Any], seconds: float | None) -> bool:
+    """Wait for a task; whether it ended in time. One that did not is cancelled, and so is every
+    one when who waits is."""
+    try:
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        await cancelled(task)
+        raise
+    if not done:
+        await cancelled(task)
+    return bool(done)
+
+
+async def cancelled(task: asyncio.Future[Any]) -> None:
+    """Cancel and wait a little, so that a tool's, a reward's or an agent's own clean-up has run
+    when this returns."""
     task.cancel()
     await asyncio.wait({task}, timeout=GRACE_SECONDS)
     # Its late end is of no interest, but asyncio would warn of an exception nobody looked at.
     task.add_done_callback(lambda t: t.cancelled() or t.exception())
+
+
+async def call(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Await an async function; run another one in a thread of its own, with this context."""
+    if inspect.iscoroutinefunction(fn):
+        return await fn(*args, **kwargs)
+    value = await call_in_thread(lambda: fn(*args, **kwargs))
+    # A function may hand back a coroutine without being declared async.
+    return await cast("Any", value) if inspect.isawaitable(value) else value
 
 
 async def call_in_thread(fn: Callable[[], T]) -> T:

@@ -2,7 +2,7 @@
 
 Text written by a model is never given to Python's `eval` or sympy's `parse_expr`, which run code.
 It is read here by precedence climbing over a closed grammar, and the parser computes nothing: it
-hands numbers, names and operators to an *algebra*. `ExactAlgebra` below gives rational numbers;
+hands numbers, names and operators to an *algebra*. `_ExactAlgebra` below gives rational numbers;
 the math grader brings two more (`tutelage.rewards.math_grader` for floats, `tutelage.rewards.
 symbolic` for sympy), so that the calculator and the graders read an expression the same way.
 
@@ -43,7 +43,7 @@ class ExpressionError(ValueError):
     """The text is no expression, or has no value within the limits; the message says where."""
 
 
-class Algebra(Protocol[V]):
+class _Algebra(Protocol[V]):
     """What an expression means. Every method may raise `ExpressionError`.
 
     `functions` are the names that may be called. With `implicit_product`, `2x` and `3(4)` are
@@ -74,7 +74,7 @@ class Algebra(Protocol[V]):
         ...
 
 
-def parse(text: str, algebra: Algebra[V]) -> V:
+def parse(text: str, algebra: _Algebra[V]) -> V:
     """The value of `text` in `algebra`. Raises `ExpressionError`, at once whatever the text."""
     if len(text) > MAX_LENGTH:
         raise ExpressionError(
@@ -86,7 +86,7 @@ def parse(text: str, algebra: Algebra[V]) -> V:
 class _Parser(Generic[V]):
     """Precedence climbing over the tokens of one text."""
 
-    def __init__(self, text: str, algebra: Algebra[V]) -> None:
+    def __init__(self, text: str, algebra: _Algebra[V]) -> None:
         self._tokens = _tokens(text.translate(_SYNONYMS))
         self._algebra = algebra
         self._at = 0
@@ -183,7 +183,7 @@ def _unexpected(token: str, column: int) -> ExpressionError:
     return ExpressionError(f"unexpected {token!r} at position {column}{hint}")
 
 
-class ExactAlgebra:
+class _ExactAlgebra:
     """Rational numbers of at most `MAX_DIGITS` digits; no names, no functions.
 
     A power with a fractional exponent is the only inexact operation: 15 significant digits.
@@ -237,7 +237,7 @@ class ExactAlgebra:
 
 def evaluate(text: str) -> Fraction:
     """The exact value of an arithmetic expression. Raises `ExpressionError`, always at once."""
-    return parse(text, ExactAlgebra())
+    return parse(text, _ExactAlgebra())
 
 
 def format_number(value: Fraction) -> str:

@@ -32,7 +32,7 @@ from referencing import Registry
 
 from tutelage.errors import ConfigError
 from tutelage.tools.loading import is_file_reference, load_attribute
-from tutelage.tools.mcp_connection import Connection, Target, connected, shown
+from tutelage.tools.mcp_connection import Connection, Target, shown
 from tutelage.tools.schema import ArgumentError, check_json
 from tutelage.tools.tool import (
     DEFAULT_MAX_CHARS,
@@ -65,8 +65,11 @@ async def mcp_tools(
     `timeout` is seconds for one call. `env` are further variables for a command, which otherwise
     has those of this process. Raises `ConfigError` when the server cannot be reached.
     """
-    async with connected(server, env) as connection:
-        yield _tools(connection.found, connection.call, timeout, max_chars)
+    connection = Connection(server, env)
+    try:
+        yield _tools(await connection.open(), connection.call, timeout, max_chars)
+    finally:
+        await connection.close()
 
 
 def close_tools(tools: Mapping[str, Tool]) -> None:
@@ -80,19 +83,19 @@ def close_tools(tools: Mapping[str, Tool]) -> None:
 def tools_of(reference: str) -> list[Tool]:
     """What `mcp:...` or `mcp/rollout:...` names. Raises `ConfigError` when it cannot be opened."""
     prefix = ROLLOUT_PREFIX if reference.startswith(ROLLOUT_PREFIX) else PREFIX
-    target = read_target(reference.removeprefix(prefix))
+    target = _read_target(reference.removeprefix(prefix))
     shared = SharedServer(target)
     if prefix == PREFIX:
         return list(shared.tools.values())
     shared.close()  # it was opened to ask for its tools; each rollout opens its own
-    environment = partial(ToolEnvironment, shown(target), lambda task: connected(target))
+    environment = partial(ToolEnvironment, shown(target), lambda task: Connection(target))
     return [
         replace(tool, fn=_method(name), environment=environment)
         for name, tool in zip(shared.names, shared.tools.values(), strict=True)
     ]
 
 
-def read_target(text: str) -> Target:
+def _read_target(text: str) -> Target:
     """A URL, `FILE.py:name` of a server object, or a command, from one text."""
     text = text.strip()
     if not text:
@@ -179,7 +182,7 @@ class SharedServer:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class JsonSignature:
+class _JsonSignature:
     """Arguments by a JSON schema that somebody else wrote; see `schema.Signature`."""
 
     schema: JSON
@@ -218,7 +221,7 @@ def _tools(
             name=name,
             description=(each.description or "").strip(),
             fn=_function(each.name, call),
-            signature=JsonSignature(_untitled(each.input_schema)),
+            signature=_JsonSignature(_untitled(each.input_schema)),
             timeout=timeout,
             max_chars=max_chars,
         )

@@ -10,8 +10,7 @@ import asyncio
 import os
 import shlex
 import tempfile
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import IO, Any, cast
 
 from mcp import Client, MCPError, StdioServerParameters
@@ -20,9 +19,10 @@ from mcp.server.mcpserver import MCPServer
 from mcp_types import CONNECTION_CLOSED, CallToolResult
 from mcp_types import Tool as McpTool
 
+from tutelage.environments import Environment, Observation
 from tutelage.errors import ConfigError
 from tutelage.tools.tool import ToolError
-from tutelage.types import JSON
+from tutelage.types import JSON, Task
 
 START_SECONDS = 30.0
 """How long a server may take to start and to name its tools."""
@@ -33,35 +33,25 @@ Target = str | Sequence[str] | StdioServerParameters | MCPServer
 """A URL, a command (as one text or its words), parameters of a command, or a server in here."""
 
 
-@asynccontextmanager
-async def connected(
-    target: Target, env: Mapping[str, str] | None = None
-) -> AsyncGenerator[Connection]:
-    """A connection while the block runs."""
-    connection = Connection(target, env)
-    try:
-        await connection.open()
-        yield connection
-    finally:
-        await connection.close()
-
-
-class Connection:
+class Connection(Environment):
     """A client that lives in a task of its own: it must be left in the task that entered it."""
 
-    def __init__(self, target: Target, env: Mapping[str, str] | None) -> None:
+    def __init__(self, target: Target, env: Mapping[str, str] | None = None) -> None:
         self._target, self._env = target, env
         self._task: asyncio.Task[None] | None = None
         self._client: Client | None = None
         self._stop = asyncio.Event()
         self._broken = False
-        self.found: list[McpTool] = []
-        """The server's tools, once it is open."""
 
     @property
     def ended(self) -> bool:
         """Whether the server, or the connection to it, is gone."""
         return self._broken or self._task is None or self._task.done()
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Connect, for one rollout."""
+        await self.open()
+        return Observation()
 
     async def open(self) -> list[McpTool]:
         """Connect; returns the server's tools. Raises `ConfigError`."""
@@ -70,8 +60,7 @@ class Connection:
             self._task = asyncio.create_task(self._live(ready, words))
             try:
                 async with asyncio.timeout(START_SECONDS):
-                    self.found = await asyncio.shield(ready)
-                    return self.found
+                    return await asyncio.shield(ready)
             except (Exception, asyncio.CancelledError) as error:
                 await self.close()
                 task = asyncio.current_task()

@@ -22,7 +22,7 @@ NOTHING = "(no output)"
 logger = logging.getLogger(__name__)
 
 
-class PythonEnvironment(Sandbox):
+class _PythonEnvironment(Sandbox):
     """A rollout's sandbox, with the tool that runs code in it."""
 
     @tool("python_executor", timeout=TIMEOUT)
@@ -55,6 +55,6 @@ def python_executor(options: ToolOptions, limits: Limits | None = None) -> Tool:
             "python_executor runs model-written code WITHOUT a sandbox (tools.allow_unsandboxed)"
         )
     environment = partial(
-        ToolEnvironment, "python", lambda task: PythonEnvironment(limits, tier=tier)
+        ToolEnvironment, "python", lambda task: _PythonEnvironment(limits, tier=tier)
     )
-    return replace(PythonEnvironment.execute, environment=environment)
+    return replace(_PythonEnvironment.execute, environment=environment)

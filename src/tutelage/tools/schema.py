@@ -82,7 +82,7 @@ def signature_of(
         ) from error
     if parameters and parameters[0].name in ("self", "cls") and parameters[0].name not in hints:
         parameters = parameters[1:]
-    description, about = parse_docstring(inspect.getdoc(fn) or "")
+    description, about = _parse_docstring(inspect.getdoc(fn) or "")
     fields: dict[str, Any] = {}
     names: dict[str, str] = {}
     for index, parameter in enumerate(parameters):
@@ -107,7 +107,7 @@ def signature_of(
     return description, Signature(schema, model, names)
 
 
-def parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
+def _parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
     """The text before the first section, and the `Args:` entries by parameter name."""
     lead: list[str] = []
     about: dict[str, str] = {}

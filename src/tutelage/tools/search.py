@@ -52,7 +52,7 @@ def google_search_tool(options: ToolOptions) -> Tool:
 
     Raises `ConfigError` when there is neither.
     """
-    service = service_of(options.environ)
+    service = _service_of(options.environ)
     if service is not None:
         return _web_tool(service)
     try:
@@ -119,7 +119,7 @@ class Service:
     """The field of the answer that holds the results."""
 
 
-def service_of(environ: Mapping[str, str]) -> Service | None:
+def _service_of(environ: Mapping[str, str]) -> Service | None:
     """The service whose key the environment has; None without one.
 
     `SERPER_URL` and `GOOGLE_SEARCH_URL` replace the addresses, for a proxy.
@@ -145,12 +145,12 @@ def _web_tool(service: Service) -> Tool:
         Args:
             query: What to look for, in a few words.
         """
-        return told(await ask_service(service, query))
+        return told(await _ask_service(service, query))
 
     return google_search
 
 
-async def ask_service(service: Service, query: str) -> list[corpus.Passage]:
+async def _ask_service(service: Service, query: str) -> list[corpus.Passage]:
     """The results of a query. Raises `ToolError`, whose message never holds the key."""
     import httpx2
 

@@ -60,7 +60,7 @@ class ToolEnvironment(Environment):
             await self._made.close()
 
 
-class Reader(Protocol):
+class _Reader(Protocol):
     """The parameters of a tool: `schema.Signature`, or an MCP server's own."""
 
     @property
@@ -84,7 +84,7 @@ class Tool:
     name: str
     description: str
     fn: Callable[..., Any] = field(repr=False)
-    signature: Reader = field(repr=False)
+    signature: _Reader = field(repr=False)
     timeout: float = DEFAULT_TIMEOUT
     """Seconds."""
     max_chars: int = DEFAULT_MAX_CHARS

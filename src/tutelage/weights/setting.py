@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tutelage.agents.builtin import builtin_agent, told_by_template
+from tutelage.agents.builtin import AGENTS, told_by_template
 from tutelage.agents.loop import LoopAgent
 from tutelage.config import RunConfig
 from tutelage.engine.driver import EngineDriver, Schedule
@@ -78,8 +78,7 @@ class Setting:
     def agent(self, temperature: float, *, with_tools: bool = True) -> LoopAgent:
         """The agent at a temperature; without tools it is told of none and gets no results."""
         config = self.config
-        return builtin_agent(
-            config.agent.agent_type,
+        return AGENTS.find(config.agent.agent_type)(
             self.tools if with_tools else {},
             Sampling(
                 temperature=temperature,

@@ -119,7 +119,7 @@ def install_filter(program: bytes) -> None:
     _check(result, "PR_SET_SECCOMP")
 
 
-def landlock_version() -> int:
+def _landlock_version() -> int:
     """The version of Landlock that the kernel has; 0 without it."""
     return max(0, int(_libc().syscall(_NR_LANDLOCK_CREATE, None, 0, 1)))
 
@@ -131,7 +131,7 @@ def only_these_files(
 
     Of what is below `listed` the names can be read as well.
     """
-    version = landlock_version()
+    version = _landlock_version()
     if not version:
         raise OSError("the kernel has no Landlock")
     rights = _FIRST_RIGHTS
