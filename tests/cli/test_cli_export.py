@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.tracing.samples import orphans
 
 from tutelage.store import open_store
 from tutelage.tools.registry import BUILTIN_TOOLS
 from tutelage.tracing import read_otlp
-from tutelage.tracing.tree import orphans
 
 from .conftest import Fake, Tutelage
 from .sample_run import add_span, failure, make_run, rollout

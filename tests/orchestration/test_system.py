@@ -14,6 +14,7 @@ import pytest
 from executing import DIAMOND, ScriptedPool, failed, plan_of, right, workers, wrong
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tracing.samples import orphans
 
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.orchestration import Node, Plan
@@ -32,7 +33,6 @@ from tutelage.orchestration.execution.workplace import ExecutorSettings
 from tutelage.orchestration.routing.contract import RandomRouter, cascade
 from tutelage.store import Store, StoreWriter, open_store
 from tutelage.tracing import names, rollout_trees
-from tutelage.tracing.tree import orphans
 
 
 def simple(pool: Any = None, **fields: Any) -> OrchestrationSystem:

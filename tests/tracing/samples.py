@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -96,3 +97,10 @@ def foreign(number: int = 0, parent: int | None = None, **fields: Any) -> SpanRe
         rollout_id="roll_0",
     )
     return replace(base, **fields)
+
+
+def orphans(spans: Iterable[SpanRecord]) -> list[SpanRecord]:
+    """Spans whose parent is not among them."""
+    known = list(spans)
+    ids = {(span.trace_id, span.span_id) for span in known}
+    return [s for s in known if s.parent_id is not None and (s.trace_id, s.parent_id) not in ids]

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tutelage.tracing import SpanRecord, names, rollout_spans, rollout_trees, whole_trace
-from tutelage.tracing.tree import orphans
 from tutelage.types import FailureCause
 
-from .samples import TRACE, attempt, call, failed, foreign, rollout
+from .samples import TRACE, attempt, call, failed, foreign, orphans, rollout
 
 OURS = ["invoke_agent main", "chat policy", "execute_tool calculator", "chat policy"]
 

@@ -13,17 +13,20 @@ import gzip
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx2
 
 from tutelage.errors import ConfigError
-from tutelage.tracing.joined import LiveTraces
+from tutelage.tracing import names
+from tutelage.tracing.content import without_content
 from tutelage.tracing.otlp import PROTOBUF, encode_protobuf
 from tutelage.tracing.records import SpanRecord
+from tutelage.tracing.rollout import rollout_spans
+from tutelage.tracing.tree import whole_trace
 from tutelage.types import Rollout
 
 TRACES_PATH = "/v1/traces"
@@ -38,6 +41,10 @@ CLOSE_SECONDS = 5.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 """HTTP statuses after which the same request may succeed later."""
+_MAX_WAITING = 4096
+"""Spans that may wait for their rollouts; the first ones then go without."""
+_MAX_REMEMBERED = 256
+"""Rollouts whose late spans can be joined."""
 
 
 def endpoint(url: str | None = None, env: Mapping[str, str] = os.environ) -> str | None:
@@ -111,7 +118,7 @@ class OtlpExporter:
         self._headers = {"content-type": PROTOBUF, "content-encoding": "gzip"} | own
         self._timeout = timeout
         self._queue: deque[Rollout | SpanRecord] = deque()
-        self._traces = LiveTraces(content)
+        self._traces = _LiveTraces(content)
         self._again: _Batch | None = None
         """What the collector did not take."""
         self._changed = threading.Condition()
@@ -225,3 +232,69 @@ class OtlpExporter:
         if not self._warned:
             self._warned = True
             self._warn(sentence)
+
+
+class _LiveTraces:
+    """What leaves while a run goes on: rollouts with the spans others recorded of them, as traces.
+
+    The record of a rollout and a framework's spans of it come one after another, and both know its
+    calls. So spans wait for their rollout, and are joined with it as in `tree.py`, each call once.
+    Spans that come after it are joined with what is remembered of it, and only what is new goes
+    out.
+    """
+
+    def __init__(self, content: bool) -> None:
+        self._content = content
+        self._waiting: OrderedDict[str, list[SpanRecord]] = OrderedDict()
+        self._count = 0
+        self._sent: OrderedDict[str, Rollout] = OrderedDict()
+
+    def take(self, items: Iterable[Rollout | SpanRecord]) -> list[SpanRecord]:
+        """The spans to send now."""
+        out: list[SpanRecord] = []
+        late: dict[str, list[SpanRecord]] = {}
+        for item in items:
+            if isinstance(item, Rollout):
+                out += self._whole(item)
+            elif item.rollout_id in self._sent:
+                late.setdefault(item.rollout_id, []).append(item)
+            elif item.rollout_id:
+                self._waiting.setdefault(item.rollout_id, []).append(item)
+                self._count += 1
+            else:
+                out.append(item)
+        for rollout_id, spans in late.items():
+            out += self._new(self._sent[rollout_id], spans)
+        while self._count > _MAX_WAITING:
+            spans = self._waiting.popitem(last=False)[1]
+            self._count -= len(spans)
+            out += spans
+        return self._allowed(out)
+
+    def rest(self) -> list[SpanRecord]:
+        """Spans whose rollout never came."""
+        out = [span for spans in self._waiting.values() for span in spans]
+        self._waiting.clear()
+        self._count = 0
+        return self._allowed(out)
+
+    def _whole(self, rollout: Rollout) -> list[SpanRecord]:
+        spans = self._waiting.pop(rollout.id, [])
+        self._count -= len(spans)
+        self._sent[rollout.id] = rollout
+        while len(self._sent) > _MAX_REMEMBERED:
+            self._sent.popitem(last=False)
+        return whole_trace(rollout, spans, content=self._content)
+
+    def _new(self, rollout: Rollout, spans: Sequence[SpanRecord]) -> list[SpanRecord]:
+        """Without the calls and agents that were sent with the rollout."""
+        sent = {span.span_id for span in rollout_spans(rollout)}
+        return [
+            span
+            for span in whole_trace(rollout, spans, content=self._content)
+            if span.span_id not in sent
+            and span.attributes.get(names.OPERATION) != names.INVOKE_AGENT
+        ]
+
+    def _allowed(self, spans: list[SpanRecord]) -> list[SpanRecord]:
+        return spans if self._content else [without_content(span) for span in spans]

@@ -1,17 +1,15 @@
 """What happens to a body that an instrumented agent sends to `POST /v1/traces`.
 
-Read within limits (`otlp.py`), joined to rollouts (`join.py`), handed to a sink such as
-`StoreWriter.submit_spans`. The gateway calls `TraceIngest` and sends what it returns.
+Read within limits (`otlp.py`), claimed for the attempt whose key it came with, handed to a sink
+such as `StoreWriter.submit_spans`. The gateway calls `TraceIngest` and sends what it returns.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tutelage.tracing import names
-from tutelage.tracing.join import Find, TraceJoiner
 from tutelage.tracing.otlp import read_counted, response_body
 from tutelage.tracing.records import Identity, SpanRecord
 
@@ -20,36 +18,24 @@ Sink = Callable[[str, Sequence[SpanRecord]], None]
 
 
 class TraceIngest:
-    """Takes OTLP bodies for one run; threads may share it.
+    """Takes OTLP bodies for one run; threads may share it."""
 
-    `find` says whose call a `gen_ai.response.id` is.
-    """
-
-    def __init__(self, sink: Sink, run_id: str, find: Find | None = None) -> None:
+    def __init__(self, sink: Sink, run_id: str) -> None:
         self._sink, self._run_id = sink, run_id
-        self._joiner = TraceJoiner(find)
-        self._lock = threading.Lock()
-        self.received = self.joined = self.rejected = 0
 
     def __call__(
-        self, body: bytes, content_type: str, encoding: str = "", *, only: Identity | None = None
+        self, body: bytes, content_type: str, encoding: str = "", *, only: Identity
     ) -> bytes:
-        """Take a body; returns the response's body, in the same content type.
+        """Take a body of the attempt `only`; returns the response's body, in the same content type.
 
-        With `only`, as for the key of one attempt, spans without a rollout get that one's and spans
-        of another are rejected. Raises `OtlpError`, whose `status` is the HTTP status.
+        Spans without a rollout get that one's, and spans of another are rejected. Raises
+        `OtlpError`, whose `status` is the HTTP status.
         """
         spans, rejected = read_counted(body, content_type, encoding)
-        with self._lock:
-            self.received += len(spans)
-            placed = self._joiner.add(spans) if only is None else _claimed(spans, only)
-            if only is not None:
-                rejected += len(spans) - len(placed)
-            self.joined += len(placed)
-            self.rejected += rejected
+        placed = _claimed(spans, only)
         if placed:
             self._sink(self._run_id, placed)
-        return response_body(content_type, rejected)
+        return response_body(content_type, rejected + len(spans) - len(placed))
 
 
 def _claimed(spans: Sequence[SpanRecord], only: Identity) -> list[SpanRecord]:

@@ -56,11 +56,6 @@ class AttemptTrace:
         """The spans that have ended, in the order in which they did."""
         return tuple(_record(span, self.identity) for span in self._ended)
 
-    @property
-    def traceparent(self) -> str:
-        """The W3C header that makes another program's spans part of this trace."""
-        return f"00-{self.trace_id}-{self.root_id}-01"
-
     def next_id(self) -> int:
         """The identifier of the next span: the same in every repeat of the same attempt."""
         return int(span_id_of(self.trace_id, "live", next(self._count)), 16)
@@ -84,7 +79,7 @@ class AttemptTrace:
         self._closed = True
 
 
-class AttemptProcessor(SpanProcessor):
+class _AttemptProcessor(SpanProcessor):
     """Hands spans to the attempt in whose context they began, with its identifiers."""
 
     def __init__(self) -> None:
@@ -137,11 +132,6 @@ def trace_attempt(identity: Identity) -> Generator[AttemptTrace]:
         found.close()
 
 
-def current_attempt() -> AttemptTrace | None:
-    """The attempt in whose context this runs."""
-    return _current(None)
-
-
 @contextmanager
 def span(name: str, attributes: Mapping[str, Any] | None = None) -> Generator[trace.Span]:
     """A span around a piece of an agent's code; outside a rollout it does nothing.
@@ -181,7 +171,7 @@ def instrument(provider: TracerProvider) -> None:
 
     Spans outside a rollout are left alone. Call it once for each provider.
     """
-    provider.add_span_processor(AttemptProcessor())
+    provider.add_span_processor(_AttemptProcessor())
 
 
 class _Ids(IdGenerator):
@@ -208,7 +198,7 @@ def _provider() -> TracerProvider:
         id_generator=_Ids(),
         shutdown_on_exit=False,
     )
-    provider.add_span_processor(AttemptProcessor())
+    provider.add_span_processor(_AttemptProcessor())
     return provider
 
 

@@ -3,8 +3,8 @@
 The messages are those of the `opentelemetry-proto` package; both directions go through them, and
 OTLP's JSON differs from theirs only in that identifiers are hexadecimal. A body comes from a
 program that nobody vouches for, so every size is bounded before it is reserved: the compressed and
-the plain bytes, and the number of messages that they would become. `join.py` says to which rollout
-a span belongs.
+the plain bytes, and the number of messages that they would become. `ingest.py` says to which
+rollout a span belongs.
 """
 
 from __future__ import annotations

@@ -18,12 +18,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tutelage.tracing import names
 from tutelage.tracing.records import (
     Identity,
-    Kind,
     SpanEvent,
     SpanRecord,
     Status,
@@ -63,20 +63,22 @@ def as_workflow(root: SpanRecord) -> SpanRecord:
     return replace(root, name=f"{names.INVOKE_WORKFLOW} {TEAM}", attributes=attributes)
 
 
-def identity_of(rollout: Rollout, attempt: Attempt) -> Identity:
-    """Whose spans an attempt's are."""
-    return Identity(rollout.run_id, rollout.id, attempt.id)
-
-
 class _Builder:
     """Collects one attempt's spans; `_cursor` is where a span begins whose time is not known."""
 
     def __init__(self, rollout: Rollout, attempt: Attempt, content: bool) -> None:
         self._rollout, self._attempt, self._content = rollout, attempt, content
-        self._trace = trace_id_of(identity_of(rollout, attempt))
+        self._trace = trace_id_of(Identity(rollout.run_id, rollout.id, attempt.id))
         self._root = span_id_of(self._trace)
-        self._resource = {names.SERVICE: SERVICE, names.RUN_ID: rollout.run_id}
         self._own = {names.ROLLOUT_ID: rollout.id, names.ATTEMPT_ID: attempt.id}
+        self._span = partial(
+            SpanRecord,
+            trace_id=self._trace,
+            resource={names.SERVICE: SERVICE, names.RUN_ID: rollout.run_id},
+            scope=SCOPE,
+            rollout_id=rollout.id,
+            attempt_id=attempt.id,
+        )
         first = next((c.started for c in attempt.calls if c.started), 0.0)
         self._start = self._cursor = _ns(attempt.started or first)
 
@@ -102,36 +104,6 @@ class _Builder:
         groups = [self._agent(a, parents[a], below) for a in agents] if team else []
         top = self._top((agents or ["main"])[0], below)
         return [as_workflow(top) if team else top, *groups, *below]
-
-    def _span(
-        self,
-        span_id: str,
-        parent: str | None,
-        name: str,
-        times: tuple[int, int],
-        attributes: dict[str, Any],
-        *,
-        kind: Kind = "internal",
-        events: tuple[SpanEvent, ...] = (),
-        status: tuple[Status, str] = ("unset", ""),
-    ) -> SpanRecord:
-        return SpanRecord(
-            trace_id=self._trace,
-            span_id=span_id,
-            parent_id=parent,
-            name=name,
-            start_ns=times[0],
-            end_ns=times[1],
-            kind=kind,
-            attributes=attributes | self._own,
-            events=events,
-            status=status[0],
-            status_message=status[1],
-            resource=self._resource,
-            scope=SCOPE,
-            rollout_id=self._rollout.id,
-            attempt_id=self._attempt.id,
-        )
 
     def _times(self, started: float, seconds: float) -> tuple[int, int]:
         start = _ns(started) if started else self._cursor
@@ -165,14 +137,17 @@ class _Builder:
                 attributes[names.OUTPUT_MESSAGES] = _messages(
                     [Message("assistant", attempt.answer)], attempt.stop
                 )
+        status: Status = "ok" if attempt.status is RolloutStatus.SUCCEEDED else "unset"
         return self._span(
-            self._root,
-            None,
-            f"{names.INVOKE_AGENT} {agent}",
-            (start, end),
-            attributes,
+            span_id=self._root,
+            parent_id=None,
+            name=f"{names.INVOKE_AGENT} {agent}",
+            start_ns=start,
+            end_ns=end,
+            attributes=attributes | self._own,
             events=(*self._evaluations(end), *self._failures(end)),
-            status=_status(attempt),
+            status=status if failure is None else "error",
+            status_message="" if failure is None else failure.message,
         )
 
     def _evaluations(self, time: int) -> list[SpanEvent]:
@@ -203,13 +178,19 @@ class _Builder:
 
     def _agent(self, agent: str, span_id: str, below: Sequence[SpanRecord]) -> SpanRecord:
         mine = [s for s in below if s.parent_id == span_id]
-        times = (min(s.start_ns for s in mine), max(s.end_ns for s in mine))
         attributes = {
             names.OPERATION: names.INVOKE_AGENT,
             names.PROVIDER: PROVIDER,
             names.AGENT: agent,
         }
-        return self._span(span_id, self._root, f"{names.INVOKE_AGENT} {agent}", times, attributes)
+        return self._span(
+            span_id=span_id,
+            parent_id=self._root,
+            name=f"{names.INVOKE_AGENT} {agent}",
+            start_ns=min(s.start_ns for s in mine),
+            end_ns=max(s.end_ns for s in mine),
+            attributes=attributes | self._own,
+        )
 
     def _chat(self, position: int, call: Call, parent: str) -> SpanRecord:
         sampled, sampling, model = call.sampled, call.sampling, _model(call)
@@ -236,12 +217,14 @@ class _Builder:
         if self._content:
             attributes[names.INPUT_MESSAGES] = _messages(call.messages)
             attributes[names.OUTPUT_MESSAGES] = _messages([call.reply], reason)
+        start, end = self._times(call.started, call.seconds)
         return self._span(
-            span_id_of(self._trace, "chat", position),
-            parent,
-            f"{names.CHAT} {model}",
-            self._times(call.started, call.seconds),
-            attributes,
+            span_id=span_id_of(self._trace, "chat", position),
+            parent_id=parent,
+            name=f"{names.CHAT} {model}",
+            start_ns=start,
+            end_ns=end,
+            attributes=attributes | self._own,
             kind="client",
         )
 
@@ -256,13 +239,16 @@ class _Builder:
         if self._content:
             attributes[names.TOOL_ARGUMENTS] = result.arguments
             attributes[names.TOOL_RESULT] = result.text
+        start, end = self._times(result.started, result.seconds)
         return self._span(
-            span_id_of(self._trace, "tool", place),
-            parent,
-            f"{names.EXECUTE_TOOL} {result.name}",
-            self._times(result.started, result.seconds),
-            attributes,
-            status=("unset", "") if result.error is None else ("error", result.error),
+            span_id=span_id_of(self._trace, "tool", place),
+            parent_id=parent,
+            name=f"{names.EXECUTE_TOOL} {result.name}",
+            start_ns=start,
+            end_ns=end,
+            attributes=attributes | self._own,
+            status="unset" if result.error is None else "error",
+            status_message=result.error or "",
         )
 
 
@@ -270,12 +256,6 @@ def _model(call: Call) -> str:
     if call.policy is None:
         return OTHER_MODEL
     return MODEL if call.policy == "main" else call.policy
-
-
-def _status(attempt: Attempt) -> tuple[Status, str]:
-    if attempt.failure is not None:
-        return "error", attempt.failure.message
-    return ("ok", "") if attempt.status is RolloutStatus.SUCCEEDED else ("unset", "")
 
 
 def _task_messages(rollout: Rollout) -> Sequence[Message]:

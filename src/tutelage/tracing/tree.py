@@ -31,9 +31,9 @@ class SpanNode:
     span: SpanRecord
     children: list[SpanNode] = field(default_factory=list["SpanNode"])
 
-    def walk(self, depth: int = 0) -> Iterator[tuple[int, SpanRecord]]:
+    def walk(self) -> Iterator[tuple[int, SpanRecord]]:
         """This span and all below it, each with its depth."""
-        stack = [(depth, self)]
+        stack = [(0, self)]
         while stack:
             level, node = stack.pop()
             yield level, node.span
@@ -51,7 +51,7 @@ def rollout_trees(
     for span in recorded:
         extra[span.attempt_id if span.attempt_id in extra else rollout.last.id].append(span)
     return [
-        attempt_tree(attempt_spans(rollout, attempt, content), extra[attempt.id])
+        _attempt_tree(attempt_spans(rollout, attempt, content), extra[attempt.id])
         for attempt in rollout.attempts
     ]
 
@@ -64,7 +64,7 @@ def whole_trace(
     return [span for tree in trees for span in _rooted(tree)]
 
 
-def attempt_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord] = ()) -> SpanNode:
+def _attempt_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord]) -> SpanNode:
     """The tree of an attempt: `own` with its root first, and whatever else belongs to it."""
     root, spans = own[0], {span.span_id: span for span in own}
     moved = _merge(spans, extra)
@@ -83,13 +83,6 @@ def attempt_tree(own: Sequence[SpanRecord], extra: Sequence[SpanRecord] = ()) ->
     for node in nodes.values():
         node.children.sort(key=lambda child: (child.span.start_ns, _order(child.span)))
     return nodes[root.span_id]
-
-
-def orphans(spans: Iterable[SpanRecord]) -> list[SpanRecord]:
-    """Spans whose parent is not among them."""
-    known = list(spans)
-    ids = {(span.trace_id, span.span_id) for span in known}
-    return [s for s in known if s.parent_id is not None and (s.trace_id, s.parent_id) not in ids]
 
 
 def _merge(spans: dict[str, SpanRecord], extra: Sequence[SpanRecord]) -> dict[str, str]:

@@ -37,7 +37,6 @@ from tutelage.tracing.records import (
     span_id_of,
     trace_id_of,
 )
-from tutelage.tracing.rollout import identity_of
 from tutelage.types import (
     Attempt,
     Call,
@@ -180,7 +179,7 @@ def _execution_spans(
     execution: Execution, rollout: Rollout, began: float, plan: float
 ) -> list[SpanRecord]:
     """The spans beside those of the calls, each parent before its children."""
-    identity = identity_of(rollout, rollout.last)
+    identity = Identity(rollout.run_id, rollout.id, rollout.last.id)
     trace = trace_id_of(identity)
     planned, origin = int(began * 1e9), int((began + plan) * 1e9)
     root = span_id_of(trace, "workflow")
