@@ -426,6 +426,86 @@ def test_collect_writes_a_log_that_audit_reads(here: Path) -> None:
     assert low < found["mean"] < high
 
 
+def show(*args: str) -> str:
+    done = CliRunner().invoke(build_app(), ["show", *args])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def stored(run: str) -> list[Any]:
+    with open_store(Path(run) / "store.db", create=False) as store:
+        assert store.run(Path(run).name).status.value == "succeeded"
+        assert store.metrics(Path(run).name)
+        return list(store.rollouts(Path(run).name))
+
+
+def test_each_execution_of_a_collection_is_a_rollout(here: Path) -> None:
+    told = json.loads(call("collect", "--num-executions", "12", "--seed", "2", "--json").stdout)
+    found = stored(told["run"])
+    rows = [json.loads(x) for x in (here / told["log"]).read_text().splitlines()]
+    assert len(found) == len(rows) == 12
+    by_task = {rollout.task.id: rollout for rollout in found}
+    for row in rows:
+        rollout = by_task[row["id"]]
+        assert rollout.label == "collect"
+        assert (rollout.last.failure is None) == row["success"]
+        asked = [t["worker"] for t in row["tries"] if t["error"] is None and t["worker"]]
+        assert len(rollout.last.calls) >= len(asked) > 0
+        assert rollout.reward is not None
+        assert rollout.task.fields["instruction"] == row["instruction"]
+    assert "12 rollouts match" in show(told["run"], "--rollouts", "2")
+    shown = show(told["run"])
+    assert "12 rollouts" in shown
+    assert "success_rate" in shown
+    one = show(found[0].id, "--run", told["run"])
+    assert "invoke_workflow" in one
+    assert "execute_tool" in one
+    again = CliRunner().invoke(build_app(), ["resume", told["run"]])
+    assert again.exit_code == 2
+    assert "has ended" in again.stderr
+
+
+def test_a_collection_that_was_stopped_keeps_what_ended(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tutelage.orchestration.execution.log import ExecutionLogger
+
+    def stop(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ExecutionLogger, "log_execution", stop)
+    done = call("collect", "--num-executions", "3")
+    assert done.exit_code == 130, done.output
+    (run,) = (here / "runs").iterdir()
+    with open_store(run / "store.db", create=False) as store:
+        assert store.run(run.name).status.value == "cancelled"
+        assert store.count(run.name) == 3
+    again = CliRunner().invoke(build_app(), ["resume", str(run)])
+    assert again.exit_code == 2
+    assert "tutelage orchestrate collect" in again.stderr
+
+
+def test_the_policies_of_an_audit_execute_the_same_tasks(here: Path) -> None:
+    told = call("audit", "--num-workflows", "10", "--json")
+    assert told.exit_code == 0, told.output
+    row = json.loads(told.stdout)
+    found = stored(row["run"])
+    policies = {"random", "cheapest", "best", "oracle"}
+    assert {rollout.label for rollout in found} == policies
+    assert len({rollout.id for rollout in found}) == len(found) == 40
+    tasks = {p: [r.task.id for r in found if r.label == p] for p in policies}
+    assert len({tuple(sorted(ids)) for ids in tasks.values()}) == 1
+    assert "40 rollouts" in show(row["run"])
+
+
+def test_an_audit_of_a_log_executes_nothing(here: Path) -> None:
+    assert call("collect", "--num-executions", "5", "--output-dir", "logs").exit_code == 0
+    before = sorted((here / "runs").iterdir())
+    audit = json.loads(call("audit", "--logs", "logs", "--json").stdout)
+    assert "run" not in audit
+    assert sorted((here / "runs").iterdir()) == before
+
+
 def test_collect_takes_the_documents_flags_and_can_be_read(here: Path) -> None:
     done = call("collect", "--num_executions", "5", "--output_dir", "execution_logs/")
     assert done.exit_code == 0, done.output
@@ -460,6 +540,8 @@ def test_a_planners_plans_count_only_where_they_are_what_was_asked_for(
     assert len(lines) == told["executions"]
     failed = [json.loads(x)["reason"] for x in lines if not json.loads(x)["success"]]
     assert "wrong_plan" in failed
+    told = [r.last.failure.message for r in stored(told["run"]) if r.last.failure is not None]
+    assert told.count("the plan is not what the instruction asks for") == failed.count("wrong_plan")
 
 
 def test_candidates_need_a_planner(here: Path) -> None:

@@ -11,16 +11,11 @@ from executing import DIAMOND, ScriptedPool, failed, plan_of, right, run_plan, w
 
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration import Node, Plan
-from tutelage.orchestration.data.collect import (
-    WRONG_PLAN,
-    Assignment,
-    assignments_of,
-    collect,
-    same_plan,
-)
+from tutelage.orchestration.data.collect import Assignment, assignments_of, collect, same_plan
 from tutelage.orchestration.data.formats import read_workflows
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.evaluation import audit
+from tutelage.orchestration.evaluation.judged import WRONG_PLAN
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.system import OrchestrationSystem

@@ -1,17 +1,19 @@
 """`tutelage orchestrate audit`: what a reward wants, before anything is trained under it.
 
 Without a log, random, cheapest, best and oracle execute the same synthetic workflows on workers
-whose truth is known, and each preset is asked who does best. With `--logs` the executions of a log
-are weighed instead. The published example is shown first. Exit code 1 when the chosen preset is one
-that rewards the wrong thing.
+whose truth is known, which is a run, and each preset is asked who does best. With `--logs` the
+executions of a log are weighed instead. The published example is shown first. Exit code 1 when the
+chosen preset is one that rewards the wrong thing.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +21,6 @@ from pydantic import Field
 
 from tutelage.cli.options import AsJson
 from tutelage.cli.orchestrate_parts import pool_words
-from tutelage.config.fields import CountOrZero
 from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights
 from tutelage.orchestration.execution.config import PoolConfig
 
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from tutelage.orchestration.evaluation.rewards import ExecutionResult
     from tutelage.orchestration.execution.record import Execution
     from tutelage.orchestration.execution.workers import Pool
+    from tutelage.runs.lifecycle import Run
+    from tutelage.types import JSON
+
+_RECIPE = "audit"
 
 
 class _AuditConfig(PoolConfig):
@@ -47,8 +52,6 @@ class _AuditConfig(PoolConfig):
     """Weight of latency."""
     shaped_reward: float | None = None
     """Weight of the shaped term."""
-    seed: CountOrZero = 0
-    """Where all draws come from."""
 
     @property
     def weights(self) -> RewardWeights:
@@ -60,7 +63,7 @@ class _AuditConfig(PoolConfig):
 
 def audit(asked: _AuditConfig, as_json: AsJson = False) -> None:
     """Say what a reward wants: its terms, failing at once, and who comes out on top."""
-    from tutelage.cli.console import counted
+    from tutelage.cli.console import counted, shown_path
     from tutelage.orchestration.evaluation.audit import (
         PRESETS,
         audit_policies,
@@ -69,7 +72,7 @@ def audit(asked: _AuditConfig, as_json: AsJson = False) -> None:
     )
     from tutelage.orchestration.evaluation.rewards import compute_reward
 
-    preset, weights = asked.preset, asked.weights
+    preset, weights, run = asked.preset, asked.weights, None
     chosen: Sequence[Preset] = PRESETS if preset is None else (preset,)
     if asked.logs is not None:
         results, logged = _logged(asked.logs)
@@ -79,7 +82,7 @@ def audit(asked: _AuditConfig, as_json: AsJson = False) -> None:
             source += f"; {logged - len(results)} more were lost to their workers' servers"
     else:
         made = asked.make_pool()
-        ran = _policies(made, asked.num_workflows, asked.seed)
+        run, ran = _policies(asked, made)
         audits = [audit_policies(ran, name, weights=weights) for name in chosen]
         source = f"{asked.num_workflows} synthetic workflows; {pool_words(made)}"
     example = {
@@ -87,9 +90,10 @@ def audit(asked: _AuditConfig, as_json: AsJson = False) -> None:
         for name in ("seed", "seed_seconds")
     }
     if as_json:
-        typer.echo(json.dumps(_json(audits, example, source), indent=2))
+        kept = {} if run is None else {"run": str(run)}
+        typer.echo(json.dumps(_json(audits, example, source) | kept, indent=2))
     else:
-        _show(audits, example, source)
+        _show(audits, example, source if run is None else f"{source}; kept in {shown_path(run)}")
     if preset is not None and audits[0].warning is not None:
         raise typer.Exit(1)
 
@@ -104,16 +108,42 @@ def _logged(path: Path) -> tuple[list[ExecutionResult], int]:
     return results_of(judged_of(rows)), len(rows)
 
 
-def _policies(pool: Pool, count: int, seed: int) -> dict[str, list[Execution]]:
+def _policies(asked: _AuditConfig, pool: Pool) -> tuple[Path, dict[str, list[Execution]]]:
+    """A run in which each policy executes the workflows, and what each came to."""
     from tutelage.orchestration.data.synthetic import builtin_graph, generate
-    from tutelage.orchestration.evaluation.audit import run_policies
+    from tutelage.orchestration.evaluation.audit import audit_routers, run_policies
+    from tutelage.orchestration.execution.runs import ExecutionRun
+    from tutelage.orchestration.execution.stored import ExecutionRecorder
     from tutelage.orchestration.execution.virtual_time import run_virtual
+    from tutelage.orchestration.routing.contract import RandomRouter
+    from tutelage.runs import lifecycle
+    from tutelage.runs.folder import create, fresh_name
+    from tutelage.runs.progress import Silent
     from tutelage.seeds import SeedTree
+    from tutelage.types import Sampling
 
-    seeds = SeedTree(seed).child("audit")
+    seeds = SeedTree(asked.seed).child("audit")
     graph = builtin_graph()
-    plans = [w.plan for w in generate(graph, count, seeds.child("workflows"))]
-    return run_virtual(run_policies(pool, plans, seeds, graph.catalog))
+    plans = [w.plan for w in generate(graph, asked.num_workflows, seeds.child("workflows"))]
+    audit_routers(pool, RandomRouter())  # a pool without the truth is refused before it is a run
+    found: dict[str, list[Execution]] = {}
+
+    def work(run: Run) -> JSON:
+        began = time.time()
+        found.update(run_virtual(run_policies(pool, plans, seeds, graph.catalog)))
+        for policy, executions in found.items():
+            preset = asked.preset or "normalized"
+            record = ExecutionRecorder(run.writer, run.folder.name, preset, asked.weights, policy)
+            for execution in executions:
+                place = execution.seeds.child(policy)
+                record(replace(execution, seeds=place), Sampling(0.0), began, 0.0)
+        rates = {policy: fmean(e.success for e in ran) for policy, ran in found.items()}
+        run.log({"phase": _RECIPE, "step": 0, **rates})
+        return {"status": "succeeded", "workflows": len(plans), "success": rates}
+
+    folder = create(fresh_name(_RECIPE, claim=True))
+    lifecycle.start(ExecutionRun(asked, work, recipe=_RECIPE), folder, Silent())
+    return folder.path, found
 
 
 def _show(audits: Sequence[RewardAudit], example: dict[str, float], source: str) -> None:

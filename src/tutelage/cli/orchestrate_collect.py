@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from tutelage.orchestration.execution.system import OrchestrationSystem
     from tutelage.orchestration.plan.catalog import Catalog
     from tutelage.orchestration.plan.dag import Plan
+    from tutelage.runs.lifecycle import Run
+    from tutelage.types import JSON
+
+_RECIPE = "collect"
 
 
 class _CollectConfig(WorkConfig):
@@ -54,7 +58,12 @@ def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
     from tutelage.cli.console import messages, say, shown_path
     from tutelage.orchestration.data.collect import assignments_of
     from tutelage.orchestration.execution.log import ExecutionLogger
+    from tutelage.orchestration.execution.runs import ExecutionRun
+    from tutelage.orchestration.execution.stored import ExecutionRecorder
     from tutelage.orchestration.execution.system import OrchestrationSystem
+    from tutelage.runs import lifecycle
+    from tutelage.runs.folder import create, fresh_name
+    from tutelage.runs.progress import Silent
 
     made, known = asked.make_pool(), asked.read_catalog()
     workflows = _workflows(asked, known)
@@ -70,18 +79,30 @@ def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
     logger = ExecutionLogger(asked.output_dir, run_id=run_id, workers=made.workers)
     say(messages(), ("workers: ", "dim"), pool_words(made))
     say(messages(), ("plans: ", "dim"), source)
-    assignments = assignments_of(workflows, plans)
+    done: list[Collection] = []
+
+    def work(run: Run) -> JSON:
+        system.recorder = ExecutionRecorder(run.writer, run.folder.name, label=_RECIPE)
+        found = _run(system, assignments_of(workflows, plans), logger, asked, workflows)
+        done.append(found)
+        row = asdict(found)
+        numbers = {k: v for k, v in row.items() if isinstance(v, int | float)}
+        run.log({"phase": _RECIPE, "step": 0, **numbers})
+        return {"status": "succeeded", **row, "log": str(logger.path)}
+
+    folder = create(fresh_name(_RECIPE, claim=True))
     try:
-        told = _run(system, assignments, logger, asked, workflows)
+        lifecycle.start(ExecutionRun(asked, work, recipe=_RECIPE), folder, Silent())
     except KeyboardInterrupt as stopped:
         kept = f"What ended is in {shown_path(logger.path)}. The same command begins again and"
         stopped.add_note(f"{kept} adds to it; another --output-dir keeps them apart.")
         raise
+    (told,) = done
     if as_json:
-        row = asdict(told) | {"log": str(logger.path)}
+        row = asdict(told) | {"log": str(logger.path), "run": str(folder.path)}
         typer.echo(json.dumps(row, indent=2))
         return
-    _show(told, logger.path)
+    _show(told, logger.path, folder.path)
 
 
 def _workflows(asked: _CollectConfig, catalog: Catalog | None) -> list[Workflow]:
@@ -156,7 +177,7 @@ def _refused(count: int) -> str:
     return f"{refused} with a plan that nobody can do, or that the budget cannot begin"
 
 
-def _show(told: Collection, log: Path) -> None:
+def _show(told: Collection, log: Path, run: Path) -> None:
     from tutelage.cli.console import counted, facts, number, output, say, shown_path
     from tutelage.cli.rates import rate_cell
     from tutelage.runs.measured import Measured, judged_words
@@ -185,6 +206,7 @@ def _show(told: Collection, log: Path) -> None:
             ("latency", f"{told.mean_latency:.2f} s on average"),
             *([("refused", _refused(told.refused))] if told.refused else []),
             ("log", shown_path(log)),
+            ("run", shown_path(run)),
         ],
     )
     prepare = f"tutelage orchestrate prepare --logs {shown_path(log.parent)}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tutelage.cli.orchestrate_parts import Seed, make_planner, pool_words
+from tutelage.cli.orchestrate_parts import make_planner, pool_words
 from tutelage.orchestration.execution.config import PlannerConfig, PoolConfig
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ def plan(
         Path | None,
         typer.Option(metavar="FILE", help="Write it as .txt, .mmd (Mermaid), .svg or .json."),
     ] = None,
-    seed: Seed = 0,
 ) -> None:
     """Draw the plan of an instruction; nothing is executed."""
     from tutelage.cli.console import messages, output, say, shown_path, visible
@@ -57,7 +56,7 @@ def plan(
         raise ConfigError(f"--out {str(out)!r}: the ending must be one of {sorted(_WRITERS)}")
     known = planning.read_catalog()
     there = pool.make_pool()
-    planner = make_planner(planning.checkpoint, known, seed)
+    planner = make_planner(planning.checkpoint, known, pool.seed)
     made = planner.plan(instruction)
     expected = expect(made, known, there) if explain or out is not None else {}
     console = output()

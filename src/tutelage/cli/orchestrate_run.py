@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tutelage.orchestration.plan.catalog import Catalog
     from tutelage.orchestration.plan.dag import Plan
     from tutelage.runs.folder import RunFolder
+    from tutelage.runs.lifecycle import Run
+    from tutelage.types import JSON
 
 CHANGES = False
 
@@ -80,14 +82,18 @@ def run(
 
 def _go_on(folder: RunFolder, *, otlp: str | None = None, as_json: bool = False) -> None:
     """Go on with a run that was stopped or killed. Raises `RunError` for one that has ended."""
-    from tutelage.orchestration.execution.runs import PLAN, PlanExecution
+    from tutelage.orchestration.execution.runs import PLAN, ExecutionRun
     from tutelage.runs.kinds import name_of, stored_config
 
-    if name_of(folder) != PlanExecution.name:
+    if name_of(folder) != ExecutionRun.name:
         raise RunError(f"{folder.name!r} is no run of tutelage orchestrate run")
     if folder.read_result() is not None:
         raise RunError(f"{folder.name!r} has ended; look at it: tutelage show {folder.path}")
-    stored = {k: v for k, v in stored_config(folder)["config"].items() if k != "recipe"}
+    stored = stored_config(folder)["config"]
+    recipe = stored.pop("recipe")
+    if not (folder.path / PLAN).is_file():
+        told = f"it begins again by its command: tutelage orchestrate {recipe}"
+        raise RunError(f"{folder.name!r} executed many plans, and {told}")
     stored |= {"plan": folder.path / PLAN, "checkpoint": None}
     _finish(folder, _prepare(ExecutionConfig.model_validate(stored)), otlp, as_json)
 
@@ -98,14 +104,23 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
 
 
 def show(console: Console, folder: RunFolder) -> None:
-    """The execution of a plan, with its trace; how to go on when it was stopped."""
-    from tutelage.cli.console import say
-    from tutelage.cli.rollout_list import show_one
+    """The execution of a plan with its trace, or what many came to; how to go on when stopped."""
+    from tutelage.cli.console import facts, number, one_line, say
+    from tutelage.cli.rollout_list import show_one, show_stored
     from tutelage.cli.runs import say_state
+    from tutelage.orchestration.execution.runs import PLAN
     from tutelage.runs.stored import open_run
 
     result = folder.read_result()
     say(console, ("Execution ", "bold"), (folder.name, "bold"))
+    if not (folder.path / PLAN).is_file():
+        told = (result or {"status": "stopped or running"}).items()
+        words = [
+            (k, number(v) if isinstance(v, int | float) else one_line(v, 100)) for k, v in told
+        ]
+        facts(console, words, indent=2)
+        show_stored(console, folder, lambda store, run_id: store.rollouts(run_id, limit=3))
+        return
     if result is None:
         say_state(console, folder)
         return
@@ -116,28 +131,61 @@ def show(console: Console, folder: RunFolder) -> None:
 
 def _finish(folder: RunFolder, prepared: _Prepared, otlp: str | None, as_json: bool) -> None:
     from tutelage.cli.job import watched
-    from tutelage.cli.orchestrate_view import progress, result_json, show_result
-    from tutelage.orchestration.execution.runs import PlanExecution
-    from tutelage.orchestration.execution.stored import reward_of
+    from tutelage.cli.orchestrate_view import result_json, show_result
+    from tutelage.orchestration.execution.runs import ExecutionRun
+    from tutelage.orchestration.execution.stored import reward_of, rollout_id
     from tutelage.runs import lifecycle
 
-    asked, planned, system, told = prepared
-    job = PlanExecution(asked, planned, system, otlp, lambda: progress(planned, told))
-    warnings = _Warnings()
+    executed: list[Execution] = []
+
+    def work(run: Run) -> JSON:
+        executed.append(_execute(prepared, run))
+        (found,) = executed
+        run.failed = not found.success
+        return {
+            "status": "succeeded" if found.success else "failed",
+            "success": found.success,
+            "cost": found.total_cost,
+            "latency_ms": found.total_latency_ms,
+            "reason": found.reason,
+            "rollout": rollout_id(found),
+        }
+
+    job, warnings = ExecutionRun(prepared.asked, work, prepared.plan, otlp=otlp), _Warnings()
     with watched(folder, warnings, "What ended, and what was spent, is kept."):
         if folder.config.is_file():
-            lifecycle.resume(PlanExecution, folder, warnings, job)
+            lifecycle.resume(ExecutionRun, folder, warnings, job)
         else:
             lifecycle.start(job, folder, warnings)
-    found = cast("Execution", job.found)
-    reward = reward_of(found, asked.reward)
+    (found,), preset = executed, prepared.asked.reward
+    reward = reward_of(found, preset).value
     if as_json:
-        row = result_json(found, reward.value) | {"run": str(folder.path), "rollout": job.rollout}
+        row = result_json(found, reward)
+        row |= {"run": str(folder.path), "rollout": rollout_id(found)}
         typer.echo(json.dumps(row, indent=2, ensure_ascii=False))
     else:
-        show_result(folder, found, (asked.reward, reward.value), job.rollout)
+        show_result(folder, found, (preset, reward), rollout_id(found))
     if not found.success:
         raise typer.Exit(1)
+
+
+def _execute(prepared: _Prepared, run: Run) -> Execution:
+    """Execute the plan in its run, seen while it goes on."""
+    from tutelage.cli.orchestrate_view import progress
+    from tutelage.orchestration.execution.runs import JOURNAL
+    from tutelage.orchestration.execution.stored import ExecutionRecorder
+
+    asked, plan, system, told = prepared
+    system.recorder = ExecutionRecorder(run.writer, run.folder.name, asked.reward)
+    with progress(plan, told) as watch:
+        return system.execute(
+            plan.instruction,
+            plan=plan,
+            budget=asked.budget,
+            name="run",
+            observers=[watch],
+            journal=run.folder.path / JOURNAL,
+        )
 
 
 def _prepare(asked: ExecutionConfig) -> _Prepared:

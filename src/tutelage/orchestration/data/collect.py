@@ -14,12 +14,13 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from tutelage.errors import ConfigError, EngineError
 from tutelage.orchestration.data.formats import Workflow
-from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED
+from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
 from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.record import Execution
@@ -33,8 +34,6 @@ _UNSERVED = ("network", "unauthorized", "unavailable", "timeout")
 """Errors that tell of the server and not of the worker's answer."""
 _LOST = ("network", "unauthorized", "unavailable", "rate_limited")
 """Errors after which nobody knows what the worker's answer would have been."""
-WRONG_PLAN = "wrong_plan"
-"""Why an execution failed all of whose nodes succeeded: it was not what was asked for."""
 CHUNK = 64
 """Executions under way at once."""
 
@@ -218,20 +217,26 @@ async def _one(
         name = f"collect/{number}/{candidate}"
         try:
             found = await system.aexecute(
-                plan.instruction, plan=plan, budget=budget, name=name, hints=given.hints
-            )
+                plan.instruction, plan=plan, budget=budget, name=name, hints=given.hints,
+                judge=partial(_judged, given.goal),
+            )  # fmt: skip
         except ConfigError as error:
             refused = error
             continue
-        if found.success and given.goal is not None and not given.goal(plan):
-            found = replace(found, success=False, reason=WRONG_PLAN)
-        elif not found.success and _unserved(found) is not None:
-            found = replace(found, reason=UNSERVED)
         executions.append(found)
         if found.success:
             tried = await _cheaper(system.executor, found, alternatives, given.hints)
             return Collected(tuple(executions), tuple(tried), refused)
     return Collected(tuple(executions), refused=refused)
+
+
+def _judged(goal: Callable[[Plan], bool] | None, found: Execution) -> Execution:
+    """An execution as it is kept: a wrong plan has failed, and what no server did is lost."""
+    if found.success and goal is not None and not goal(found.plan):
+        return replace(found, success=False, reason=WRONG_PLAN)
+    if not found.success and _unserved(found) is not None:
+        return replace(found, reason=UNSERVED)
+    return found
 
 
 async def _cheaper(

@@ -15,6 +15,8 @@ DEADLINE = "deadline"
 """Why a workflow or an execution failed that its deadline ended."""
 UNSERVED = "unserved"
 """Why an execution was lost: at some subtask no worker's server gave an answer."""
+WRONG_PLAN = "wrong_plan"
+"""Why an execution failed all of whose nodes succeeded: it was not what was asked for."""
 
 
 def workflow_sums(rewards: Iterable[float], right: Iterable[bool], late: Iterable[bool]) -> Sums:

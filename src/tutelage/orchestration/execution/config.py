@@ -82,6 +82,8 @@ class PoolConfig(Section):
     """Of the replay pool: recorded outcomes."""
     models: WholePath | None = None
     """Of the replay pool: prices of its workers."""
+    seed: CountOrZero = 0
+    """Where all draws come from."""
 
     def make_pool(self) -> Pool:
         """The pool. Raises `ConfigError` for options that contradict."""
@@ -123,8 +125,6 @@ class WorkConfig(PlannerConfig, PoolConfig):
     """Verifiers by type as JSON: {"default": {"kind": "present"}, "sum": {"kind": ...}}."""
     budget: float | None = None
     """US dollars of one execution at most."""
-    seed: CountOrZero = 0
-    """Where all draws come from."""
 
     def make_router(self, pool: Pool) -> Router:
         """The router. Raises `ConfigError` with those that exist."""

@@ -1,23 +1,19 @@
-"""The execution of one plan as a kind of run: its journal, its rollout in the store, its result.
+"""What verbs of orchestration play, as a kind of run: each execution of a plan is a rollout of it.
 
-A run folder holds the plan with its journal (`execution.jsonl`), from which an execution goes on
-after a kill, and the store with the trace. `system.py` executes; `runs/lifecycle.py` does what is
-the same for every run.
+`tutelage orchestrate run` plays one plan, with its journal (`execution.jsonl`), from which it goes
+on after a kill; `collect` and `audit` play many, which begin again by their command. `stored.py`
+makes the rollouts, `runs/lifecycle.py` does what is the same for every run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from tutelage.errors import RunError
-from tutelage.orchestration.execution.config import ExecutionConfig
+from tutelage.orchestration.execution.config import PoolConfig
 from tutelage.orchestration.execution.journal import plan_json
-from tutelage.orchestration.execution.record import Execution
-from tutelage.orchestration.execution.stored import ExecutionRecorder, rollout_id
-from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.runs.again import resume_command
 from tutelage.runs.folder import RunFolder, write_json
@@ -31,32 +27,23 @@ RECIPE = "orchestrate"
 JOURNAL = "execution.jsonl"
 PLAN = "plan.json"
 
-Events = Callable[[dict[str, Any]], None]
-
-
-@contextmanager
-def _unseen() -> Generator[Events]:
-    yield lambda event: None
-
 
 @register
 @dataclass
-class PlanExecution(RunKind):
-    """The execution of one plan by a system; what its journal has is not run again."""
+class ExecutionRun(RunKind):
+    """Plans that are executed; what the journal of a single one has is not run again."""
 
     name: ClassVar[str] = "execution"
 
-    asked: ExecutionConfig
-    """What both were made of."""
-    plan: Plan
-    system: OrchestrationSystem
+    asked: PoolConfig
+    """The options."""
+    work: Callable[[Run], JSON]
+    """Plays, and returns what stands in the result."""
+    plan: Plan | None = None
+    """The plan, where there is one."""
+    recipe: str = RECIPE
     otlp: str | None = None
     """A collector that gets the trace as well."""
-    watch: Callable[[], AbstractContextManager[Events]] = _unseen
-    found: Execution | None = None
-    """The execution, once it has ended."""
-    rollout: str = ""
-    """The id of its rollout in the store."""
     _result: JSON = field(default_factory=dict[str, Any])
 
     @classmethod
@@ -68,7 +55,7 @@ class PlanExecution(RunKind):
 
     def config(self) -> JSON:
         """What was asked for."""
-        return {"config": {"recipe": RECIPE, **self.asked.model_dump(mode="json")}}
+        return {"config": {"recipe": self.recipe, **self.asked.model_dump(mode="json")}}
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
         """The caller's."""
@@ -82,42 +69,23 @@ class PlanExecution(RunKind):
         """What is told of the run."""
         url = endpoint(self.otlp)
         return Head(
-            recipe=RECIPE,
-            algorithm=self.asked.router,
+            recipe=self.recipe,
+            algorithm=getattr(self.asked, "router", self.recipe),
             seed=self.asked.seed,
             collector=None if url is None else TraceTarget(url),
         )
 
     def begin(self, folder: RunFolder) -> None:
-        """Keep the plan."""
-        write_json(folder.path / PLAN, plan_json(self.plan))
+        """Keep the plan of a single execution."""
+        if self.plan is not None:
+            write_json(folder.path / PLAN, plan_json(self.plan))
 
     def phases(self) -> Sequence[Phase]:
-        """The execution."""
-        return [("execution", self._execute)]
+        """All of it."""
+        return [("execution", self._play)]
 
-    def _execute(self, run: Run) -> None:
-        preset = self.asked.reward
-        self.system.recorder = ExecutionRecorder(run.writer, run.folder.name, preset)
-        with self.watch() as watch:
-            found = self.system.execute(
-                self.plan.instruction,
-                plan=self.plan,
-                budget=self.asked.budget,
-                name="run",
-                observers=[watch],
-                journal=run.folder.path / JOURNAL,
-            )
-        self.found, self.rollout = found, rollout_id(found)
-        run.failed = not found.success
-        self._result = {
-            "status": "succeeded" if found.success else "failed",
-            "success": found.success,
-            "cost": found.total_cost,
-            "latency_ms": found.total_latency_ms,
-            "reason": found.reason,
-            "rollout": self.rollout,
-        }
+    def _play(self, run: Run) -> None:
+        self._result = self.work(run)
 
     def result(self, status: str) -> JSON | None:
         """What it came to; one that was stopped has its journal instead."""

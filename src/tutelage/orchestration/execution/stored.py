@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
 from tutelage.orchestration.evaluation.rewards import (
     Preset,
     References,
@@ -55,6 +56,8 @@ from tutelage.types import (
 
 SCOPE = "tutelage.orchestration"
 _NAME_LENGTH = 60
+_CAUSES = {DEADLINE: FailureCause.TIMEOUT, UNSERVED: FailureCause.ENGINE_ERROR}
+"""What failed an execution by its reason, where it was not the answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +68,13 @@ class ExecutionRecorder:
     run_id: str
     preset: Preset = "normalized"
     weights: RewardWeights | None = None
+    label: str = "orchestrate"
 
     def __call__(self, execution: Execution, sampling: Sampling, began: float, plan: float) -> None:
         """Write one that began at `began`, in seconds since 1970, with planning for `plan`."""
         reward = reward_of(execution, self.preset, self.weights)
         calls = _calls(execution, sampling, began + plan)
-        rollout = _rollout(execution, self.run_id, reward, calls, began, plan)
+        rollout = _rollout(execution, self.run_id, reward, calls, began, plan, self.label)
         spans = _execution_spans(execution, rollout, began, plan)
         with held():
             # Spans first: a collector joins what is there when the rollout comes.
@@ -99,23 +103,27 @@ def _rollout(
     calls: Sequence[Call],
     began: float,
     plan: float,
+    label: str,
 ) -> Rollout:
     leaves = set(range(len(execution.nodes))) - {before for before, _ in execution.plan.edges}
     ended = [execution.outputs.get(str(node)) for node in sorted(leaves)]
     answer = "\n\n".join(str(text) for text in ended if text is not None)
     lost = [node for node in execution.nodes if not node.kept]
-    failure = None
+    failure, earned = None, reward
     if not execution.success:
-        cause = FailureCause.TIMEOUT if execution.reason == "deadline" else FailureCause.AGENT_ERROR
+        cause = _CAUSES.get(execution.reason, FailureCause.AGENT_ERROR)
         told = "; ".join(f"node {node.node}: {node.reason or node.status}" for node in lost)
-        failure = Failure(cause, told or "an answer was kept that no verifier passed")
+        whole = "an answer was kept that no verifier passed"
+        if execution.reason == WRONG_PLAN:
+            whole = "the plan is not what the instruction asks for"
+        failure, earned = Failure(cause, told or whole), None if cause.infrastructure else reward
     attempt = Attempt(
         id=execution.seeds.id("att"),
         index=0,
         status=RolloutStatus.SUCCEEDED if execution.success else RolloutStatus.FAILED,
         calls=tuple(calls),
         answer=answer or None,
-        reward=reward,
+        reward=earned,
         failure=failure,
         stop="answer" if execution.success else None,
         seconds=execution.wall_seconds + plan,
@@ -130,7 +138,7 @@ def _rollout(
         group=execution.id,
         index=0,
         attempts=(attempt,),
-        label="orchestrate",
+        label=label,
     )
 
 

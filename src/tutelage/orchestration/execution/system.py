@@ -125,14 +125,16 @@ class OrchestrationSystem:
         hints: Mapping[int, Hint] | None = None,
         observers: Sequence[Observer] = (),
         journal: str | Path | None = None,
+        judge: Callable[[Execution], Execution] | None = None,
     ) -> Execution:
         """Plan and run one instruction.
 
         `plan` takes the planner's place, `budget` is in USD, or a
         `Budget` that several share (its own mode holds then), `name` addresses the draws (a count
         otherwise), `journal` is a file that survives a kill: call again with the same arguments and
-        what had ended is not run again. Raises `ConfigError` without a planner and plan, and what
-        `Executor.run` raises.
+        what had ended is not run again; `judge` makes of an execution what is kept of it, where
+        the caller knows more than its verifiers. Raises `ConfigError` without a planner and plan,
+        and what `Executor.run` raises.
         """
         number, self._count = self._count, self._count + 1
         seeds = self._seeds.child(number if name is None else name)
@@ -151,6 +153,8 @@ class OrchestrationSystem:
                     planned, seeds=seeds, budget=money, hints=hints,
                     observers=(log, *observers), restored=restored,
                 )  # fmt: skip
+        if judge is not None:
+            result = judge(result)
         if self.execution_logger is not None:
             self.execution_logger.log_execution(
                 instruction=instruction, planner_outputs=planned, execution_result=result
