@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from tutelage.orchestration.data.outcomes import Floats, OutcomeTable, Splits
-from tutelage.orchestration.routing.baselines import of_policy
-from tutelage.orchestration.routing.environment import Environment
+from tutelage.orchestration.routing.choosers import of_policy, play
 from tutelage.orchestration.routing.policy import ModelSelector
 from tutelage.orchestration.routing.predictor import OutcomePredictor, fit_predictor
-from tutelage.orchestration.routing.rollout import play
+from tutelage.orchestration.routing.simulator import WorkflowSimulator
 from tutelage.orchestration.routing.situation import Situation, Terms
 from tutelage.orchestration.routing.workflows import (
     Ints,
@@ -111,8 +110,8 @@ def _play(
     chosen = of_policy(model, terms)
     tries: list[tuple[int, int]] = []
 
-    def watched(environment: Environment, rows: Ints, at: Situation) -> Ints:
-        actions = chosen(environment, rows, at)
+    def watched(simulator: WorkflowSimulator, rows: Ints, at: Situation) -> Ints:
+        actions = chosen(simulator, rows, at)
         asked = int((actions < board.workers).sum())
         tries.append((int((actions == column).sum()) if column >= 0 else 0, asked))
         return actions

@@ -31,10 +31,16 @@ from benchmarks.orchestration.newcomer import draw_newcomer, newcomer_rows
 
 from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes, split
 from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
-from tutelage.orchestration.routing.baselines import greedy, node_utility, of_policy
-from tutelage.orchestration.routing.evaluation import GREEDY, LOOKAHEAD, POLICY
+from tutelage.orchestration.routing.choosers import (
+    GREEDY,
+    LOOKAHEAD,
+    greedy,
+    node_utility,
+    of_policy,
+    play,
+)
+from tutelage.orchestration.routing.evaluation import POLICY
 from tutelage.orchestration.routing.phase2 import SIMULATED, Phase2Result, train_phase2
-from tutelage.orchestration.routing.rollout import play
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.orchestration.routing.workflows import SEPARABLE, Scenario, draw_workflows, make_board
 from tutelage.seeds import SeedTree
@@ -46,7 +52,7 @@ Rewards = dict[str, list[float]]
 def rewards_of(result: Phase2Result, settings: Phase2Settings, seed: int) -> Rewards:
     """Rewards of the policy and of both greedy ones on the test workflows of a result."""
     world, seeds = result.world, SeedTree(seed).child("phase2")
-    board = make_board(world.splits.test, world.predictor, world.scenario)
+    board = make_board(world.splits.test, world.train.predictor, world.train.scenario)
     flows = draw_workflows(board, settings.test_workflows, seeds.child("test"))
     choosers = {
         POLICY: of_policy(result.model, world.terms),
@@ -133,7 +139,7 @@ def newcomer(
     result = train_phase2(folder / "newcomer", table=others, settings=settings, evaluate=False)
     seeds = SeedTree(0).child("phase2")
     rows = newcomer_rows(
-        split(table, seeds), name, result.world.predictor, result.model, result.world.terms,
+        split(table, seeds), name, result.world.train.predictor, result.model, result.world.terms,
         Scenario(), seeds, workflows=settings.test_workflows,
     )  # fmt: skip
     draw_newcomer(Path(__file__).parent / "newcomer.png", name, rows)

@@ -16,8 +16,8 @@ from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
 from tutelage.orchestration.evaluation.rewards import RewardWeights
 from tutelage.orchestration.planner.settings import read_settings
-from tutelage.orchestration.routing.baselines import node_utility, of_policy
-from tutelage.orchestration.routing.evaluation import GREEDY, LOOKAHEAD, POLICY
+from tutelage.orchestration.routing.choosers import GREEDY, LOOKAHEAD, node_utility, of_policy, play
+from tutelage.orchestration.routing.evaluation import POLICY
 from tutelage.orchestration.routing.phase2 import (
     BEST,
     LAST,
@@ -26,7 +26,6 @@ from tutelage.orchestration.routing.phase2 import (
     train_phase2,
 )
 from tutelage.orchestration.routing.policy import ModelSelector
-from tutelage.orchestration.routing.rollout import play
 from tutelage.orchestration.routing.router import load_router
 from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings
 from tutelage.orchestration.routing.workflows import Scenario, draw_workflows, make_board
@@ -181,7 +180,7 @@ def test_ppo_learns_what_a_greedy_router_lacks(tmp_path: Path) -> None:
         tmp_path, table=made, settings=settings, scenario=scenario, evaluate=False
     )
     world = result.world
-    board = make_board(world.splits.test, world.predictor, world.scenario)
+    board = make_board(world.splits.test, world.train.predictor, world.train.scenario)
     flows = draw_workflows(board, 1500, SeedTree(3))
     greedy = play(board, flows, world.terms, node_utility(world.terms)).reward_B
     learned = play(board, flows, world.terms, of_policy(result.model, world.terms)).reward_B
@@ -202,8 +201,8 @@ def test_a_worker_that_joins_is_used_and_pays(tmp_path: Path) -> None:
     seeds = SeedTree(0).child("phase2")
     full = make_world(made, Scenario(), settings, seeds)
     rows = newcomer_rows(
-        full.splits, name, result.world.predictor, result.model, result.world.terms, Scenario(),
-        seeds, observed=(60,), workflows=800,
+        full.splits, name, result.world.train.predictor, result.model, result.world.terms,
+        Scenario(), seeds, observed=(60,), workflows=800,
     )  # fmt: skip
     absent, adopted, known = rows
     assert absent.share == 0

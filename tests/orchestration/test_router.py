@@ -22,9 +22,9 @@ from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.contract import Choice, RouteState
-from tutelage.orchestration.routing.environment import Environment
 from tutelage.orchestration.routing.policy import ModelSelector, see
 from tutelage.orchestration.routing.router import LearnedRouter
+from tutelage.orchestration.routing.simulator import WorkflowSimulator
 from tutelage.orchestration.routing.workflows import Scenario, Workflows, draw_workflows
 from tutelage.seeds import SeedTree
 
@@ -68,19 +68,19 @@ def test_executor_and_environment_take_the_same_actions(name: str, trained: bool
     here = world(scenario)
     flows = draw_workflows(here.val, 40, SeedTree(2).child(name))
     model = shaken_model() if trained else None
-    router = LearnedRouter(here.predictor, here.terms, model)
-    environment = Environment(here.val, flows, here.terms)
+    router = LearnedRouter(here.train.predictor, here.terms, model)
+    simulator = WorkflowSimulator(here.val, flows, here.terms)
     taken: list[list[tuple[int, int]]] = [[] for _ in range(len(flows))]
     probabilities: list[list[float]] = [[] for _ in range(len(flows))]
-    while len(rows := environment.rows):
-        at = environment.situation(rows)
+    while len(rows := simulator.rows):
+        at = simulator.observe(rows)
         logp_DA = router_log_probs(router, at)
         actions = logp_DA.argmax(axis=1)
         for d, b in enumerate(rows):
-            taken[b].append((int(environment.nodes[b]), int(actions[d])))
+            taken[b].append((int(simulator.nodes[b]), int(actions[d])))
             probabilities[b].append(float(logp_DA[d, actions[d]]))
-        environment.step(rows, actions, at.chance_DW)
-    outcome = environment.outcome()
+        simulator.step(rows, actions, at.chance_DW)
+    outcome = simulator.outcome()
     decided = 0
     for b in range(len(flows)):
         try:
@@ -134,7 +134,7 @@ def test_a_drawn_action_is_credited_under_the_mask_that_was_in_force() -> None:
             seen.append((state, choice))
             return choice
 
-    router = Watched(here.predictor, here.terms, ModelSelector(0), sample=True)
+    router = Watched(here.train.predictor, here.terms, ModelSelector(0), sample=True)
     for b in range(len(flows)):
         before = len(seen)
         ran = execute(flows, b, scenario, router)
@@ -153,8 +153,10 @@ def test_an_unknown_worker_is_judged_by_its_own_skill_until_it_is_adopted() -> N
     renamed = replace(table, workers=(*table.workers[:-1], stranger))
     flows = draw_workflows(here.val, 1, SeedTree(6))
     plan, hints = as_plan(renamed, flows, 0)
-    router = LearnedRouter(here.predictor, here.terms)
-    executor = Executor(ReplayPool(renamed), router, settings=as_settings(here.scenario, flows, 0))
+    router = LearnedRouter(here.train.predictor, here.terms)
+    executor = Executor(
+        ReplayPool(renamed), router, settings=as_settings(here.train.scenario, flows, 0)
+    )
     ran = run_virtual(executor.run(plan, seeds=SeedTree(0), hints=hints))
     assert ran.steps
     known = router.adopt(stranger, table.instructions[:8], table.types[:8], [True] * 8)
@@ -164,7 +166,7 @@ def test_an_unknown_worker_is_judged_by_its_own_skill_until_it_is_adopted() -> N
 
 def test_unknown_workers_are_escalated_when_an_answer_fails() -> None:
     here = world(SCENARIOS["free"])
-    router = LearnedRouter(here.predictor, here.terms)
+    router = LearnedRouter(here.train.predictor, here.terms)
     pool = SimulatedPool(classic(), Simulation(errors=0.0))
     plan = Plan("Do it", (Node("write_text", {}), Node("write_text", {"text": "<node-0>"})))
     asked: list[list[str]] = []

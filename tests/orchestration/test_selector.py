@@ -1,4 +1,4 @@
-"""The environment, the policy and its loss, the baselines and the curves."""
+"""The simulator, the policy and its loss, the baselines and the curves."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ from tutelage.orchestration.evaluation.rewards import (
     RewardWeights,
     compute_reward,
 )
-from tutelage.orchestration.routing import baselines
-from tutelage.orchestration.routing.environment import Environment
-from tutelage.orchestration.routing.metrics import aiq, hull, pareto_front
-from tutelage.orchestration.routing.outcome import batch_rewards
+from tutelage.orchestration.routing.choosers import (
+    Chooser,
+    baselines,
+    oracle,
+    play,
+)
+from tutelage.orchestration.routing.evaluation import aiq, hull, pareto_front
+from tutelage.orchestration.routing.learning import collect
 from tutelage.orchestration.routing.policy import (
     SCALE,
     ModelSelector,
@@ -32,7 +36,7 @@ from tutelage.orchestration.routing.policy import (
     see,
 )
 from tutelage.orchestration.routing.predictor import VerifierRates
-from tutelage.orchestration.routing.rollout import collect, play
+from tutelage.orchestration.routing.simulator import WorkflowSimulator, batch_rewards
 from tutelage.orchestration.routing.situation import Situation, Terms, look_ahead
 from tutelage.orchestration.routing.workflows import Scenario, Workflows, draw_workflows, make_board
 from tutelage.seeds import SeedTree
@@ -42,10 +46,15 @@ def flows_of(count: int = 60, scenario: Scenario | None = None) -> Workflows:
     return draw_workflows(world(scenario).val, count, SeedTree(9).child("flows"))
 
 
-def first_situation(count: int = 60) -> tuple[Environment, Situation]:
+def rules(seed: int = 0) -> dict[str, Chooser]:
     here = world()
-    environment = Environment(here.val, flows_of(count), here.terms)
-    return environment, environment.situation(environment.rows)
+    return baselines(here.splits.train, here.terms, SeedTree(seed))
+
+
+def first_situation(count: int = 60) -> tuple[WorkflowSimulator, Situation]:
+    here = world()
+    simulator = WorkflowSimulator(here.val, flows_of(count), here.terms)
+    return simulator, simulator.observe(simulator.rows)
 
 
 # ------------------------------------------------------------------ the environment
@@ -56,14 +65,14 @@ def test_rewards_of_decisions_add_up_to_the_reward_of_the_result(preset: str) ->
     here = world()
     terms = replace(here.terms, preset=preset)  # pyright: ignore[reportArgumentType]
     flows = flows_of()
-    environment = Environment(here.val, flows, terms)
-    choose = baselines.random_choice(SeedTree(1))
+    simulator = WorkflowSimulator(here.val, flows, terms)
+    choose = rules(1)["random"]
     total = np.zeros(len(flows))
-    begun = np.array(environment._reward_B)  # pyright: ignore[reportPrivateUsage]
-    while len(rows := environment.rows):
-        at = environment.situation(rows)
-        total[rows] += environment.step(rows, choose(environment, rows, at), at.chance_DW)
-    outcome = environment.outcome()
+    begun = np.array(simulator._reward_B)  # pyright: ignore[reportPrivateUsage]
+    while len(rows := simulator.rows):
+        at = simulator.observe(rows)
+        total[rows] += simulator.step(rows, choose(simulator, rows, at), at.chance_DW)
+    outcome = simulator.outcome()
     assert total + begun == pytest.approx(outcome.reward_B)
     for b in range(len(flows)):
         wanted = compute_reward(
@@ -78,7 +87,7 @@ def test_rewards_of_decisions_add_up_to_the_reward_of_the_result(preset: str) ->
 def test_budgets_and_tries_and_deadlines_hold() -> None:
     scenario = Scenario(budgets=1.0, deadlines=1.0, deadline_range=(0.5, 1.5))
     here, flows = world(scenario), flows_of(200, scenario)
-    outcome = play(here.val, flows, here.terms, baselines.random_choice(SeedTree(2)))
+    outcome = play(here.val, flows, here.terms, rules(2)["random"])
     assert (outcome.cost_B <= flows.budget_B + 1e-12).all()
     assert (outcome.latency_B <= flows.deadline_B + 1e-9).all()
     assert outcome.late_B.any()
@@ -90,14 +99,14 @@ def test_budgets_and_tries_and_deadlines_hold() -> None:
 def test_success_is_that_of_right_answers_whatever_the_verifier_said() -> None:
     scenario = Scenario(rates=VerifierRates(0.7, 0.4), budgets=0.0, deadlines=0.0)
     here, flows = world(scenario), flows_of(200, scenario)
-    outcome = play(here.val, flows, here.terms, baselines.nearest_cascade)
+    outcome = play(here.val, flows, here.terms, rules()["kNN, escalating"])
     assert (outcome.success_B & (outcome.verified_B < 1)).any()
     assert (~outcome.success_B & (outcome.verified_B == 1)).any()
 
 
 def test_a_workflow_longer_than_allowed_is_given_up() -> None:
     here, flows = world(), flows_of()
-    outcome = play(here.val, flows, here.terms, baselines.nearest_cascade, max_steps=2)
+    outcome = play(here.val, flows, here.terms, rules()["kNN, escalating"], max_steps=2)
     assert outcome.steps_B.max() == 2
     assert (outcome.stopped_B | (outcome.steps_B <= 2)).all()
 
@@ -105,7 +114,7 @@ def test_a_workflow_longer_than_allowed_is_given_up() -> None:
 def test_the_same_seed_draws_the_same_workflows_for_any_pool() -> None:
     here = world()
     fewer = make_board(
-        here.splits.val.only(here.splits.val.names[:3]), here.predictor, here.scenario
+        here.splits.val.only(here.splits.val.names[:3]), here.train.predictor, here.train.scenario
     )
     mine, theirs = flows_of(), draw_workflows(fewer, 60, SeedTree(9).child("flows"))
     assert np.array_equal(mine.query_BN, theirs.query_BN)
@@ -117,19 +126,21 @@ def test_a_query_that_nobody_can_do_is_refused() -> None:
     table = here.splits.val
     able = tuple(replace(worker, capabilities=("code",)) for worker in table.workers)
     with pytest.raises(ConfigError, match="no worker can do query"):
-        make_board(replace(table, workers=able), here.predictor, here.scenario)
+        make_board(replace(table, workers=able), here.train.predictor, here.train.scenario)
     strangers = replace(table, workers=tuple(replace(w, name=f"x{w.name}") for w in table.workers))
     with pytest.raises(ConfigError, match="knows no worker"):
-        make_board(strangers, here.predictor, here.scenario)
+        make_board(strangers, here.train.predictor, here.train.scenario)
 
 
 def test_a_pool_that_is_free_still_has_a_reward() -> None:
     here = world()
-    free = tuple(replace(worker, price_in=0.0, price_out=0.0) for worker in here.predictor.workers)
+    free = tuple(
+        replace(worker, price_in=0.0, price_out=0.0) for worker in here.train.predictor.workers
+    )
     table = replace(here.splits.val, workers=free, costs_QW=0 * here.splits.val.costs_QW)
-    board = make_board(table, replace(here.predictor, workers=free), here.scenario)
+    board = make_board(table, replace(here.train.predictor, workers=free), here.train.scenario)
     flows = draw_workflows(board, 40, SeedTree(1))
-    outcome = play(board, flows, here.terms, baselines.greedy(here.terms))
+    outcome = play(board, flows, here.terms, rules()["one-step lookahead"])
     assert np.isfinite(outcome.reward_B).all()
     assert (outcome.cost_B == 0).all()
 
@@ -234,13 +245,13 @@ def test_the_policy_never_sees_what_the_critic_knows() -> None:
 def test_trajectories_hold_what_was_executed() -> None:
     here, flows, model = world(), flows_of(), ModelSelector(2)
     batch = collect(here.val, flows, here.terms, model, SeedTree(5))
-    again = Environment(here.val, flows, here.terms)
+    again = WorkflowSimulator(here.val, flows, here.terms)
     time = 0
     rewards = torch.zeros_like(batch.rewards_BT)
     while len(rows := again.rows):
         mine = batch.time_D == time
         assert batch.row_D[mine].tolist() == rows.tolist()
-        at = again.situation(rows)
+        at = again.observe(rows)
         logp_DA, _ = model(see(at, here.terms))
         actions = batch.actions_D[mine]
         assert torch.allclose(
@@ -250,7 +261,7 @@ def test_trajectories_hold_what_was_executed() -> None:
         rewards[rows, time] = torch.from_numpy(earned).float()
         time += 1
     assert torch.allclose(rewards, batch.rewards_BT, atol=1e-5)
-    assert batch.played.outcome.reward_B == pytest.approx(again.outcome().reward_B)
+    assert batch.outcome.reward_B == pytest.approx(again.outcome().reward_B)
     assert int(batch.mask_BT.sum()) == len(batch.actions_D)
 
 
@@ -302,8 +313,8 @@ def test_the_loss_is_the_documents_formula() -> None:
 
 
 def test_baselines_do_what_their_names_say() -> None:
-    environment, at = first_situation()
-    rows = environment.rows
+    simulator, at = first_situation()
+    rows = simulator.rows
     places = np.arange(len(rows))
     workers = at.chance_DW.shape[1]
     able_DW = at.mask_DA[:, :workers]
@@ -311,32 +322,22 @@ def test_baselines_do_what_their_names_say() -> None:
     def least(of_DW: np.ndarray) -> np.ndarray:
         return np.where(able_DW, of_DW, np.inf).argmin(axis=1)
 
-    assert np.array_equal(baselines.cheapest(environment, rows, at), least(at.cost_DW))
-    assert np.array_equal(baselines.fastest(environment, rows, at), least(at.seconds_DW))
-    assert np.array_equal(baselines.nearest_best(environment, rows, at), least(-at.chance_DW))
-    chosen = baselines.random_choice(SeedTree(0))(environment, rows, at)
+    assert np.array_equal(rules()["cheapest"](simulator, rows, at), least(at.cost_DW))
+    assert np.array_equal(rules()["fastest"](simulator, rows, at), least(at.seconds_DW))
+    assert np.array_equal(rules()["kNN"](simulator, rows, at), least(-at.chance_DW))
+    chosen = rules(0)["random"](simulator, rows, at)
     assert at.mask_DA[places, chosen].all()
     assert (chosen < workers).all()
 
 
 def test_the_oracle_is_above_all_and_greedy_above_random() -> None:
     here, flows = world(), flows_of(600)
-    train = here.splits.train
     rewards = {
         name: play(here.val, flows, here.terms, choose).reward_B.mean()
-        for name, choose in {
-            "oracle": baselines.oracle(here.terms),
-            "lookahead": baselines.greedy(here.terms),
-            "utility": baselines.node_utility(here.terms),
-            "random": baselines.random_choice(SeedTree(0)),
-            "accurate": baselines.most_accurate(train),
-            "type": baselines.per_type_best(train),
-            "cascade": baselines.cascade(train),
-            "cheapest": baselines.cheapest,
-        }.items()
+        for name, choose in {**rules(), "oracle": oracle(here.terms)}.items()
     }
     assert max(rewards, key=rewards.__getitem__) == "oracle"
-    assert rewards["lookahead"] > rewards["utility"] > rewards["random"]
+    assert rewards["one-step lookahead"] > rewards["greedy utility"] > rewards["random"]
 
 
 def test_the_front_leaves_out_what_another_beats() -> None:

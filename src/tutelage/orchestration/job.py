@@ -39,7 +39,7 @@ from tutelage.orchestration.planner.settings import (
 from tutelage.orchestration.recording import PLANNED, plan_rollouts, routed_rollouts
 from tutelage.orchestration.routing.phase2 import GREEDILY, ROUTED, read_checkpoint, train_phase2
 from tutelage.orchestration.routing.phase2 import LAST as LAST2
-from tutelage.orchestration.routing.rollout import Played
+from tutelage.orchestration.routing.simulator import Outcome
 from tutelage.orchestration.routing.situation import Terms
 from tutelage.orchestration.routing.workflows import Board, Workflows
 from tutelage.orchestration.setup import Sets, read_sets
@@ -222,11 +222,11 @@ class Planner(RunKind):
             numbers = {k: float(v) for k, v in given.items() if isinstance(v, (int, float))}
             progress.step(int(given["step"]), numbers)
 
-        def record(label: str, step: int, board: Board, flows: Workflows, played: Played) -> None:
+        def record(label: str, step: int, board: Board, flows: Workflows, outcome: Outcome) -> None:
             most = len(flows) if label else phase.workflows_per_episode
             run.writer.submit(
                 routed_rollouts(
-                    folder.name, _place(request), label, step, board, flows, played,
+                    folder.name, _place(request), label, step, board, flows, outcome,
                     Terms(phase.reward, phase.weights, board.scenario.rates), most,
                 )
             )  # fmt: skip

@@ -21,7 +21,7 @@ from tutelage.orchestration.evaluation.rewards import References, reward_parts
 from tutelage.orchestration.execution.pools.replay import replayed
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan, to_text
-from tutelage.orchestration.routing.rollout import Played
+from tutelage.orchestration.routing.simulator import Outcome
 from tutelage.orchestration.routing.situation import Terms
 from tutelage.orchestration.routing.workflows import Board, Workflows
 from tutelage.seeds import SeedTree
@@ -82,7 +82,7 @@ def routed_rollouts(
     step: int,
     board: Board,
     flows: Workflows,
-    played: Played,
+    outcome: Outcome,
     terms: Terms,
     most: int,
 ) -> list[Rollout]:
@@ -91,7 +91,7 @@ def routed_rollouts(
     out: list[Rollout] = []
     for b in range(min(most, len(flows))):
         place = seeds.child(label or mode.value, step, b)
-        attempt = _attempt(place, b, board, flows, played, terms)
+        attempt = _attempt(place, b, board, flows, outcome, terms)
         task = _task(f"{mode.value}-{step}-{b}", b, board, flows)
         out.append(_rollout(place, run_id, task, attempt, mode, step, label))
     return out
@@ -136,15 +136,15 @@ def _task(name: str, b: int, board: Board, flows: Workflows) -> Task:
 
 
 def _attempt(
-    place: SeedTree, b: int, board: Board, flows: Workflows, played: Played, terms: Terms
+    place: SeedTree, b: int, board: Board, flows: Workflows, outcome: Outcome, terms: Terms
 ) -> Attempt:
-    outcome, table = played.outcome, board.table
+    table = board.table
     calls: list[Call] = []
-    for d in np.flatnonzero(played.row_D == b):
-        query, worker = int(played.query_D[d]), int(played.action_D[d])
+    for d in np.flatnonzero(outcome.row_D == b):
+        query, worker = int(outcome.query_D[d]), int(outcome.action_D[d])
         if worker >= board.workers:
             continue  # to accept or to stop asks nobody
-        agent = f"{table.types[query]} #{played.node_D[d]}"
+        agent = f"{table.types[query]} #{outcome.node_D[d]}"
         said, seconds = replayed(table, query, worker), float(table.seconds_QW[query, worker])
         calls.append(_call(place, len(calls), agent, table.instructions[query], said, seconds))
     references = References(float(flows.cost_ref_B[b]), float(flows.latency_ref_B[b]))

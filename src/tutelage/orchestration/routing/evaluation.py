@@ -1,43 +1,49 @@
 """The one table in which every way to choose workers stands beside the trained one.
 
 All run on the same workflows, so differences are paired. Success means right answers, not passed
-ones. Routers that weigh cost are swept over how much a dollar and a second matter, which gives
-each a curve and its AIQ. `baselines.py` has the rows, `report.py` draws what comes out.
+ones. Routers that weigh cost are swept over how much a dollar and a second matter, which gives each
+a curve of (cost, quality). `aiq`, the average improvement in quality of RouterBench (arXiv
+2403.12031), is the mean height of its non-decreasing convex hull over the range of costs that
+single workers span. `choosers.py` has the routers, `report.py` draws what comes out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from tutelage.errors import DataError
 from tutelage.orchestration.data.neighbours import hashed
 from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
 from tutelage.orchestration.evaluation.judged import DEADLINE, workflow_sums
-from tutelage.orchestration.routing import baselines
-from tutelage.orchestration.routing.environment import Environment
-from tutelage.orchestration.routing.metrics import (
-    Point,
-    aiq,
-    pareto_front,
-    query_curve,
-    single_points,
+from tutelage.orchestration.routing.choosers import (
+    GREEDY,
+    LOOKAHEAD,
+    Chooser,
+    baselines,
+    greedy,
+    node_utility,
+    of_policy,
+    oracle,
+    play,
+    single_worker,
 )
-from tutelage.orchestration.routing.outcome import Outcome
 from tutelage.orchestration.routing.policy import ModelSelector
-from tutelage.orchestration.routing.predictor import NEAREST, OutcomePredictor
-from tutelage.orchestration.routing.rollout import Chooser, play
-from tutelage.orchestration.routing.situation import Situation, Terms
-from tutelage.orchestration.routing.workflows import Board, Ints, Workflows
+from tutelage.orchestration.routing.predictor import NEAREST
+from tutelage.orchestration.routing.simulator import Outcome
+from tutelage.orchestration.routing.situation import Terms
+from tutelage.orchestration.routing.workflows import Board, Workflows
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, paired_bootstrap
 
 POLICY = "PPO"
-GREEDY = "greedy utility"
-LOOKAHEAD = "one-step lookahead"
+Row = dict[str, Any]
+Point = tuple[float, float]
+"""(cost, quality)."""
 SWEEP = (0.02, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0)
 """Factors on the weights of cost and latency that a router is told, for its curve."""
 
@@ -46,39 +52,11 @@ CURVE = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One router. Costs in USD, latencies in seconds, means over workflows."""
-
-    name: str
-    workflows: int
-    """All are judged: outcomes are recorded, so none is lost."""
-    late: int
-    """Of those, how many their deadline ended; they count as they then stood."""
-    success: float
-    success_low: float
-    success_high: float
-    cost: float
-    cost_per_success: float
-    """Infinite without a success."""
-    latency: float
-    latency_p95: float
-    reward: float
-    reward_low: float
-    reward_high: float
-    tries: float
-    stopped: float
-    gap_to_oracle: float
-    """The oracle's mean reward less this one's."""
-    pareto: bool
-    """No other router (the oracle left aside) has more success for less cost."""
-    aiq: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Evaluation:
     """A table, the curves behind its AIQ, and the paired differences of rewards."""
 
     rows: tuple[Row, ...]
+    """A router each, in the order of the table, as `_row` makes them."""
     curves: Mapping[str, list[Point]]
     differences: Mapping[str, Difference]
     """The policy's reward less that of each other row, on the same workflows."""
@@ -94,11 +72,8 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """Plain values, the single rewards left out."""
         return {
-            "rows": [{name: getattr(row, name) for name in Row.__slots__} for row in self.rows],
-            "differences": {
-                name: {k: getattr(d, k) for k in ("mean", "low", "high", "wins", "losses", "ties")}
-                for name, d in self.differences.items()
-            },
+            "rows": list(self.rows),
+            "differences": {name: asdict(gap) for name, gap in self.differences.items()},
             "curves": {name: [list(p) for p in points] for name, points in self.curves.items()},
             "query_aiq": dict(self.query_aiq),
             "query_points": {name: list(p) for name, p in self.query_points.items()},
@@ -117,19 +92,10 @@ def evaluate_routers(
     max_steps: int = 50,
 ) -> Evaluation:
     """Run all baselines and `models` (by name, `POLICY` among them) on the same workflows."""
-    choosers: dict[str, Chooser] = {
-        "random": baselines.random_choice(seeds.child("random")),
-        "cheapest": baselines.cheapest,
-        "fastest": baselines.fastest,
-        "most accurate": baselines.most_accurate(train),
-        "best of the type": baselines.per_type_best(train),
-        "kNN": baselines.nearest_best,
-        "kNN, escalating": baselines.nearest_cascade,
-        "fixed cascade": baselines.cascade(train),
-        GREEDY: baselines.node_utility(terms),
-        LOOKAHEAD: baselines.greedy(terms),
-        **{name: baselines.of_policy(model, terms) for name, model in models.items()},
-        "oracle": baselines.oracle(terms),
+    choosers = {
+        **baselines(train, terms, seeds.child("random")),
+        **{name: of_policy(model, terms) for name, model in models.items()},
+        "oracle": oracle(terms),
     }
     outcomes = {
         name: play(board, flows, terms, choose, max_steps) for name, choose in choosers.items()
@@ -147,7 +113,7 @@ def evaluate_routers(
         for name, outcome in outcomes.items()
     )
     rewards = {name: outcome.reward_B for name, outcome in outcomes.items()}
-    query_aiq, query_points = _query_level(board.table, board.predictor, train)
+    query_aiq, query_points = _query_level(board, train)
     return Evaluation(
         rows=rows,
         curves=curves,
@@ -170,32 +136,38 @@ def differences(rewards: Mapping[str, Floats], seeds: SeedTree) -> dict[str, Dif
 
 
 def _row(name: str, outcome: Outcome, oracle: float, pareto: bool, area: float | None) -> Row:
+    """One router. Costs in USD, latencies in seconds, means over workflows.
+
+    All of `workflows` are judged, as outcomes are recorded; `late` is how many of them their
+    deadline ended. `cost_per_success` is infinite without one, `gap_to_oracle` the oracle's mean
+    reward less this one's; on the Pareto front no other router (the oracle left aside) has more
+    success for less cost.
+    """
     told = workflow_sums(outcome.reward_B, outcome.success_B, outcome.late_B)
     wins = int(outcome.success_B.sum())
     low, high = told.interval or (0.0, 1.0)
-    cost = float(outcome.cost_B.mean())
     reward = float(outcome.reward_B.mean())
     reward_low, reward_high = told.reward_interval or (reward, reward)
-    return Row(
-        name=name,
-        workflows=told.judged,
-        late=told.failed.get(DEADLINE, 0),
-        success=told.success or 0.0,
-        success_low=low,
-        success_high=high,
-        cost=cost,
-        cost_per_success=float(outcome.cost_B.sum()) / wins if wins else float("inf"),
-        latency=float(outcome.latency_B.mean()),
-        latency_p95=float(np.quantile(outcome.latency_B, 0.95)),
-        reward=reward,
-        reward_low=reward_low,
-        reward_high=reward_high,
-        tries=float(outcome.steps_B.mean()),
-        stopped=float(outcome.stopped_B.mean()),
-        gap_to_oracle=oracle - reward,
-        pareto=pareto,
-        aiq=area,
-    )
+    return {
+        "name": name,
+        "workflows": told.judged,
+        "late": told.failed.get(DEADLINE, 0),
+        "success": told.success or 0.0,
+        "success_low": low,
+        "success_high": high,
+        "cost": float(outcome.cost_B.mean()),
+        "cost_per_success": float(outcome.cost_B.sum()) / wins if wins else float("inf"),
+        "latency": float(outcome.latency_B.mean()),
+        "latency_p95": float(np.quantile(outcome.latency_B, 0.95)),
+        "reward": reward,
+        "reward_low": reward_low,
+        "reward_high": reward_high,
+        "tries": float(outcome.steps_B.mean()),
+        "stopped": float(outcome.stopped_B.mean()),
+        "gap_to_oracle": oracle - reward,
+        "pareto": pareto,
+        "aiq": area,
+    }
 
 
 def _curves(
@@ -207,6 +179,10 @@ def _curves(
 ) -> dict[str, list[Point]]:
     """(cost, success) of what can be swept, and of every worker alone."""
 
+    def point(choose: Chooser, told: Terms = terms) -> Point:
+        outcome = play(board, flows, told, choose, max_steps)
+        return float(outcome.cost_B.mean()), float(outcome.success_B.mean())
+
     def swept(make: Callable[[Terms], Chooser]) -> list[Point]:
         points: list[Point] = []
         for factor in SWEEP:
@@ -215,31 +191,77 @@ def _curves(
                 beta=terms.weights.beta * factor,
                 gamma_latency=terms.weights.gamma_latency * factor,
             )
-            chooser = make(replace(terms, weights=weights))
-            outcome = play(board, flows, terms, chooser, max_steps)
-            points.append((float(outcome.cost_B.mean()), float(outcome.success_B.mean())))
+            points.append(point(make(replace(terms, weights=weights))))
         return points
 
-    def alone(worker: int) -> Chooser:
-        def choose(environment: Environment, rows: Ints, at: Situation) -> Ints:
-            scores = np.zeros_like(at.chance_DW)
-            scores[:, worker] = 1.0
-            return baselines.ranked(scores, at, escalate=False)
-
-        return choose
-
-    singles: list[Point] = []
-    for worker in range(board.workers):
-        outcome = play(board, flows, terms, alone(worker), max_steps)
-        singles.append((float(outcome.cost_B.mean()), float(outcome.success_B.mean())))
-    curves = {
-        "single workers": singles,
-        GREEDY: swept(baselines.node_utility),
-        LOOKAHEAD: swept(baselines.greedy),
+    return {
+        "single workers": [point(single_worker(worker)) for worker in range(board.workers)],
+        GREEDY: swept(node_utility),
+        LOOKAHEAD: swept(greedy),
+        **{name: swept(partial(of_policy, model)) for name, model in models.items()},
     }
-    for name, model in models.items():
-        curves[name] = swept(partial(baselines.of_policy, model))
-    return curves
+
+
+def pareto_front(points: Sequence[Point]) -> list[int]:
+    """The places of the points that no other one beats in cost and quality, cheapest first."""
+    order = sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1]))
+    front: list[int] = []
+    for i in order:
+        if not front or points[i][1] > points[front[-1]][1]:
+            front.append(i)
+    return front
+
+
+def hull(points: Sequence[Point]) -> list[Point]:
+    """The upper convex hull up to its best point: what mixing two settings can reach."""
+    upper: list[Point] = []
+    for cost, quality in (points[i] for i in pareto_front(points)):
+        while len(upper) >= 2 and _below(upper[-2], upper[-1], (cost, quality)):
+            upper.pop()
+        upper.append((cost, quality))
+    return upper
+
+
+def aiq(points: Sequence[Point], low: float, high: float) -> float:
+    """The mean height of the hull over costs from `low` to `high`; flat beyond its ends.
+
+    Raises `DataError` without points or for an empty range.
+    """
+    if not points or not low < high:
+        raise DataError(f"aiq needs points and a range of costs, not {points!r}, {low!r}, {high!r}")
+    known = hull(points)
+    costs = np.linspace(low, high, 2001)
+    heights = np.interp(costs, [c for c, _ in known], [q for _, q in known])
+    return float(heights.mean())
+
+
+def _below(a: Point, b: Point, c: Point) -> bool:
+    """Whether b lies on or under the line from a to c."""
+    return (b[1] - a[1]) * (c[0] - a[0]) <= (c[1] - a[1]) * (b[0] - a[0])
+
+
+def _query_curve(table: OutcomeTable, chances_QW: Floats) -> list[Point]:
+    """One try a query, by worth * chance - cost, as the worth of a right answer goes up."""
+    rows = np.arange(len(table))
+    scores_QW = np.nan_to_num(table.scores_QW, nan=0.0)
+    able_QW = table.known_QW
+    points: list[Point] = []
+    for worth in (0.0, *np.geomspace(1e-6, 1.0, 60)):
+        gain_QW = np.where(able_QW, worth * chances_QW - table.costs_QW, -np.inf)
+        chosen = gain_QW.argmax(axis=1)
+        points.append((float(table.costs_QW[rows, chosen].mean()),
+                       float(scores_QW[rows, chosen].mean())))  # fmt: skip
+    return points
+
+
+def _single_points(table: OutcomeTable) -> list[Point]:
+    """Each worker on all queries that it was asked."""
+    return [
+        (float(np.nanmean(np.where(known, cost, np.nan))), float(np.nanmean(score)))
+        for known, cost, score in zip(
+            table.known_QW.T, table.costs_QW.T, table.scores_QW.T, strict=True
+        )
+    ]
 
 
 def _range(points: Sequence[Point]) -> Point:
@@ -247,31 +269,27 @@ def _range(points: Sequence[Point]) -> Point:
     return min(costs), max(max(costs), min(costs) * 1.001 + 1e-12)
 
 
-def _query_level(
-    table: OutcomeTable, predictor: OutcomePredictor, train: OutcomeTable
-) -> tuple[dict[str, float], dict[str, Point]]:
+def _query_level(board: Board, train: OutcomeTable) -> tuple[dict[str, float], dict[str, Point]]:
     """AIQ and most accurate point of routing single queries, one try each.
 
     `kNN-40` is the plain one, exp(10 * cosine) as weights; `calibrated kNN` is this package's.
     """
-    near, cosines = predictor.index.nearest([hashed(t) for t in table.instructions], NEAREST)
+    table, index = board.table, board.predictor.index
+    near, cosines = index.nearest([hashed(t) for t in table.instructions], NEAREST)
     weights = np.exp(10.0 * cosines)
     weights /= weights.sum(axis=1, keepdims=True)
     known = np.nan_to_num(train.scores_QW, nan=0.0)
     columns = [train.names.index(name) for name in table.names]
-    support = predictor.support(table.instructions, table.types)
-    ours = [[w.name for w in predictor.workers].index(name) for name in table.names]
     chances = {
         "training means": np.broadcast_to(known.mean(axis=0)[columns], table.scores_QW.shape),
         "kNN-40": np.einsum("qk,qkw->qw", weights, known[near][:, :, columns]),
-        "calibrated kNN": predictor.chances(support)[:, ours],
+        "calibrated kNN": board.chance_QW,
         "oracle": np.nan_to_num(table.scores_QW, nan=0.0),
     }
-    singles = single_points(table)
+    singles = _single_points(table)
     low, high = _range(singles)
-    curves = {name: query_curve(table, p) for name, p in chances.items()}
+    curves = {name: _query_curve(table, p) for name, p in chances.items()}
+    curves["single workers"] = singles
     areas = {name: aiq(points, low, high) for name, points in curves.items()}
-    areas["single workers"] = aiq(singles, low, high)
     tops = {name: max(points, key=lambda p: (p[1], -p[0])) for name, points in curves.items()}
-    tops["single workers"] = max(singles, key=lambda p: (p[1], -p[0]))
     return areas, tops

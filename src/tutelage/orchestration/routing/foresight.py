@@ -1,114 +1,125 @@
-"""What is to be expected of a try and of the rest of its workflow: functions on arrays.
+"""Where workflows stand, and what may be expected of a try and of the rest of its workflow.
 
-The environment of training and the router at work keep what they know in the same arrays and ask
-the same functions, so that a policy sees at work what it saw in training. Legend: D decisions, N
-nodes, W workers.
+The simulator of training and the router at work keep what they know in a `WorkflowState`, so that a
+policy sees at work what it saw in training: the simulator one of thousands of workflows, the router
+one of the single workflow that it routes. Legend: B workflows, N nodes, D decisions, W workers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tutelage.orchestration.data.outcomes import Floats
 from tutelage.orchestration.routing.situation import Situation, Terms
-from tutelage.orchestration.routing.workflows import Bools, Ints
+from tutelage.orchestration.routing.workflows import Bools, Forecast, Ints, Workflows
+
+WAITING, READY, RUNNING, DONE = 0, 1, 2, 3
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far workflows are, and what is expected of their nodes; one row a decision."""
+class WorkflowState:
+    """How far workflows are, and what is expected of their nodes."""
 
-    node_D: Ints
-    """The node under decision."""
-    parents_DNN: Bools
-    done_DN: Bools
-    running_DN: Bools
-    chance_DN: Floats
-    """That each node comes right."""
-    plan_cost_DN: Floats
-    plan_seconds_DN: Floats
-    least_DN: Floats
-    """USD that each node takes at the least."""
-    finish_DN: Floats
-    """When it ended, where it did."""
-    expected_end_DN: Floats
-    """When it may be expected to end, where it runs."""
-    now_D: Floats
+    def __init__(self, known: Forecast, flows: Workflows, terms: Terms) -> None:
+        self.known, self.flows, self.terms = known, flows, terms
+        shape = flows.query_BN.shape
+        self.exists_BN = flows.exists_BN
+        self.query_BN = np.maximum(flows.query_BN, 0)
+        self.size_B = self.exists_BN.sum(axis=1)
+        self.status_BN = np.where(self.exists_BN, WAITING, DONE)
+        self.finish_BN = np.zeros(shape)
+        """When each node ended, where it did."""
+        self.expected_end_BN = np.zeros(shape)
+        """When it may be expected to end, where it runs."""
+        self.chance_BN = np.where(self.exists_BN, known.hope_Q[self.query_BN], 1.0)
+        """That each node comes right."""
+        self.if_pass_BN = np.zeros(shape)
+        """That, should the answer under way pass."""
+        cost_BN, seconds_BN, least_BN = self._expected_plan()
+        self._plan_cost_BN = cost_BN * self.exists_BN
+        self._plan_seconds_BN = seconds_BN * self.exists_BN
+        self._least_BN = np.where(self.exists_BN, least_BN, 0.0)
 
-    def situation(self, *, chance_DW: Floats, last_D: Ints, **known: Any) -> Situation:
-        """The situation of these decisions; `last_D` are the workers of the last answers, -1
-        where there is none, `known` the fields that do not follow from the progress."""
-        places = np.arange(len(self.node_D))
-        others_DN = self.chance_DN.copy()
-        others_DN[places, self.node_D] = 1.0
-        unstarted_DN = ~self.done_DN & ~self.running_DN
-        unstarted_DN[places, self.node_D] = False
-        lasts_DN = self.plan_seconds_DN.copy()
-        lasts_DN[places, self.node_D] = 0.0
-        # When a try that runs will end is not known yet: only expected durations are used.
-        ends_D, tail_D = _expected_path(
-            self.parents_DNN, self.done_DN, self.running_DN, self.finish_DN,
-            np.maximum(self.expected_end_DN, self.now_D[:, None]), lasts_DN, self.now_D,
-            self.node_D,
-        )  # fmt: skip
-        return Situation(
-            chance_DW=chance_DW,
-            last_D=np.where(last_D >= 0, chance_DW[places, last_D], 0.0),
-            others_D=others_DN.prod(axis=1),
-            rest_cost_D=(self.plan_cost_DN * unstarted_DN).sum(axis=1),
-            rest_least_D=(self.least_DN * unstarted_DN).sum(axis=1),
-            now_D=self.now_D,
-            ends_D=ends_D,
-            tail_D=tail_D,
-            open_D=(~self.done_DN).sum(axis=1).astype(np.float64),
-            **known,
+    def _expected_plan(self) -> tuple[Floats, Floats, Floats]:
+        """USD and seconds of each node by the worker that looks best there, and its least USD.
+
+        Before anything is tried; a chance is counted by half, since not all others come right.
+        """
+        known, flows, query_BN = self.known, self.flows, self.query_BN
+        cost_BNW, seconds_BNW = known.cost_QW[query_BN], known.seconds_QW[query_BN]
+        legal_BNW = known.legal_QW[query_BN]
+        per_usd_B, per_second_B = self.terms.prices(flows.cost_ref_B, flows.latency_ref_B)
+        worth_BNW = (
+            0.5 * self.terms.weights.alpha * known.chance_QW[query_BN]
+            - per_usd_B[:, None, None] * cost_BNW
+            - per_second_B[:, None, None] * seconds_BNW
+        )
+        best_BN1 = np.where(legal_BNW, worth_BNW, -np.inf).argmax(axis=2)[:, :, None]
+        return (
+            np.take_along_axis(cost_BNW, best_BN1, 2)[:, :, 0],
+            np.take_along_axis(seconds_BNW, best_BN1, 2)[:, :, 0],
+            np.where(legal_BNW, cost_BNW, np.inf).min(axis=2),
         )
 
+    def ask(self, rows: Ints, node: Ints, worker: Ints, chance_DW: Floats, now_D: Floats) -> None:
+        """Workers are asked. `chance_DW` are the chances that the situation showed.
 
-def expected_plan(
-    terms: Terms,
-    chance_DNW: Floats,
-    cost_DNW: Floats,
-    seconds_DNW: Floats,
-    legal_DNW: Bools,
-    cost_ref_D: Floats,
-    latency_ref_D: Floats,
-) -> tuple[Floats, Floats, Floats]:
-    """USD and seconds of each node by the worker that looks best there, and its least USD, [D, N].
+        Should the answer be rejected, the next best worker is counted at half its chance.
+        """
+        places, rates = np.arange(len(worker)), self.terms.rates
+        p = chance_DW[places, worker]
+        passes = rates.passes_wrong + (rates.passes_right - rates.passes_wrong) * p
+        if_pass = p * rates.passes_right / np.maximum(passes, 1e-9)
+        others_DW = chance_DW.copy()
+        others_DW[places, worker] = 0.0
+        self.status_BN[rows, node] = RUNNING
+        seconds_D = self.known.seconds_QW[self.query_BN[rows, node], worker]
+        self.expected_end_BN[rows, node] = now_D + seconds_D
+        self.if_pass_BN[rows, node] = if_pass
+        self.chance_BN[rows, node] = passes * if_pass + (1 - passes) * 0.5 * others_DW.max(axis=1)
 
-    Before anything is tried; a chance is counted by half, since not all others come right.
-    """
-    per_usd_D, per_second_D = terms.prices(cost_ref_D, latency_ref_D)
-    worth_DNW = (
-        0.5 * terms.weights.alpha * chance_DNW
-        - per_usd_D[:, None, None] * cost_DNW
-        - per_second_D[:, None, None] * seconds_DNW
-    )
-    best_DN1 = np.where(legal_DNW, worth_DNW, -np.inf).argmax(axis=2)[:, :, None]
-    return (
-        np.take_along_axis(cost_DNW, best_DN1, 2)[:, :, 0],
-        np.take_along_axis(seconds_DNW, best_DN1, 2)[:, :, 0],
-        np.where(legal_DNW, cost_DNW, np.inf).min(axis=2),
-    )
-
-
-def foresee(
-    chance_DW: Floats, worker: Ints, passes_right: float, passes_wrong: float
-) -> tuple[Floats, Floats]:
-    """Chance that an asked node comes right: if the answer passes, and before that is known.
-
-    Should it be rejected, the next best worker is counted at half its chance.
-    """
-    places = np.arange(len(worker))
-    p = chance_DW[places, worker]
-    passes = passes_wrong + (passes_right - passes_wrong) * p
-    if_pass = p * passes_right / np.maximum(passes, 1e-9)
-    others_DW = chance_DW.copy()
-    others_DW[places, worker] = 0.0
-    return if_pass, passes * if_pass + (1 - passes) * 0.5 * others_DW.max(axis=1)
+    def situation(
+        self, rows: Ints, node: Ints, now_D: Floats, *, failed_DW: Bools, last_D: Ints, **known: Any
+    ) -> Situation:
+        """What is known before these decisions. `failed_DW` are the workers that were rejected at
+        the node, `last_D` that of the last answer, -1 where there is none; `known` are the fields
+        that do not follow from the state.
+        """
+        places, query = np.arange(len(rows)), self.query_BN[rows, node]
+        status_DN = self.status_BN[rows]
+        done_DN, running_DN = status_DN == DONE, status_DN == RUNNING
+        others_DN = self.chance_BN[rows]
+        others_DN[places, node] = 1.0
+        unstarted_DN = ~done_DN & ~running_DN
+        unstarted_DN[places, node] = False
+        lasts_DN = self._plan_seconds_BN[rows]
+        lasts_DN[places, node] = 0.0
+        # When a try that runs will end is not known yet: only expected durations are used.
+        ends_D, tail_D = _expected_path(
+            self.flows.parents_BNN[rows], done_DN, running_DN, self.finish_BN[rows],
+            np.maximum(self.expected_end_BN[rows], now_D[:, None]), lasts_DN, now_D, node,
+        )  # fmt: skip
+        chance_DW = self.known.after(query, failed_DW, self.terms.rates)
+        return Situation(
+            chance_DW=chance_DW,
+            cost_DW=self.known.cost_QW[query],
+            seconds_DW=self.known.seconds_QW[query],
+            last_D=np.where(last_D >= 0, chance_DW[places, last_D], 0.0),
+            tries_D=failed_DW.sum(axis=1).astype(np.float64),
+            max_tries=self.known.max_tries,
+            others_D=others_DN.prod(axis=1),
+            rest_cost_D=(self._plan_cost_BN[rows] * unstarted_DN).sum(axis=1),
+            rest_least_D=(self._least_BN[rows] * unstarted_DN).sum(axis=1),
+            now_D=now_D,
+            ends_D=ends_D,
+            tail_D=tail_D,
+            cost_ref_D=self.flows.cost_ref_B[rows],
+            latency_ref_D=self.flows.latency_ref_B[rows],
+            nodes_D=self.size_B[rows].astype(np.float64),
+            open_D=(~done_DN).sum(axis=1).astype(np.float64),
+            **known,
+        )
 
 
 def _expected_path(

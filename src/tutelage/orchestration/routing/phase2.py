@@ -26,15 +26,14 @@ from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes
 from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
 from tutelage.orchestration.evaluation.rewards import RewardWeights
 from tutelage.orchestration.plan.dag import is_valid_dag
-from tutelage.orchestration.routing.baselines import node_utility, of_policy
-from tutelage.orchestration.routing.cloning import clone_oracle
+from tutelage.orchestration.routing.choosers import node_utility, of_policy, play
 from tutelage.orchestration.routing.evaluation import POLICY, Evaluation, evaluate_routers
+from tutelage.orchestration.routing.learning import clone_oracle, collect, ppo_update
 from tutelage.orchestration.routing.policy import ModelSelector
-from tutelage.orchestration.routing.ppo import ppo_update
 from tutelage.orchestration.routing.predictor import VerifierRates
 from tutelage.orchestration.routing.report import write_report
-from tutelage.orchestration.routing.rollout import Played, collect, play, play_through
 from tutelage.orchestration.routing.settings import Phase2Settings
+from tutelage.orchestration.routing.simulator import Outcome
 from tutelage.orchestration.routing.situation import Terms
 from tutelage.orchestration.routing.workflows import (
     Board,
@@ -54,7 +53,7 @@ CLONED = "behaviour cloning"
 Line = dict[str, Any]
 Log = Callable[[Mapping[str, Any]], None]
 """Takes a line of metrics: `phase`, `step`, `tick`, and numbers by the published names."""
-Record = Callable[[str, int, Board, Workflows, Played], None]
+Record = Callable[[str, int, Board, Workflows, Outcome], None]
 """Takes workflows that were run: under a label (empty in training), after so many updates."""
 GREEDILY, ROUTED = "phase2/greedy", "phase2/ppo"
 """Labels of test workflows, as the greedy router and as the trained one ran them."""
@@ -160,7 +159,7 @@ def _evaluate(
     record: Record | None,
 ) -> Evaluation:
     """The table of all routers, on test workflows; call it once, when the model is chosen."""
-    board = make_board(world.splits.test, world.predictor, world.scenario)
+    board = make_board(world.splits.test, world.train.predictor, world.train.scenario)
     flows = draw_workflows(board, settings.test_workflows, seeds.child("test"))
     cloned = clone_oracle(world.train, world.terms, seeds.child("clone"))
     if record is not None:
@@ -169,8 +168,8 @@ def _evaluate(
             (GREEDILY, node_utility(world.terms)),
             (ROUTED, of_policy(model, world.terms)),
         ):
-            played = play_through(board, few, world.terms, choose, steps)
-            record(label, settings.updates, board, few, played)
+            outcome = play(board, few, world.terms, choose, steps)
+            record(label, settings.updates, board, few, outcome)
     return evaluate_routers(
         board, flows, world.terms, world.splits.train, seeds.child("evaluation"),
         {CLONED: cloned, POLICY: model}, max_steps=settings.max_steps_per_episode,
@@ -225,9 +224,9 @@ class _Run:
             self.world.train, flows, self.world.terms, self.model, seeds.child("actions"),
             settings.max_steps_per_episode,
         )  # fmt: skip
-        outcome = batch.played.outcome
+        outcome = batch.outcome
         if record is not None:
-            record("", number + 1, self.world.train, flows, batch.played)
+            record("", number + 1, self.world.train, flows, outcome)
         line: Line = {
             "phase": "rl",
             "step": number + 1,
@@ -343,14 +342,13 @@ def validity(flows: Workflows) -> float:
 
 
 def _router_state(world: World, settings: Phase2Settings) -> dict[str, Any]:
-    scenario = asdict(world.scenario)
     return {
-        "predictor": world.predictor.state_dict(),
+        "predictor": world.train.predictor.state_dict(),
         "reward": settings.reward,
         "weights": asdict(settings.weights),
         "prior": settings.prior,
-        "rates": scenario["rates"],
-        "max_tries": world.scenario.max_tries,
+        "rates": asdict(world.terms.rates),
+        "max_tries": world.train.max_tries,
     }
 
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tutelage.algorithms.rl import entropy, estimate_advantages, policy_loss, value_loss
-from tutelage.orchestration.routing.environment import TRUTHS
+from tutelage.orchestration.routing.simulator import TRUTHS
 from tutelage.orchestration.routing.situation import (
     CONTEXT_FEATURES,
     WORKER_FEATURES,
@@ -53,7 +53,7 @@ class States:
     """Utility less the best, over alpha; 0 where the mask forbids."""
     mask_DA: Tensor
     truth_DF: Tensor
-    """What the table knows (`Environment.truth`); 0 outside training. Only the critic reads it."""
+    """What the table knows (`WorkflowSimulator.truth`), for the critic alone; 0 at work."""
 
     def __len__(self) -> int:
         return len(self.mask_DA)

@@ -87,29 +87,27 @@ class OutcomePredictor:
     slope: float = 1.0
     offset: float = 0.0
 
-    def support(
-        self, texts: Sequence[str], types: Sequence[str], *, own: Sequence[int] | None = None
-    ) -> Support:
-        """The support of queries; `own` are their places where they are known ones themselves."""
-        near_BK, cosines_BK = self.index.nearest([hashed(t) for t in texts], NEAREST, own=own)
-        return self._weighted(near_BK, cosines_BK, types, own)
+    def support(self, texts: Sequence[str], types: Sequence[str]) -> Support:
+        """The support of queries that are no known ones."""
+        return self._weighted(self.index.nearest([hashed(t) for t in texts], NEAREST), types)
 
     def _weighted(
         self,
-        near_BK: NDArray[np.int64],
-        cosines_BK: Floats,
+        near: tuple[NDArray[np.int64], Floats],
         types: Sequence[str],
-        own: Sequence[int] | None,
+        own: Sequence[int] | None = None,
     ) -> Support:
-        near = np.exp(self.temperature * (cosines_BK - cosines_BK.max(axis=1, keepdims=True)))
-        near *= (1 - self.share) / near.sum(axis=1, keepdims=True)
+        """`near` are places and cosines; `own` the places of queries that are known ones."""
+        near_BK, cosines_BK = near
+        mine = np.exp(self.temperature * (cosines_BK - cosines_BK.max(axis=1, keepdims=True)))
+        mine *= (1 - self.share) / mine.sum(axis=1, keepdims=True)
         pools = {kind: self._of_type(kind) for kind in dict.fromkeys(types)}
         wide_BK = np.array([pools[kind] for kind in types]).reshape(len(types), -1)
         even = np.ones(wide_BK.shape)
         if own is not None:
             even[wide_BK == np.asarray(own)[:, None]] = 0.0
         even *= self.share / np.maximum(1, even.sum(axis=1, keepdims=True))
-        weights = np.concatenate([near, even], axis=1)
+        weights = np.concatenate([mine, even], axis=1)
         rows = np.concatenate([near_BK, wide_BK], axis=1)
         return Support(rows, weights / weights.sum(axis=1, keepdims=True))
 
@@ -124,15 +122,14 @@ class OutcomePredictor:
         self,
         support: Support,
         *,
-        passed_BW: NDArray[np.bool_] | None = None,
         failed_BW: NDArray[np.bool_] | None = None,
         rates: VerifierRates | None = None,
     ) -> Floats:
-        """The chance that each worker's answer is right, [B, W], given the verdicts so far."""
+        """The chance that each worker's answer is right, [B, W], given which failed."""
         right_BKW = self.right_QW[support.rows_BK]
         weights_BK = support.weights_BK
-        if passed_BW is not None and failed_BW is not None:
-            weights_BK = weights_BK * _likelihood(right_BKW, passed_BW, failed_BW, rates)
+        if failed_BW is not None:
+            weights_BK = weights_BK * _likelihood(right_BKW, failed_BW, rates or VerifierRates())
             weights_BK = weights_BK / weights_BK.sum(axis=1, keepdims=True)
         raw_BW = np.einsum("bk,bkw->bw", weights_BK, right_BKW)
         return self._calibrated(raw_BW)
@@ -189,7 +186,9 @@ class OutcomePredictor:
         design = _design(asked, types, kinds)
         prior = _prior(len(self.workers), design.shape[1])
         weights = _map_logistic(design, np.array(right, dtype=np.float64), *prior)
-        known = self.chances(self.training_support())
+        places = list(range(len(self.index)))
+        near = self.index.nearest(self.index.features, NEAREST, own=places)
+        known = self.chances(self._weighted(near, self.types, places))
         column_Q = _sigmoid(_design(known, self.types, kinds) @ weights)
         tokens_Q = np.nan_to_num(np.nanmean(self.tokens_QW, axis=1), nan=TOKENS_OUT)
         seconds = worker.latency.seconds + worker.latency.per_token * tokens_Q
@@ -205,12 +204,6 @@ class OutcomePredictor:
             costs_QW=np.column_stack([self.costs_QW, np.full(len(tokens_Q), costs)]),
             seconds_QW=np.column_stack([self.seconds_QW, seconds]),
         )
-
-    def training_support(self) -> Support:
-        """The support of every known query among the others."""
-        places = list(range(len(self.index)))
-        near, cosines = self.index.nearest(self.index.features, NEAREST, own=places)
-        return self._weighted(near, cosines, self.types, places)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors, numbers and names: readable with `weights_only=True`."""
@@ -262,13 +255,13 @@ def fit_predictor(table: OutcomeTable, seeds: SeedTree) -> tuple[OutcomePredicto
         seeds=seeds.child("predictor"),
     )
     own = list(range(len(table)))
-    near, cosines = predictor.index.nearest(predictor.index.features, NEAREST, own=own)
+    near = predictor.index.nearest(predictor.index.features, NEAREST, own=own)
     known_QW, right_QW = table.known_QW, table.right_QW.astype(np.float64)
     found: list[tuple[float, OutcomePredictor, Support]] = []
     for temperature in TEMPERATURES:
         for share in SHARES:
             tried = replace(predictor, temperature=temperature, share=share)
-            support = tried._weighted(near, cosines, table.types, own)  # pyright: ignore[reportPrivateUsage]
+            support = tried._weighted(near, table.types, own)  # pyright: ignore[reportPrivateUsage]
             loss = log_loss(tried.chances(support)[known_QW], right_QW[known_QW])
             found.append((loss, tried, support))
     _, best, support = min(found, key=lambda item: item[0])
@@ -283,21 +276,12 @@ def log_loss(chances: Floats, right: Floats) -> float:
     return float(-(right * np.log(clipped) + (1 - right) * np.log(1 - clipped)).mean())
 
 
-def _likelihood(
-    right_BKW: Floats,
-    passed_BW: NDArray[np.bool_],
-    failed_BW: NDArray[np.bool_],
-    rates: VerifierRates | None,
-) -> Floats:
-    """How likely each support query makes the verdicts, [B, K]."""
-    rates = rates or VerifierRates()
+def _likelihood(right_BKW: Floats, failed_BW: NDArray[np.bool_], rates: VerifierRates) -> Floats:
+    """How likely each support query makes these failures, [B, K]."""
     pass_BKW = rates.passes_wrong + (rates.passes_right - rates.passes_wrong) * right_BKW
     # Kept off 0, or a verifier that never errs could rule out the whole support.
-    log_pass, log_fail = np.log(pass_BKW.clip(0.02, 1)), np.log((1 - pass_BKW).clip(0.02, 1))
-    return np.exp(
-        np.einsum("bkw,bw->bk", log_pass, passed_BW.astype(np.float64))
-        + np.einsum("bkw,bw->bk", log_fail, failed_BW.astype(np.float64))
-    )
+    log_fail = np.log((1 - pass_BKW).clip(0.02, 1))
+    return np.exp(np.einsum("bkw,bw->bk", log_fail, failed_BW.astype(np.float64)))
 
 
 def _filled(table: OutcomeTable) -> Floats:

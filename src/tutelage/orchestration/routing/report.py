@@ -14,8 +14,7 @@ from typing import Any
 
 from tutelage.errors import MissingExtraError
 from tutelage.orchestration.evaluation.judged import workflow_words
-from tutelage.orchestration.routing.evaluation import POLICY, Evaluation, Row
-from tutelage.orchestration.routing.metrics import hull
+from tutelage.orchestration.routing.evaluation import POLICY, Evaluation, Row, hull
 
 PLOTS = ("pareto.png", "aiq.png", "training.png")
 
@@ -39,7 +38,8 @@ def _markdown(found: Evaluation, *, best_update: int) -> str:
         f"{workflow_words(found.to_json()['rows'])} Validation picked the weights of update "
         f"{best_update}. Rewards and success with 95 % intervals.",
         "",
-        *_table_lines(found.rows),
+        *_HEAD,
+        *map(_table_line, found.rows),
         "",
         f"Reward of {POLICY} less that of the others, on the same workflows, with 95 % intervals "
         "of a paired bootstrap:",
@@ -64,25 +64,25 @@ def _markdown(found: Evaluation, *, best_update: int) -> str:
     return "\n".join(lines)
 
 
-def _table_lines(rows: Sequence[Row]) -> list[str]:
-    """The rows as a Markdown table."""
-    lines = [
-        "| router | reward | success | cost, USD | per success | latency, s | p95 | decisions "
-        "| late | gap to oracle | AIQ | Pareto |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        area = "" if row.aiq is None else f"{row.aiq:.3f}"
-        reward = f"{row.reward:.3f} ({row.reward_low:.3f} to {row.reward_high:.3f})"
-        low, high = 100 * row.success_low, 100 * row.success_high
-        success = f"{100 * row.success:.1f} % ({low:.1f} to {high:.1f})"
-        lines.append(
-            f"| {row.name} | {reward} | {success} | {row.cost:.6f} "
-            f"| {row.cost_per_success:.6f} | {row.latency:.2f} | {row.latency_p95:.2f} "
-            f"| {row.tries:.2f} | {row.late} | {row.gap_to_oracle:.3f} | {area} "
-            f"| {'x' if row.pareto else ''} |"
-        )
-    return lines
+_HEAD = (
+    "| router | reward | success | cost, USD | per success | latency, s | p95 | decisions "
+    "| late | gap to oracle | AIQ | Pareto |",
+    "|---|---|---|---|---|---|---|---|---|---|---|---|",
+)
+_LINE = (
+    "| {name} | {reward:.3f} ({reward_low:.3f} to {reward_high:.3f}) "
+    "| {success:.1f} % ({success_low:.1f} to {success_high:.1f}) | {cost:.6f} "
+    "| {cost_per_success:.6f} | {latency:.2f} | {latency_p95:.2f} "
+    "| {tries:.2f} | {late} | {gap_to_oracle:.3f} | {aiq} | {pareto} |"
+)
+
+
+def _table_line(row: Row) -> str:
+    """A row of the Markdown table."""
+    percent = {key: 100 * row[key] for key in ("success", "success_low", "success_high")}
+    area = "" if row["aiq"] is None else f"{row['aiq']:.3f}"
+    pareto = "x" if row["pareto"] else ""
+    return _LINE.format_map({**row, **percent, "aiq": area, "pareto": pareto})
 
 
 def _draw(
@@ -109,12 +109,14 @@ def _draw(
 
     pareto, axes = page("Success against cost", "USD a workflow", "success")
     for row in found.rows:
-        marker = "*" if row.name == POLICY else "o" if row.pareto else "x"
-        axes.scatter(row.cost, row.success, marker=marker, s=160 if marker == "*" else 45)
+        marker = "*" if row["name"] == POLICY else "o" if row["pareto"] else "x"
+        axes.scatter(row["cost"], row["success"], marker=marker, s=160 if marker == "*" else 45)
     for name, x, y, left in _labels(found.rows):
         axes.annotate(name, (x, y), fontsize=8, ha="right" if left else "left",
                       xytext=(-7 if left else 7, 4), textcoords="offset points")  # fmt: skip
-    front = sorted((r.cost, r.success) for r in found.rows if r.pareto and r.name != "oracle")
+    front = sorted(
+        (r["cost"], r["success"]) for r in found.rows if r["pareto"] and r["name"] != "oracle"
+    )
     axes.plot(*zip(*front, strict=True), linewidth=1, color="grey", label="Pareto front")
     axes.legend(loc="lower right")
 
@@ -143,17 +145,17 @@ def _draw(
 
 def _labels(rows: Sequence[Row]) -> list[tuple[str, float, float, bool]]:
     """Names with their places, one for all that stand at one spot; whether to write to the left."""
-    wide = max(row.cost for row in rows) - min(row.cost for row in rows) or 1.0
-    high = max(row.success for row in rows) - min(row.success for row in rows) or 1.0
-    middle = min(row.cost for row in rows) + 0.75 * wide
+    wide = max(row["cost"] for row in rows) - min(row["cost"] for row in rows) or 1.0
+    high = max(row["success"] for row in rows) - min(row["success"] for row in rows) or 1.0
+    middle = min(row["cost"] for row in rows) + 0.75 * wide
     spots: list[tuple[list[str], float, float]] = []
     for row in rows:
         for names, x, y in spots:
-            if abs(row.cost - x) < 0.03 * wide and abs(row.success - y) < 0.03 * high:
-                names.append(row.name)
+            if abs(row["cost"] - x) < 0.03 * wide and abs(row["success"] - y) < 0.03 * high:
+                names.append(row["name"])
                 break
         else:
-            spots.append(([row.name], row.cost, row.success))
+            spots.append(([row["name"]], row["cost"], row["success"]))
     return [(", ".join(names), x, y, x > middle) for names, x, y in spots]
 
 

@@ -1,7 +1,7 @@
 """What is known before a decision, and what each action may be expected to bring.
 
 A `Situation` is a batch of decisions, each at one node of one workflow, in plain arrays: the
-vectorised environment and the router of the real executor fill the same fields, so a policy cannot
+vectorised simulator and the router of the real executor fill the same fields, so a policy cannot
 tell them apart. From it come the expected utility of each action, one step ahead, and the features
 that the policy sees. Nothing in here depends on which workers there are, or how many.
 

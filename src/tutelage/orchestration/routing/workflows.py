@@ -2,16 +2,17 @@
 
 A batch of workflows is a few arrays, so that thousands run at once. A workflow draws its queries,
 its shape (chain, fan-in, diamond or independent), and in some runs a budget and a deadline, as
-multiples of what the median worker would cost and take. A `Board` keeps what is known of a table
-before a run: support of each query, expected costs and seconds, who can do it, and what a verifier
-will say. `environment.py` runs them.
+multiples of what the median worker would cost and take. A `Forecast` keeps what is known before a
+run: support of each query, expected costs and seconds, who can do it; a `Board` adds the outcomes
+themselves and what a verifier will say. `simulator.py` runs them, `router.py` a plan of its own.
 
 Legend: B workflows, N nodes (padded with -1), Q queries of the table, W workers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
+from tutelage.orchestration.execution.workers import Worker
 from tutelage.orchestration.routing.predictor import OutcomePredictor, Support, VerifierRates
 from tutelage.seeds import SeedTree
 
@@ -62,32 +64,89 @@ SEPARABLE = Scenario(nodes=(1, 1), max_tries=1, budgets=0.0, deadlines=0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
-    """A table, and what is known of its queries before anything is run."""
+class Forecast:
+    """What is known of queries before anything is run: rows of a table, or the nodes of a plan."""
 
-    table: OutcomeTable
     predictor: OutcomePredictor
     support: Support
     columns: Ints
-    """The predictor's number of each of the table's workers."""
+    """The predictor's number of each worker; -1 for one that it does not know."""
     chance_QW: Floats
     """Chance of a right answer, before any try."""
     hope_Q: Floats
     """Chance that one of the best workers, as many as there are tries, is right."""
     cost_QW: Floats
     """Expected USD."""
-    bound_QW: Floats
-    """USD that a try cannot exceed: what a budget reserves."""
     seconds_QW: Floats
     legal_QW: Bools
-    passes_QW: Bools
-    """What the verifier says of each answer."""
-    scenario: Scenario
+    max_tries: int
 
     @property
     def workers(self) -> int:
         """W."""
-        return len(self.table.workers)
+        return len(self.columns)
+
+    def after(self, query_D: Ints, failed_DW: Bools, rates: VerifierRates) -> Floats:
+        """Chance that each worker is right, [D, W], given which failed at the node.
+
+        The failure of a worker that the predictor does not know says nothing of the others.
+        """
+        chance_DW = self.chance_QW[query_D]
+        known_W = self.columns >= 0
+        failed_DV = np.zeros((len(query_D), len(self.predictor.workers)), dtype=np.bool_)
+        failed_DV[:, self.columns[known_W]] = failed_DW[:, known_W]
+        again = failed_DV.any(axis=1)
+        if again.any():
+            support = self.support.take(query_D[again])
+            found_DV = self.predictor.chances(support, failed_BW=failed_DV[again], rates=rates)
+            chance_DW[np.ix_(again, known_W)] = found_DV[:, self.columns[known_W]]
+        alone_DW = failed_DW & ~known_W
+        missed = chance_DW[alone_DW] * (1 - rates.passes_right)
+        caught = (1 - chance_DW[alone_DW]) * (1 - rates.passes_wrong)
+        chance_DW[alone_DW] = missed / np.maximum(missed + caught, 1e-12)
+        return chance_DW
+
+
+def forecast(
+    predictor: OutcomePredictor,
+    support: Support,
+    tokens_in_Q: Floats,
+    workers: Sequence[Worker],
+    legal_QW: Bools,
+    max_tries: int,
+    stated: Sequence[Floats] = (),
+) -> Forecast:
+    """What the predictor expects of these workers. `stated` are the chances, USD and seconds
+    [Q, W] that are taken for workers that it does not know; it may be left out without any.
+    """
+    names = [worker.name for worker in predictor.workers]
+    columns = np.array([names.index(w.name) if w.name in names else -1 for w in workers])
+    known_W = columns >= 0
+    expected = (predictor.chances(support), *predictor.expected(support, tokens_in_Q))
+    values = [found_QV[:, columns] for found_QV in expected]
+    ranked_QV = np.full((len(legal_QW), len(names)), -1.0)
+    ranked_QV[:, columns[known_W]] = np.where(legal_QW, values[0], -1.0)[:, known_W]
+    if known_W.all():
+        hope_Q = predictor.hope(support, ranked_QV, max_tries)
+    else:
+        values = [np.where(known_W, f, s) for f, s in zip(values, stated, strict=True)]
+        hope_Q = np.where(legal_QW, values[0], 0.0).max(axis=1)
+    chance_QW, cost_QW, seconds_QW = values
+    return Forecast(
+        predictor, support, columns, chance_QW, hope_Q, cost_QW, seconds_QW, legal_QW, max_tries
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Board(Forecast):
+    """A table of outcomes, with what is known of its queries."""
+
+    table: OutcomeTable
+    scenario: Scenario
+    passes_QW: Bools
+    """What the verifier says of each answer."""
+    bound_QW: Floats
+    """USD that a try cannot exceed: what a budget reserves."""
 
 
 def make_board(
@@ -106,12 +165,6 @@ def make_board(
     for name in table.names:
         if name not in known:
             raise ConfigError(f"the predictor knows no worker {name!r}; let it adopt() that one")
-    columns = [known.index(name) for name in table.names]
-    if support is None:
-        support = predictor.support(table.instructions, table.types)
-    cost_QW, seconds_QW = predictor.expected(support, table.tokens_in_Q)
-    right_QW, rates = table.right_QW, scenario.rates
-    threshold_QW = np.where(right_QW, rates.passes_right, rates.passes_wrong)
     able = {
         kind: np.array([worker.can(kind) for worker in table.workers])
         for kind in dict.fromkeys(table.types)
@@ -123,20 +176,18 @@ def make_board(
             f"no worker can do query {table.ids[row]!r} of type {table.types[row]!r}; give one "
             "that type among its capabilities, or leave the query out"
         )
-    chance_QW = predictor.chances(support)[:, columns]
+    support = support or predictor.support(table.instructions, table.types)
+    told = forecast(
+        predictor, support, table.tokens_in_Q, table.workers, legal_QW, scenario.max_tries
+    )
+    rates = scenario.rates
+    threshold_QW = np.where(table.right_QW, rates.passes_right, rates.passes_wrong)
     return Board(
+        **{known.name: getattr(told, known.name) for known in fields(told)},
         table=table,
-        predictor=predictor,
-        support=support,
-        columns=np.array(columns),
-        chance_QW=chance_QW,
-        hope_Q=predictor.hope(support, np.where(legal_QW, chance_QW, -1.0), scenario.max_tries),
-        cost_QW=cost_QW[:, columns],
-        bound_QW=table.bounds_QW,
-        seconds_QW=seconds_QW[:, columns],
-        legal_QW=legal_QW,
-        passes_QW=table.draws_QW < threshold_QW,
         scenario=scenario,
+        passes_QW=table.draws_QW < threshold_QW,
+        bound_QW=table.bounds_QW,
     )
 
 
@@ -170,6 +221,14 @@ class Workflows:
         return Workflows(*(getattr(self, name)[places] for name in self.__dataclass_fields__))
 
 
+def one_workflow(known: Forecast, parents_NN: Bools) -> Workflows:
+    """The workflow of all queries of a forecast, without limits."""
+    query_BN, parents_BNN = np.arange(len(parents_NN))[None], parents_NN[None]
+    cost_BW, path_BW = _single_worker(known, query_BN, parents_BNN)
+    free_B = np.array([np.inf])
+    return Workflows(query_BN, parents_BNN, free_B, free_B, _most(cost_BW), _most(path_BW))
+
+
 def draw_workflows(board: Board, count: int, seeds: SeedTree) -> Workflows:
     """`count` workflows. The same seed and table give the same ones, whatever the predictor."""
     rng, scenario = seeds.numpy(), board.scenario
@@ -181,10 +240,7 @@ def draw_workflows(board: Board, count: int, seeds: SeedTree) -> Workflows:
     parents_BNN = np.zeros((count, most, most), dtype=np.bool_)
     for b in range(count):
         _connect(parents_BNN[b], scenario.shapes[shape_B[b]], int(size_B[b]))
-    legal_BNW = board.legal_QW[query_BN] & (query_BN >= 0)[:, :, None]
-    cost_BW, path_BW = single_worker(
-        board.cost_QW[query_BN], board.seconds_QW[query_BN], legal_BNW, parents_BNN
-    )
+    cost_BW, path_BW = _single_worker(board, query_BN, parents_BNN)
     limits = []
     for base_BW, share, (low, high) in (
         (cost_BW, scenario.budgets, scenario.budget_range),
@@ -192,17 +248,10 @@ def draw_workflows(board: Board, count: int, seeds: SeedTree) -> Workflows:
     ):
         drawn_B = rng.uniform(low, high, count) * np.median(base_BW, axis=1)
         limits.append(np.where(rng.random(count) < share, drawn_B, np.inf))
-    return Workflows(
-        query_BN=query_BN,
-        parents_BNN=parents_BNN,
-        budget_B=limits[0],
-        deadline_B=limits[1],
-        cost_ref_B=_measure(cost_BW),
-        latency_ref_B=_measure(path_BW),
-    )
+    return Workflows(query_BN, parents_BNN, limits[0], limits[1], _most(cost_BW), _most(path_BW))
 
 
-def _measure(known_BW: Floats) -> Floats:
+def _most(known_BW: Floats) -> Floats:
     """The most of each row; 1 where all are 0, as a free pool still has a reward."""
     most_B = known_BW.max(axis=1)
     return np.where(most_B > 0, most_B, 1.0)
@@ -220,18 +269,17 @@ def _connect(parents_NN: Bools, shape: Shape, size: int) -> None:
             parents_NN[1 : size - 1, size - 1] = True
 
 
-def single_worker(
-    cost_BNW: Floats, seconds_BNW: Floats, legal_BNW: Bools, parents_BNN: Bools
-) -> tuple[Floats, Floats]:
+def _single_worker(known: Forecast, query_BN: Ints, parents_BNN: Bools) -> tuple[Floats, Floats]:
     """Expected USD and critical path of each worker alone, [B, W].
 
     A node that a worker cannot do is done by whoever is dearest, or slowest, there. Nodes without
     any legal worker count nothing: they are padding.
     """
+    legal_BNW = known.legal_QW[query_BN] & (query_BN >= 0)[:, :, None]
     exists_BN: Bools = np.any(legal_BNW, axis=2)
     mine = [
         np.where(legal_BNW, x_BNW, np.where(legal_BNW, x_BNW, -np.inf).max(axis=2, keepdims=True))
-        for x_BNW in (cost_BNW, seconds_BNW)
+        for x_BNW in (known.cost_QW[query_BN], known.seconds_QW[query_BN])
     ]
     used_BNW, lasts_BNW = (np.where(exists_BN[:, :, None], x_BNW, 0.0) for x_BNW in mine)
     end_BNW = np.zeros_like(lasts_BNW)

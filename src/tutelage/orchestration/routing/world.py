@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tutelage.orchestration.data.outcomes import OutcomeTable, Splits, split
-from tutelage.orchestration.routing import baselines
-from tutelage.orchestration.routing.predictor import OutcomePredictor, fit_predictor
-from tutelage.orchestration.routing.rollout import play
+from tutelage.orchestration.routing.choosers import baselines, oracle, play
+from tutelage.orchestration.routing.predictor import fit_predictor
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.orchestration.routing.situation import Terms
 from tutelage.orchestration.routing.workflows import Board, Scenario, draw_workflows, make_board
@@ -24,14 +23,12 @@ JUDGED = 400
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Splits, predictor, the boards of training and validation, and the reward."""
+    """Splits, the boards of training and validation, and the reward."""
 
     splits: Splits
-    predictor: OutcomePredictor
     train: Board
     val: Board
     terms: Terms
-    scenario: Scenario
 
 
 def make_world(
@@ -42,11 +39,9 @@ def make_world(
     predictor, support = fit_predictor(splits.train, seeds)
     return World(
         splits=splits,
-        predictor=predictor,
         train=make_board(splits.train, predictor, scenario, support),
         val=make_board(splits.val, predictor, scenario),
         terms=Terms(settings.reward, settings.weights, scenario.rates, settings.prior),
-        scenario=scenario,
     )
 
 
@@ -54,15 +49,12 @@ def reward_warning(world: World, seeds: SeedTree) -> str | None:
     """What is wrong with training under this reward; None when nothing was found."""
     flows = draw_workflows(world.val, JUDGED, seeds.child("judged"))
     terms = world.terms
+    rules = baselines(world.splits.train, terms, seeds.child("random"))
+    judged = ("random", "cheapest", "fastest", "most accurate")
+    choosers = {"oracle": oracle(terms), **{name: rules[name] for name in judged}}
     means = {
         name: float(play(world.val, flows, terms, choose).reward_B.mean())
-        for name, choose in {
-            "oracle": baselines.oracle(terms),
-            "random": baselines.random_choice(seeds.child("random")),
-            "cheapest": baselines.cheapest,
-            "fastest": baselines.fastest,
-            "most accurate": baselines.most_accurate(world.splits.train),
-        }.items()
+        for name, choose in choosers.items()
     }
     means["failing at once"] = 0.0
     best = max(means, key=means.__getitem__)

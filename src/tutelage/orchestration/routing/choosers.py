@@ -1,27 +1,77 @@
-"""What the trained policy is compared with: fixed rules, greedy ones, and an oracle.
+"""Ways to choose workers: fixed rules, greedy ones, the trained policy, and an oracle.
 
-Each is a chooser (`rollout.py`). Rules that try once accept whatever the verifier says; those that
-escalate go on until an answer passes or tries, money or workers run out. The oracle alone looks at
-the outcomes themselves, to say what is possible.
+A chooser sees the simulator, the waiting rows and what is known before each decision, and says an
+action for each; `play` runs workflows with one. Rules that try once accept whatever the verifier
+says; those that escalate go on until an answer passes or tries, money or workers run out. The
+oracle alone looks at the outcomes themselves, to say what is possible.
 
 Legend: D decisions, W workers, A actions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
 from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
-from tutelage.orchestration.routing.environment import Environment
 from tutelage.orchestration.routing.policy import ModelSelector, see
-from tutelage.orchestration.routing.rollout import Chooser
+from tutelage.orchestration.routing.simulator import Outcome, WorkflowSimulator
 from tutelage.orchestration.routing.situation import Situation, Terms, look_ahead, plain_utility
-from tutelage.orchestration.routing.workflows import Board, Bools, Ints
+from tutelage.orchestration.routing.workflows import Board, Bools, Ints, Workflows
 from tutelage.seeds import SeedTree
 
+Chooser = Callable[[WorkflowSimulator, Ints, Situation], Ints]
+"""The action of each waiting row, given what is known before it."""
+GREEDY = "greedy utility"
+LOOKAHEAD = "one-step lookahead"
 
-def ranked(scores_DW: Floats, at: Situation, *, escalate: bool) -> Ints:
+
+def play(
+    board: Board, flows: Workflows, terms: Terms, choose: Chooser, max_steps: int = 50
+) -> Outcome:
+    """Run a chooser on all workflows."""
+    simulator = WorkflowSimulator(board, flows, terms, max_steps)
+    while len(rows := simulator.rows):
+        at = simulator.observe(rows)
+        simulator.step(rows, choose(simulator, rows, at), at.chance_DW)
+    return simulator.outcome()
+
+
+def baselines(train: OutcomeTable, terms: Terms, seeds: SeedTree) -> dict[str, Chooser]:
+    """What the trained policy is compared with, by name; the oracle stands apart.
+
+    Most accurate, best of the type and the cascade are those of the training table.
+    """
+    means_W = _means(train)
+    return {
+        "random": _random_choice(seeds),
+        "cheapest": _once(lambda at: -at.cost_DW),
+        "fastest": _once(lambda at: -at.seconds_DW),
+        "most accurate": _once(lambda at: np.broadcast_to(means_W, at.chance_DW.shape)),
+        "best of the type": _per_type_best(train),
+        "kNN": _once(lambda at: at.chance_DW),
+        "kNN, escalating": lambda _, rows, at: _ranked(at.chance_DW, at, escalate=True),
+        "fixed cascade": _cascade(train),
+        GREEDY: node_utility(terms),
+        LOOKAHEAD: greedy(terms),
+    }
+
+
+def _once(score: Callable[[Situation], Floats]) -> Chooser:
+    """The legal worker of the highest score, once."""
+    return lambda _, rows, at: _ranked(score(at), at)
+
+
+def single_worker(worker: int) -> Chooser:
+    """That worker, once, and another where it is not legal."""
+    return _once(
+        lambda at: np.broadcast_to(np.eye(at.chance_DW.shape[1])[worker], at.chance_DW.shape)
+    )
+
+
+def _ranked(scores_DW: Floats, at: Situation, *, escalate: bool = False) -> Ints:
     """The legal worker of the highest score; accept or stop when there is none to ask."""
     workers = scores_DW.shape[1]
     able_DW = at.mask_DA[:, :workers]
@@ -31,11 +81,11 @@ def ranked(scores_DW: Floats, at: Situation, *, escalate: bool) -> Ints:
     return np.where(ask_D, best_D, settle_D)
 
 
-def random_choice(seeds: SeedTree) -> Chooser:
+def _random_choice(seeds: SeedTree) -> Chooser:
     """Any legal action but stopping, evenly; stops when nothing else is left."""
     rng = seeds.numpy()
 
-    def choose(environment: Environment, rows: Ints, at: Situation) -> Ints:
+    def choose(simulator: WorkflowSimulator, rows: Ints, at: Situation) -> Ints:
         keys_DA = np.where(at.mask_DA, rng.random(at.mask_DA.shape), -1.0)
         keys_DA[:, -1] -= 1.0
         return keys_DA.argmax(axis=1)
@@ -43,60 +93,30 @@ def random_choice(seeds: SeedTree) -> Chooser:
     return choose
 
 
-def cheapest(environment: Environment, rows: Ints, at: Situation) -> Ints:
-    """The cheapest worker, once."""
-    return ranked(-at.cost_DW, at, escalate=False)
-
-
-def fastest(environment: Environment, rows: Ints, at: Situation) -> Ints:
-    """The fastest worker, once."""
-    return ranked(-at.seconds_DW, at, escalate=False)
-
-
-def nearest_best(environment: Environment, rows: Ints, at: Situation) -> Ints:
-    """The kNN router: the worker that is most likely right, once."""
-    return ranked(at.chance_DW, at, escalate=False)
-
-
-def nearest_cascade(environment: Environment, rows: Ints, at: Situation) -> Ints:
-    """The worker that is most likely right given what failed, until one passes."""
-    return ranked(at.chance_DW, at, escalate=True)
-
-
-def most_accurate(train: OutcomeTable) -> Chooser:
-    """The worker that is right most often in the training table, once."""
-    order_W = _means(train)
-
-    def choose(environment: Environment, rows: Ints, at: Situation) -> Ints:
-        return ranked(np.broadcast_to(order_W, at.chance_DW.shape), at, escalate=False)
-
-    return choose
-
-
-def per_type_best(train: OutcomeTable) -> Chooser:
+def _per_type_best(train: OutcomeTable) -> Chooser:
     """The worker that is right most often for the type, once."""
     kinds = np.array(train.types)
     best = {kind: _means(train.take(np.flatnonzero(kinds == kind))) for kind in set(train.types)}
     overall = _means(train)
 
-    def choose(environment: Environment, rows: Ints, at: Situation) -> Ints:
-        types = environment.board.table.types
-        scores = [best.get(types[q], overall) for q in environment.queries(rows)]
-        return ranked(np.array(scores), at, escalate=False)
+    def choose(simulator: WorkflowSimulator, rows: Ints, at: Situation) -> Ints:
+        types = simulator.board.table.types
+        scores = [best.get(types[q], overall) for q in simulator.queries(rows)]
+        return _ranked(np.array(scores), at)
 
     return choose
 
 
-def cascade(train: OutcomeTable, *, steps: int = 3) -> Chooser:
-    """A fixed order: the best worker of each of `steps` price classes, cheap to dear."""
+def _cascade(train: OutcomeTable) -> Chooser:
+    """A fixed order: the best worker of each of three price classes, cheap to dear."""
     means_W, costs_W = _means(train), np.nanmean(train.costs_QW, axis=0)
     order = np.argsort(costs_W, kind="stable")
-    picked = [part[means_W[part].argmax()] for part in np.array_split(order, steps) if len(part)]
+    picked = [part[means_W[part].argmax()] for part in np.array_split(order, 3) if len(part)]
     rank_W = np.full(len(means_W), -np.inf)
     for place, worker in enumerate(picked):
         rank_W[worker] = -float(place)
 
-    def choose(environment: Environment, rows: Ints, at: Situation) -> Ints:
+    def choose(simulator: WorkflowSimulator, rows: Ints, at: Situation) -> Ints:
         known_DA = at.mask_DA.copy()
         known_DA[:, : len(rank_W)] &= np.isfinite(rank_W)
         # With none of the three affordable, any other is better than giving up.
@@ -113,11 +133,7 @@ def cascade(train: OutcomeTable, *, steps: int = 3) -> Chooser:
 
 def greedy(terms: Terms) -> Chooser:
     """The action of the highest expected utility one step ahead (`situation.look_ahead`)."""
-
-    def choose(environment: Environment, rows: Ints, at: Situation) -> Ints:
-        return look_ahead(at, terms).utility_DA.argmax(axis=1)
-
-    return choose
+    return lambda _, rows, at: look_ahead(at, terms).utility_DA.argmax(axis=1)
 
 
 def node_utility(terms: Terms) -> Chooser:
@@ -126,17 +142,13 @@ def node_utility(terms: Terms) -> Chooser:
     A worker is worth alpha * chance - cost - seconds, accepting alpha * the chance that the last
     answer is right, stopping 0 (`situation.plain_utility`); no other node is in view.
     """
-
-    def choose(environment: Environment, rows: Ints, at: Situation) -> Ints:
-        return plain_utility(at, terms).argmax(axis=1)
-
-    return choose
+    return lambda _, rows, at: plain_utility(at, terms).argmax(axis=1)
 
 
 def of_policy(model: ModelSelector, terms: Terms) -> Chooser:
     """The policy's likeliest action."""
 
-    def choose(environment: Environment, rows: Ints, at: Situation) -> Ints:
+    def choose(simulator: WorkflowSimulator, rows: Ints, at: Situation) -> Ints:
         with torch.no_grad():
             logp_DA, _ = model(see(at, terms))
         return logp_DA.argmax(dim=1).numpy()
@@ -151,9 +163,9 @@ def oracle(terms: Terms) -> Chooser:
     seconds node by node and does not search over plans.
     """
 
-    def choose(environment: Environment, rows: Ints, at: Situation) -> Ints:
-        board = environment.board
-        query = environment.queries(rows)
+    def choose(simulator: WorkflowSimulator, rows: Ints, at: Situation) -> Ints:
+        board = simulator.board
+        query = simulator.queries(rows)
         right_DW = board.table.right_QW[query]
         passes_DW = board.passes_QW[query]
         per_usd_D, per_second_D = terms.prices(at.cost_ref_D, at.latency_ref_D)
@@ -164,23 +176,17 @@ def oracle(terms: Terms) -> Chooser:
             + 1e-6 * ~passes_DW
         )
         workers = right_DW.shape[1]
-        chosen = ranked(np.where(right_DW, -price_DW, -np.inf), at, escalate=True)
+        chosen = _ranked(np.where(right_DW, -price_DW, -np.inf), at, escalate=True)
         possible_D = (right_DW & at.mask_DA[:, :workers]).any(axis=1)
-        last_D = environment.last(rows)
+        last_D = simulator.last(rows)
         held_D = (last_D >= 0) & right_DW[np.arange(len(rows)), np.maximum(last_D, 0)]
-        hopeless_D = ~_solvable(board, environment)[rows] | (~possible_D & ~held_D)
+        good_Q: Bools = np.any(board.table.right_QW & board.legal_QW, axis=1)
+        solvable_DN = good_Q[simulator.query_BN[rows]] | ~simulator.exists_BN[rows]
+        hopeless_D = ~solvable_DN.all(axis=1) | (~possible_D & ~held_D)
         chosen = np.where(held_D, workers, chosen)
         return np.where(hopeless_D, workers + 1, chosen)
 
     return choose
-
-
-def _solvable(board: Board, environment: Environment) -> Bools:
-    """Whether every node of each workflow has a legal worker that is right, [B]."""
-    query_BN = environment.flows.query_BN
-    good_Q: Bools = np.any(board.table.right_QW & board.legal_QW, axis=1)
-    found_B: Bools = np.all(good_Q[np.maximum(query_BN, 0)] | (query_BN < 0), axis=1)
-    return found_B
 
 
 def _means(table: OutcomeTable) -> Floats:

@@ -8,49 +8,103 @@ order of time, ties by the node's number. The reward of a decision is the change
 the reward of the workflow so far, so the rewards of a workflow add up to `compute_reward` of its
 result; success means that every kept answer is right, whatever the verifier said.
 
-`situation.py` has what is seen before a decision, `outcome.py` what a batch came to.
+`foresight.py` has what is known of workflows under way; `choosers.py` says who decides.
 `tests/orchestration` holds this against the executor, action by action. Legend: B workflows, N
 nodes, W workers, D decisions, A actions.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from tutelage.orchestration.data.outcomes import Floats
-from tutelage.orchestration.routing.foresight import Progress, expected_plan, foresee
-from tutelage.orchestration.routing.outcome import Outcome, batch_rewards
+from tutelage.orchestration.evaluation.rewards import ExecutionResult
+from tutelage.orchestration.routing.foresight import DONE, READY, RUNNING, WAITING, WorkflowState
 from tutelage.orchestration.routing.situation import Situation, Terms
 from tutelage.orchestration.routing.workflows import Board, Bools, Ints, Workflows
 
-WAITING, READY, RUNNING, DONE = 0, 1, 2, 3
 TRUTHS = 12
-"""Numbers that `Environment.truth` says of a decision."""
+"""Numbers that `WorkflowSimulator.truth` says of a decision."""
 
 
-class Environment:
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a batch of workflows came to, with every decision."""
+
+    success_B: Bools
+    """Every kept answer is right."""
+    cost_B: Floats
+    latency_B: Floats
+    """Seconds."""
+    verified_B: Floats
+    """Share of nodes that a verifier passed."""
+    outputs_B: Ints
+    steps_B: Ints
+    """Decisions."""
+    reward_B: Floats
+    stopped_B: Bools
+    late_B: Bools
+    row_D: Ints
+    """The workflow of each decision, in the order in which they were taken."""
+    node_D: Ints
+    query_D: Ints
+    """The row of the table behind the node."""
+    action_D: Ints
+
+    def result(self, b: int) -> ExecutionResult:
+        """One of them, as rewards read it."""
+        return ExecutionResult(
+            bool(self.success_B[b]),
+            {str(k): "kept" for k in range(int(self.outputs_B[b]))},
+            float(self.cost_B[b]),
+            1000.0 * float(self.latency_B[b]),
+            float(self.verified_B[b]),
+        )
+
+
+def batch_rewards(
+    terms: Terms,
+    success_B: Bools,
+    outputs_B: Ints,
+    cost_B: Floats,
+    latency_B: Floats,
+    verified_B: Floats,
+    cost_ref_B: Floats,
+    latency_ref_B: Floats,
+) -> Floats:
+    """`rewards.compute_reward` of many results at once; seconds and USD."""
+    weights = terms.weights
+    if terms.preset in ("seed", "seed_seconds"):
+        cost, shaped = cost_B, outputs_B.astype(np.float64)
+        latency = latency_B * (1000.0 if terms.preset == "seed" else 1.0)
+    else:
+        counted = success_B if terms.preset == "gated" else np.ones_like(success_B)
+        cost = counted * np.minimum(1.0, cost_B / cost_ref_B)
+        latency = counted * np.minimum(1.0, latency_B / latency_ref_B)
+        shaped = verified_B
+    return (
+        weights.alpha * success_B
+        - weights.beta * cost
+        - weights.gamma_latency * latency
+        + weights.shaped_reward * shaped
+    )
+
+
+class WorkflowSimulator(WorkflowState):
     """A batch under way. `rows` are the workflows that wait for a decision; `step` takes them."""
 
     def __init__(self, board: Board, flows: Workflows, terms: Terms, max_steps: int = 50) -> None:
-        self.board, self.flows, self.terms = board, flows, terms
-        self._max_steps = max_steps
-        count, nodes = flows.query_BN.shape
-        self._query_BN = np.maximum(flows.query_BN, 0)
-        self._exists_BN = flows.exists_BN
-        self._size_B = self._exists_BN.sum(axis=1)
-        self._rank = np.arange(count)
-        shape = (count, nodes)
-        self._status_BN = np.where(self._exists_BN, WAITING, DONE)
+        super().__init__(board, flows, terms)
+        self.board, self._max_steps = board, max_steps
+        count, _ = shape = flows.query_BN.shape
         self._due_BN = np.full(shape, np.inf)
         self._worker_BN = np.full(shape, -1)
         self._tried_BNW = np.zeros((*shape, board.workers), dtype=np.bool_)
-        self._tries_BN = np.zeros(shape, dtype=np.int64)
         self._last_BN = np.full(shape, -1)
         self._kept_BN = np.full(shape, -1)
         self._passed_BN = np.zeros(shape, dtype=np.bool_)
-        self._finish_BN = np.zeros(shape)
-        self._expected_end_BN = np.zeros(shape)
-        self._if_pass_BN = np.zeros(shape)
         self._spent_B = np.zeros(count)
         """With what runs: its cost is owed from the start."""
         self._unused_BN = np.zeros(shape)
@@ -62,27 +116,13 @@ class Environment:
         self._late_B = np.zeros(count, dtype=np.bool_)
         self._now_B = np.zeros(count)
         self._node_B = np.zeros(count, dtype=np.int64)
-        self._reward_B = np.zeros(count)
-        self._plan()
-        roots_BN = self._exists_BN & ~flows.parents_BNN.any(axis=1)
-        self._status_BN[roots_BN] = READY
+        self._taken: list[tuple[Ints, Ints, Ints, Ints]] = []
+        roots_BN = self.exists_BN & ~flows.parents_BNN.any(axis=1)
+        self.status_BN[roots_BN] = READY
         self._due_BN[roots_BN] = 0.0
-        self._advance(self._rank)
+        self._advance(np.arange(count))
         self._so_far_B = self._running_reward()
-        self._reward_B += self._so_far_B
-
-    def _plan(self) -> None:
-        """What each node is expected to cost, take and come to, before anything is tried."""
-        board, flows, query_BN = self.board, self.flows, self._query_BN
-        cost_BN, seconds_BN, least_BN = expected_plan(
-            self.terms, board.chance_QW[query_BN], board.cost_QW[query_BN],
-            board.seconds_QW[query_BN], board.legal_QW[query_BN], flows.cost_ref_B,
-            flows.latency_ref_B,
-        )  # fmt: skip
-        self._plan_cost_BN = cost_BN * self._exists_BN
-        self._plan_seconds_BN = seconds_BN * self._exists_BN
-        self._least_BN = np.where(self._exists_BN, least_BN, 0.0)
-        self._chance_BN = np.where(self._exists_BN, board.hope_Q[query_BN], 1.0)
+        self._reward_B = self._so_far_B.copy()
 
     # Running
 
@@ -98,7 +138,7 @@ class Environment:
 
     def queries(self, rows: Ints) -> Ints:
         """The row of the table behind each of these decisions."""
-        return self._query_BN[rows, self._node_B[rows]]
+        return self.query_BN[rows, self._node_B[rows]]
 
     def tried(self, rows: Ints) -> Bools:
         """Which workers were tried and rejected at the node under decision, [D, W]."""
@@ -114,6 +154,7 @@ class Environment:
         `ahead_chance_DW` are the chances that the situation showed: what is remembered of a node.
         """
         workers = self.board.workers
+        self._taken.append((rows, self._node_B[rows], self.queries(rows), actions))
         self._steps_B[rows] += 1
         ask, accept, stop = actions < workers, actions == workers, actions == workers + 1
         if ask.any():
@@ -121,7 +162,7 @@ class Environment:
         if accept.any():
             places, node = rows[accept], self._node_B[rows[accept]]
             last = self._last_BN[places, node]
-            self._chance_BN[places, node] = ahead_chance_DW[accept][np.arange(len(last)), last]
+            self.chance_BN[places, node] = ahead_chance_DW[accept][np.arange(len(last)), last]
             self._finish(places, node, last, passed=False)
         if stop.any():
             self._give_up(rows[stop])
@@ -134,38 +175,34 @@ class Environment:
         return gained
 
     def _ask(self, rows: Ints, worker: Ints, chance_DW: Floats) -> None:
-        node, board, rates = self._node_B[rows], self.board, self.terms.rates
-        query = self._query_BN[rows, node]
-        cost = board.table.costs_QW[query, worker]
+        node, now_D, table = self._node_B[rows], self._now_B[rows], self.board.table
+        query = self.query_BN[rows, node]
+        cost = table.costs_QW[query, worker]
         self._spent_B[rows] += cost
-        self._unused_BN[rows, node] = np.maximum(0.0, board.bound_QW[query, worker] - cost)
-        self._status_BN[rows, node] = RUNNING
+        self._unused_BN[rows, node] = np.maximum(0.0, self.board.bound_QW[query, worker] - cost)
         self._worker_BN[rows, node] = worker
-        self._due_BN[rows, node] = self._now_B[rows] + board.table.seconds_QW[query, worker]
-        self._expected_end_BN[rows, node] = self._now_B[rows] + board.seconds_QW[query, worker]
-        self._if_pass_BN[rows, node], self._chance_BN[rows, node] = foresee(
-            chance_DW, worker, rates.passes_right, rates.passes_wrong
-        )
+        self._due_BN[rows, node] = now_D + table.seconds_QW[query, worker]
+        self.ask(rows, node, worker, chance_DW, now_D)
 
     def _finish(self, rows: Ints, node: Ints, kept: Ints, *, passed: bool) -> None:
         """Nodes end, with an answer kept; their children may be decided."""
-        self._status_BN[rows, node] = DONE
-        self._finish_BN[rows, node] = self._now_B[rows]
+        self.status_BN[rows, node] = DONE
+        self.finish_BN[rows, node] = self._now_B[rows]
         self._due_BN[rows, node] = np.inf
         self._kept_BN[rows, node] = kept
         self._passed_BN[rows, node] = passed
-        open_DN = self._status_BN[rows] != DONE
+        open_DN = self.status_BN[rows] != DONE
         waits_DN = (self.flows.parents_BNN[rows] & open_DN[:, :, None]).any(axis=1)
-        free_DN = (self._status_BN[rows] == WAITING) & ~waits_DN
+        free_DN = (self.status_BN[rows] == WAITING) & ~waits_DN
         places, children = np.nonzero(free_DN)
-        self._status_BN[rows[places], children] = READY
+        self.status_BN[rows[places], children] = READY
         self._due_BN[rows[places], children] = self._now_B[rows[places]]
-        complete = rows[(self._status_BN[rows] == DONE).all(axis=1)]
+        complete = rows[(self.status_BN[rows] == DONE).all(axis=1)]
         self._over_B[complete] = True
         right_DN = self.board.table.right_QW[
-            self._query_BN[complete], np.maximum(self._kept_BN[complete], 0)
+            self.query_BN[complete], np.maximum(self._kept_BN[complete], 0)
         ]
-        self._success_B[complete] = (right_DN | ~self._exists_BN[complete]).all(axis=1)
+        self._success_B[complete] = (right_DN | ~self.exists_BN[complete]).all(axis=1)
 
     def _give_up(self, rows: Ints) -> None:
         self._cut_off(rows)
@@ -189,7 +226,7 @@ class Environment:
             self._late_B[rows[late]] = True
             rows, node = rows[~late], node[~late]
             self._node_B[rows] = node
-            running = self._status_BN[rows, node] == RUNNING
+            running = self.status_BN[rows, node] == RUNNING
             self._answered(rows[running], node[running])
             asked = self._to_decide(rows[~running], node[~running])
             again = np.concatenate([rows[running], asked])
@@ -197,21 +234,20 @@ class Environment:
 
     def _answered(self, rows: Ints, node: Ints) -> None:
         worker = self._worker_BN[rows, node]
-        passed = self.board.passes_QW[self._query_BN[rows, node], worker]
+        passed = self.board.passes_QW[self.query_BN[rows, node], worker]
         self._unused_BN[rows, node] = 0.0
-        self._tries_BN[rows, node] += 1
         self._tried_BNW[rows, node, worker] = True
         self._last_BN[rows, node] = worker
         good, bad = rows[passed], rows[~passed]
-        self._chance_BN[good, node[passed]] = self._if_pass_BN[good, node[passed]]
+        self.chance_BN[good, node[passed]] = self.if_pass_BN[good, node[passed]]
         self._finish(good, node[passed], worker[passed], passed=True)
-        self._status_BN[bad, node[~passed]] = READY
+        self.status_BN[bad, node[~passed]] = READY
 
     def _to_decide(self, rows: Ints, node: Ints) -> Ints:
         """Of ready nodes: fail what has no action, put off what waits for money; returns these."""
         mask_DA = self.mask(rows)
         workers_DA, accept_D = mask_DA[:, :-2].any(axis=1), mask_DA[:, -2]
-        busy_DN = self._status_BN[rows] == RUNNING
+        busy_DN = self.status_BN[rows] == RUNNING
         wanted_D = self._open_to(rows).any(axis=1)
         # As the executor does: what others have reserved and do not use may do for this one.
         waits = ~workers_DA & wanted_D & busy_DN.any(axis=1)
@@ -223,77 +259,40 @@ class Environment:
 
     def _open_to(self, rows: Ints) -> Bools:
         """Workers that could be asked if money were no matter, [D, W]."""
-        node = self._node_B[rows]
-        legal_DW = self.board.legal_QW[self._query_BN[rows, node]]
-        more_D = self._tries_BN[rows, node] < self.board.scenario.max_tries
-        return legal_DW & ~self._tried_BNW[rows, node] & more_D[:, None]
+        tried_DW = self.tried(rows)
+        more_D = tried_DW.sum(axis=1) < self.board.max_tries
+        return self.board.legal_QW[self.queries(rows)] & ~tried_DW & more_D[:, None]
 
     def mask(self, rows: Ints) -> Bools:
         """Legal actions at the decision of each row, [D, A]."""
-        query = self._query_BN[rows, self._node_B[rows]]
         reserved_D = self._unused_BN[rows].sum(axis=1)
         left_D = self.flows.budget_B[rows] - self._spent_B[rows] - reserved_D
-        fits_DW = self.board.bound_QW[query] <= left_D[:, None] + 1e-12
-        accept_D = self._last_BN[rows, self._node_B[rows]] >= 0
+        fits_DW = self.board.bound_QW[self.queries(rows)] <= left_D[:, None] + 1e-12
+        accept_D = self.last(rows) >= 0
         return np.column_stack(
             [self._open_to(rows) & fits_DW, accept_D, np.ones(len(rows), dtype=np.bool_)]
         )
 
     # What is seen
 
-    def chances(self, rows: Ints) -> Floats:
-        """Chance that each worker is right at the node under decision, given what was tried."""
-        query, failed_DW = self.queries(rows), self.tried(rows)
-        chance_DW = self.board.chance_QW[query]
-        again = failed_DW.any(axis=1)
-        if again.any():
-            predictor, columns = self.board.predictor, self.board.columns
-            wide_DW = np.zeros((int(again.sum()), len(predictor.workers)), dtype=np.bool_)
-            wide_DW[:, columns] = failed_DW[again]
-            chance_DW[again] = predictor.chances(
-                self.board.support.take(query[again]),
-                passed_BW=np.zeros_like(wide_DW),
-                failed_BW=wide_DW,
-                rates=self.terms.rates,
-            )[:, columns]
-        return chance_DW
-
-    def situation(self, rows: Ints) -> Situation:
+    def observe(self, rows: Ints) -> Situation:
         """What is known before the decisions of these rows."""
-        board, flows, node = self.board, self.flows, self._node_B[rows]
-        query, status_DN = self._query_BN[rows, node], self._status_BN[rows]
-        load_DW = np.zeros((len(rows), board.workers))
+        status_DN = self.status_BN[rows]
+        load_DW = np.zeros((len(rows), self.board.workers))
         for n in range(status_DN.shape[1]):
             busy = np.flatnonzero(status_DN[:, n] == RUNNING)
             load_DW[busy, self._worker_BN[rows[busy], n]] += 1
-        progress = Progress(
-            node_D=node,
-            parents_DNN=flows.parents_BNN[rows],
-            done_DN=status_DN == DONE,
-            running_DN=status_DN == RUNNING,
-            chance_DN=self._chance_BN[rows],
-            plan_cost_DN=self._plan_cost_BN[rows],
-            plan_seconds_DN=self._plan_seconds_BN[rows],
-            least_DN=self._least_BN[rows],
-            finish_DN=self._finish_BN[rows],
-            expected_end_DN=self._expected_end_BN[rows],
-            now_D=self._now_B[rows],
-        )
-        return progress.situation(
+        return self.situation(
+            rows,
+            self._node_B[rows],
+            self._now_B[rows],
+            failed_DW=self.tried(rows),
+            last_D=self.last(rows),
             mask_DA=self.mask(rows),
-            chance_DW=self.chances(rows),
-            cost_DW=board.cost_QW[query],
-            seconds_DW=board.seconds_QW[query],
             load_DW=load_DW,
-            last_D=self._last_BN[rows, node],
-            tries_D=self._tries_BN[rows, node].astype(np.float64),
-            max_tries=board.scenario.max_tries,
             spent_D=self._spent_B[rows] + self._unused_BN[rows].sum(axis=1),
-            budget_D=flows.budget_B[rows],
-            deadline_D=flows.deadline_B[rows],
-            cost_ref_D=flows.cost_ref_B[rows],
-            latency_ref_D=flows.latency_ref_B[rows],
-            nodes_D=self._size_B[rows].astype(np.float64),
+            budget_D=self.flows.budget_B[rows],
+            deadline_D=self.flows.deadline_B[rows],
         )
 
     def truth(self, rows: Ints, leaning_DA: Floats) -> Floats:
@@ -307,7 +306,7 @@ class Environment:
         node, places = self._node_B[rows], np.arange(len(rows))
         per_usd_B, per_second_B = self.terms.prices(self.flows.cost_ref_B, self.flows.latency_ref_B)
         alpha = max(1.0, abs(self.terms.weights.alpha))
-        query_DN = self._query_BN[rows]
+        query_DN = self.query_BN[rows]
         right_DNW = board.table.right_QW[query_DN] & board.legal_QW[query_DN]
         price_DNW = (
             per_usd_B[rows, None, None] * board.table.costs_QW[query_DN]
@@ -316,12 +315,12 @@ class Environment:
         least_DN = np.where(right_DNW, price_DNW, 1.0).min(axis=2)
         solvable_DN = right_DNW.any(axis=2)
         kept_DN = self._kept_BN[rows]
-        done_DN = (self._status_BN[rows] == DONE) & self._exists_BN[rows]
+        done_DN = (self.status_BN[rows] == DONE) & self.exists_BN[rows]
         rows_DN, nodes_DN = places[:, None], np.arange(query_DN.shape[1])[None, :]
         good_DN = right_DNW[rows_DN, nodes_DN, np.maximum(kept_DN, 0)] & (kept_DN >= 0)
-        running_DN = self._status_BN[rows] == RUNNING
+        running_DN = self.status_BN[rows] == RUNNING
         under_way_DN = right_DNW[rows_DN, nodes_DN, np.maximum(self._worker_BN[rows], 0)]
-        others_DN = self._exists_BN[rows] & ~done_DN
+        others_DN = self.exists_BN[rows] & ~done_DN
         others_DN[places, node] = False
         share_DN = right_DNW.mean(axis=2)
         mine_DW = right_DNW[places, node]
@@ -351,13 +350,13 @@ class Environment:
 
     def _running_reward(self) -> Floats:
         """The reward of each workflow as it stands: of what is over, the final one."""
-        ends_BN = np.where(self._status_BN == RUNNING, self._due_BN, self._finish_BN)
+        ends_BN = np.where(self.status_BN == RUNNING, self._due_BN, self.finish_BN)
         ahead_B = np.minimum(ends_BN.max(axis=1), self.flows.deadline_B)
         latency_B = np.where(self._over_B, self._now_B, np.maximum(ahead_B, self._now_B))
-        kept_B = ((self._kept_BN >= 0) & self._exists_BN).sum(axis=1)
+        kept_B = ((self._kept_BN >= 0) & self.exists_BN).sum(axis=1)
         return batch_rewards(
             self.terms, self._success_B, kept_B, self._spent_B, latency_B,
-            self._passed_BN.sum(axis=1) / self._size_B,
+            self._passed_BN.sum(axis=1) / self.size_B,
             self.flows.cost_ref_B, self.flows.latency_ref_B,
         )  # fmt: skip
 
@@ -365,14 +364,19 @@ class Environment:
         """What all came to. Raises `RuntimeError` while one waits for a decision."""
         if not self._over_B.all():
             raise RuntimeError(f"{int((~self._over_B).sum())} workflows are not over")
+        row_D, node_D, query_D, action_D = map(np.concatenate, zip(*self._taken, strict=True))
         return Outcome(
             success_B=self._success_B.copy(),
             cost_B=self._spent_B.copy(),
             latency_B=self._now_B.copy(),
-            verified_B=self._passed_BN.sum(axis=1) / self._size_B,
-            outputs_B=((self._kept_BN >= 0) & self._exists_BN).sum(axis=1),
+            verified_B=self._passed_BN.sum(axis=1) / self.size_B,
+            outputs_B=((self._kept_BN >= 0) & self.exists_BN).sum(axis=1),
             steps_B=self._steps_B.copy(),
             reward_B=self._reward_B.copy(),
             stopped_B=self._stopped_B.copy(),
             late_B=self._late_B.copy(),
+            row_D=row_D,
+            node_D=node_D,
+            query_D=query_D,
+            action_D=action_D,
         )
