@@ -23,7 +23,7 @@ from tutelage.policy.row import Row
 from tutelage.recipes.agents import AgentKind, corpus_rows, demonstration, tasks_of, tools_of
 from tutelage.seeds import SeedTree
 from tutelage.tools import corpus
-from tutelage.weights.optim import muon
+from tutelage.weights.optim import supervised_optimizer
 
 BATCH = 32
 CLEAN, MIXED = 150, 200
@@ -45,7 +45,7 @@ def cold_start(kind: AgentKind, train: list[Any], seeds: SeedTree, folder: Path)
         for m in [*task.messages(), *demonstration(kind, task, False, rng)]
     )
     policy = build(texts, size="xs", layout="qwen3", seed=seeds.value(), max_positions=512)
-    optimizer = muon(policy.named(), lr=PEAK)
+    optimizer = supervised_optimizer(policy.named(), lr=PEAK)
     start = time.perf_counter()
     for step in range(CLEAN + MIXED):
         draw = seeds.child("step", step).python()

@@ -25,13 +25,14 @@ import torch
 from benchmarks.engine.run import make_policy
 from benchmarks.measure import alternate, rate, results, table
 
+from tutelage.config.rl import OptimizerConfig
 from tutelage.policy.model import Policy
 from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.tasks.arithmetic import demonstrations, make_tasks
 from tutelage.tools.registry import resolve_tools
 from tutelage.weights.gradients import accumulate
-from tutelage.weights.optim import adamw
+from tutelage.weights.optim import make_optimizer
 
 ROWS, GROUP, BATCH, BUDGET = 128, 8, 32, 2048
 
@@ -56,9 +57,8 @@ class Ours:
 
     def __init__(self, policy: Policy, dtype: torch.dtype) -> None:
         self._policy, self._dtype = policy, dtype
-        self._optimizer = adamw(
-            policy.named(), lr=1e-9, betas=(0.9, 0.95), weight_decay=0.0, clip_grad=1.0
-        )
+        keys = OptimizerConfig(lr=1e-9, betas=(0.9, 0.95))
+        self._optimizer = make_optimizer(policy.named(), keys)
 
     def step(self, rows: list[Row]) -> float:
         """One step; returns the loss."""

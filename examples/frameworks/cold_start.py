@@ -29,7 +29,7 @@ from tutelage.seeds import SeedTree
 from tutelage.testing import tiny_policy
 from tutelage.types import Rollout
 from tutelage.weights.gradients import accumulate
-from tutelage.weights.optim import Optimizer, muon
+from tutelage.weights.optim import Optimizer, supervised_optimizer
 
 TEMPLATE = "qwen2.5"
 """The chat template: it writes out the whole schema of a tool, as those of real models do."""
@@ -152,7 +152,7 @@ class _Supervised:
 
     def __init__(self, policy: Policy, recipe: Recipe, seeds: SeedTree) -> None:
         self.policy, self.steps, self._seeds = policy, 0, seeds
-        self._optimizer: Optimizer = muon(policy.named(), lr=recipe.lr)
+        self._optimizer: Optimizer = supervised_optimizer(policy.named(), lr=recipe.lr)
 
     def step(self, parts: Sequence[tuple[Sequence[Row], int]], share: float) -> None:
         """One step on so many rows of each part, at a share of the learning rate."""

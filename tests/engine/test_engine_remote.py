@@ -9,7 +9,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from tutelage.engine.remote import RemoteChatClient, RemoteServers, Server
+from tutelage.engine.endpoint import Endpoint
+from tutelage.engine.remote import RemoteChatClient, RemoteServers
 from tutelage.engine.script import ScriptedReply
 from tutelage.errors import ContextOverflowError, EngineError, RemoteError
 from tutelage.gateway import Gateway, ScriptedClient
@@ -258,7 +259,7 @@ async def test_a_server_is_asked_in_the_words_that_it_takes() -> None:
 async def test_the_clients_of_one_server_share_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, transport = worded("max_tokens")
     monkeypatch.setattr("tutelage.engine.remote.httpx2.AsyncHTTPTransport", lambda **_: transport)
-    servers = RemoteServers({"main": Server("http://up/v1", "big")})
+    servers = RemoteServers({"main": Endpoint("main", "http://up/v1", "big")})
     for i in range(2):
         await servers("main", SeedTree(i)).chat(ASK, sampling=SAMPLING)
     assert seen == [{"max_tokens"}, {"max_completion_tokens"}, {"max_completion_tokens"}]

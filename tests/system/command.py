@@ -26,7 +26,6 @@ PATIENCE = 240.0
 PRELOADED = (
     "tutelage.cli",
     "tutelage.weights.jobs",
-    "tutelage.weights.prepared",
     "tutelage.weights.training",
     "tutelage.evaluate.kind",
     "tutelage.evaluate.targets",

@@ -18,7 +18,7 @@ from tutelage.runs.progress import Silent
 from tutelage.store import open_store
 from tutelage.tasks.arithmetic import make_tasks
 from tutelage.types import Task
-from tutelage.weights import jobs, supervised
+from tutelage.weights import cold_start, jobs
 from tutelage.weights.config import resolve
 
 from .samples import LAPTOP
@@ -51,7 +51,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
     def glance(ctx: Any, tasks: Sequence[Task], label: str, temperature: float) -> Found:
         return Found(numbers["sampled" if temperature else "greedy"].pop(0))
 
-    monkeypatch.setattr(supervised, "glance", glance)
+    monkeypatch.setattr(cold_start, "glance", glance)
     return numbers
 
 
@@ -77,8 +77,8 @@ def test_skill_ends_the_clean_part_and_guessing_the_mixed_one(
     measured["sampled"] = [0.6, 0.2]
     folder, result = run(tmp_path, "data.level=hard")
     assert measured == {"greedy": [], "sampled": []}
-    assert result["cold_start_steps"] == 4 + 2 + 2 * supervised.MIXED_EVERY
-    assert result["mixed_steps"] == 2 * supervised.MIXED_EVERY
+    assert result["cold_start_steps"] == 4 + 2 + 2 * cold_start.MIXED_EVERY
+    assert result["mixed_steps"] == 2 * cold_start.MIXED_EVERY
     # What stands under the table is of the table's tasks; what decided was of easier ones.
     assert under_the_table(folder, result) == ["0.0 %"]
     with open_store(folder.store, create=False) as store:

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from tutelage.config.rl import OptimizerConfig
 from tutelage.weights.gradients import accumulate
-from tutelage.weights.optim import Optimizer, adamw, muon
+from tutelage.weights.optim import Optimizer, make_optimizer, supervised_optimizer
 
 Made = tuple[list[tuple[str, Tensor]], Optimizer]
 
@@ -31,13 +32,13 @@ def parameters(seed: int = 0) -> list[tuple[str, Tensor]]:
 
 def make_adamw() -> Made:
     named = parameters()
-    optimizer = adamw(named, lr=1e-2, betas=(0.9, 0.98), weight_decay=0.1, clip_grad=1.0)
-    return named, optimizer
+    keys = OptimizerConfig(lr=1e-2, betas=(0.9, 0.98), weight_decay=0.1)
+    return named, make_optimizer(named, keys)
 
 
 def make_muon() -> Made:
     named = parameters()
-    return named, muon(named, lr=1e-2)
+    return named, supervised_optimizer(named, lr=1e-2)
 
 
 def work(named: list[tuple[str, Tensor]], optimizer: Optimizer, steps: range) -> None:

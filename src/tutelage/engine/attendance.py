@@ -1,6 +1,6 @@
 """Who waits for the engine and who still thinks: what a schedule that repeats has to know.
 
-A rollout takes part as a `Participant`. Its code may branch into tasks that sample at the same
+A rollout takes part as a participant. Its code may branch into tasks that sample at the same
 time, each a `Branch`: a task is known from its first sample on, as a child of the branch in whose
 context it was made. A rollout thinks while any of its branches neither waits for an engine nor has
 children that are not done; a branch with children is taken to wait for them, as structured
@@ -30,7 +30,7 @@ class Branch:
 
     __slots__ = ("children", "parent", "participant", "waiting")
 
-    def __init__(self, participant: Participant, parent: Branch | None) -> None:
+    def __init__(self, participant: _Participant, parent: Branch | None) -> None:
         self.participant, self.parent = participant, parent
         self.waiting = False
         self.children = 0
@@ -59,7 +59,7 @@ def standing_in(branches: tuple[Branch, ...]) -> Generator[None]:
         _HERE.reset(token)
 
 
-class Participant:
+class _Participant:
     """One rollout, and the branches of its code that have sampled."""
 
     __slots__ = ("attendance", "branches", "open", "root", "thinking", "waiting")
@@ -104,7 +104,7 @@ class Attendance:
     def __init__(self) -> None:
         self.thinking = 0
         """Rollouts that think, less the requests from outside of any that wait."""
-        self._present: dict[Participant, None] = {}
+        self._present: dict[_Participant, None] = {}
         self._listeners: list[Callable[[], None]] = []
         self._trusting = True
         self._timer: asyncio.TimerHandle | None = None
@@ -117,7 +117,7 @@ class Attendance:
     def participant(self) -> Generator[None]:
         """Around a rollout."""
         before = _HERE.get()
-        present = Participant(self, asyncio.current_task())
+        present = _Participant(self, asyncio.current_task())
         self._present[present] = None
         self.thinking += 1
         _HERE.set((*(b for b in before if b.participant.attendance is not self), present.root))
@@ -156,7 +156,7 @@ class Attendance:
         branch.participant.waiting -= 1
         self.refresh(branch.participant)
 
-    def refresh(self, participant: Participant) -> None:
+    def refresh(self, participant: _Participant) -> None:
         """Count a participant again after a change."""
         thinks = participant.thinks(self._trusting)
         self.thinking += thinks - participant.thinking

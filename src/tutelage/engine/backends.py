@@ -42,7 +42,7 @@ class Backend(Protocol):
         ...
 
 
-class FusedBackend:
+class _FusedBackend:
     """The fused decoder. In float32 it samples from the policy's own tensors, else from a copy."""
 
     chunk = 32
@@ -79,7 +79,7 @@ class FusedBackend:
             self._weights.copy_(network.weights)
 
 
-class HFBackend:
+class _HFBackend:
     """Any transformers model: one cache object and one forward a row. Right, not fast."""
 
     chunk = 1
@@ -141,7 +141,7 @@ def make_backend(policy: Policy, rows: int, width: int, dtype: torch.dtype) -> B
     """The backend for a policy's network."""
     network = policy.network
     if isinstance(network, FusedNetwork):
-        return FusedBackend(network, rows, width, dtype)
+        return _FusedBackend(network, rows, width, dtype)
     if isinstance(network, HFNetwork):
-        return HFBackend(network, rows, width)
+        return _HFBackend(network, rows, width)
     raise TypeError(f"no engine backend for {type(network).__name__}")

@@ -1,20 +1,33 @@
 """A chat client over an engine: messages in, calls out, every token on record.
 
 One `ChatSession` serves one attempt. It renders the first prompt; after that, when the messages
-continue a recorded call by new observations (`history.py`), it appends those observations' tokens
-to the recorded ids, so nothing sampled is ever encoded again. A conversation that does not continue
-any (another agent, an edited history) is rendered afresh and becomes a training row of its own.
-Calls may run at the same time (`lanes.py`). `rollouts/rows.py` makes rows from the calls.
+continue a recorded call by new observations, it appends those observations' tokens to the recorded
+ids, so nothing sampled is ever encoded again. A conversation that does not continue any (another
+agent, an edited history) is rendered afresh and becomes a training row of its own.
+`rollouts/rows.py` makes rows from the calls.
+
+Which recorded call an incoming history continues is told by identity and tool-call ids, never by
+text. Agents of this process hand back the very `Message` that they were given. Others send their
+own rendering of it: frameworks dump arguments again and rewrite texts, but they keep the ids of
+tool calls. So an assistant turn is a recorded one when it is the same object or names the same
+calls; every other message must be equal, or the recorded tokens are not those of this history. One
+call may be continued any number of times.
+
+Calls may run at the same time, in lanes, so that the samples repeat. Calls that follow each other
+are numbered in one lane. A call that begins while another runs gets a lane of its own, and later
+calls of the same task, or that continue the same conversation, stay in it. So the seed of a call
+does not depend on which of two tools came back first.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from weakref import ref
 
 from tutelage.engine.attendance import here, standing_in
-from tutelage.engine.history import History, Said
-from tutelage.engine.lanes import Lane, Lanes
 from tutelage.engine.protocol import Engine, OnToken, Request
 from tutelage.policy.codec import Codec, Parsed
 from tutelage.seeds import SeedTree
@@ -35,8 +48,8 @@ class ChatSession:
         self.calls: list[Call] = []
         self._engine, self._codec, self._seeds = engine, codec, seeds
         self._name, self._order = name, order
-        self._lanes = Lanes()
-        self._histories: dict[str, History] = {}
+        self._lanes = _Lanes()
+        self._histories: dict[str, _History] = {}
         self._homes: dict[str, int] = {}
         """The lane in which each agent began."""
         self._sessions: dict[str, None] = {}
@@ -67,7 +80,7 @@ class ChatSession:
         """
         given, told = tuple(messages), tuple(tools)
         grammar = self._codec.grammar(told, constraint)
-        history = self._histories.setdefault(agent, History())
+        history = self._histories.setdefault(agent, _History())
         prompt, lane = self._prompt(history, given, told)
         # Taken before anything is awaited: other calls of the attempt may begin meanwhile.
         seeds = lane.begin(self._seeds)
@@ -104,8 +117,7 @@ class ChatSession:
             seconds=time.perf_counter() - clock,
         )
         self.calls.append(call)
-        ids = prompt + sampled.token_ids
-        history.add(Said(given, told, call.reply, ids, self._ended(sampled), lane.number))
+        history.add(_Said(call, self._ended(sampled), lane.number))
         return call
 
     def close(self) -> None:
@@ -114,8 +126,8 @@ class ChatSession:
             self._engine.release(session)
 
     def _prompt(
-        self, history: History, given: tuple[Message, ...], tools: tuple[ToolSpec, ...]
-    ) -> tuple[tuple[int, ...], Lane]:
+        self, history: _History, given: tuple[Message, ...], tools: tuple[ToolSpec, ...]
+    ) -> tuple[tuple[int, ...], _Lane]:
         """The ids to sample after, and the lane to do it in.
 
         They are recorded ids plus those of new observations, when `given` continues a call.
@@ -123,9 +135,11 @@ class ChatSession:
         found = history.find(given, tools)
         if found is not None:
             said, known = found
-            more = self._codec.observation(said.reply, given[known:])
+            call = said.call
+            more = self._codec.observation(call.reply, given[known:])
             if more is not None:
-                return said.ids + more, self._lanes.choose(said.lane)
+                ids = call.prompt_ids + call.sampled.token_ids
+                return ids + more, self._lanes.choose(said.lane)
         return self._codec.render(given, tools), self._lanes.choose(None)
 
     def _parsed(self, sampled: Sampled, seeds: SeedTree, calls: bool) -> Parsed:
@@ -133,7 +147,7 @@ class ChatSession:
             sampled.token_ids, lambda i: seeds.child("tool", i).id("call")[:21], calls=calls
         )
 
-    def _session(self, agent: str, lane: Lane) -> str:
+    def _session(self, agent: str, lane: _Lane) -> str:
         """The conversation whose cache the engine keeps: an agent's own, or one beside it."""
         home = self._homes.setdefault(agent, lane.number)
         name = f"{self._name}/{agent}" + ("" if lane.number == home else f"/{lane.number}")
@@ -150,3 +164,125 @@ def _may_call(tools: Sequence[ToolSpec], constraint: Constraint | None) -> bool:
     if constraint is None:
         return True
     return constraint.tool_choice != "none" and (bool(tools) or constraint.json_schema is None)
+
+
+# ---------------------------------------------------------------- which call is continued
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A finished call."""
+
+    call: Call
+    ended: bool
+    """Whether the reply ended with an end-of-turn token, so that something can follow it."""
+    lane: int
+
+
+class _History:
+    """The finished calls of one agent."""
+
+    def __init__(self) -> None:
+        self._by_object: dict[int, _Said] = {}
+        self._by_calls: dict[frozenset[str], _Said] = {}
+
+    def add(self, said: _Said) -> None:
+        """Record a call. Its reply is kept, so that no other object can take its place."""
+        reply = said.call.reply
+        self._by_object[id(reply)] = said
+        if reply.tool_calls:
+            self._by_calls[_ids(reply)] = said
+
+    def find(self, given: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[_Said, int] | None:
+        """The latest recorded call that `given` continues, and how many messages it accounts for.
+
+        None when there is none, when what comes before its reply is not what was recorded, and when
+        nothing can follow the reply.
+        """
+        for at in range(len(given) - 2, -1, -1):
+            said = self._said(given[at]) if given[at].role == "assistant" else None
+            if said is None:
+                continue
+            same = (
+                said.ended
+                and said.call.tools == tuple(tools)
+                and len(said.call.messages) == at
+                and all(map(_same, said.call.messages, given))
+            )
+            return (said, at + 1) if same else None
+        return None
+
+    def _said(self, turn: Message) -> _Said | None:
+        found = self._by_object.get(id(turn))
+        if found is None and turn.tool_calls:
+            found = self._by_calls.get(_ids(turn))
+        return found
+
+
+def _ids(turn: Message) -> frozenset[str]:
+    return frozenset(call.id for call in turn.tool_calls)
+
+
+def _same(recorded: Message, given: Message) -> bool:
+    """Whether two messages are the same for a model; see the module's docstring."""
+    if recorded == given:
+        return True
+    if recorded.role != given.role:
+        return False
+    if recorded.role == "assistant" and recorded.tool_calls:
+        return _ids(recorded) == _ids(given)
+    return (
+        (recorded.content or "") == (given.content or "")
+        and not given.tool_calls
+        and recorded.tool_call_id == given.tool_call_id
+        and recorded.name == given.name
+    )
+
+
+# ---------------------------------------------------------------- calls at the same time
+
+
+class _Lane:
+    """One line of calls, one after the other."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.calls = 0
+        """Calls that have begun."""
+        self.busy = False
+        self._task: ref[asyncio.Task[object]] | None = None
+
+    @property
+    def task(self) -> asyncio.Task[object] | None:
+        """The task that used it last, unless that is done."""
+        task = None if self._task is None else self._task()
+        return None if task is None or task.done() else task
+
+    def begin(self, seeds: SeedTree) -> SeedTree:
+        """Take the lane for a call of the current task; the seeds of the call."""
+        task = asyncio.current_task()
+        self._task = None if task is None else ref(task)
+        self.busy = True
+        number, self.calls = self.calls, self.calls + 1
+        lane = seeds if self.number == 0 else seeds.child("lane", self.number)
+        return lane.child("call", number)
+
+
+class _Lanes:
+    """The lanes of one attempt."""
+
+    def __init__(self) -> None:
+        self._lanes: list[_Lane] = []
+
+    def choose(self, continued: int | None) -> _Lane:
+        """The current task's lane, else that of the call which is continued, else one that nobody
+        uses any more, else a new one."""
+        idle = [lane for lane in self._lanes if not lane.busy]
+        task = asyncio.current_task()
+        mine = (lane for lane in idle if lane.task is task)
+        known = (lane for lane in idle if lane.number == continued)
+        left = (lane for lane in idle if lane.task is None)
+        for lane in (*mine, *known, *left):
+            return lane
+        self._lanes.append(_Lane(len(self._lanes)))
+        return self._lanes[-1]

@@ -23,12 +23,14 @@ ENV_FILE = ".env"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One role's model, and where it is served."""
+    """One role's model, or an agent's, and where it is served."""
 
     role: str
     base_url: str
     model: str
     api_key: str | None = field(default=None, repr=False)
+    token_ids: bool = False
+    """Whether it is asked for token ids and log-probabilities, to train on them."""
 
     def shown(self) -> dict[str, str]:
         """What may be written down: no key, and no secret inside the URL."""
@@ -41,11 +43,11 @@ class Endpoint:
 Endpoints = Mapping[str, Endpoint]
 
 
-def environment(path: Path | None = None) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """The process's variables over those of the `.env` file in the working directory."""
     from dotenv import dotenv_values
 
-    file = path or Path(ENV_FILE)
+    file = Path(ENV_FILE)
     found = dotenv_values(file) if file.is_file() else {}
     return {**{k: v for k, v in found.items() if v is not None}, **os.environ}
 

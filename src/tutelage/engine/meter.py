@@ -24,7 +24,7 @@ CHARACTERS_A_TOKEN = 3
 is allowed: English has about four. The server's own count is what is charged."""
 
 
-class UsageClient(ChatClient, Protocol):
+class _UsageClient(ChatClient, Protocol):
     """A chat client that knows what a server counted."""
 
     def usage(self, call: Call) -> tuple[int, int] | None: ...
@@ -63,7 +63,7 @@ class MeteredClient:
     """One model of one attempt behind a meter."""
 
     def __init__(
-        self, client: UsageClient, meter: Meter, price: Price | None, seeds: SeedTree | None = None
+        self, client: _UsageClient, meter: Meter, price: Price | None, seeds: SeedTree | None = None
     ) -> None:
         """With `seeds` each request carries one of its own, for models that are sampled."""
         self._client, self._meter, self._price = client, meter, price

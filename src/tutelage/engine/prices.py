@@ -13,28 +13,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from tutelage.errors import ConfigError
 
 FILE = "prices.toml"
 VARIABLE = "TUTELAGE_PRICES"
 _MILLION = 1e6
+_Dollars = Annotated[float, Field(ge=0, lt=1e9, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
     """US dollars for a million tokens, in and out."""
 
-    input: float
-    output: float
+    input: _Dollars
+    output: _Dollars
 
     def of(self, prompt: int, completion: int) -> float:
         """Dollars for so many tokens."""
         return (prompt * self.input + completion * self.output) / _MILLION
 
 
-FREE = Price(0.0, 0.0)
+_TABLE = TypeAdapter(dict[str, Price])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +74,12 @@ def load_prices(path: str | Path | None = None, env: Mapping[str, str] = os.envi
 
 def _read(text: str, where: str) -> dict[str, Price]:
     try:
-        table: Any = tomllib.loads(text).get("models", {})
+        return _TABLE.validate_python(tomllib.loads(text).get("models", {}))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{where} is no TOML: {error}") from error
-    made: dict[str, Price] = {}
-    for name, line in cast("dict[str, Any]", table).items():
-        numbers = [_amount(line, key) for key in ("input", "output")]
-        if None in numbers:
-            raise ConfigError(
-                f"{where}: {name!r} is {line!r}; write "
-                f'"{name}" = {{ input = 0.15, output = 0.60 }}, in dollars a million tokens'
-            )
-        made[name] = Price(*cast("list[float]", numbers))
-    return made
-
-
-def _amount(line: Any, key: str) -> float | None:
-    value = cast("dict[str, Any]", line).get(key) if isinstance(line, dict) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-        return None
-    return float(value)
+    except ValidationError as error:
+        found = error.errors()[0]
+        raise ConfigError(
+            f"{where}: {'.'.join(map(str, found['loc']))!r} is {found['input']!r}; write "
+            '"MODEL" = { input = 0.15, output = 0.60 }, in dollars a million tokens'
+        ) from error

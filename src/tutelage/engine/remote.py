@@ -14,12 +14,13 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import httpx2
 
 from tutelage.bounded import Reply, fetch
+from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.words import ServerWords
 from tutelage.errors import ContextOverflowError, EngineError, RemoteError, UnreachableError
 from tutelage.seeds import SeedTree
@@ -241,37 +242,28 @@ class RemoteChatClient:
                 self._usage.pop(self.calls.pop(0).id, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """Where a model is served: the base URL, its key, and the model's name there."""
-
-    url: str
-    model: str
-    api_key: str | None = field(default=None, repr=False)
-    token_ids: bool = False
-    """Whether it is asked for token ids and log-probabilities, to train on them."""
-
-
 class RemoteServers:
     """Clients of named servers, a new one for each attempt, over connections that all share.
 
     It belongs to the event loop in which its clients are used; `aclose` there closes them all.
     """
 
-    def __init__(self, servers: Mapping[str, Server], *, timeout: float = 600.0) -> None:
+    def __init__(self, servers: Mapping[str, Endpoint], *, timeout: float = 600.0) -> None:
         """`timeout` is in seconds for one request."""
         self._servers, self._timeout = dict(servers), timeout
-        self._words = {(s.url, s.model): ServerWords() for s in servers.values()}
+        self._words = {(s.base_url, s.model): ServerWords() for s in servers.values()}
         self._transports: dict[str, httpx2.AsyncBaseTransport] = {}
 
     def __call__(self, name: str, seeds: SeedTree) -> RemoteChatClient:
         """A client of the server `name`."""
         server = self._servers[name]
-        transport = self._transports.get(server.url)
+        transport = self._transports.get(server.base_url)
         if transport is None:
-            transport = self._transports[server.url] = httpx2.AsyncHTTPTransport(limits=_LIMITS)
+            transport = self._transports[server.base_url] = httpx2.AsyncHTTPTransport(
+                limits=_LIMITS
+            )
         return RemoteChatClient(
-            server.url,
+            server.base_url,
             server.api_key,
             server.model,
             seeds=seeds,
@@ -279,7 +271,7 @@ class RemoteServers:
             token_ids=server.token_ids,
             timeout=self._timeout,
             transport=transport,
-            words=self._words[server.url, server.model],
+            words=self._words[server.base_url, server.model],
         )
 
     async def aclose(self) -> None:

@@ -9,17 +9,16 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any
 
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tutelage.errors import DataError, RemoteError
 from tutelage.types import Message
-
-_FIELDS = ("content", "tool_calls", "delay", "error", "match")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,68 +106,44 @@ def _quoted(text: str) -> str:
     return orjson.dumps(text).decode()
 
 
+class _Line(BaseModel):
+    """A part of a script as a file has it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Call(_Line):
+    name: str
+    arguments: dict[str, Any] | str = {}
+
+    def written(self) -> tuple[str, str]:
+        """The name, and the arguments as text."""
+        known = self.arguments
+        return self.name, known if isinstance(known, str) else orjson.dumps(known).decode()
+
+
+class _Error(_Line):
+    status: Annotated[int, Field(ge=400, le=599)] = 500
+    message: str = "a scripted error"
+
+
+class _Reply(_Line):
+    content: str | None = None
+    tool_calls: tuple[_Call, ...] | None = None
+    delay: Annotated[float, Field(ge=0, lt=1e6)] | None = None
+    error: _Error | None = None
+    match: str | None = None
+
+
 def _read(line: bytes, place: str) -> ScriptedReply:
     try:
-        data = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise DataError(f"{place}: not valid JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise DataError(f"{place}: a line must be a JSON object, not {data!r}")
-    fields = cast("dict[str, Any]", data)
-    for key in fields:
-        if key not in _FIELDS:
-            raise DataError(f"{place}: unknown field {key!r}; there are {', '.join(_FIELDS)}")
-    content, match = (_optional(fields, key, str, "a string", place) for key in _TEXTS)
-    delay = _optional(fields, "delay", int | float, "seconds of at least 0", place)
-    if isinstance(delay, bool) or (delay is not None and not 0 <= delay < 1e6):
-        raise DataError(f"{place}: `delay` = {delay!r} must be seconds of at least 0")
-    calls = _tool_calls(fields, place)
-    error = _error(fields, place)
-    if content is None and not calls and error is None:
+        found = _Reply.model_validate_json(line)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        field = ".".join(map(str, wrong["loc"]))
+        raise DataError(f"{place}: {f'`{field}`: ' if field else ''}{wrong['msg']}") from None
+    calls = tuple(call.written() for call in found.tool_calls or ())
+    if found.content is None and not calls and found.error is None:
         raise DataError(f"{place}: a line needs `content`, `tool_calls` or `error`")
-    return ScriptedReply(content, calls, float(delay or 0), error, match)
-
-
-_TEXTS = ("content", "match")
-
-
-def _optional(fields: Mapping[str, Any], key: str, of: Any, words: str, place: str) -> Any:
-    value = fields.get(key)
-    if value is not None and not isinstance(value, of):
-        raise DataError(f"{place}: `{key}` = {value!r} must be {words}")
-    return value
-
-
-def _tool_calls(fields: Mapping[str, Any], place: str) -> tuple[tuple[str, str], ...]:
-    given = _optional(fields, "tool_calls", list, "a list", place) or []
-    found: list[tuple[str, str]] = []
-    for i, call in enumerate(given):
-        where = f"{place}: `tool_calls[{i}]`"
-        if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-            raise DataError(f'{where} needs the form {{"name": ..., "arguments": {{...}}}}')
-        known = cast("dict[str, Any]", call)
-        extra = sorted(set(known) - {"name", "arguments"})
-        if extra:
-            raise DataError(f"{where} has an unknown field {extra[0]!r}")
-        arguments = known.get("arguments", {})
-        if isinstance(arguments, dict):
-            arguments = orjson.dumps(arguments).decode()
-        if not isinstance(arguments, str):
-            raise DataError(f"{where}: `arguments` must be an object, or JSON as text")
-        found.append((known["name"], arguments))
-    return tuple(found)
-
-
-def _error(fields: Mapping[str, Any], place: str) -> tuple[int, str] | None:
-    given = _optional(fields, "error", dict, "an object", place)
-    if given is None:
-        return None
-    status, message = given.get("status", 500), given.get("message", "a scripted error")
-    if isinstance(status, bool) or not isinstance(status, int) or not 400 <= status <= 599:
-        raise DataError(f"{place}: `error.status` = {status!r} must be from 400 to 599")
-    if not isinstance(message, str):
-        raise DataError(f"{place}: `error.message` = {message!r} must be a string")
-    extra = sorted(set(given) - {"status", "message"})
-    if extra:
-        raise DataError(f"{place}: `error` has an unknown field {extra[0]!r}")
-    return status, message
+    error = None if found.error is None else (found.error.status, found.error.message)
+    return ScriptedReply(found.content, calls, found.delay or 0.0, error, found.match)

@@ -15,7 +15,7 @@ from tutelage.engine.sharing import Rows
 
 
 @dataclass(slots=True)
-class Slot:
+class _Slot:
     """A place for one conversation: what of it is cached, and the request that runs, if any."""
 
     ids: tuple[int, ...] = ()
@@ -38,12 +38,12 @@ class Slots:
     """Slots 0..count-1 over as many rows."""
 
     def __init__(self, count: int, rows: Rows, *, invariant: bool) -> None:
-        self.all = [Slot() for _ in range(count)]
+        self.all = [_Slot() for _ in range(count)]
         self._free = list(range(count))
         self._rows, self._invariant = rows, invariant
         self._by_session: dict[str, int] = {}
 
-    def __getitem__(self, slot: int) -> Slot:
+    def __getitem__(self, slot: int) -> _Slot:
         return self.all[slot]
 
     def running(self) -> list[int]:

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-
-from tutelage.types import JSON
+from dataclasses import asdict, astuple, dataclass, fields
+from operator import add
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +16,6 @@ class Usage:
     calls: int = 1
     tokens: int = 0
     dollars: float = 0.0
-
-
-def usage_to_dict(usage: Usage) -> JSON:
-    """As JSON."""
-    return {"calls": usage.calls, "tokens": usage.tokens, "dollars": usage.dollars}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,33 +29,17 @@ class Spend:
     dollars: float = 0.0
 
     def __add__(self, other: Spend) -> Spend:
-        return Spend(
-            self.rollouts + other.rollouts,
-            self.task_calls + other.task_calls,
-            self.optimiser_calls + other.optimiser_calls,
-            self.tokens + other.tokens,
-            self.dollars + other.dollars,
-        )
+        return Spend(*map(add, astuple(self), astuple(other)))
 
     def __sub__(self, other: Spend) -> Spend:
         return self + other * -1
 
     def __mul__(self, times: int) -> Spend:
-        return Spend(
-            self.rollouts * times,
-            self.task_calls * times,
-            self.optimiser_calls * times,
-            self.tokens * times,
-            self.dollars * times,
-        )
-
-    def amounts(self) -> tuple[int, int, int, int, float]:
-        """The numbers in the order of the fields."""
-        return self.rollouts, self.task_calls, self.optimiser_calls, self.tokens, self.dollars
+        return Spend(*(amount * times for amount in astuple(self)))
 
     def to_dict(self) -> dict[str, int | float]:
         """As JSON."""
-        return dict(zip(COUNTED, self.amounts(), strict=True))
+        return asdict(self)
 
 
 COUNTED = tuple(f.name for f in fields(Spend))

@@ -113,8 +113,8 @@ class Budget:
     def reserve(self, worst: Spend) -> None:
         """Set an amount aside, all of it or nothing. Raises `BudgetSpent`."""
         wanted = self.spent + self._reserved + worst
-        for name, amount, asked in zip(COUNTED, wanted.amounts(), worst.amounts(), strict=True):
-            limit = getattr(self.limits, name)
+        for name, amount in wanted.to_dict().items():
+            limit, asked = getattr(self.limits, name), getattr(worst, name)
             if limit is not None and asked > 0 and amount > limit * (1 + _SLACK):
                 raise BudgetSpent(name)
         self._reserved = self._reserved + worst

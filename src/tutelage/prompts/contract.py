@@ -8,10 +8,10 @@ caller of `Play`, `optimiser.py` the only caller of `Ask`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
-from tutelage.engine.usage import Usage, usage_to_dict
+from tutelage.engine.usage import Usage
 from tutelage.types import JSON, FailureCause, Message, Mode, Task
 
 Components = Mapping[str, str]
@@ -53,7 +53,7 @@ class Episode:
             "feedback": self.feedback,
             "trace": self.trace,
             "failure": self.failure,
-            "usage": usage_to_dict(self.usage),
+            "usage": asdict(self.usage),
             "blame": list(self.blame),
         }
 

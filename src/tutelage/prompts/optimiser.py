@@ -12,9 +12,9 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
-from tutelage.engine.usage import Spend, Usage, usage_to_dict
+from tutelage.engine.usage import Spend, Usage
 from tutelage.errors import EngineError, RemoteError, RunError
 from tutelage.prompts.budget import Budget, BudgetSpent, spend_of_call
 from tutelage.prompts.contract import Ask
@@ -153,7 +153,7 @@ class Optimiser:
                 reply = _Answer(got.text, got.usage)
             except EngineError as error:
                 reply = _lost(error, self._budget.worst.optimiser_call or Usage())
-        payload = {"request": mark, "text": reply.text, "usage": usage_to_dict(reply.usage)}
+        payload = {"request": mark, "text": reply.text, "usage": asdict(reply.usage)}
         if reply.problem:
             payload |= {"problem": reply.problem, "refused": reply.refused}
         self._journal.put(key, payload, self._budget.elapsed())

@@ -17,7 +17,7 @@ from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.factory import make_engine
 from tutelage.engine.meter import Caps, Meter, MeteredClient
 from tutelage.engine.prices import Price
-from tutelage.engine.remote import RemoteServers, Server
+from tutelage.engine.remote import RemoteServers
 from tutelage.prompts.agent import with_components
 from tutelage.prompts.contract import Components, Episode, Slot
 from tutelage.prompts.episode import episode_of
@@ -89,8 +89,7 @@ class CandidateStage(Stage):
         limits: RunnerSettings,
     ) -> None:
         """`limits` are those of one rollout; the run is that of `records`."""
-        servers = {n: Server(e.base_url, e.model, e.api_key) for n, e in company.endpoints.items()}
-        self._servers = RemoteServers(servers, timeout=REMOTE_SECONDS)
+        self._servers = RemoteServers(company.endpoints, timeout=REMOTE_SECONDS)
         super().__init__(
             company.agent,
             company.resources,

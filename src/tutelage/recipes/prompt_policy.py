@@ -48,7 +48,7 @@ from tutelage.tools.registry import resolve_tools
 from tutelage.types import Message, Task
 from tutelage.weights import cold_start
 from tutelage.weights.gradients import accumulate
-from tutelage.weights.optim import Optimizer, muon
+from tutelage.weights.optim import Optimizer, supervised_optimizer
 
 CONTEXT = 640
 """Tokens that the policy is made for: prompts of about 25 phrases."""
@@ -168,7 +168,7 @@ def train_policy(recipe: Recipe, progress: Progress) -> Policy:
         vocab_size=recipe.vocabulary,
         max_positions=CONTEXT,
     )
-    optimizer = muon(policy.named(), lr=recipe.lr)
+    optimizer = supervised_optimizer(policy.named(), lr=recipe.lr)
     tasks = prompted_tasks("train", MOST_TASKS, recipe.seed)
     progress.phase("building the embedded policy", steps=recipe.steps)
     with _one_thread_an_operation():

@@ -63,9 +63,10 @@ def remotes_of(resources: NamedResources, roles: Roles, warm: float) -> RemoteSe
     """
     if not roles.remote:
         return None
-    from tutelage.engine.remote import RemoteServers, Server
+    from tutelage.engine.endpoint import Endpoint
+    from tutelage.engine.remote import RemoteServers
 
-    servers: dict[str, Server] = {}
+    servers: dict[str, Endpoint] = {}
     for name, url in roles.remote.items():
         llm: LLM = resources[name]
         trained = name in roles.policies
@@ -74,5 +75,5 @@ def remotes_of(resources: NamedResources, roles: Roles, warm: float) -> RemoteSe
                 f"LLM {name!r} is trained on what {url!r} samples, and servers tell "
                 f"log-probabilities at temperature 1: set rollout.temperature=1, not {warm:g}"
             )
-        servers[name] = Server(url, llm.model or llm.name or name, llm.api_key, trained)
+        servers[name] = Endpoint(name, url, llm.model or llm.name or name, llm.api_key, trained)
     return RemoteServers(servers)

@@ -5,12 +5,13 @@ Two parts. Clean demonstrations, until measured greedy success shows that the sk
 sharp. Then demonstrations of mixed quality, as real logs are: a stated share of them guesses an
 answer instead of calling its tools, so the policy that reinforcement learning receives mostly
 guesses, and has to find out what pays. Each step is a function of seed and step number. `phases.py`
-drives it.
+has what all phases share; `sft.py` takes the step from here.
 """
 
 from __future__ import annotations
 
 import random
+import time
 
 from torch import Tensor
 
@@ -19,9 +20,12 @@ from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import demonstrations
-from tutelage.types import Task
+from tutelage.types import Mode, Task
+from tutelage.weights.context import Context
 from tutelage.weights.gradients import accumulate
-from tutelage.weights.optim import Optimizer
+from tutelage.weights.measure import glance, glance_values, measure
+from tutelage.weights.optim import Optimizer, supervised_optimizer
+from tutelage.weights.phases import COLD, end_step, restore
 from tutelage.weights.setting import Setting
 
 WARMUP = 20
@@ -29,6 +33,84 @@ WARMUP = 20
 
 FLOOR = 0.05
 """Share of the learning rate at the end of the cool-down, and in the mixed part."""
+
+MIXED_EVERY = 10
+"""Steps of the mixed part between two measurements of sampled success."""
+
+
+def run_cold_start(ctx: Context) -> None:
+    """Clean demonstrations until the skill is measured, a cool-down, then mixed ones."""
+    setting, state = ctx.setting, ctx.state
+    sft = setting.config.sft
+    optimizer = supervised_optimizer(setting.policy.named(), lr=sft.lr, kind=sft.optimizer)
+    ctx.optimizer = restore(ctx, optimizer)
+    ctx.run.progress.phase("cold start", steps=sft.max_steps + sft.cooldown_steps + sft.mixed_steps)
+    while "ended" not in state.phase_data:
+        start = time.perf_counter()
+        step, skilled = state.phase_step, state.phase_data.get("skilled")
+        clean_until = None if skilled is None else skilled + sft.cooldown_steps
+        mixed = clean_until is not None and step >= clean_until
+        rows = demonstration_rows(
+            setting, setting.seeds.child(COLD, step), sft.guess_share if mixed else 0.0
+        )
+        share = rate(step, skilled, sft.cooldown_steps)
+        values = supervised_step(setting, ctx.optimizer, rows, setting.choice.cold_start, share)
+        tokens = values.pop("tokens")
+        state.phase_step, state.tick = step + 1, state.tick + 1
+        seconds = time.perf_counter() - start
+        values |= {
+            "lr": sft.lr * share,
+            "tokens_per_second": tokens / seconds,
+            "time/step": seconds,
+        }
+        if clean_until is None or step + 1 <= clean_until:
+            _clean_step_ended(ctx, values)
+        else:
+            _mixed_step_ended(ctx, step + 1 - clean_until, values)
+        end_step(ctx, COLD, values)
+
+
+def _clean_step_ended(ctx: Context, values: dict[str, float]) -> None:
+    """Measure greedy success when it is time; it decides when the cool-down begins."""
+    state, sft = ctx.state, ctx.setting.config.sft
+    data, done = state.phase_data, state.phase_step
+    last = "skilled" in data and done == data["skilled"] + sft.cooldown_steps
+    if last or ("skilled" not in data and done % sft.eval_every == 0):
+        found = glance(ctx, ctx.setting.tasks.skill, COLD, 0.0)
+        values |= glance_values(found, "greedy")
+        if found.solved >= sft.skill_target:
+            data.setdefault("skilled", done)
+    if done >= sft.max_steps:
+        data.setdefault("skilled", done)
+    if data.get("skilled", done + 1) + sft.cooldown_steps <= done:
+        if sft.mixed_steps == 0:
+            data["ended"] = done
+        elif ctx.setting.given is None:
+            _measure_clean(ctx)
+
+
+def _measure_clean(ctx: Context) -> None:
+    """What the clean demonstrations alone came to, on the tasks of the table before and after: the
+    tasks that measure the skill may be easier ones."""
+    found = measure(ctx, ctx.setting.tasks.test, "clean/greedy", temperature=0.0, mode=Mode.TEST)
+    ctx.state.results["clean/greedy"] = found.record()
+
+
+def _mixed_step_ended(ctx: Context, mixed: int, values: dict[str, float]) -> None:
+    """Measure sampled success when it is time, `mixed` steps into that part; it decides the end."""
+    state, sft = ctx.state, ctx.setting.config.sft
+    if mixed % MIXED_EVERY == 0:
+        warm = ctx.setting.config.rollout.temperature
+        found = glance(ctx, ctx.setting.tasks.val, f"{COLD}/sampled", warm)
+        values |= glance_values(found, "sampled")
+        if found.solved <= sft.mixed_success:
+            state.phase_data["ended"] = state.phase_step
+    if mixed >= sft.mixed_steps:
+        state.phase_data["ended"] = state.phase_step
+    state.results["mixed_steps"] = mixed
+
+
+# ---------------------------------------------------------------- one step
 
 
 def demonstration_rows(setting: Setting, seeds: SeedTree, guess_share: float) -> list[Row]:

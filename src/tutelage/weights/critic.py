@@ -27,7 +27,7 @@ from tutelage.seeds import SeedTree
 from tutelage.weights.batch import Batch
 from tutelage.weights.cuts import mini_batches, token_budget
 from tutelage.weights.gradients import accumulate
-from tutelage.weights.optim import Optimizer, adamw_of
+from tutelage.weights.optim import Optimizer, make_optimizer
 from tutelage.weights.scoring import values_of
 
 
@@ -37,7 +37,7 @@ class Critic:
     def __init__(self, model: ValueModel, config: RunConfig) -> None:
         self.model = model
         self._config = config
-        self._optimizer: Optimizer = adamw_of(model.named(), config.critic.optim)
+        self._optimizer: Optimizer = make_optimizer(model.named(), config.critic.optim)
 
     def values(self, rows: list[Row], numerics: Numerics) -> Tensor:
         """The value of each trained token, [B, T], without gradient."""

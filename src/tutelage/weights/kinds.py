@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tutelage.config import Resolved
 from tutelage.config.resolved import SUPERVISED, WEIGHTS
-from tutelage.runs.figures import Figures, RunFiles
+from tutelage.runs.figures import MEASURES, Figures, Labels, RunFiles, folder_mark
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.kinds import Head, Phase, RunKind, TraceTarget, register
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.loggers import check_loggers
 from tutelage.runs.progress import Progress
 from tutelage.runs.report import write_report
+from tutelage.tasks.arithmetic import EMBEDDED_REWARD
 from tutelage.tools.registry import close_tools
 from tutelage.tracing.export import endpoint
 from tutelage.types import JSON, ToolSpec
-from tutelage.weights.figures import figures_of
 
 if TYPE_CHECKING:
     from tutelage.runs.given import Given
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from tutelage.weights.setting import Setting
 
 logger = logging.getLogger(__name__)
+
+_JUDGE = "llm_judge"
 
 
 @register
@@ -75,7 +77,20 @@ class Weights(RunKind):
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
         """Its estimator, model and reward."""
-        return figures_of(files)
+        grader, success = _grader(files), files.section("reward").get("success")
+        remote = bool(files.agent.get("remote")) or grader == _JUDGE
+        return Figures(
+            trained="weights",
+            algorithm=_algorithm(files),
+            base=_base(files),
+            base_mark=_base_mark(files),
+            grader=grader,
+            labels={name: Labels(f"before/{name}", f"after/{name}", name) for name in MEASURES},
+            success=str(success) if success else None,
+            dollars=None if remote else 0.0,
+            updates=_updates(files),
+            best=files.run.policy,
+        )
 
     @classmethod
     def tools(cls, folder: RunFolder) -> tuple[ToolSpec, ...]:
@@ -107,12 +122,9 @@ class Weights(RunKind):
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         """Tasks, tools, reward and policy; from the last complete checkpoint where there is one."""
         check_loggers(self.resolved.config.trainer.logger)
-        from tutelage.weights.prepared import going_on, new_training
+        from tutelage.weights.training import prepare_training
 
-        if folder.config.is_file():
-            going_on(self, folder, progress)
-        else:
-            new_training(self, folder)
+        prepare_training(self, folder, progress)
 
     def make_setting(self, policy: Path | None = None) -> Setting:
         """What it works with. `policy` overrides where the policy comes from."""
@@ -140,7 +152,7 @@ class Weights(RunKind):
 
     def begin(self, folder: RunFolder) -> None:
         """Keep the conditions of the machine, and the weights that an embedded policy has."""
-        from tutelage.weights.prepared import keep_start
+        from tutelage.weights.training import keep_start
 
         keep_start(self.setting, folder)
 
@@ -227,3 +239,42 @@ def training(resolved: Resolved, given: Given | None = None) -> Weights:
     """The training that a configuration asks for. `given` is a Python agent to train."""
     kinds = {kind.name: kind for kind in (Weights, Supervised)}
     return kinds[resolved.kind](resolved, given)
+
+
+# ---------------------------------------------------------------- figures
+
+
+def _algorithm(files: RunFiles) -> str:
+    section = files.section("algorithm")
+    if not section:
+        return str(files.result.get("algorithm") or "unknown")
+    rewarded = section.get("name") == "rl" and files.settings.get("recipe") != "sft"
+    return str(section.get("adv_estimator")) if rewarded else "sft"
+
+
+def _updates(files: RunFiles) -> str:
+    steps = files.count("sft_steps") or files.count("rl_steps") or files.count("cold_start_steps")
+    return "" if steps is None else f"{steps} steps"
+
+
+def _grader(files: RunFiles) -> str:
+    """The reward's name; an agent that grades itself is named."""
+    if files.agent and files.agent.get("reward") is None and files.run.tasks("test").is_file():
+        return f"agent {files.agent.get('agent')}"
+    named = files.section("agent").get("reward_name")
+    return str(files.agent.get("reward") or named or EMBEDDED_REWARD)
+
+
+def _base(files: RunFiles) -> str:
+    """The model in words."""
+    model = files.section("model")
+    if model.get("path"):
+        return str(model["path"])
+    handed = files.agent and not files.section("sft").get("max_steps")
+    return "handed over in Python" if handed else f"embedded {model.get('size', '')}".strip()
+
+
+def _base_mark(files: RunFiles) -> str | None:
+    path = files.section("model").get("path")
+    found = folder_mark(Path(str(path)) if path else files.run.checkpoints / "initial")
+    return found or (f"model:{path}" if path else None)

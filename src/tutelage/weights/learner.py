@@ -3,8 +3,13 @@
 The policy's optimizer, the critic where the estimator has one, the reference where a KL is on. It
 makes rows of a step's rollouts, has the models say what the estimator and the KL need, and updates
 critic and policy. What it holds beyond the policy's weights is its `state_dict`, so a checkpoint
-taken between two steps has all of it. `loop.py` drives it, by way of `learners.py`; the parts are
-`batch.py`, `critic.py`, `reference.py` and `update.py`.
+taken between two steps has all of it. The parts are `batch.py`, `critic.py`, `reference.py` and
+`update.py`.
+
+Several policies may learn from the same rollouts, each from its own calls. Every policy has its own
+weights, optimizer and rows; they share tasks, rewards and groups. One in whose rollouts nobody
+spoke for it learns nothing from a step. `loop.py` drives them as `Learners`; most runs have only
+the main one.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from tutelage.types import Rollout
 from tutelage.weights.batch import Batch, make_rows, with_advantages
 from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.critic import Critic
-from tutelage.weights.optim import Optimizer, adamw_of, learning_rate_share
+from tutelage.weights.optim import Optimizer, learning_rate_share, make_optimizer
 from tutelage.weights.reference import Reference, check_vocabulary, frozen
 from tutelage.weights.update import group_metrics, trainer_logp, update_policy
 
@@ -47,7 +52,7 @@ class Learner:
         """`name` says whose calls it learns from (`Call.policy`)."""
         self._name = name
         self._policy, self._config, self._numerics = policy, config, numerics
-        self.optimizer: Optimizer = adamw_of(policy.named(), config.actor.optim)
+        self.optimizer: Optimizer = make_optimizer(policy.named(), config.actor.optim)
         self.critic, self.reference = critic, reference
 
     def make_rows(self, rollouts: Sequence[Rollout]) -> Batch:
@@ -124,6 +129,58 @@ class Learner:
                     "with the configuration that wrote it, or start a new run"
                 )
             part.load_state_dict(state[name])
+
+
+class Learners:
+    """A main learner, and learners of further policies by name."""
+
+    def __init__(self, main: Learner, others: Mapping[str, Learner]) -> None:
+        self._main, self._others = main, others
+        self._all = {POLICY: main, **others}
+
+    def make_rows(self, rollouts: Sequence[Rollout]) -> dict[str, Batch]:
+        """Rows of each policy that spoke."""
+        spoke = {c.policy for r in rollouts for c in r.last.calls}
+        return {
+            name: learner.make_rows(rollouts)
+            for name, learner in self._all.items()
+            if learner is self._main or name in spoke
+        }
+
+    def estimate_advantages(
+        self, rows: Mapping[str, Batch], baselines: Mapping[str, float] | None
+    ) -> dict[str, Batch]:
+        """`Learner.estimate_advantages` of each."""
+        return {
+            name: self._all[name].estimate_advantages(batch, baselines)
+            for name, batch in rows.items()
+        }
+
+    def optimize(
+        self, batches: Mapping[str, Batch], *, seeds: SeedTree, step: int, limit: int | None
+    ) -> tuple[dict[str, Batch], dict[str, float]]:
+        """`Learner.optimize` of each; the others' metrics begin with `policy/NAME/`."""
+        done: dict[str, Batch] = {}
+        values: dict[str, float] = {}
+        for name, batch in batches.items():
+            main = name == POLICY
+            under = seeds if main else seeds.child("policy", name)
+            done[name], found = self._all[name].optimize(batch, seeds=under, step=step, limit=limit)
+            prefix = "" if main else f"policy/{name}/"
+            values |= {f"{prefix}{key}": value for key, value in found.items()}
+            values["max_dlogp"] = max(values["max_dlogp"], found["max_dlogp"])
+        return done, values
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next step depends on beside the policies' weights."""
+        others = {name: learner.state_dict() for name, learner in self._others.items()}
+        return {**self._main.state_dict(), **({"others": others} if others else {})}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a `state_dict`, bit for bit."""
+        self._main.load_state_dict(state)
+        for name, learner in self._others.items():
+            learner.load_state_dict(state["others"][name])
 
 
 def make_learner(

@@ -5,7 +5,7 @@
 
 The groups come from `sampling.py`, which plays rollouts through `context.py`; rows and advantages
 are `batch.py`'s, the loss and the optimizer step `update.py`'s, each for every policy that is
-trained (`learners.py`); what is recorded is `recording.py`'s. What is measured, logged, saved and
+trained (`learner.py`); what is recorded is `recording.py`'s. What is measured, logged, saved and
 reported happens around the step, in `rl.py`.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tutelage.config import RunConfig
 from tutelage.weights.context import Context
-from tutelage.weights.learners import Learners
+from tutelage.weights.learner import Learners
 from tutelage.weights.recording import StepRecorder
 from tutelage.weights.sampling import Groups, play_groups
 

@@ -95,7 +95,7 @@ def rows_loss(
     if actor.use_kl_loss:
         assert batch.ref_logp_BT is not None, "a KL in the loss comes with its reference"
         kl = average(
-            token_kl(logp, cut(batch.ref_logp_BT), actor.kl_loss_type, where, scores.full_kl_K)
+            _token_kl(logp, cut(batch.ref_logp_BT), actor.kl_loss_type, where, scores.full_kl_K)
         )
         value = value + actor.kl_loss_coef * kl
     if actor.entropy_coeff > 0:
@@ -156,7 +156,7 @@ def options_of(loss: PolicyLossConfig, names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(loss, name) for name in names if name in PolicyLossConfig.model_fields}
 
 
-def token_kl(
+def _token_kl(
     logp_BT: Tensor,
     ref_logp_BT: Tensor,
     kind: str,

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from tutelage.config.rl import OptimizerConfig
+
+Kind = Literal["adamw", "muon"]
 
 
 class Trained(Protocol):
@@ -60,29 +62,32 @@ class Optimizer:
             part.load_state_dict(saved)
 
 
-def adamw(
-    named: Sequence[tuple[str, Tensor]],
-    *,
-    lr: float,
-    betas: tuple[float, float],
-    weight_decay: float,
-    clip_grad: float,
+def make_optimizer(
+    named: Sequence[tuple[str, Tensor]], optim: OptimizerConfig, kind: Kind = "adamw"
 ) -> Optimizer:
-    """AdamW over all parameters, in torch's fused form."""
-    parameters = [t for _, t in named]
-    part = torch.optim.AdamW(parameters, lr=lr, betas=betas, weight_decay=weight_decay, fused=True)
-    return Optimizer([part], clip_grad)
+    """The optimizer that the keys of `actor.optim` or `critic.optim` describe: AdamW over all
+    parameters in torch's fused form, or Muon over the blocks' matrices and AdamW over the rest,
+    with one learning rate."""
+    found = [t for n, t in named if t.ndim == 2 and _in_block(n)]
+    matrices = found if kind == "muon" else []
+    chosen = {id(t) for t in matrices}
+    rest = [t for _, t in named if id(t) not in chosen]
+    lr, decay = optim.lr, optim.weight_decay
+    parts: list[torch.optim.Optimizer] = []
+    if matrices:
+        parts.append(
+            torch.optim.Muon(matrices, lr=lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+        )
+    parts.append(torch.optim.AdamW(rest, lr=lr, betas=optim.betas, weight_decay=decay, fused=True))
+    return Optimizer(parts, optim.clip_grad)
 
 
-def adamw_of(named: Sequence[tuple[str, Tensor]], optim: OptimizerConfig) -> Optimizer:
-    """AdamW with the keys of `actor.optim` or `critic.optim`."""
-    return adamw(
-        named,
-        lr=optim.lr,
-        betas=optim.betas,
-        weight_decay=optim.weight_decay,
-        clip_grad=optim.clip_grad,
-    )
+def supervised_optimizer(
+    named: Sequence[tuple[str, Tensor]], *, lr: float, kind: Kind = "muon"
+) -> Optimizer:
+    """The optimizer of supervised steps that begin with weights drawn at random."""
+    optim = OptimizerConfig(lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
+    return make_optimizer(named, optim, kind)
 
 
 def learning_rate_share(step: int, limit: int | None, optim: OptimizerConfig) -> float:
@@ -93,40 +98,6 @@ def learning_rate_share(step: int, limit: int | None, optim: OptimizerConfig) ->
     if limit is not None and optim.lr_scheduler_type == "cosine":
         rate *= 0.5 + 0.5 * math.cos(math.pi * step / limit)
     return rate
-
-
-def muon_of(named: Sequence[tuple[str, Tensor]], optim: OptimizerConfig) -> Optimizer:
-    """Muon with the keys of `actor.optim`."""
-    return muon(
-        named,
-        lr=optim.lr,
-        betas=optim.betas,
-        weight_decay=optim.weight_decay,
-        clip_grad=optim.clip_grad,
-    )
-
-
-def muon(
-    named: Sequence[tuple[str, Tensor]],
-    *,
-    lr: float,
-    betas: tuple[float, float] = (0.9, 0.98),
-    weight_decay: float = 0.01,
-    clip_grad: float = 1.0,
-) -> Optimizer:
-    """Muon over the blocks' matrices, AdamW over the rest, with one learning rate."""
-    matrices = [t for n, t in named if t.ndim == 2 and _in_block(n)]
-    chosen = {id(t) for t in matrices}
-    rest = [t for _, t in named if id(t) not in chosen]
-    parts: list[torch.optim.Optimizer] = []
-    if matrices:
-        parts.append(
-            torch.optim.Muon(
-                matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"
-            )
-        )
-    parts.append(torch.optim.AdamW(rest, lr=lr, betas=betas, weight_decay=weight_decay, fused=True))
-    return Optimizer(parts, clip_grad)
 
 
 def _in_block(name: str) -> bool:

@@ -2,8 +2,8 @@
 
 A phase is a loop over steps that can stop after any step and go on later: what it needs to know is
 in `State.phase_step` and `State.phase_data`, and every draw is addressed by the seed tree. The
-phases are `measure.py`, `supervised.py` (the cold start), `sft.py`, `rl.py` and `control.py`;
-`training.py` puts them in order.
+phases are `measure.py`, `cold_start.py`, `sft.py`, and `rl.py` with its control; `training.py` puts
+them in order.
 """
 
 from __future__ import annotations
@@ -17,17 +17,6 @@ from tutelage.weights.optim import Trained
 COLD, RL, CONTROL, SFT = "cold_start", "rl", "control", "sft"
 
 T = TypeVar("T", bound=Trained)
-
-
-def step_limit(ctx: Context) -> int | None:
-    """Steps of reinforcement learning, when the configuration bounds them."""
-    trainer = ctx.setting.config.trainer
-    if trainer.total_training_steps is not None:
-        return trainer.total_training_steps
-    if trainer.total_epochs is not None:
-        size = ctx.setting.config.data.train_batch_size
-        return max(1, trainer.total_epochs * len(ctx.setting.tasks.train) // size)
-    return None
 
 
 def seconds_left(ctx: Context) -> float | None:

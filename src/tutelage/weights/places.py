@@ -2,7 +2,7 @@
 
 It is looked for before any model loads: a path that is not there would otherwise be taken for a
 name of the hub, and end in a message about network or spelling after other work was done.
-`setting.py`, `prepared.py` and the command line call this first.
+`setting.py`, `training.py` and the command line call this first.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Reference:
         for tensor in policy.parameters():
             tensor.requires_grad_(False)
         self._config = config
-        self._control = controller(config.algorithm)
+        self._control = _controller(config.algorithm)
 
     @property
     def beta(self) -> float:
@@ -84,7 +84,7 @@ class Reference:
         self._control.coef = float(state["coef"])
 
 
-def controller(rule: AlgorithmConfig) -> AdaptiveKL | FixedKL:
+def _controller(rule: AlgorithmConfig) -> AdaptiveKL | FixedKL:
     """The controller that `algorithm.kl_ctrl` asks for."""
     kl_ctrl = rule.kl_ctrl
     if kl_ctrl.type == "adaptive":

@@ -1,8 +1,14 @@
 """The phase of reinforcement learning: sample, reward, learn, until something ends it.
 
 The step is `loop.py`'s; this is what happens around it: the clock, the metrics, the checkpoints,
-the held-out tasks. `control.py` runs it again with another estimator; `phases.py` has what all
-phases share.
+the held-out tasks. `phases.py` has what all phases share.
+
+The control is the same training again with another estimator, to compare with. Reinforcement
+learning is worth what it earns above a simple use of the same rollouts. So the loop runs a second
+time: from the same start, on the same tasks in the same order, with as many steps and rollouts, the
+same optimizer, clip and mini-batches, and an estimator that imitates what did well (`raft`,
+`best_of_n`, `advantage_filtered`) or any other that `trainer.control` names. What it leaves is
+measured as the trained policy is, and is not kept.
 """
 
 from __future__ import annotations
@@ -10,29 +16,35 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from torch import Tensor
+
 from tutelage.config import RunConfig
+from tutelage.policy.model import Policy
+from tutelage.resources import POLICY
 from tutelage.runs.metrics import cut_off_warning, rollout_metrics
 from tutelage.types import Rollout
 from tutelage.weights.context import Context
-from tutelage.weights.learner import make_learner
-from tutelage.weights.learners import Learners
+from tutelage.weights.learner import Learners, make_learner
 from tutelage.weights.loop import TrainingLoop
 from tutelage.weights.measure import glance, glance_values
-from tutelage.weights.phases import RL, end_step, ended, restore, seconds_left, step_limit
+from tutelage.weights.phases import CONTROL, RL, end_step, ended, restore, seconds_left
 from tutelage.weights.recording import StepRecorder
+
+ESTIMATOR = "control_estimator"
+"""Where the result has the name of the estimator."""
 
 
 def run_rl(ctx: Context) -> None:
     """The phase, from where the checkpoint left it."""
-    limit = step_limit(ctx)
+    limit = _step_limit(ctx)
     ctx.run.progress.phase("reinforcement learning", steps=limit, seconds=seconds_left(ctx))
-    run_steps(ctx, RL, ctx.setting.config, lambda: ended(ctx, RL, limit))
+    _run_steps(ctx, RL, ctx.setting.config, lambda: ended(ctx, RL, limit))
 
 
-def run_steps(ctx: Context, phase: str, config: RunConfig, over: Callable[[], bool]) -> None:
+def _run_steps(ctx: Context, phase: str, config: RunConfig, over: Callable[[], bool]) -> None:
     """Steps of the loop until it is `over`: of this phase, or of the control, whose `config` has
-    another estimator (`control.py`)."""
-    state, limit = ctx.state, step_limit(ctx)
+    another estimator."""
+    state, limit = ctx.state, _step_limit(ctx)
     ctx.optimizer = learners = _learners(ctx, config)
     recorder = StepRecorder(
         ctx.run.store,
@@ -59,6 +71,17 @@ def run_steps(ctx: Context, phase: str, config: RunConfig, over: Callable[[], bo
             _warn_if_cut_off(ctx, groups.played)
         _validate(ctx, phase, values)
         end_step(ctx, phase, values)
+
+
+def _step_limit(ctx: Context) -> int | None:
+    """Steps of reinforcement learning, when the configuration bounds them."""
+    trainer = ctx.setting.config.trainer
+    if trainer.total_training_steps is not None:
+        return trainer.total_training_steps
+    if trainer.total_epochs is not None:
+        size = ctx.setting.config.data.train_batch_size
+        return max(1, trainer.total_epochs * len(ctx.setting.tasks.train) // size)
+    return None
 
 
 def _warn_if_cut_off(ctx: Context, played: Sequence[Rollout]) -> None:
@@ -133,3 +156,57 @@ def _validate(ctx: Context, phase: str, values: dict[str, float]) -> None:
             "trainer.stop_at_success waits for a success, and the reward is graded: say what "
             "succeeds with reward.success=PART or reward.success='\">=0.5\"'"
         )
+
+
+# ---------------------------------------------------------------- the control
+
+
+def run_control(ctx: Context) -> None:
+    """The phase, from where the checkpoint left it."""
+    state, steps = ctx.state, ctx.state.results["rl_steps"]
+    if "begun" not in state.phase_data:
+        state.results[ESTIMATOR] = _estimator_of(ctx.setting.config, graded=ctx.kind.graded)
+        _keep_for_the_caller(ctx)
+        _load(ctx, ctx.kept["start"], ctx.kept.get("starts", {}))
+        state.phase_data["begun"] = True
+    name = state.results[ESTIMATOR]
+    ctx.run.progress.phase(f"control: {name}", steps=steps)
+    known = ctx.setting.config
+    rule = known.algorithm.model_copy(update={"adv_estimator": name})
+    config = known.model_copy(update={"algorithm": rule})
+    _run_steps(ctx, CONTROL, config, lambda: state.phase_step >= steps)
+
+
+def give_back(ctx: Context) -> None:
+    """Put the trained weights back into the objects that a caller handed over."""
+    if "trained" in ctx.kept:
+        trained = ctx.kept.pop("trained")
+        _load(ctx, trained[POLICY], trained)
+
+
+def _estimator_of(config: RunConfig, *, graded: bool) -> str:
+    """The estimator that a control trains with, `graded` where rewards were not all 0 or 1."""
+    if config.trainer.control != "auto":
+        return config.trainer.control
+    # The best of one is that one: without groups only a success can be imitated.
+    return "best_of_n" if graded and config.agent.num_chains > 1 else "raft"
+
+
+def _keep_for_the_caller(ctx: Context) -> None:
+    given = ctx.setting.given
+    if given is not None and given.policies:
+        policies = {POLICY: ctx.setting.policy, **ctx.setting.others}
+        ctx.kept["trained"] = {name: _copied(policy) for name, policy in policies.items()}
+
+
+def _copied(policy: Policy) -> dict[str, Tensor]:
+    return {n: t.detach().clone() for n, t in policy.named()}
+
+
+def _load(ctx: Context, main: dict[str, Tensor], others: dict[str, dict[str, Tensor]]) -> None:
+    setting = ctx.setting
+    setting.policy.load_tensors(main)
+    setting.policy.version += 1
+    for name, policy in setting.others.items():
+        policy.load_tensors(others[name])
+        policy.version += 1

@@ -20,6 +20,7 @@ from tutelage.engine.protocol import Engine
 from tutelage.errors import ConfigError
 from tutelage.policy.machine import Choice, choose, set_threads
 from tutelage.policy.model import Policy, build, load
+from tutelage.policy.row import Row
 from tutelage.resources import POLICY, model_folder
 from tutelage.rewards import RewardFunction, check, resolve_reward
 from tutelage.rewards.function import fields_read
@@ -41,8 +42,15 @@ from tutelage.tasks.overlap import Overlap, content, count_overlap
 from tutelage.tools.tool import Tool
 from tutelage.types import Sampling, Task, ToolSpec
 from tutelage.weights.config.extensions import load_extensions
-from tutelage.weights.lessons import Lessons
 from tutelage.weights.places import check_models_are_there
+
+
+@dataclass(frozen=True, slots=True)
+class Lessons:
+    """Token rows to train on, and others to measure the loss on."""
+
+    train: Sequence[Row]
+    val: Sequence[Row] = ()
 
 
 @dataclass(frozen=True, slots=True)

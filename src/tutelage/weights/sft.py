@@ -1,11 +1,12 @@
 """`train sft`: supervised training on demonstrations of the user's own.
 
-Token rows come from files (`tasks/demonstrations.py`, `lessons.py`); a step draws a batch of them
-in shuffled epochs, each draw addressed by the seed tree, so a step is a function of seed and number
-and the phase goes on after any kill as if nothing had been. The step itself is `cold_start.py`'s:
-mean negative log-likelihood over the batch's trained tokens, which are what the assistant wrote.
-Tasks of `--test` are played before and after where they are given. `phases.py` has what all phases
-share.
+Token rows come from files (`tasks/demonstrations.py`). Each turn is encoded as it would have been
+sampled and observed, and only what the assistant wrote is trained (`Codec.demonstration`); what
+does not fit the model is refused with its file and line before any weight is read. A step draws a
+batch of rows in shuffled epochs, each draw addressed by the seed tree, so a step is a function of
+seed and number and the phase goes on after any kill as if nothing had been. The step itself is
+`cold_start.py`'s: mean negative log-likelihood over the batch's trained tokens. Tasks of `--test`
+are played before and after where they are given. `phases.py` has what all phases share.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import torch
 
 from tutelage.agents.builtin import told_by_template
 from tutelage.config import RunConfig
+from tutelage.errors import DataError, ModelError
 from tutelage.policy.codec import Codec
 from tutelage.policy.machine import choose, set_threads
 from tutelage.policy.model import Policy, build, load, load_codec, max_positions
@@ -36,11 +38,10 @@ from tutelage.types import JSON
 from tutelage.weights import cold_start
 from tutelage.weights.checkpoint import State
 from tutelage.weights.context import Context
-from tutelage.weights.lessons import Lessons, encode, texts
-from tutelage.weights.optim import Optimizer, adamw_of, learning_rate_share, muon_of
+from tutelage.weights.optim import learning_rate_share, make_optimizer
 from tutelage.weights.phases import SFT, end_step, ended, restore, seconds_left
 from tutelage.weights.sampling import epoch_places
-from tutelage.weights.setting import Setting, adapted, reward_for
+from tutelage.weights.setting import Lessons, Setting, adapted, reward_for
 
 EMBEDDED_LENGTH = 1024
 """Positions of a policy that is made for the demonstrations, unless `data.max_length` is more."""
@@ -108,7 +109,7 @@ def prepare_sft(
 def _fresh(config: RunConfig, shown: Sequence[Demonstration], seeds: SeedTree) -> Policy:
     """The embedded policy, with a tokenizer of what the demonstrations say."""
     return build(
-        texts(shown[:2000]),
+        _texts(shown[:2000]),
         size=config.model.size,
         layout=config.model.layout,
         seed=seeds.child("weights").value(),
@@ -124,7 +125,43 @@ def _lessons(
     val: Sequence[Demonstration],
 ) -> Lessons:
     limit = min(positions, config.data.max_length or positions)
-    return Lessons(encode(codec, train, limit), encode(codec, val, limit))
+    return Lessons(_encode(codec, train, limit), _encode(codec, val, limit))
+
+
+def _encode(codec: Codec, shown: Sequence[Demonstration], limit: int) -> list[Row]:
+    """The rows of demonstrations, each of at most `limit` tokens.
+
+    Raises `DataError` with file and line for one that is longer, or that the chat template refuses.
+    """
+    return [_row(codec, one, limit) for one in shown]
+
+
+def _texts(shown: Sequence[Demonstration]) -> Iterator[str]:
+    """What demonstrations say, for a tokenizer of their own."""
+    for one in shown:
+        if one.tools:
+            names = (
+                f"{t.name}({', '.join(t.parameters.get('properties', {}))})" for t in one.tools
+            )
+            yield f"system\nTools: {' '.join(names)}\nuser\nassistant\ntool\n"
+        for message in one.messages:
+            if message.content:
+                yield message.content
+            for call in message.tool_calls:
+                yield f'{{"name": "{call.name}", "arguments": {call.arguments}}}'
+
+
+def _row(codec: Codec, one: Demonstration, limit: int) -> Row:
+    try:
+        row = Row(*codec.demonstration(one.messages, one.tools))
+    except ModelError as error:
+        raise DataError(f"{one.place}: field 'messages': {error}") from error
+    if len(row.ids) > limit:
+        raise DataError(
+            f"{one.place}: field 'messages' has {len(row.ids)} tokens, more than {limit}; shorten "
+            "it, or raise data.max_length as far as the model allows"
+        )
+    return row
 
 
 # ---------------------------------------------------------------- the phase
@@ -136,12 +173,14 @@ def run_sft(ctx: Context) -> None:
     lessons, config = setting.lessons, setting.config
     if lessons is None:
         raise TypeError("the phase of supervised training needs lessons")
-    optimizer = restore(ctx, _optimizer(setting))
-    ctx.optimizer = optimizer
-    limit = steps(config, len(lessons.train))
+    named = setting.policy.named()
+    ctx.optimizer = optimizer = restore(
+        ctx, make_optimizer(named, config.actor.optim, config.sft.optimizer)
+    )
+    limit = _steps(config, len(lessons.train))
     ctx.run.progress.phase("supervised training", steps=limit, seconds=seconds_left(ctx))
     if state.phase_step == 0 and lessons.val and config.trainer.val_before_train:
-        found = loss_of(setting, lessons.val)
+        found = _loss_of(setting, lessons.val)
         state.results["val_loss_before"] = found
         ctx.log(SFT, 0, {"val/loss": found})
     size = config.data.train_batch_size
@@ -170,10 +209,10 @@ def run_sft(ctx: Context) -> None:
         }
         every = config.trainer.test_freq
         if lessons.val and every > 0 and state.phase_step % every == 0:
-            values["val/loss"] = loss_of(setting, lessons.val)
+            values["val/loss"] = _loss_of(setting, lessons.val)
         end_step(ctx, SFT, values)
     if lessons.val:
-        state.results["val_loss_after"] = loss_of(setting, lessons.val)
+        state.results["val_loss_after"] = _loss_of(setting, lessons.val)
 
 
 def learned(state: State) -> JSON:
@@ -181,7 +220,7 @@ def learned(state: State) -> JSON:
     return {name: state.phase_data[name] for name in LEARNED if name in state.phase_data}
 
 
-def steps(config: RunConfig, total: int) -> int | None:
+def _steps(config: RunConfig, total: int) -> int | None:
     """Steps of the run, when the configuration bounds them: an epoch ends with its last row."""
     trainer = config.trainer
     if trainer.total_training_steps is not None:
@@ -192,18 +231,13 @@ def steps(config: RunConfig, total: int) -> int | None:
 
 
 @torch.no_grad()
-def loss_of(setting: Setting, rows: Sequence[Row]) -> float:
+def _loss_of(setting: Setting, rows: Sequence[Row]) -> float:
     """Mean negative log-likelihood of the rows' trained tokens, in nats."""
     policy, dtype = setting.policy, setting.choice.cold_start.dtype
     total = 0.0
     for chosen in plan_micro_batches(rows, setting.config.actor.max_tokens_per_micro_batch):
         total -= float(policy.score([rows[i] for i in chosen], dtype=dtype).logp_K.sum())
     return total / sum(sum(row.mask) for row in rows)
-
-
-def _optimizer(setting: Setting) -> Optimizer:
-    make = muon_of if setting.config.sft.optimizer == "muon" else adamw_of
-    return make(setting.policy.named(), setting.config.actor.optim)
 
 
 # ---------------------------------------------------------------- the dry run
@@ -236,7 +270,7 @@ def preview(setting: Setting, lessons: Lessons) -> Preview:
         tokens=sum(len(row.ids) for row in train),
         trained=sum(sum(row.mask) for row in train),
         longest=max(len(row.ids) for row in train),
-        steps=steps(setting.config, len(train)),
-        loss=loss_of(setting, train[: setting.config.data.train_batch_size]),
+        steps=_steps(setting.config, len(train)),
+        loss=_loss_of(setting, train[: setting.config.data.train_batch_size]),
         pieces=tuple((decode([i for i, _ in group]), trained) for trained, group in groups),
     )

@@ -2,31 +2,43 @@
 
 A checkpoint is written at every phase's end, and by the phases at their steps. Stopping at any
 moment, also with SIGKILL, loses at most the steps since the last one, and resuming repeats those
-bit for bit. `kinds.py` declares the run, `prepared.py` makes it ready.
+bit for bit. `kinds.py` declares the run; it is made ready here: anew, from another run's
+checkpoint, or gone on with.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from tutelage.policy import machine
 from tutelage.policy.lora import save_adapter
 from tutelage.resources import POLICY
-from tutelage.runs.folder import RunFolder
+from tutelage.runs import lifecycle
+from tutelage.runs.folder import RunFolder, keep_lines, write_json
+from tutelage.runs.given import record
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.measured import written
+from tutelage.runs.progress import Progress
 from tutelage.runs.stopping import Clock
 from tutelage.types import JSON
+from tutelage.weights import checkpoint
 from tutelage.weights.checkpoint import State
+from tutelage.weights.cold_start import run_cold_start
 from tutelage.weights.context import Context, recorded_after
-from tutelage.weights.control import ESTIMATOR, give_back, run_control
+from tutelage.weights.learner import check_models
 from tutelage.weights.measure import measure_before_or_after
 from tutelage.weights.phases import COLD, CONTROL, RL, SFT
-from tutelage.weights.rl import run_rl
+from tutelage.weights.places import check_checkpoint, check_something_is_left
+from tutelage.weights.rl import ESTIMATOR, give_back, run_control, run_rl
 from tutelage.weights.setting import Setting
 from tutelage.weights.sft import LEARNED, learned, run_sft
-from tutelage.weights.supervised import run_cold_start
+
+if TYPE_CHECKING:
+    from tutelage.weights.kinds import Weights
 
 BEFORE, AFTER, AFTER_CONTROL = "before", "after", "after_control"
 EVALUATIONS = {
@@ -45,6 +57,69 @@ STEPS = {RL: "rl_steps", COLD: "cold_start_steps", SFT: "sft_steps"}
 """What `result.json` calls the steps of a phase."""
 
 Work = tuple[str, Callable[[Context], None]]
+
+
+# ---------------------------------------------------------------- what it works with
+
+
+def prepare_training(asked: Weights, folder: RunFolder, progress: Progress) -> None:
+    """Read what a run needs: tasks, tools, reward and policy."""
+    if folder.config.is_file():
+        _go_on(asked, folder, progress)
+    else:
+        _begin_anew(asked, folder)
+
+
+def _initial(folder: RunFolder) -> Path:
+    """Where the embedded policy's first weights and tokenizer are kept."""
+    return folder.checkpoints / "initial"
+
+
+def keep_start(setting: Setting, folder: RunFolder) -> None:
+    """Keep the conditions of the machine, and the weights that an embedded policy has."""
+    write_json(folder.conditions, machine.conditions(setting.choice))
+    if setting.config.model.path is None:
+        setting.policy.save(_initial(folder), replace=True)
+
+
+def _begin_anew(asked: Weights, folder: RunFolder) -> None:
+    """Read what a new run needs. With `resume_path` it goes on from a checkpoint of another run,
+    which stays as it is."""
+    config = asked.resolved.config
+    asked.state, trainer = checkpoint.State(), config.trainer
+    if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
+        place = Path(trainer.resume_from_path)
+        check_checkpoint(place)
+        asked.state, asked.tensors = checkpoint.load(place)
+        check_something_is_left(place, asked.state, (RL, SFT))
+        asked.state.metrics_lines = 0
+    asked.setting = asked.make_setting()
+    check_models(asked.setting.policy, config)
+    if asked.given is not None:
+        record(folder, asked.given, asked.setting.tasks.splits)
+
+
+def _go_on(asked: Weights, folder: RunFolder, progress: Progress) -> None:
+    """Read what a run has that was begun, from its last complete checkpoint."""
+    first = _initial(folder)
+    asked.setting = setting = asked.make_setting(first if first.is_dir() else None)
+    if asked.given is not None:
+        record(folder, asked.given, setting.tasks.splits)
+    asked.state = checkpoint.State()
+    if found := checkpoint.complete(folder):
+        asked.state, asked.tensors = checkpoint.load(found[-1])
+    now = machine.conditions(setting.choice)
+    if folder.conditions.is_file():
+        before = json.loads(folder.conditions.read_text())
+        for change in machine.differences(before, now):
+            progress.note(f"not bit for bit from here: {change}")
+        write_json(folder.conditions, now)
+    else:
+        keep_start(setting, folder)
+    keep_lines(folder.metrics, asked.state.metrics_lines)
+    keep_lines(folder.events, len(lifecycle.read_events(folder)))
+    at = asked.state.phase or "the start"
+    progress.note(f"resumed at step {asked.state.phase_step} of {at}")
 
 
 def context_of(
