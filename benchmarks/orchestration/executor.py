@@ -57,8 +57,8 @@ def measure(way: dict[str, Any], waves: int) -> dict[str, Any]:
     """One way in this process."""
     from tutelage.orchestration.data.synthetic import builtin_graph, generate
     from tutelage.orchestration.execution.budget import Budget
-    from tutelage.orchestration.execution.executor import Executor
-    from tutelage.orchestration.execution.journal import open_journal
+    from tutelage.orchestration.execution.journal import Journal
+    from tutelage.orchestration.execution.loop import Executor
     from tutelage.orchestration.execution.pools.simulated import SimulatedPool
     from tutelage.orchestration.execution.virtual_time import run_virtual
     from tutelage.orchestration.execution.worker_files import classic
@@ -84,11 +84,8 @@ def measure(way: dict[str, Any], waves: int) -> dict[str, Any]:
                 seeds = SeedTree(number, ("flow", i))
                 if not way.get("journal"):
                     return await executor.run(plans[i], seeds=seeds, budget=shared)
-                journal, restored = open_journal(f"{folder}/{number}-{i}.jsonl", plans[i], seeds)
-                with journal:
-                    return await executor.run(
-                        plans[i], seeds=seeds, observers=[journal], restored=restored
-                    )
+                with Journal(f"{folder}/{number}-{i}.jsonl", plans[i], seeds) as journal:
+                    return await executor.run(plans[i], seeds=seeds, journal=journal)
 
             found = await asyncio.gather(*(one(i) for i in range(count)))
             if shared is not None:

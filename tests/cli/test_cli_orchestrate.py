@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.engine.script import ScriptedReply
 from tutelage.gateway import Gateway, ScriptedClient
-from tutelage.orchestration.execution.config import seconds
+from tutelage.orchestration.execution.config import ExecutionConfig
 from tutelage.store import open_store
 from tutelage.testing.loopback import listening
 
@@ -231,10 +232,10 @@ def test_an_instruction_is_needed(here: Path) -> None:
     ("text", "value"), [("20s", 20.0), ("500ms", 0.5), ("2m", 120.0), ("1.5", 1.5), (3.0, 3.0)]
 )
 def test_times(text: str | float, value: float) -> None:
-    assert seconds(text) == value
+    assert ExecutionConfig.model_validate({"deadline": text}).deadline == value
     for bad in ("", "0", "-1s", "1 fortnight"):
-        with pytest.raises(ValueError, match="give a time above 0"):
-            seconds(bad)
+        with pytest.raises(ValidationError, match="give a time above 0"):
+            ExecutionConfig.model_validate({"deadline": bad})
 
 
 def test_real_workers_behind_our_gateway_with_verifiers(

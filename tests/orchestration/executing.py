@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.executor import Executor
+from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.workers import (

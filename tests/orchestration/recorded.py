@@ -11,8 +11,7 @@ import re
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.outcomes import OutcomeTable
-from tutelage.orchestration.execution.verifiers import Verdict
-from tutelage.orchestration.execution.workers import Answer, Work
+from tutelage.orchestration.execution.workers import Answer, Verdict, Work
 from tutelage.orchestration.execution.workplace import ExecutorSettings, Hint
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.predictor import VerifierRates

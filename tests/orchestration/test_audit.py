@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,8 @@ from tutelage.orchestration.evaluation.audit import (
     results_of,
 )
 from tutelage.orchestration.evaluation.rewards import ExecutionResult, RewardWeights, compute_reward
-from tutelage.orchestration.execution.executor import Executor
-from tutelage.orchestration.execution.log import log_row
+from tutelage.orchestration.execution.log import ExecutionLogger
+from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.pools.openai import OpenAIPool
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.virtual_time import run_virtual
@@ -123,8 +124,13 @@ def test_failing_at_once_is_one_of_the_policies() -> None:
     assert "'failing at once' earns more than the oracle" in audit.warning
 
 
-def test_logs_can_be_audited() -> None:
-    rows = [log_row("x", {"workflow_graph": {"adjacency": []}}, published_example())]
+def test_logs_can_be_audited(tmp_path: Path) -> None:
+    row = ExecutionLogger(tmp_path).log_execution(
+        instruction="x",
+        planner_outputs={"workflow_graph": {"adjacency": []}},
+        execution_result=published_example(),
+    )
+    rows = [row]
     assert results_of(rows) == [published_example()]
     with pytest.raises(DataError, match="line 1 is no execution"):
         results_of([{"instruction": "x"}])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.executor import Executor
+from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.workers import Answer, Latency, Worker, WorkError
 from tutelage.orchestration.execution.workplace import ExecutorSettings

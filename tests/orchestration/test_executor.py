@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tutelage.errors import ConfigError, DataError, RewardError
-from tutelage.orchestration.execution.executor import Executor
-from tutelage.orchestration.execution.pools.simulated import SimulatedPool, Simulation
-from tutelage.orchestration.execution.record import read_step, step_json
-from tutelage.orchestration.execution.verifiers import Verdict, Verifiers
+from tutelage.orchestration.execution.loop import Executor
+from tutelage.orchestration.execution.pools.simulated import SimulatedPool
+from tutelage.orchestration.execution.record import step_json
+from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
-from tutelage.orchestration.execution.workers import Answer, Latency, Work, Worker
+from tutelage.orchestration.execution.workers import Answer, Latency, Verdict, Work, Worker
 from tutelage.orchestration.execution.workplace import ExecutorSettings, Hint
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.plan.dag import Node, Plan, critical_path
@@ -424,7 +424,7 @@ def test_what_is_credited_is_what_ran_and_sums_are_kept(
     plan: Plan, seed: int, mode: str, errors: float
 ) -> None:
     """Every step holds the action that ran, legal under its mask, in the order of dispatch."""
-    pool = SimulatedPool(classic(), Simulation(errors=errors, tokens=400.0))
+    pool = SimulatedPool(classic(), errors=errors, tokens=400.0)
     events: list[dict[str, Any]] = []
     found = run_plan(
         plan, pool, RandomRouter(), seed=seed, on_failure=mode, observers=[events.append],
@@ -435,7 +435,8 @@ def test_what_is_credited_is_what_ran_and_sums_are_kept(
     for step in found.steps:
         assert step.choice.mask[step.choice.action]
         assert step.worker == (names[step.choice.action] if step.action == "worker" else None)
-        assert read_step(step_json(step)).cost == step.cost
+        said = step_json(step)
+        assert said["cost"] == pytest.approx(math.fsum(r["cost"] for r in said["requests"]))
     # The requests that the pool saw are the requests of the steps, each by the worker chosen.
     sent = [(e["step"], e["worker"]) for e in events if e["event"] == "request"]
     ran = [(s.index, s.worker) for s in found.steps for _ in s.requests]
@@ -458,7 +459,7 @@ def test_what_is_credited_is_what_ran_and_sums_are_kept(
 @settings(max_examples=15, deadline=None)
 @given(plan=plans(), seed=st.integers(0, 10_000))
 def test_the_same_seed_is_the_same_execution(plan: Plan, seed: int) -> None:
-    pool = SimulatedPool(classic(), Simulation(errors=0.2))
+    pool = SimulatedPool(classic(), errors=0.2)
     first, second = (run_plan(plan, pool, RandomRouter(), seed=seed) for _ in range(2))
     assert first == second
 
@@ -505,7 +506,8 @@ def test_plans_of_200_nodes() -> None:
     parents = [() if i < 10 else (i - 10, (i // 10 - 1) * 10 + (i + 1) % 10) for i in range(200)]
     pool = SimulatedPool(
         [Worker("a", latency=Latency(1.0), skills={"*": 1.0}, price_out=1.0)],
-        Simulation(errors=0.0, tokens=50.0),
+        errors=0.0,
+        tokens=50.0,
     )
     found = run_plan(plan_of(*parents), pool, cheapest(), on_failure="fail_fast")
     assert found.success

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,13 @@ from executing import ScriptedPool, plan_of, right, workers
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.executor import Executor
-from tutelage.orchestration.execution.journal import open_journal
+from tutelage.orchestration.execution.journal import Journal
 from tutelage.orchestration.execution.judge import Judge
-from tutelage.orchestration.execution.named_verifiers import make_verifier
+from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.record import Execution
-from tutelage.orchestration.execution.verifiers import Verdict, Verifiers
+from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.virtual_time import run_virtual
-from tutelage.orchestration.execution.workers import Answer, Work, WorkError
+from tutelage.orchestration.execution.workers import Answer, Verdict, Work, WorkError
 from tutelage.orchestration.routing.contract import cascade
 from tutelage.seeds import SeedTree
 
@@ -175,19 +173,17 @@ def test_a_budget_that_cannot_pay_worker_and_judge_is_refused() -> None:
 def test_a_verdict_that_was_cut_off_counts_at_its_bound(tmp_path: Path) -> None:
     """A process that ends while it judges: the log knows what may have been spent."""
     seeds, plan = SeedTree(0), plan_of(())
-    journal, _ = open_journal(tmp_path / "log.jsonl", plan, seeds)
-
     pool = ScriptedPool(workers("a", price=0.2), right(cost=0.1))
     executor = Executor(pool, cascade(["a"]), verifiers=Verifiers(Counted(0.05, 0.07)))
     lines: list[str] = []
-    with journal:
-        run_virtual(executor.run(plan, seeds=seeds, observers=[journal]))
+    with Journal(tmp_path / "log.jsonl", plan, seeds) as journal:
+        run_virtual(executor.run(plan, seeds=seeds, journal=journal))
     for line in (tmp_path / "log.jsonl").read_text().splitlines():
         lines.append(line)
         if json.loads(line)["event"] == "verify":
             break
     (tmp_path / "cut.jsonl").write_text("\n".join(lines) + "\n")
-    again, restored = open_journal(tmp_path / "cut.jsonl", plan, seeds)
-    again.close()
-    assert math.fsum(step.cost for step in restored.steps) == pytest.approx(0.1 + 0.07)
-    assert not restored.steps[0].passed
+    with Journal(tmp_path / "cut.jsonl", plan, seeds) as again:
+        (step,) = again.steps.values()
+    assert step.cost == pytest.approx(0.1 + 0.07)
+    assert not step.passed

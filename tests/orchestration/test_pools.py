@@ -20,11 +20,11 @@ from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway
 from tutelage.orchestration.data.outcomes import read_outcomes
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.executor import Executor
+from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.pools.openai import OpenAIPool
 from tutelage.orchestration.execution.pools.replay import ReplayPool
-from tutelage.orchestration.execution.pools.simulated import SimulatedPool, Simulation
-from tutelage.orchestration.execution.verifiers import Exact, Regex, Verifiers
+from tutelage.orchestration.execution.pools.simulated import SimulatedPool
+from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.workers import Answer, Latency, Work, Worker
 from tutelage.orchestration.execution.workplace import ExecutorSettings, Hint
@@ -49,7 +49,7 @@ def test_the_same_work_has_the_same_answer_whoever_was_asked_before() -> None:
 
 def test_workers_are_right_as_often_as_their_skill_says() -> None:
     worker = Worker("a", skills={"sum": 0.7})
-    pool = SimulatedPool([worker], Simulation(errors=0.0))
+    pool = SimulatedPool([worker], errors=0.0)
     share = fmean(pool.knows(worker, work) for work in works(4000))
     assert share == pytest.approx(0.7, abs=0.03)
 
@@ -57,7 +57,7 @@ def test_workers_are_right_as_often_as_their_skill_says() -> None:
 @pytest.mark.parametrize("skill", [0.0, 1.0])
 def test_certain_skills_are_certain(skill: float) -> None:
     worker = Worker("a", skills={"*": skill})
-    pool = SimulatedPool([worker], Simulation(errors=0.0))
+    pool = SimulatedPool([worker], errors=0.0)
     assert {pool.draw(worker, work).correct for work in works(300)} == {bool(skill)}
 
 
@@ -65,7 +65,7 @@ def test_what_is_hard_is_hard_for_all_by_the_correlation() -> None:
     a, b = Worker("a", skills={"*": 0.5}), Worker("b", skills={"*": 0.5})
 
     def agreement(correlation: float) -> float:
-        pool = SimulatedPool([a, b], Simulation(correlation=correlation))
+        pool = SimulatedPool([a, b], correlation=correlation)
         return fmean(pool.knows(a, work) == pool.knows(b, work) for work in works(2000))
 
     assert agreement(0.0) == pytest.approx(0.5, abs=0.05)
@@ -76,7 +76,7 @@ def test_what_is_hard_is_hard_for_all_by_the_correlation() -> None:
 
 def test_latency_is_lognormal_around_its_median() -> None:
     worker = Worker("a", latency=Latency(2.0, 0.5))
-    pool = SimulatedPool([worker], Simulation(errors=0.0))
+    pool = SimulatedPool([worker], errors=0.0)
     logs = [math.log(pool.draw(worker, work).seconds / 2.0) for work in works(3000)]
     assert fmean(logs) == pytest.approx(0.0, abs=0.04)
     assert fmean(x * x for x in logs) == pytest.approx(0.25, abs=0.03)
@@ -84,7 +84,7 @@ def test_latency_is_lognormal_around_its_median() -> None:
 
 def test_estimates_are_unbiased_and_bounds_hold() -> None:
     worker = Worker("a", price_in=1.0, price_out=3.0, latency=Latency(1.0, 0.3, 0.01))
-    pool = SimulatedPool([worker], Simulation(errors=0.0))
+    pool = SimulatedPool([worker], errors=0.0)
     sample = works(3000, prompt="x" * 400, max_tokens=10_000)
     estimate = pool.estimate(worker, sample[0])
     answers = [pool.draw(worker, work) for work in sample]
@@ -95,7 +95,7 @@ def test_estimates_are_unbiased_and_bounds_hold() -> None:
 
 def test_servers_are_busy_sometimes_and_answers_cut_off_where_they_are_too_long() -> None:
     worker = Worker("a", skills={"*": 1.0}, price_out=1.0)
-    pool = SimulatedPool([worker], Simulation(errors=0.2))
+    pool = SimulatedPool([worker], errors=0.2)
     answers = [pool.draw(worker, work) for work in works(1000, max_tokens=150)]
     busy = [a for a in answers if a.error is not None and a.error.transient]
     cut = [a for a in answers if a.error is not None and a.error.kind == "truncated"]
@@ -108,17 +108,17 @@ def test_servers_are_busy_sometimes_and_answers_cut_off_where_they_are_too_long(
 
 def test_a_wrong_input_makes_a_wrong_output() -> None:
     worker = Worker("a", skills={"*": 1.0})
-    pool = SimulatedPool([worker], Simulation(errors=0.0))
+    pool = SimulatedPool([worker], errors=0.0)
     wrong = pool.draw(Worker("a", skills={"*": 0.0}), works(1)[0]).output
     assert pool.draw(worker, works(1, inputs={0: wrong})[0]).correct is False
-    kept = SimulatedPool([worker], Simulation(garbage=1.0))
+    kept = SimulatedPool([worker], garbage=1.0)
     assert kept.knows(worker, works(1, inputs={0: wrong})[0])
 
 
 @pytest.mark.parametrize("fields", [{"correlation": 1.1}, {"errors": -0.1}, {"tokens": math.inf}])
 def test_a_simulation_that_cannot_be_is_refused(fields: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(fields))):
-        Simulation(**fields)
+        SimulatedPool([Worker("a")], **fields)
 
 
 # ------------------------------------------------------------ replayed
@@ -373,7 +373,7 @@ async def test_a_plan_over_http_survives_429_500_slow_truncated_and_wrong_answer
         executor = Executor(
             OpenAIPool(workers),
             cascade(["weak", "strong"]),
-            verifiers=Verifiers(Regex(r"^answer t\d$")),
+            verifiers=Verifiers(make_verifier({"kind": "regex", "pattern": r"^answer t\d$"})),
             settings=ExecutorSettings(backoff=0.01, try_timeout=3.0),
         )
         plan = plan_of((), (), (), (), (0, 1, 2, 3))
@@ -442,7 +442,7 @@ async def test_our_gateway_with_a_script_answers_by_subtask() -> None:
         executor = Executor(
             pool,
             cheapest(),
-            verifiers=Verifiers(Exact()),
+            verifiers=Verifiers(make_verifier({"kind": "exact"})),
             settings=ExecutorSettings(backoff=0.01),
         )
         hints = {0: Hint(expected="4"), 1: Hint(expected=16)}

@@ -13,9 +13,9 @@ from routing_world import world
 from tutelage.errors import ConfigError
 from tutelage.orchestration.evaluation.rewards import References, compute_reward
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.executor import Executor
+from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.pools.replay import ReplayPool
-from tutelage.orchestration.execution.pools.simulated import SimulatedPool, Simulation
+from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
@@ -167,7 +167,7 @@ def test_an_unknown_worker_is_judged_by_its_own_skill_until_it_is_adopted() -> N
 def test_unknown_workers_are_escalated_when_an_answer_fails() -> None:
     here = world(SCENARIOS["free"])
     router = LearnedRouter(here.train.predictor, here.terms)
-    pool = SimulatedPool(classic(), Simulation(errors=0.0))
+    pool = SimulatedPool(classic(), errors=0.0)
     plan = Plan("Do it", (Node("write_text", {}), Node("write_text", {"text": "<node-0>"})))
     asked: list[list[str]] = []
     for seed in range(30):

@@ -22,8 +22,8 @@ from tutelage.orchestration.data.formats import workflow_of
 from tutelage.orchestration.evaluation.rewards import ExecutionResult
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.journal import plan_json, read_plan
-from tutelage.orchestration.execution.log import ExecutionLogger, log_row
-from tutelage.orchestration.execution.pools.simulated import SimulatedPool, Simulation
+from tutelage.orchestration.execution.log import ExecutionLogger
+from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.stored import ExecutionRecorder, reward_of
 from tutelage.orchestration.execution.system import OrchestrationSystem
@@ -146,19 +146,22 @@ def test_log_execution_takes_what_the_document_gives_it(tmp_path: Path) -> None:
         "workflow_graph": {"adjacency": [[0, 1, 0], [0, 0, 1], [0, 0, 0]]},
     }
     result = ExecutionResult(True, {"0": "x"}, 0.045, 1200.0)
-    row = ExecutionLogger(tmp_path).log_execution(
+    logger = ExecutionLogger(tmp_path)
+    row = logger.log_execution(
         instruction="Summarize document...", planner_outputs=given, execution_result=result
     )
     assert row["planner_outputs"] == given
     assert (row["cost"], row["latency_ms"]) == (0.045, 1200.0)
     with pytest.raises(DataError, match="no workflow_graph"):
-        log_row("x", {"model_selections": [1]}, result)
+        logger.log_execution(
+            instruction="x", planner_outputs={"model_selections": [1]}, execution_result=result
+        )
     bad: Any = 3
     with pytest.raises(DataError, match="planner_outputs is 3"):
-        log_row("x", bad, result)
+        logger.log_execution(instruction="x", planner_outputs=bad, execution_result=result)
 
 
-def test_scores_of_a_planner_are_written_as_the_plan_that_ran() -> None:
+def test_scores_of_a_planner_are_written_as_the_plan_that_ran(tmp_path: Path) -> None:
     import numpy as np
 
     scores = {
@@ -166,7 +169,10 @@ def test_scores_of_a_planner_are_written_as_the_plan_that_ran() -> None:
         "task_types": np.zeros((1, 4, 5)),
         "workflow_graph": np.zeros((1, 4, 4)),
     }
-    row = log_row("Do it", scores, simple().execute("Do it"), workers=["a"])
+    logger = ExecutionLogger(tmp_path, workers=workers("a"))
+    row = logger.log_execution(
+        instruction="Do it", planner_outputs=scores, execution_result=simple().execute("Do it")
+    )
     assert row["planner_outputs"]["task_types"] == ["t0", "t1", "t2", "t3"]
     assert row["planner_outputs"]["model_selections"] == [0, 0, 0, 0]
 
@@ -291,7 +297,7 @@ def test_from_any_line_on_it_ends_as_it_would_have(
     seed: int, share: float, torn: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("journal")
-    pool = SimulatedPool(classic(), Simulation(errors=0.3))
+    pool = SimulatedPool(classic(), errors=0.3)
     plan = Plan("x", (*(Node("summarize_text", after=p.after) for p in DIAMOND.nodes),))
 
     def run(path: Path) -> Execution:
@@ -348,7 +354,7 @@ def test_plans_read_back_as_they_were_written() -> None:
 KILLED = """
 import os, signal, sys
 from tutelage.orchestration import Node, Plan
-from tutelage.orchestration.execution.pools.simulated import SimulatedPool, Simulation
+from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.worker_files import classic
 
@@ -362,7 +368,7 @@ def watch(event):
             os.kill(os.getpid(), signal.SIGKILL)
 
 plan = Plan("x", tuple(Node("summarize_text", after=((i - 1,) if i else ())) for i in range(5)))
-system = OrchestrationSystem(pool=SimulatedPool(classic(), Simulation(errors=0.2)), seed=1)
+system = OrchestrationSystem(pool=SimulatedPool(classic(), errors=0.2), seed=1)
 found = system.execute("x", plan=plan, journal=path, name="flow", observers=[watch])
 print(found.resumed, found.success, found.total_cost, len(ended))
 """

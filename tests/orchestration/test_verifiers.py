@@ -8,18 +8,8 @@ from typing import Any
 import pytest
 
 from tutelage.errors import ConfigError, RewardError
-from tutelage.orchestration.execution.named_verifiers import default_verifiers, make_verifier
-from tutelage.orchestration.execution.verifiers import (
-    Exact,
-    Known,
-    Present,
-    Regex,
-    Schema,
-    Tests,
-    Verdict,
-    Verifiers,
-)
-from tutelage.orchestration.execution.workers import Answer, Work, WorkError
+from tutelage.orchestration.execution.verifiers import Verifiers, default_verifiers, make_verifier
+from tutelage.orchestration.execution.workers import Answer, Verdict, Work, WorkError
 
 WORK = Work(0, "sum", "text")
 
@@ -28,49 +18,53 @@ def check(verifier: Any, output: str, work: Work = WORK, **answer: Any) -> Verdi
     return asyncio.run(verifier.check(work, Answer(output, **answer)))
 
 
+def verifier_of(kind: str, **fields: Any) -> Any:
+    return make_verifier({"kind": kind, **fields})
+
+
 def test_known_reads_the_truth_and_refuses_to_guess() -> None:
-    assert check(Known(), "x", correct=True).passed
-    assert not check(Known(), "x", correct=False).passed
+    assert check(verifier_of("known"), "x", correct=True).passed
+    assert not check(verifier_of("known"), "x", correct=False).passed
     with pytest.raises(ConfigError, match="no truth for node 0"):
-        check(Known(), "x")
+        check(verifier_of("known"), "x")
 
 
 def test_present_passes_anything_and_says_that_it_checked_nothing() -> None:
-    verdict = check(Present(), "anything")
+    verdict = check(verifier_of("present"), "anything")
     assert verdict.passed
     assert not verdict.checked
-    assert not check(Present(), "  \n").passed
+    assert not check(verifier_of("present"), "  \n").passed
 
 
 def test_exact_forgives_white_space_and_case_only() -> None:
-    assert check(Exact("New York"), " new\n york ").passed
-    assert not check(Exact("42"), "42.0").passed
-    assert check(Exact(), "7", Work(0, "sum", expected=7)).passed
+    assert check(verifier_of("exact", expected="New York"), " new\n york ").passed
+    assert not check(verifier_of("exact", expected="42"), "42.0").passed
+    assert check(verifier_of("exact"), "7", Work(0, "sum", expected=7)).passed
     with pytest.raises(ConfigError, match="knows no answer for node 0"):
-        check(Exact(), "7")
+        check(verifier_of("exact"), "7")
 
 
 def test_regex() -> None:
-    assert check(Regex(r"\d+ EUR"), "about 12 EUR in all").passed
-    assert not check(Regex(r"^\d+$"), "12 EUR").passed
+    assert check(verifier_of("regex", pattern=r"\d+ EUR"), "about 12 EUR in all").passed
+    assert not check(verifier_of("regex", pattern=r"^\d+$"), "12 EUR").passed
     with pytest.raises(ConfigError, match="is none"):
-        Regex("(")
+        verifier_of("regex", pattern="(")
 
 
 def test_schema() -> None:
     schema = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
-    verifier = Schema(schema)
+    verifier = verifier_of("schema", schema=schema)
     assert check(verifier, '{"n": 1}').passed
     assert check(verifier, '```json\n{"n": 1}\n```').passed
     for text in ('{"n": "1"}', "{}", "no", "[" * 5000):
         assert not check(verifier, text).passed
     with pytest.raises(ConfigError, match="schema is none"):
-        Schema({"type": "number", "minimum": "three"})
+        verifier_of("schema", schema={"type": "number", "minimum": "three"})
 
 
 def test_code_must_pass_its_tests_in_the_sandbox() -> None:
     try:
-        verifier = Tests(["assert f(2) == 4", "assert f(3) == 9"])
+        verifier = verifier_of("tests", tests=["assert f(2) == 4", "assert f(3) == 9"])
     except ConfigError as error:
         pytest.skip(str(error))
     good = check(verifier, "```python\ndef f(x):\n    return x * x\n```")
@@ -79,7 +73,7 @@ def test_code_must_pass_its_tests_in_the_sandbox() -> None:
     assert not check(verifier, "```python\ndef f(x):\n    return 4\n```").passed
     assert not check(verifier, "no code").passed
     with pytest.raises(RewardError, match="no tests"):
-        Tests([])
+        verifier_of("tests", tests=[])
 
 
 def test_an_error_never_passes_and_asks_nobody() -> None:
@@ -93,16 +87,18 @@ def test_an_error_never_passes_and_asks_nobody() -> None:
 
 
 def test_a_type_then_its_kind_then_the_default() -> None:
-    found = Verifiers(Exact("d"), {"sum": Exact("s"), "text": Exact("t")})
+    found = Verifiers(
+        verifier_of("exact", expected="d"),
+        {"sum": verifier_of("exact", expected="s"), "text": verifier_of("exact", expected="t")},
+    )
     assert check(found, "s", Work(0, "sum", "text")).passed
     assert check(found, "t", Work(0, "other", "text")).passed
     assert check(found, "d", Work(0, "other", "audio")).passed
 
 
 def test_defaults_by_pool() -> None:
-    assert isinstance(default_verifiers(mock=True).default, Known)
-    assert isinstance(default_verifiers(mock=False).default, Present)
-    assert isinstance(default_verifiers(mock=False, has_expected=True).default, Exact)
+    assert not check(default_verifiers(mock=True), "anything", correct=False).passed
+    assert not check(default_verifiers(mock=False), "anything").checked
 
 
 def test_a_verifier_from_json() -> None:

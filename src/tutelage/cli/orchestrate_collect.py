@@ -145,7 +145,7 @@ def _run(
 
     from tutelage.cli.console import messages
     from tutelage.orchestration.data.collect import collect as collect_all
-    from tutelage.orchestration.execution.virtual_time import VirtualLoop, run_on
+    from tutelage.orchestration.execution.virtual_time import run_virtual
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=messages(), transient=True) as bar:
@@ -167,7 +167,7 @@ def _run(
             finally:
                 await system.pool.close()
 
-        return run_on(VirtualLoop if system.pool.mock else None, work())
+        return run_virtual(work(), jumps=system.pool.mock)
 
 
 def _refused(count: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tutelage.cli.console import (
@@ -188,7 +188,7 @@ def _show_outputs(console: Console, found: Execution) -> None:
 def result_json(found: Execution, reward: float) -> dict[str, Any]:
     """The result as one object: what `--json` prints."""
     from tutelage.orchestration.execution.journal import plan_json
-    from tutelage.orchestration.execution.record import node_json, step_json
+    from tutelage.orchestration.execution.record import step_json
 
     return {
         "id": found.id,
@@ -205,7 +205,7 @@ def result_json(found: Execution, reward: float) -> dict[str, Any]:
         "path": list(found.path),
         "resumed": found.resumed,
         "plan": plan_json(found.plan),
-        "nodes": [node_json(node) for node in found.nodes],
+        "nodes": [asdict(node) for node in found.nodes],
         "steps": [step_json(step) for step in found.steps],
     }
 

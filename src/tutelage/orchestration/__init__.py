@@ -16,8 +16,8 @@ from tutelage.orchestration.plan.dag import Node, Plan, is_valid_dag
 
 if TYPE_CHECKING:
     from tutelage.orchestration.data.outcomes import read_outcomes
-    from tutelage.orchestration.execution.executor import Executor
     from tutelage.orchestration.execution.log import ExecutionLogger
+    from tutelage.orchestration.execution.loop import Executor
     from tutelage.orchestration.execution.system import OrchestrationSystem
     from tutelage.orchestration.execution.worker_files import classic, read_workers
     from tutelage.orchestration.execution.workers import Worker
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "ExecutionLogger": "execution.log",
-    "Executor": "execution.executor",
+    "Executor": "execution.loop",
     "ExecutorSettings": "execution.workplace",
     "LearnedRouter": "routing.router",
     "ModelSelector": "routing.policy",

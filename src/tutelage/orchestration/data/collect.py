@@ -21,8 +21,8 @@ from typing import Any
 from tutelage.errors import ConfigError, EngineError
 from tutelage.orchestration.data.formats import Workflow
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
-from tutelage.orchestration.execution.executor import Executor
 from tutelage.orchestration.execution.log import ExecutionLogger
+from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.workers import WorkError, legal

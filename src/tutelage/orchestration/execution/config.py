@@ -20,9 +20,8 @@ from tutelage.orchestration.data.rows import read_json
 from tutelage.orchestration.evaluation.rewards import Preset
 from tutelage.orchestration.execution.budget import BudgetMode
 from tutelage.orchestration.execution.log import ExecutionLogger
-from tutelage.orchestration.execution.named_verifiers import default_verifiers, make_verifier
 from tutelage.orchestration.execution.system import OrchestrationSystem
-from tutelage.orchestration.execution.verifiers import Verifiers
+from tutelage.orchestration.execution.verifiers import Verifiers, default_verifiers, make_verifier
 from tutelage.orchestration.execution.worker_files import classic, read_workers
 from tutelage.orchestration.execution.workers import Pool
 from tutelage.orchestration.execution.workplace import ExecutorSettings, OnFailure
@@ -41,7 +40,11 @@ ROUTERS: dict[str, Callable[[], Router]] = {
 """Routers that need nothing but their name."""
 
 
-def seconds(value: Any) -> Any:
+_LIMITS = {"max_tries", "max_tokens", "deadline", "node_timeout", "try_timeout", "on_failure"}
+"""Keys of an execution that are settings of its executor."""
+
+
+def _seconds(value: Any) -> Any:
     """`20s`, `500ms`, `2m` or a number of seconds. Raises `ValueError`."""
     if not isinstance(value, str):
         return value
@@ -52,17 +55,17 @@ def seconds(value: Any) -> Any:
     return time
 
 
-Seconds = Annotated[float, BeforeValidator(seconds)]
-WholePath = Annotated[Path, AfterValidator(Path.absolute)]
+_Seconds = Annotated[float, BeforeValidator(_seconds)]
+_WholePath = Annotated[Path, AfterValidator(Path.absolute)]
 """A path that is found from wherever a resume is started."""
 
 
 class PlannerConfig(Section):
     """Who plans, and with which tools."""
 
-    checkpoint: WholePath | None = None
+    checkpoint: _WholePath | None = None
     """The planner: a run of train planner, or its file."""
-    catalog: WholePath | None = None
+    catalog: _WholePath | None = None
     """Tools that plans may use; else the built-in."""
 
     def read_catalog(self) -> Catalog | None:
@@ -76,11 +79,11 @@ class PoolConfig(Section):
     pool: Literal["simulated", "replay", "openai"] | None = None
     """Where workers stand: simulated (the default), replay (needs --outcomes), or openai: real
     servers, with keys from the environment."""
-    workers: WholePath | None = None
+    workers: _WholePath | None = None
     """Workers as JSON or YAML; else the eight of the preset classic."""
-    outcomes: WholePath | None = None
+    outcomes: _WholePath | None = None
     """Of the replay pool: recorded outcomes."""
-    models: WholePath | None = None
+    models: _WholePath | None = None
     """Of the replay pool: prices of its workers."""
     seed: CountOrZero = 0
     """Where all draws come from."""
@@ -121,7 +124,7 @@ class WorkConfig(PlannerConfig, PoolConfig):
     router: str = "cheapest"
     """Who chooses workers: cheapest, fastest, accurate, greedy, random, cascade:NAME,NAME,... or
     the file of a router that phase 2 trained."""
-    verifiers: WholePath | None = None
+    verifiers: _WholePath | None = None
     """Verifiers by type as JSON: {"default": {"kind": "present"}, "sum": {"kind": ...}}."""
     budget: float | None = None
     """US dollars of one execution at most."""
@@ -164,15 +167,15 @@ class ExecutionConfig(WorkConfig):
 
     instruction: str | None = None
     """What is to be done."""
-    plan: WholePath | None = None
+    plan: _WholePath | None = None
     """A plan as JSON or YAML, instead of the planner's."""
     budget_mode: BudgetMode = "enforce"
     """Enforce the budget, or only audit it."""
-    deadline: Seconds | None = None
+    deadline: _Seconds | None = None
     """Stop after this long: 20s, 500ms, 2m."""
-    node_timeout: Seconds | None = None
+    node_timeout: _Seconds | None = None
     """For one subtask with all its tries."""
-    try_timeout: Seconds = 60.0
+    try_timeout: _Seconds = 60.0
     """For one request to a worker."""
     on_failure: OnFailure = "skip_dependents"
     """What happens to the others when a subtask fails."""
@@ -182,7 +185,7 @@ class ExecutionConfig(WorkConfig):
     """Tokens of one answer."""
     reward: Preset = "normalized"
     """What an execution earns."""
-    logs: WholePath | None = None
+    logs: _WholePath | None = None
     """Append the execution to the log in this folder too."""
 
     def make_system(self, pool: Pool, catalog: Catalog | None) -> OrchestrationSystem:
@@ -192,14 +195,7 @@ class ExecutionConfig(WorkConfig):
             pool=pool,
             router=self.make_router(pool),
             verifiers=self.make_verifiers(pool),
-            settings=ExecutorSettings(
-                max_tries=self.max_tries,
-                max_tokens=self.max_tokens,
-                deadline=self.deadline,
-                node_timeout=self.node_timeout,
-                try_timeout=self.try_timeout,
-                on_failure=self.on_failure,
-            ),
+            settings=ExecutorSettings(**self.model_dump(include=_LIMITS)),
             catalog=catalog,
             budget_mode=self.budget_mode,
             execution_logger=logger,

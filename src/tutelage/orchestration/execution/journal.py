@@ -1,7 +1,7 @@
 """The log of one execution, written as it happens, so that a killed process loses no finished node.
 
 One line of JSON an event, on the disk of the operating system before the next request goes out.
-`open_journal` reads what an earlier process left: nodes that ended are not run again, what was
+A `Journal` reads what an earlier process left: nodes that ended are not run again, what was
 spent stays spent, and a request that was under way is counted at its bound, since nobody knows what
 it came to. A last line that was cut off is dropped. Draws are addressed by node and request, so
 what is left to do is drawn as it would have been.
@@ -11,36 +11,56 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from pydantic import TypeAdapter
 
 from tutelage.errors import DataError, RunError
 from tutelage.orchestration.data.rows import Row, read_as
-from tutelage.orchestration.execution.plan_run import Event, Restored
-from tutelage.orchestration.execution.record import (
-    NodeResult,
-    Step,
-    read_answer,
-    read_node,
-    read_step,
-)
-from tutelage.orchestration.execution.verifiers import Verdict
-from tutelage.orchestration.execution.workers import Answer, WorkError
+from tutelage.orchestration.execution.record import NodeResult, Step
+from tutelage.orchestration.execution.workers import Answer, Verdict, WorkError
 from tutelage.orchestration.plan.dag import Node, Plan
-from tutelage.orchestration.routing.contract import Choice
 from tutelage.seeds import SeedTree
 
+Event = dict[str, Any]
+Observer = Callable[[Event], None]
+"""Gets every event as it happens, as the JSON object that logs hold; it must not wait."""
 
-class _Journal:
-    """An observer of an executor that appends each event to a file. A context manager."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self.path = path
-        self._descriptor = descriptor
+class Journal:
+    """What one execution did so far, in a file that it goes on with. A context manager.
+
+    It observes an executor, whose events it appends.
+    """
+
+    def __init__(self, path: str | Path, plan: Plan, seeds: SeedTree) -> None:
+        """Raises `RunError` for a file of another plan or seed, and where it cannot be written;
+        `DataError` for one that is damaged before its last line."""
+        self.path = Path(path)
+        self.nodes: dict[int, NodeResult] = {}
+        """Those that ended."""
+        self.steps: dict[int, Step] = {}
+        """Those that began; what was under way is paid for at its bound."""
+        self.elapsed = 0.0
+        told = {"id": seeds.id("flow"), "seed": seeds.seed, "plan": plan_json(plan)}
+        events = _read(self.path)
+        for key in ("id", "plan") if events else ():
+            if events[0].get(key) != told[key]:
+                raise RunError(
+                    f"{str(path)!r} is the log of another execution: its {key} is not this one's; "
+                    "give each execution a file of its own"
+                )
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise RunError(f"cannot write {str(path)!r}: {error.strerror}") from error
+        if not events:
+            self({"event": "plan", **told})
+        self._restore(events)
 
     def __call__(self, event: Event) -> None:
         """Write one event. Raises `RunError` when the disk is full."""
@@ -50,115 +70,64 @@ class _Journal:
         except OSError as error:
             raise RunError(f"cannot write {str(self.path)!r}: {error.strerror}") from error
 
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
-
-    def __enter__(self) -> _Journal:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self.close()
+        os.close(self._descriptor)
+
+    def _restore(self, events: list[Event]) -> None:
+        """Take over what the events say was done."""
+        opened: dict[int, Step] = {}
+        asked: dict[int, float] = {}
+        judged: dict[int, float] = {}
+        for event in events:
+            self.elapsed = max(self.elapsed, float(event.get("at", 0.0)))
+            match event["event"]:
+                case "dispatch":
+                    given = {"action": "worker", **event, "index": event["step"]}
+                    opened[event["step"]] = _step({**given, "started": event["at"]})
+                case "request":
+                    asked[event["step"]] = event["bound"]
+                case "verify":
+                    judged[event["step"]] = event["bound"]
+                case "answer":
+                    opened[event["step"]].requests += (
+                        read_as(_ANSWER, event["answer"], "an answer"),
+                    )
+                    asked.pop(event["step"], None)
+                case "step":
+                    step = _step(event["step"])
+                    self.steps[step.index] = step
+                    opened.pop(step.index, None)
+                case "node":
+                    result = read_as(_NODE, event["result"], "a node's result")
+                    self.nodes[result.node] = result
+                case _:
+                    pass
+        for index, left in opened.items():
+            self.steps[index] = left
+            _cut(left, asked.get(index), judged.get(index), self.elapsed)
 
 
-def open_journal(path: str | Path, plan: Plan, seeds: SeedTree) -> tuple[_Journal, Restored]:
-    """The log of this plan and what it says was done already.
-
-    Raises `RunError` for a file of another plan or seed, and where it cannot be written;
-    `DataError` for one that is damaged before its last line.
-    """
-    path = Path(path)
-    header = {"event": "plan", "id": seeds.id("flow"), "seed": seeds.seed, "plan": plan_json(plan)}
-    events = _read(path)
-    if events:
-        for key in ("id", "plan"):
-            if events[0].get(key) != header[key]:
-                raise RunError(
-                    f"{str(path)!r} is the log of another execution: its {key} is not this one's; "
-                    "give each execution a file of its own"
-                )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    except OSError as error:
-        raise RunError(f"cannot write {str(path)!r}: {error.strerror}") from error
-    journal = _Journal(path, descriptor)
-    if not events:
-        journal(header)
-    return journal, _restore(events)
+_ANSWER, _STEP, _NODE = TypeAdapter(Answer), TypeAdapter(Step), TypeAdapter(NodeResult)
 
 
-def _restore(events: list[Event]) -> Restored:
-    """What the events say was done."""
-    nodes: dict[int, NodeResult] = {}
-    steps: dict[int, Step] = {}
-    opened: dict[int, _Opened] = {}
-    elapsed = 0.0
-    for event in events:
-        elapsed = max(elapsed, float(event.get("at", 0.0)))
-        match event["event"]:
-            case "dispatch":
-                opened[event["step"]] = _Opened(event)
-            case "request":
-                opened[event["step"]].bound = event["bound"]
-            case "verify":
-                opened[event["step"]].judged = event["bound"]
-            case "answer":
-                opened[event["step"]].answered(read_answer(event["answer"]))
-            case "step":
-                step = read_step(event["step"])
-                steps[step.index] = step
-                opened.pop(step.index, None)
-            case "node":
-                result = read_node(event["result"])
-                nodes[result.node] = result
-            case _:
-                pass
-    for index, left in opened.items():
-        steps[index] = left.cut(elapsed)
-    return Restored(nodes, tuple(steps[index] for index in sorted(steps)), elapsed)
+def _step(row: Mapping[str, Any]) -> Step:
+    """The step that `step_json` wrote, without what its router kept in `features`."""
+    choice = {"action": row["choice"], "log_prob": row["log_prob"], "mask": row["mask"]}
+    return read_as(_STEP, {**row, "choice": choice}, "a step")
 
 
-class _Opened:
-    """A step whose end was never written."""
-
-    def __init__(self, event: Event) -> None:
-        self._event = event
-        self._answers: list[Answer] = []
-        self.bound: float | None = None
-        """Of the request that is under way."""
-        self.judged: float | None = None
-        """Bound of the verdict that is under way."""
-
-    def answered(self, answer: Answer) -> None:
-        self._answers.append(answer)
-        self.bound = None
-
-    def cut(self, now: float) -> Step:
-        """The step as far as it went."""
-        answers = list(self._answers)
-        if self.bound is not None:
-            told = WorkError("cancelled", "the process ended while this was under way")
-            answers.append(Answer(cost=self.bound, error=told, estimated=True))
-        verdict = None
-        if self.judged is not None:
-            told = "the process ended while this was judged"
-            verdict = Verdict(False, told, checked=False, cost=self.judged)
-        event = self._event
-        mask = tuple(bool(m) for m in event["mask"])
-        return Step(
-            index=event["step"],
-            node=event["node"],
-            attempt=event["attempt"],
-            action="worker",
-            worker=event["worker"],
-            choice=Choice(event["choice"], event["log_prob"], mask),
-            requests=tuple(answers),
-            verdict=verdict,
-            started=event["at"],
-            ended=now,
-            queued=now - event["at"],
-        )
+def _cut(step: Step, asked: float | None, judged: float | None, now: float) -> None:
+    """End a step whose end was never written: the bounds are of what was under way."""
+    if asked is not None:
+        told = WorkError("cancelled", "the process ended while this was under way")
+        step.requests += (Answer(cost=asked, error=told, estimated=True),)
+    if judged is not None:
+        told = "the process ended while this was judged"
+        step.verdict = Verdict(False, told, checked=False, cost=judged)
+    step.ended, step.queued = now, now - step.started
 
 
 class _Planned(Row):

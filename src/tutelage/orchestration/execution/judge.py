@@ -18,8 +18,7 @@ import httpx2
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import ConfigError, EngineError
 from tutelage.orchestration.execution.pools.openai import OVERHEAD, error_kind
-from tutelage.orchestration.execution.verifiers import Verdict
-from tutelage.orchestration.execution.workers import TRANSIENT, Answer, Work
+from tutelage.orchestration.execution.workers import TRANSIENT, Answer, Verdict, Work
 from tutelage.rewards.judge import INSTRUCTION, LONGEST, PAUSE, SECONDS, TRIES, read_verdict
 from tutelage.types import Call, Message, Sampling
 

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from tutelage.errors import DataError, RunError
 from tutelage.orchestration.evaluation.rewards import ExecutionResult
-from tutelage.orchestration.execution.record import Execution, Step
+from tutelage.orchestration.execution.record import Execution, NodeResult, Step
 from tutelage.orchestration.execution.workers import Worker
 from tutelage.orchestration.plan.dag import Plan, adjacency
 
@@ -56,15 +56,32 @@ class ExecutionLogger:
         alternatives: Sequence[Mapping[str, Any]] = (),
     ) -> dict[str, Any]:
         """Append one line and return it. Raises `DataError` for outputs that are no plan."""
-        row = log_row(
-            instruction,
-            planner_outputs,
-            execution_result,
-            workers=self._workers,
-            run_id=self._run_id,
-            timestamp=self._clock(),
-            alternatives=alternatives,
-        )
+        result, now = execution_result, datetime.fromtimestamp(self._clock(), UTC)
+        told = {
+            "outputs": dict(result.outputs),
+            "total_cost": result.total_cost,
+            "total_latency_ms": result.total_latency_ms,
+            "verified_fraction": result.verified_fraction,
+        }
+        row = {
+            "timestamp": now.isoformat(timespec="seconds"),
+            "instruction": instruction,
+            "success": result.success,
+            "cost": result.total_cost,
+            "latency_ms": result.total_latency_ms,
+            "planner_outputs": _planned(planner_outputs, result, self._workers),
+            "execution_result": {"success": result.success, **told},
+            "run_id": self._run_id,
+            "workers": list(self._workers),
+        }
+        if isinstance(result, Execution):
+            own = ("id", "seed", "pool", "router", "mock", "reason", "correct")
+            row |= {
+                **{name: getattr(result, name) for name in own},
+                "nodes": [_node_row(result.plan, node) for node in result.nodes],
+                "tries": [_try_row(step) for step in result.steps],
+                "alternatives": [dict(found) for found in alternatives],
+            }
         line = json.dumps(row, ensure_ascii=False, allow_nan=False, default=str) + "\n"
         try:
             with self.path.open("a", encoding="utf-8", errors="backslashreplace") as file:
@@ -74,59 +91,17 @@ class ExecutionLogger:
         return row
 
 
-def log_row(
-    instruction: str,
-    planner_outputs: Mapping[str, Any] | Plan,
-    result: ExecutionResult,
-    *,
-    workers: Sequence[str] = (),
-    run_id: str = "",
-    timestamp: float = 0.0,
-    alternatives: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, Any]:
-    """One line of the log as an object."""
-    row: dict[str, Any] = {
-        "timestamp": datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="seconds"),
-        "instruction": instruction,
-        "success": result.success,
-        "cost": result.total_cost,
-        "latency_ms": result.total_latency_ms,
-        "planner_outputs": _planned(planner_outputs, result, workers),
-        "execution_result": {
-            "success": result.success,
-            "outputs": dict(result.outputs),
-            "total_cost": result.total_cost,
-            "total_latency_ms": result.total_latency_ms,
-            "verified_fraction": result.verified_fraction,
-        },
-        "run_id": run_id,
-        "workers": list(workers),
-    }
-    if isinstance(result, Execution):
-        row |= {
-            "id": result.id,
-            "seed": result.seed,
-            "pool": result.pool,
-            "router": result.router,
-            "mock": result.mock,
-            "reason": result.reason,
-            "correct": result.correct,
-            "nodes": [_node(result, k) for k in range(len(result.nodes))],
-            "tries": [_try_row(step) for step in result.steps],
-            "alternatives": [dict(found) for found in alternatives],
-        }
-    return row
+def _node_row(plan: Plan, node: NodeResult) -> dict[str, Any]:
+    told = ("status", "worker", "seconds", "checked", "reason")
+    place = {"node": node.node, "type": plan.nodes[node.node].tool}
+    return place | {name: getattr(node, name) for name in told}
 
 
 def _try_row(step: Step) -> dict[str, Any]:
     """One decision as logs hold it; `latency` is in seconds."""
     answer, verdict = step.answer, step.verdict
     return {
-        "node": step.node,
-        "attempt": step.attempt,
-        "action": step.action,
-        "worker": step.worker,
-        "cost": step.cost,
+        **{name: getattr(step, name) for name in ("node", "attempt", "action", "worker", "cost")},
         "latency": step.seconds,
         "requests": len(step.requests),
         "passed": step.passed,
@@ -137,18 +112,6 @@ def _try_row(step: Step) -> dict[str, Any]:
     }
 
 
-def _plan_outputs(plan: Plan, selections: Sequence[int | str | None] = ()) -> dict[str, Any]:
-    """A plan in the form of `planner_outputs`; types are names."""
-    out: dict[str, Any] = {
-        "task_types": [node.tool for node in plan.nodes],
-        "subtasks": [node.description for node in plan.nodes],
-        "workflow_graph": {"adjacency": adjacency(plan)},
-    }
-    if selections and None not in selections:
-        out["model_selections"] = list(selections)
-    return out
-
-
 def _planned(
     given: Mapping[str, Any] | Plan, result: ExecutionResult, workers: Sequence[str]
 ) -> dict[str, Any]:
@@ -156,7 +119,7 @@ def _planned(
     plan = given if isinstance(given, Plan) else None
     if plan is None and isinstance(result, Execution):
         plan = result.plan
-    known = {} if plan is None else _plan_outputs(plan, _selections(result, workers))
+    known = {} if plan is None else _plan_outputs(plan, result, workers)
     if isinstance(given, Plan):
         return known
     if not isinstance(cast("object", given), Mapping):
@@ -166,8 +129,7 @@ def _planned(
         )
     graph = given.get("workflow_graph")
     if isinstance(graph, Mapping) and "adjacency" in graph:
-        told = {key: _plain(value) for key, value in given.items() if key != _EMBEDDINGS}
-        return known | told
+        return known | {key: _plain(value) for key, value in given.items() if key != _EMBEDDINGS}
     if known:
         return known  # scores of a planner, which the plan that ran was decoded from
     raise DataError("planner_outputs has no workflow_graph with an adjacency; give the plan's")
@@ -176,26 +138,20 @@ def _planned(
 _EMBEDDINGS = "subtask_embeddings"
 
 
-def _selections(result: ExecutionResult, workers: Sequence[str]) -> list[int | str | None]:
-    """The worker whose answer each node kept, else the last one that was asked."""
-    if not isinstance(result, Execution):
-        return []
-    asked = {step.node: step.worker for step in result.steps if step.worker is not None}
-    names = [node.worker or asked.get(node.node) for node in result.nodes]
-    return [workers.index(name) if name in workers else name for name in names]
-
-
-def _node(result: Execution, index: int) -> dict[str, Any]:
-    node = result.nodes[index]
-    return {
-        "node": index,
-        "type": result.plan.nodes[index].tool,
-        "status": node.status,
-        "worker": node.worker,
-        "seconds": node.seconds,
-        "checked": node.checked,
-        "reason": node.reason,
+def _plan_outputs(plan: Plan, result: ExecutionResult, workers: Sequence[str]) -> dict[str, Any]:
+    """A plan in the form of `planner_outputs`, types by name, with the worker whose answer each
+    node kept, else the last one that was asked."""
+    out: dict[str, Any] = {
+        "task_types": [node.tool for node in plan.nodes],
+        "subtasks": [node.description for node in plan.nodes],
+        "workflow_graph": {"adjacency": adjacency(plan)},
     }
+    if isinstance(result, Execution):
+        asked = {step.node: step.worker for step in result.steps if step.worker is not None}
+        names = [node.worker or asked.get(node.node) for node in result.nodes]
+        if names and None not in names:
+            out["model_selections"] = [workers.index(n) if n in workers else n for n in names]
+    return out
 
 
 def _plain(value: Any) -> Any:

@@ -2,32 +2,64 @@
 
     plan ─▶ ready nodes ─▶ route ─▶ ask a worker ─▶ verify ─▶ step ─▶ node ends ─▶ ready nodes
 
-A node starts when those that it waits for have ended, whatever others do. Before every try the
-router is asked once, and what it chooses runs; an answer that its verifier does not pass goes back
-to the router, which tries another worker, accepts or stops. What is reserved, timed, told and
-written down at each of these is done by `plan_run.py` and `node_run.py`.
+A plan that nobody can execute is refused before anything is spent; nothing is raised for what
+workers do. A node starts when those that it waits for have ended, whatever others do. Before every
+try the router is asked once, and what it chooses runs; an answer that its verifier does not pass
+goes back to the router, which tries another worker, accepts or stops. What is reserved, timed, told
+and written down at each of these is done by `plan_run.py` and `node_run.py`. Time comes from the
+running loop, so `virtual_time.py` runs a plan without waiting.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from tutelage.orchestration.execution.budget import Budget
+from tutelage.orchestration.execution.journal import Journal, Observer
 from tutelage.orchestration.execution.node_run import NodeRun
-from tutelage.orchestration.execution.plan_run import PlanRun, Restored
+from tutelage.orchestration.execution.plan_run import PlanRun
 from tutelage.orchestration.execution.record import Execution, NodeResult
+from tutelage.orchestration.execution.workplace import Hint, Workplace
+from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.routing.contract import Choice, check_choice
+from tutelage.seeds import SeedTree
 
 
-async def execute_plan(run: PlanRun, restored: Restored) -> Execution:
-    """Execute a plan from where an earlier process left it."""
-    run.begin(restored)
-    async with run.under_way():
-        while not run.over:
-            for node in run.ready():
-                run.start(node, execute_node(run, node))
-            await run.end_first()
-    return run.conclude()
+class Executor(Workplace):
+    """A workplace that executes plans; any number at once share its places."""
+
+    async def run(
+        self,
+        plan: Plan,
+        *,
+        seeds: SeedTree,
+        budget: Budget | None = None,
+        hints: Mapping[int, Hint] | None = None,
+        observers: Sequence[Observer] = (),
+        journal: Journal | None = None,
+    ) -> Execution:
+        """Execute one plan. All draws come from `seeds`, which also gives the identifier.
+
+        What `journal` says was done is not done again, and what happens is written there. Raises
+        `ConfigError` before anything is spent when a node has no legal worker, or an enforced
+        budget buys no first step, `DataError` for a tool that the catalog lacks, and
+        `asyncio.CancelledError` after all requests under way have been ended and written down.
+        """
+        run = PlanRun(self, plan, seeds, budget or Budget(), hints or {}, observers, journal)
+        run.begin()
+        async with run.under_way():
+            while not run.over:
+                for node in run.ready():
+                    run.start(node, _execute_node(run, node))
+                await run.end_first()
+        return run.conclude()
+
+    def check(self, plan: Plan, budget: Budget | None = None) -> None:
+        """Refuse what `run` would refuse before anything is spent, with the same errors."""
+        PlanRun(self, plan, SeedTree(0), budget or Budget(), {}, (), None).check()
 
 
-async def execute_node(run: PlanRun, index: int) -> NodeResult:
+async def _execute_node(run: PlanRun, index: int) -> NodeResult:
     """Execute one node; raises only what a user must mend, and cancellation."""
     node = NodeRun(run, index)
     async with node.under_way():
@@ -38,11 +70,11 @@ async def execute_node(run: PlanRun, index: int) -> NodeResult:
             elif choice.action == state.accept:
                 node.accept(choice)
             else:
-                await ask_worker(node, choice)
+                await _ask_worker(node, choice)
     return node.result
 
 
-async def ask_worker(node: NodeRun, choice: Choice) -> None:
+async def _ask_worker(node: NodeRun, choice: Choice) -> None:
     """Ask the chosen worker, again while its server is busy, and verify what it answers."""
     with node.dispatched(choice) as step:
         answer = await node.request(step)

@@ -11,30 +11,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Literal
 
 from tutelage.errors import RewardError
 from tutelage.orchestration.execution.plan_run import PlanRun
-from tutelage.orchestration.execution.record import NodeResult, Step, answer_json, step_json
-from tutelage.orchestration.execution.verifiers import Verdict
-from tutelage.orchestration.execution.workers import Answer, WorkError, legal
+from tutelage.orchestration.execution.record import (
+    Action,
+    NodeResult,
+    Step,
+    answer_json,
+    step_json,
+)
+from tutelage.orchestration.execution.workers import Answer, Verdict, WorkError, legal
 from tutelage.orchestration.routing.contract import Choice, RouteState, Tried
-
-
-@dataclass(slots=True)
-class _OpenStep:
-    """A step that has not ended."""
-
-    index: int
-    choice: Choice
-    worker: str
-    bound: float
-    """USD that one request may cost."""
-    started: float
-    requests: list[Answer] = field(default_factory=list[Answer])
-    queued: float = 0.0
-    verdict: Verdict | None = None
 
 
 class NodeRun:
@@ -126,59 +116,45 @@ class NodeRun:
 
     def stop(self, choice: Choice, state: RouteState) -> None:
         """Give the node up."""
-        step = self._decide(choice, "stop")
+        step = self._next("stop", choice)
+        self._keep(step)
         told = "stopped by the router" if state.candidates else "no worker is left"
         self._end("failed", reason=self._why(told), at=step)
 
     def accept(self, choice: Choice) -> None:
         """Keep the last answer, although its verifier did not pass it."""
-        self._decide(choice, "accept")
+        self._keep(self._next("accept", choice))
         self._end("accepted", self._answered())
 
     # One try
 
     @contextmanager
-    def dispatched(self, choice: Choice) -> Generator[_OpenStep]:
-        """A try with the chosen worker, whose place and cost are reserved; a step when it ends."""
+    def dispatched(self, choice: Choice) -> Generator[Step]:
+        """A try with the chosen worker, whose place and cost are reserved; kept when it ends."""
         run, worker = self._run, choice.action
-        name, bound = self._pool.workers[worker].name, self._estimates[worker].bound
-        opened = _OpenStep(run.dispatched, choice, name, bound, run.now)
-        run.dispatched += 1
+        step = self._next("worker", choice, self._pool.workers[worker].name)
         run.tell(
             "dispatch",
-            step=opened.index,
+            step=step.index,
             node=self._node,
-            attempt=len(self._steps),
-            worker=opened.worker,
+            attempt=step.attempt,
+            worker=step.worker,
             choice=choice.action,
             log_prob=choice.log_prob,
             mask=[int(m) for m in choice.mask],
         )
-        run.budget.reserve(bound)  # its mask said that it fits
+        run.budget.reserve(self._estimates[worker].bound)  # its mask said that it fits
         self._slots.load[worker] += 1
         try:
-            yield opened
+            yield step
         finally:
             self._slots.load[worker] -= 1
-            self._keep(
-                Step(
-                    index=opened.index,
-                    node=self._node,
-                    attempt=len(self._steps),
-                    action="worker",
-                    worker=opened.worker,
-                    choice=choice,
-                    requests=tuple(opened.requests),
-                    verdict=opened.verdict,
-                    started=opened.started,
-                    ended=run.now,
-                    queued=opened.queued,
-                )
-            )
+            step.ended = run.now
+            self._keep(step)
 
-    async def asks_again(self, opened: _OpenStep, answer: Answer) -> bool:
+    async def asks_again(self, step: Step, answer: Answer) -> bool:
         """Whether a busy server is asked once more, which is after a pause."""
-        settings, error, retry = self._run.settings, answer.error, len(opened.requests) - 1
+        settings, error, retry = self._run.settings, answer.error, len(step.requests) - 1
         if error is None or not error.transient or retry >= settings.retries:
             return False
         pause = error.retry_after
@@ -186,14 +162,14 @@ class NodeRun:
             drawn = self._work.seeds.child("pause", len(self._steps), retry).python().random()
             pause = settings.backoff * 2.0**retry * (0.5 + drawn)
         await asyncio.sleep(min(max(0.0, pause), settings.backoff_max))
-        return self._run.budget.reserve(opened.bound)
+        return self._run.budget.reserve(self._estimates[step.choice.action].bound)
 
-    async def request(self, opened: _OpenStep) -> Answer:
+    async def request(self, step: Step) -> Answer:
         """One request whose bound is reserved; settles it, whatever comes."""
-        run, place = self._run, opened.choice.action
-        bound, loop = opened.bound, asyncio.get_running_loop()
+        run, place = self._run, step.choice.action
+        bound, loop = self._estimates[place].bound, asyncio.get_running_loop()
         worker = self._pool.workers[place]
-        number = sum(len(step.requests) for step in self._steps) + len(opened.requests)
+        number = sum(len(before.requests) for before in (*self._steps, step))
         work = replace(self._work, attempt=number)
         answer: Answer | None = None
         asked = begun = loop.time()
@@ -201,63 +177,60 @@ class NodeRun:
         try:
             async with self._slots.by_worker[place], self._slots.all:
                 begun = loop.time()
-                opened.queued += begun - asked
+                step.queued += begun - asked
                 sent = True
-                run.tell("request", step=opened.index, node=self._node, worker=worker.name,
+                run.tell("request", step=step.index, node=self._node, worker=worker.name,
                          bound=bound)  # fmt: skip
                 try:
                     async with asyncio.timeout(run.settings.try_timeout):
                         answer = await self._pool.execute(worker, work)
                 except TimeoutError:
                     told = f"no answer within {run.settings.try_timeout} s"
-                    answer = _cut("timeout", told, bound, loop.time() - begun, self._pool.mock)
+                    answer = self._cut("timeout", told, bound, loop.time() - begun)
                 return answer
         finally:
             if answer is None and sent:
                 told = "the request was given up"
-                answer = _cut("cancelled", told, bound, loop.time() - begun, self._pool.mock)
+                answer = self._cut("cancelled", told, bound, loop.time() - begun)
             elif not sent:
-                opened.queued += loop.time() - asked
+                step.queued += loop.time() - asked
             run.budget.settle(bound, 0.0 if answer is None else answer.cost)
             if answer is not None:
-                opened.requests.append(answer)
-                run.tell("answer", step=opened.index, node=self._node, worker=worker.name,
+                step.requests += (answer,)
+                run.tell("answer", step=step.index, node=self._node, worker=worker.name,
                          answer=answer_json(answer))  # fmt: skip
 
-    async def verify(self, opened: _OpenStep, answer: Answer) -> None:
+    async def verify(self, step: Step, answer: Answer) -> None:
         """Give the step its verdict, within the budget where a verdict costs something."""
         run, verifiers = self._run, self._run.place.verifiers
         bound = verifiers.bound(self._work, answer)
         if bound and not run.budget.reserve(bound):
             told = f"no verdict: it may cost {bound:.6f} USD, and the budget has less left"
-            opened.verdict = Verdict(False, told, checked=False)
+            step.verdict = Verdict(False, told, checked=False)
             return
         if bound:
-            run.tell("verify", step=opened.index, node=self._node, bound=bound)
-            opened.verdict = Verdict(False, "the check was given up", checked=False, cost=bound)
+            run.tell("verify", step=step.index, node=self._node, bound=bound)
+            step.verdict = Verdict(False, "the check was given up", checked=False, cost=bound)
         try:
-            opened.verdict = await verifiers.check(self._work, answer)
+            step.verdict = await verifiers.check(self._work, answer)
         except RewardError as error:
-            opened.verdict = Verdict(False, f"no verdict: {error}", cost=bound)
+            step.verdict = Verdict(False, f"no verdict: {error}", cost=bound)
         finally:
             if bound:
-                run.budget.settle(bound, 0.0 if opened.verdict is None else opened.verdict.cost)
+                run.budget.settle(bound, 0.0 if step.verdict is None else step.verdict.cost)
 
     # What is written down
 
-    def _decide(self, choice: Choice, action: Literal["accept", "stop"]) -> Step:
+    def _next(self, action: Action, choice: Choice, worker: str | None = None) -> Step:
         run, now = self._run, self._run.now
         index, run.dispatched = run.dispatched, run.dispatched + 1
         attempt = len(self._steps)
-        return self._keep(
-            Step(index, self._node, attempt, action, None, choice, started=now, ended=now)
-        )
+        return Step(index, self._node, attempt, action, worker, choice, started=now, ended=now)
 
-    def _keep(self, step: Step) -> Step:
+    def _keep(self, step: Step) -> None:
         self._steps.append(step)
         self._run.steps[step.index] = step
         self._run.tell("step", step=step_json(step))
-        return step
 
     def _tried(self) -> tuple[Tried, ...]:
         names = {worker.name: i for i, worker in enumerate(self._pool.workers)}
@@ -303,13 +276,14 @@ class NodeRun:
             correct=None if answer is None else answer.correct,
         )
 
+    def _cut(
+        self, kind: Literal["timeout", "cancelled"], told: str, bound: float, seconds: float
+    ) -> Answer:
+        """The answer that nobody waited for: its cost is the bound."""
+        error, mock = WorkError(kind, told), self._pool.mock
+        return Answer(cost=bound, seconds=seconds, error=error, mock=mock, estimated=True)
+
 
 def _given_up(answer: Answer) -> bool:
     """Whether a request ended for no fault of its worker, who may be asked again."""
     return answer.error is not None and answer.error.kind == "cancelled"
-
-
-def _cut(kind: str, message: str, bound: float, seconds: float, mock: bool) -> Answer:
-    """The answer that nobody waited for: its cost is the bound."""
-    error = WorkError("timeout" if kind == "timeout" else "cancelled", message)
-    return Answer(cost=bound, seconds=seconds, error=error, mock=mock, estimated=True)

@@ -7,35 +7,24 @@ all this happens, `node_run.py` has one node, `record.py` what comes of both.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.evaluation.references import plan_references
 from tutelage.orchestration.evaluation.rewards import References
 from tutelage.orchestration.execution.budget import Budget
-from tutelage.orchestration.execution.record import Execution, NodeResult, Step, conclude, node_json
+from tutelage.orchestration.execution.journal import Event, Journal, Observer
+from tutelage.orchestration.execution.record import Execution, NodeResult, Step, conclude
 from tutelage.orchestration.execution.workers import Work, legal
 from tutelage.orchestration.execution.workplace import Hint, Workplace
 from tutelage.orchestration.plan.catalog import check_plan
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.seeds import SeedTree
 
-Event = dict[str, Any]
-Observer = Callable[[Event], None]
-"""Gets every event as it happens, as the JSON object that logs hold; it must not wait."""
 _LOST = "a node that it waits for has no output"
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """What an earlier process left of the same execution."""
-
-    nodes: Mapping[int, NodeResult] = field(default_factory=dict[int, NodeResult])
-    steps: tuple[Step, ...] = ()
-    elapsed: float = 0.0
 
 
 class PlanRun:
@@ -49,10 +38,12 @@ class PlanRun:
         budget: Budget,
         hints: Mapping[int, Hint],
         observers: Sequence[Observer],
+        journal: Journal | None,
     ) -> None:
         self.place, self.plan, self.seeds, self.budget = place, plan, seeds, budget
         self.settings = place.settings
-        self._hints, self._observers = hints, observers
+        self._hints, self._journal = hints, journal
+        self._observers = observers if journal is None else (journal, *observers)
         self.results: dict[int, NodeResult] = {}
         self.steps: dict[int, Step] = {}
         self.ends: dict[int, float] = {}
@@ -61,7 +52,7 @@ class PlanRun:
         self.reason = ""
         self.references: References | None = None
         self._origin = 0.0
-        self._restored = Restored()
+        self._restored = 0 if journal is None else len(journal.nodes)
         self._running: dict[asyncio.Task[NodeResult], int] = {}
         self._children: list[list[int]] = [[] for _ in plan.nodes]
         self._open = [0] * len(plan.nodes)
@@ -98,17 +89,18 @@ class PlanRun:
 
     # From beginning to end
 
-    def begin(self, restored: Restored) -> None:
+    def begin(self) -> None:
         """Refuse what cannot be executed, and take over what an earlier process left."""
-        self._restored = restored
-        self._origin = asyncio.get_running_loop().time() - restored.elapsed
+        self._origin = asyncio.get_running_loop().time()
         self.references = self.check()
-        for step in restored.steps:
-            self.steps[step.index] = step
-            self.budget.spent += step.cost
-        self.dispatched = 1 + max(self.steps, default=-1)
-        for node in sorted(restored.nodes):
-            self._end(restored.nodes[node])
+        if self._journal is not None:
+            self._origin -= self._journal.elapsed
+            for index, step in sorted(self._journal.steps.items()):
+                self.steps[index] = step
+                self.budget.spent += step.cost
+            self.dispatched = 1 + max(self.steps, default=-1)
+            for _, node in sorted(self._journal.nodes.items()):
+                self._end(node)
         self.tell("start", id=self.seeds.id("flow"), nodes=len(self.plan.nodes))
 
     def check(self) -> References | None:
@@ -137,8 +129,9 @@ class PlanRun:
     @asynccontextmanager
     async def under_way(self) -> AsyncGenerator[None]:
         """Holds the deadline, and ends what still runs when it is left."""
-        deadline = self.settings.deadline
-        left = None if deadline is None else max(0.0, deadline - self._restored.elapsed)
+        deadline, before = self.settings.deadline, self._journal
+        gone = 0.0 if before is None else before.elapsed
+        left = None if deadline is None else max(0.0, deadline - gone)
         try:
             async with asyncio.timeout(left):
                 try:
@@ -194,7 +187,7 @@ class PlanRun:
         for child in self._children[node]:
             self._open[child] -= 1
         if told:
-            self.tell("node", result=node_json(result))
+            self.tell("node", result=asdict(result))
         if self.settings.on_failure == "fail_fast" and result.status == "failed":
             self.reason = "failed"
 
@@ -226,7 +219,7 @@ class PlanRun:
             mock=place.pool.mock,
             seeds=self.seeds,
             references=self.references,
-            resumed=len(self._restored.nodes),
+            resumed=self._restored,
         )
         self.tell("end", success=execution.success, reason=self.reason, cost=execution.total_cost)
         return execution

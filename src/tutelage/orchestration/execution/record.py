@@ -3,22 +3,20 @@
 `Step`s stand in the order of dispatch and hold the choice that ran, so what is credited is what
 ran. The cost of the whole is the sum over requests, each counted once; its latency is the longest
 chain of nodes, waiting in queues left out. `plan_run.py` makes these, `journal.py` keeps them on
-disk, `stored.py` puts them in the store.
+disk and reads them back, `stored.py` puts them in the store.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from tutelage.orchestration.data.rows import read_as
 from tutelage.orchestration.evaluation.rewards import ExecutionResult, References
-from tutelage.orchestration.execution.verifiers import Verdict
-from tutelage.orchestration.execution.workers import Answer
+from tutelage.orchestration.execution.workers import Answer, Verdict
 from tutelage.orchestration.plan.dag import Plan, critical_path
 from tutelage.orchestration.routing.contract import Choice
 from tutelage.seeds import SeedTree
@@ -27,9 +25,9 @@ NodeStatus = Literal["succeeded", "accepted", "failed", "skipped", "cancelled"]
 Action = Literal["worker", "accept", "stop"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
-    """One decision at one node, and what came of it. Times in seconds from the start."""
+    """One decision at one node, and what came of it so far. Times in seconds from the start."""
 
     index: int
     """Place in the order of dispatch."""
@@ -53,10 +51,15 @@ class Step:
         return self.requests[-1] if self.requests else None
 
     @property
-    def cost(self) -> float:
-        """USD of all requests, and of the verdict where a judge was paid for it."""
+    def costs(self) -> tuple[float, ...]:
+        """USD of each request, and of the verdict where a judge was paid for it."""
         judged = 0.0 if self.verdict is None else self.verdict.cost
-        return math.fsum([*(answer.cost for answer in self.requests), judged])
+        return (*(answer.cost for answer in self.requests), judged)
+
+    @property
+    def cost(self) -> float:
+        """USD of all of it."""
+        return math.fsum(self.costs)
 
     @property
     def seconds(self) -> float:
@@ -139,21 +142,13 @@ def conclude(
     plan: Plan, nodes: Sequence[NodeResult], steps: Sequence[Step], **fields: Any
 ) -> Execution:
     """The execution that these nodes and steps come to."""
-    seconds = [node.seconds for node in nodes]
-    latency, path = critical_path(plan, seconds)
+    latency, path = critical_path(plan, [node.seconds for node in nodes])
     good = [n.status == "succeeded" or (n.status == "accepted" and n.correct) for n in nodes]
     passed = sum(node.status == "succeeded" for node in nodes)
     return Execution(
         success=bool(nodes) and all(good),
         outputs={str(node.node): node.output for node in nodes if node.output is not None},
-        total_cost=math.fsum(
-            cost
-            for step in steps
-            for cost in (
-                *(answer.cost for answer in step.requests),
-                0.0 if step.verdict is None else step.verdict.cost,
-            )
-        ),
+        total_cost=math.fsum(cost for step in steps for cost in step.costs),
         total_latency_ms=1000.0 * latency,
         verified_fraction=passed / len(nodes) if nodes else 0.0,
         plan=plan,
@@ -164,10 +159,9 @@ def conclude(
     )
 
 
-# Steps and nodes as JSON: what logs hold.
+# Steps as JSON: what logs hold.
 
-
-_ANSWER, _STEP, _NODE = TypeAdapter(Answer), TypeAdapter(Step), TypeAdapter(NodeResult)
+_ANSWER = TypeAdapter(Answer)
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
@@ -176,22 +170,13 @@ def answer_json(answer: Answer) -> dict[str, Any]:
     return {"cost": answer.cost, "seconds": answer.seconds, **said}
 
 
-def read_answer(row: Mapping[str, Any]) -> Answer:
-    """The answer that `answer_json` wrote."""
-    return read_as(_ANSWER, row, "an answer")
-
-
 def step_json(step: Step) -> dict[str, Any]:
     """A step; `log_prob` and `mask` are those of the decision that ran."""
     verdict = None if step.verdict is None else asdict(step.verdict)
     if verdict is not None and not verdict["cost"]:
         del verdict["cost"]
     return {
-        "index": step.index,
-        "node": step.node,
-        "attempt": step.attempt,
-        "action": step.action,
-        "worker": step.worker,
+        **{name: getattr(step, name) for name in ("index", "node", "attempt", "action", "worker")},
         "choice": step.choice.action,
         "log_prob": step.choice.log_prob,
         "mask": [int(m) for m in step.choice.mask],
@@ -199,23 +184,5 @@ def step_json(step: Step) -> dict[str, Any]:
         "latency": step.seconds,
         "requests": [answer_json(answer) for answer in step.requests],
         "verdict": verdict,
-        "started": step.started,
-        "ended": step.ended,
-        "queued": step.queued,
+        **{name: getattr(step, name) for name in ("started", "ended", "queued")},
     }
-
-
-def read_step(row: Mapping[str, Any]) -> Step:
-    """The step that `step_json` wrote, without what its router kept in `features`."""
-    choice = {"action": row["choice"], "log_prob": row["log_prob"], "mask": row["mask"]}
-    return read_as(_STEP, {**row, "choice": choice}, "a step")
-
-
-def node_json(node: NodeResult) -> dict[str, Any]:
-    """A node's result."""
-    return _NODE.dump_python(node)
-
-
-def read_node(row: Mapping[str, Any]) -> NodeResult:
-    """The result that `node_json` wrote."""
-    return read_as(_NODE, row, "a node's result")

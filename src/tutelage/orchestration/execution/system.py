@@ -11,19 +11,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Protocol, cast
 
 from tutelage.errors import ConfigError
 from tutelage.orchestration.execution.budget import Budget, BudgetMode
-from tutelage.orchestration.execution.executor import Executor
-from tutelage.orchestration.execution.journal import open_journal
+from tutelage.orchestration.execution.journal import Journal, Observer
 from tutelage.orchestration.execution.log import ExecutionLogger
-from tutelage.orchestration.execution.plan_run import Observer
+from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.verifiers import Verifiers
-from tutelage.orchestration.execution.virtual_time import VirtualLoop, run_on
+from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import Pool
 from tutelage.orchestration.execution.workplace import ExecutorSettings, Hint
@@ -34,7 +34,7 @@ from tutelage.seeds import SeedTree
 from tutelage.types import Sampling
 
 
-class Planner(Protocol):
+class _Planner(Protocol):
     """Makes a plan of an instruction."""
 
     def plan(self, instruction: str) -> Plan:
@@ -42,7 +42,7 @@ class Planner(Protocol):
         ...
 
 
-PlannerLike = Planner | Callable[[str], Plan]
+PlannerLike = _Planner | Callable[[str], Plan]
 
 
 Recorder = Callable[[Execution, Sampling, float, float], None]
@@ -112,8 +112,7 @@ class OrchestrationSystem:
             finally:
                 await self.pool.close()
 
-        jumps = self.pool.mock and not self._realtime
-        return run_on(VirtualLoop if jumps else None, run())
+        return run_virtual(run(), jumps=self.pool.mock and not self._realtime)
 
     async def aexecute(
         self,
@@ -142,17 +141,10 @@ class OrchestrationSystem:
         planned = self.plan(instruction) if plan is None else plan
         planning = time.perf_counter() - begun
         money = budget if isinstance(budget, Budget) else Budget(budget, self._budget_mode)
-        if journal is None:
+        with nullcontext() if journal is None else Journal(journal, planned, seeds) as log:
             result = await self.executor.run(
-                planned, seeds=seeds, budget=money, hints=hints, observers=observers
+                planned, seeds=seeds, budget=money, hints=hints, observers=observers, journal=log
             )
-        else:
-            log, restored = open_journal(journal, planned, seeds)
-            with log:
-                result = await self.executor.run(
-                    planned, seeds=seeds, budget=money, hints=hints,
-                    observers=(log, *observers), restored=restored,
-                )  # fmt: skip
         if judge is not None:
             result = judge(result)
         if self.execution_logger is not None:
@@ -176,5 +168,5 @@ class OrchestrationSystem:
         if self.planner is None:
             raise ConfigError("there is no planner; give planner=..., or a plan=...")
         if hasattr(self.planner, "plan"):
-            return cast("Planner", self.planner).plan(instruction)
+            return cast("_Planner", self.planner).plan(instruction)
         return cast("Callable[[str], Plan]", self.planner)(instruction)

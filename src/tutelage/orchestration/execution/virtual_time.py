@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ class _Jumping(selectors.DefaultSelector):
         return ready
 
 
-class VirtualLoop(asyncio.SelectorEventLoop):
+class _VirtualLoop(asyncio.SelectorEventLoop):
     """An asyncio loop on a clock of its own, which begins at 0."""
 
     def __init__(self) -> None:
@@ -46,14 +46,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jumping.now
 
 
-def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` on a clock that jumps."""
-    return run_on(VirtualLoop, main)
-
-
-def run_on(
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None, main: Coroutine[Any, Any, T]
-) -> T:
-    """`asyncio.run` on a loop of this kind."""
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
+def run_virtual(main: Coroutine[Any, Any, T], *, jumps: bool = True) -> T:
+    """`asyncio.run` on a clock that jumps, or on an ordinary one."""
+    with asyncio.Runner(loop_factory=_VirtualLoop if jumps else None) as runner:
         return runner.run(main)

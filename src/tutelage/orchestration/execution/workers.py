@@ -197,6 +197,18 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a verifier says of an answer; see `verifiers.py`."""
+
+    passed: bool
+    reason: str = ""
+    checked: bool = True
+    """False where nothing could be compared: the answer was only seen to be there."""
+    cost: float = 0.0
+    """USD that the verdict itself came to."""
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """What one execution may come to."""
 

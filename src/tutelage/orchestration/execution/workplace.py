@@ -7,15 +7,17 @@ way, `loop.py` how it is executed.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+from pydantic import ConfigDict, ValidationError
+
+from tutelage.config.fields import Count, CountOrZero, NonNegative, Positive, Section
 from tutelage.errors import ConfigError
-from tutelage.orchestration.execution.named_verifiers import default_verifiers
+from tutelage.orchestration.data.rows import remedy_of
 from tutelage.orchestration.execution.prompts import node_prompt
-from tutelage.orchestration.execution.verifiers import Verifiers
+from tutelage.orchestration.execution.verifiers import Verifiers, default_verifiers
 from tutelage.orchestration.execution.worker_files import kind_of, kind_of_tool
 from tutelage.orchestration.execution.workers import Pool, Work, Worker
 from tutelage.orchestration.plan.catalog import Catalog
@@ -25,48 +27,38 @@ from tutelage.orchestration.routing.contract import Router
 OnFailure = Literal["fail_fast", "continue", "skip_dependents"]
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutorSettings:
-    """How plans are run; times in seconds. Raises `ConfigError` for a value that cannot be."""
+class ExecutorSettings(Section):
+    """How plans are run; times in seconds."""
 
-    max_tries: int = 3
+    model_config = ConfigDict(strict=True)
+
+    max_tries: Count = 3
     """Workers that are asked at one node, at most."""
-    retries: int = 2
+    retries: CountOrZero = 2
     """Further requests to the same worker when its server is busy."""
-    backoff: float = 0.5
+    backoff: NonNegative = 0.5
     """Pause before the first of them; doubled each time, with jitter."""
-    backoff_max: float = 8.0
-    try_timeout: float | None = 60.0
+    backoff_max: NonNegative = 8.0
+    try_timeout: Positive | None = 60.0
     """For one request."""
-    node_timeout: float | None = None
+    node_timeout: Positive | None = None
     """For one node with all its tries, queues included."""
-    deadline: float | None = None
+    deadline: Positive | None = None
     """For the whole plan."""
     on_failure: OnFailure = "skip_dependents"
-    concurrency: int = 64
+    concurrency: Count = 64
     """Requests at once, over all plans of one executor."""
-    max_tokens: int = 512
+    max_tokens: Count = 512
     """Of one answer."""
 
-    def __post_init__(self) -> None:
-        if self.on_failure not in get_args(OnFailure):
-            raise ConfigError(
-                f"on_failure is {self.on_failure!r}; choose from {get_args(OnFailure)}"
-            )
-        for name, least in (
-            ("max_tries", 1),
-            ("retries", 0),
-            ("concurrency", 1),
-            ("max_tokens", 1),
-        ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"{name} is {value!r}; give a whole number of at least {least}")
-        for name in ("backoff", "backoff_max"):
-            _seconds(name, getattr(self, name), allow_zero=True)
-        for name in ("try_timeout", "node_timeout", "deadline"):
-            if getattr(self, name) is not None:
-                _seconds(name, getattr(self, name), allow_zero=False)
+    def __init__(self, **given: Any) -> None:
+        """Raises `ConfigError` for a value that cannot be."""
+        try:
+            super().__init__(**given)
+        except ValidationError as misfit:
+            found = misfit.errors(include_url=False)[0]
+            told = f"{found['loc'][0]} is {found['input']!r}; {remedy_of(found)}"
+            raise ConfigError(told) from misfit
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +128,3 @@ class Workplace:
             max_tokens=self.settings.max_tokens,
             **more,
         )
-
-
-def _seconds(name: str, value: Any, *, allow_zero: bool) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0 or (value == 0 and not allow_zero):
-        raise ConfigError(f"{name} is {value!r}; give seconds above 0")

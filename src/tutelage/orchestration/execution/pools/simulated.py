@@ -4,7 +4,7 @@ What makes routing a problem is kept. A subtask has a difficulty of its own, dra
 place in the workflow, so workers fail together where it is hard; each has a skill for each type; a
 wrong input makes a wrong output; latency is lognormal; servers are sometimes busy. The same work
 given to the same worker always gets the same answer. `execute` waits on the running loop, which
-costs no time on a `VirtualLoop`. Every answer is stamped as a mock.
+costs no time on a clock that jumps (`virtual_time.py`). Every answer is stamped as a mock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import NormalDist
 
 from tutelage.errors import ConfigError
@@ -32,42 +32,38 @@ _BUSY: tuple[ErrorKind, ...] = ("rate_limited", "unavailable", "network")
 _WRONG = "wrong"
 
 
-@dataclass(frozen=True, slots=True)
-class Simulation:
-    """How the simulated world is. Raises `ConfigError` for a value that cannot be."""
-
-    correlation: float = 0.6
-    """Share of the variance that all workers have in common at one subtask, 0 to 1."""
-    errors: float = 0.03
-    """Chance that one request meets a busy or absent server."""
-    garbage: float = 0.0
-    """Share of its skill that a worker keeps when one of its inputs is wrong."""
-    tokens: float = 150.0
-    """Median length of an answer in tokens."""
-    token_spread: float = 0.4
-    """Standard deviation of the logarithm of that length."""
-
-    def __post_init__(self) -> None:
-        for name in ("correlation", "errors", "garbage"):
-            value = getattr(self, name)
-            if not 0 <= value <= 1:
-                raise ConfigError(f"simulation: {name} is {value!r}; give a share of 0 to 1")
-        for name in ("tokens", "token_spread"):
-            value = getattr(self, name)
-            if not math.isfinite(value) or value < 0:
-                raise ConfigError(f"simulation: {name} is {value!r}; give a number of at least 0")
-
-
 class SimulatedPool:
     """A `Pool` of workers that are only drawn."""
 
     name = "simulated"
     mock = True
 
-    def __init__(self, workers: Sequence[Worker], simulation: Simulation | None = None) -> None:
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        *,
+        correlation: float = 0.6,
+        errors: float = 0.03,
+        garbage: float = 0.0,
+        tokens: float = 150.0,
+        token_spread: float = 0.4,
+    ) -> None:
+        """`correlation` is the share of the variance that all workers have in common at one
+        subtask, `errors` the chance that one request meets a busy or absent server, `garbage` the
+        share of its skill that a worker keeps when one of its inputs is wrong, `tokens` the median
+        length of an answer and `token_spread` the standard deviation of that length's logarithm.
+
+        Raises `ConfigError` for a value that cannot be.
+        """
         self.workers = check_workers(workers)
-        self._how = simulation or Simulation()
-        self._places = {worker.name: i for i, worker in enumerate(self.workers)}
+        for name, share in (("correlation", correlation), ("errors", errors), ("garbage", garbage)):
+            if not 0 <= share <= 1:
+                raise ConfigError(f"simulation: {name} is {share!r}; give a share of 0 to 1")
+        for name, value in (("tokens", tokens), ("token_spread", token_spread)):
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"simulation: {name} is {value!r}; give a number of at least 0")
+        self._correlation, self._errors, self._garbage = correlation, errors, garbage
+        self._median, self._spread = tokens, token_spread
 
     async def execute(self, worker: Worker, work: Work) -> Answer:
         """Draw the answer and take as long as it would."""
@@ -78,7 +74,7 @@ class SimulatedPool:
     def draw(self, worker: Worker, work: Work) -> Answer:
         """The answer at once, without waiting."""
         once = work.seeds.child("try", worker.name, work.attempt).python()
-        busy = once.random() < self._how.errors
+        busy = once.random() < self._errors
         kind = once.choice(_BUSY)
         pace = math.exp(worker.latency.spread * once.gauss(0.0, 1.0))
         tokens_in, wanted = prompt_tokens(work.prompt), self._tokens(work)
@@ -110,17 +106,17 @@ class SimulatedPool:
         """
         skill = worker.skill(*work.labels)
         if any(_is_wrong(text) for text in work.inputs.values()):
-            skill *= self._how.garbage
+            skill *= self._garbage
         shared = work.seeds.child("difficulty").python().gauss(0.0, 1.0)
         own = work.seeds.child("worker", worker.name).python().gauss(0.0, 1.0)
-        common = self._how.correlation
+        common = self._correlation
         drawn = math.sqrt(common) * shared + math.sqrt(1.0 - common) * own
         return _NORMAL.cdf(drawn) < skill
 
     def estimate(self, worker: Worker, work: Work) -> Estimate:
         """Expected cost and seconds; the bound is the cost of the longest answer allowed."""
         tokens_in = prompt_tokens(work.prompt)
-        mean = self._how.tokens * math.exp(self._how.token_spread**2 / 2)
+        mean = self._median * math.exp(self._spread**2 / 2)
         tokens_out = min(mean, work.max_tokens)
         slow = worker.latency.seconds * math.exp(worker.latency.spread**2 / 2)
         return Estimate(
@@ -134,7 +130,7 @@ class SimulatedPool:
 
     def _tokens(self, work: Work) -> int:
         drawn = work.seeds.child("tokens").python().gauss(0.0, 1.0)
-        return max(1, round(self._how.tokens * math.exp(self._how.token_spread * drawn)))
+        return max(1, round(self._median * math.exp(self._spread * drawn)))
 
 
 def _is_wrong(text: str) -> bool:
