@@ -10,19 +10,20 @@ its budget on depth; `gepa.py` is the search for smaller budgets.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Literal
 
+from tutelage.engine.usage import Spend
 from tutelage.prompts import requests
 from tutelage.prompts.blame import evidence, suspect
 from tutelage.prompts.compose import compose
-from tutelage.prompts.edits import Rejected, parse
+from tutelage.prompts.edits import Rejected
 from tutelage.prompts.lineage import Candidate
 from tutelage.prompts.narrowing import PREFIXES, bandit, halve
-from tutelage.prompts.optimiser import Request
-from tutelage.prompts.workshop import Workshop
+from tutelage.prompts.optimiser import Outcome, Request
+from tutelage.prompts.rounds import Candidates, Scores, SearchRound, numbers
+from tutelage.prompts.workshop import Edit, Workshop
 from tutelage.types import Mode
 
 
@@ -59,120 +60,125 @@ class APO:
             return room // (val + self.minibatch + self.trials) * self.branches
         return room // (val + self.minibatch)
 
-    async def search(self, shop: Workshop) -> None:
-        """Runs until the budget or the rounds end. Raises `BudgetSpent` at the former."""
-        beam = await shop.validate([shop.seed])
-        for number in count() if self.rounds is None else range(self.rounds):
-            made = await self._round(shop, beam, number)
-            if self.trials:
-                made = await self._sorted_out(shop, beam, made, number)
-            made += await shop.demonstrate(beam[0], number)
-            beam = await self._narrowed(shop, [*beam, *made])
-            for candidate in beam:
-                shop.lineage.decide(
-                    candidate, "accepted", f"in the beam after iteration {number + 1}"
-                )
-            shop.end_round()
+    def search(self, shop: Workshop) -> Iterator[SearchRound]:
+        """Rounds of the beam, until the budget or `rounds` end."""
+        beam = _Beam(shop, self)
+        for beam.number in numbers(self.rounds):
+            yield beam
 
-    async def _sorted_out(
-        self, shop: Workshop, beam: Sequence[Candidate], made: Sequence[Candidate], number: int
-    ) -> list[Candidate]:
-        """What is composed after trials, and the edits of which the pool expects most."""
-        for child in made:
-            shop.pool.learn(child.components)
-        component = _edited(beam, made) or shop.names[number % len(shop.names)]
-        child = await compose(shop, beam[0], component, self.trials, number)
-        ranked = sorted(made, key=lambda c: -shop.pool.expected(c.components, component))
-        room = self.entrants if child is not None else max(1, self.entrants)
-        for other in ranked[room:]:
-            shop.lineage.decide(other, "pooled", "its sentences are tried with all others")
-        return [*([] if child is None else [child]), *ranked[:room]]
 
-    async def _narrowed(self, shop: Workshop, field: Sequence[Candidate]) -> list[Candidate]:
-        if self.selection == "ucb":
-            return await bandit(shop, field, self.beam)
-        prefixes = () if self.selection == "brute" else self.prefixes
-        return await halve(shop, field, self.beam, prefixes)
+class _Beam(SearchRound):
+    """A round of the beam; its failures are criticised, and the critiques answered by edits."""
 
-    async def _round(
-        self, shop: Workshop, beam: Sequence[Candidate], number: int
-    ) -> list[Candidate]:
-        rng = shop.seeds.child("apo", number).python()
-        tasks = rng.sample(list(shop.train), min(self.minibatch, len(shop.train)))
-        scores = await shop.score(beam, Mode.TRAIN, tasks)
-        names = shop.names
+    def __init__(self, shop: Workshop, settings: APO) -> None:
+        super().__init__(shop)
+        self.settings = settings
+        self.beam = [shop.seed]
+
+    def select(self) -> Candidates:
+        """The beam."""
+        return self.beam
+
+    async def play(self, parents: Candidates) -> Scores:
+        """All of the beam on the same few training tasks."""
+        train, rng = list(self.shop.train), self.shop.seeds.child("apo", self.number).python()
+        tasks = rng.sample(train, min(self.settings.minibatch, len(train)))
+        return await self.shop.score(parents, Mode.TRAIN, tasks)
+
+    async def propose(self, parents: Candidates, scores: Scores) -> Candidates:
+        """Edits that answer a critique of each parent's failures, then their paraphrases."""
+        shop, settings, number = self.shop, self.settings, self.number
         faulty = [
-            (c, s, suspect(names, [s], number))
-            for c, s in zip(beam, scores, strict=True)
+            (c, s, suspect(shop.names, [s], number))
+            for c, s in zip(parents, scores, strict=True)
             if s.mendable
         ]
+        calls = len(faulty) * (1 + settings.branches)
+        if settings.trials and shop.asks_left(calls) < calls:
+            return []  # what is known already can still be sorted out
         asked = [
             Request(
                 "gradient",
-                requests.critique(name, c.components[name], evidence(name, s, self.shown)),
+                requests.critique(name, c.components[name], evidence(name, s, settings.shown)),
                 f"apo/{number}/{c.id}/gradient",
             )
             for c, s, name in faulty
         ]
-        calls = len(asked) * (1 + self.branches)
-        if self.trials and shop.asks_left(calls) < calls:
-            return []  # what is known already can still be sorted out
+        edits: list[Edit] = []
         critiques = await shop.asker.read(asked, _critique)
-        for (parent, _, _), lost in zip(faulty, critiques, strict=True):
-            if lost.problem:
-                shop.note_failed(parent, "critique", lost.reason, "", lost.cost)
-        styles = list(requests.STYLES)
-        edits = [
-            (parent, name, criticism, styles[i % len(styles)], i)
-            for (parent, _, name), criticism in zip(faulty, critiques, strict=True)
-            for i in range(self.branches)
-            if criticism.text
-        ]
-        replies = await shop.asker.read(
-            [
-                Request(
-                    "edit",
-                    requests.edit(name, p.components[name], criticism.text, style),
-                    f"apo/{number}/{p.id}/edit/{i}",
-                )
-                for p, name, criticism, style, i in edits
-            ],
-            parse,
-        )
-        made: list[tuple[Candidate, str]] = []
-        for (parent, name, criticism, style, i), reply in zip(edits, replies, strict=True):
-            cost = reply.cost + criticism.cost if i == 0 else reply.cost
-            if reply.problem:
-                shop.note_failed(parent, style, reply.reason, criticism.text, cost)
+        for (parent, _, name), criticism in zip(faulty, critiques, strict=True):
+            if criticism.problem:
+                shop.note_failed(parent, "critique", criticism.reason, "", criticism.cost)
             else:
-                child = shop.propose([parent], {name: reply.text}, style, criticism.text, cost)
-                made += [] if child is None else [(child, name)]
-        children = [child for child, _ in made]
-        return children + await self._paraphrased(shop, made, number)
+                edits += self._edits(parent, name, criticism)
+        made = await shop.propose_edits(edits)
+        return [child for _, child in made + await self._paraphrased(made)]
+
+    def _edits(self, parent: Candidate, component: str, criticism: Outcome) -> Iterator[Edit]:
+        """Requests for edits of one critique, which the first of them pays for."""
+        text, styles = parent.components[component], list(requests.STYLES)
+        for i in range(self.settings.branches):
+            style = styles[i % len(styles)]
+            yield Edit(
+                parent,
+                component,
+                requests.edit(component, text, criticism.text, style),
+                f"apo/{self.number}/{parent.id}/edit/{i}",
+                style,
+                criticism.text,
+                Spend() if i else criticism.cost,
+            )
 
     async def _paraphrased(
-        self, shop: Workshop, children: Sequence[tuple[Candidate, str]], number: int
+        self, made: Sequence[tuple[Edit, Candidate]]
+    ) -> list[tuple[Edit, Candidate]]:
+        edits = [
+            Edit(
+                child,
+                edit.component,
+                requests.paraphrase(edit.component, child.components[edit.component], i),
+                f"apo/{self.number}/{child.id}/paraphrase/{i}",
+                "paraphrase",
+            )
+            for edit, child in made
+            for i in range(self.settings.paraphrases)
+        ]
+        return await self.shop.propose_edits(edits)
+
+    async def compose(self, parents: Candidates, proposed: Candidates) -> Candidates:
+        """What is composed after trials, with the edits of which the pool expects most."""
+        if self.settings.trials:
+            proposed = await self._sorted_out(parents, proposed)
+        return [*proposed, *await self.shop.demonstrate(parents[0], self.number)]
+
+    async def _sorted_out(
+        self, parents: Sequence[Candidate], proposed: Sequence[Candidate]
     ) -> list[Candidate]:
-        asked = [(*child, i) for child in children for i in range(self.paraphrases)]
-        replies = await shop.asker.read(
-            [
-                Request(
-                    "edit",
-                    requests.paraphrase(name, child.components[name], i),
-                    f"apo/{number}/{child.id}/paraphrase/{i}",
-                )
-                for child, name, i in asked
-            ],
-            parse,
-        )
-        made: list[Candidate | None] = []
-        for (child, name, _), reply in zip(asked, replies, strict=True):
-            if reply.problem:
-                shop.note_failed(child, "paraphrase", reply.reason, "", reply.cost)
-            else:
-                changes = {name: reply.text}
-                made.append(shop.propose([child], changes, "paraphrase", "", reply.cost))
-        return [candidate for candidate in made if candidate is not None]
+        shop, settings, number = self.shop, self.settings, self.number
+        for child in proposed:
+            shop.pool.learn(child.components)
+        component = _edited(parents, proposed) or shop.names[number % len(shop.names)]
+        child = await compose(shop, parents[0], component, settings.trials, number)
+        ranked = sorted(proposed, key=lambda c: -shop.pool.expected(c.components, component))
+        room = settings.entrants if child is not None else max(1, settings.entrants)
+        for other in ranked[room:]:
+            shop.lineage.decide(other, "pooled", "its sentences are tried with all others")
+        return [*([] if child is None else [child]), *ranked[:room]]
+
+    async def validate(self, parents: Candidates, candidates: Candidates) -> Candidates:
+        """Narrow old and new together to the size of the beam."""
+        field, settings = [*parents, *candidates], self.settings
+        if settings.selection == "ucb":
+            return await bandit(self.shop, field, settings.beam)
+        prefixes = () if settings.selection == "brute" else settings.prefixes
+        return await halve(self.shop, field, settings.beam, prefixes)
+
+    def keep(self, ranked: Candidates) -> None:
+        """What is left is the beam."""
+        self.beam = list(ranked)
+        for candidate in ranked:
+            reason = f"in the beam after iteration {self.number + 1}"
+            self.shop.lineage.decide(candidate, "accepted", reason)
 
 
 def _edited(beam: Sequence[Candidate], made: Sequence[Candidate]) -> str | None:

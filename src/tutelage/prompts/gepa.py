@@ -10,18 +10,20 @@ With two or more components, two members of the front with a common ancestor mer
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, count
+from itertools import combinations
 
 from tutelage.prompts import requests
 from tutelage.prompts.blame import evidence, suspect
 from tutelage.prompts.compose import compose
-from tutelage.prompts.edits import parse
+from tutelage.prompts.evaluator import Score
 from tutelage.prompts.lineage import Candidate, Lineage
-from tutelage.prompts.optimiser import Request
-from tutelage.prompts.workshop import Workshop
-from tutelage.types import Mode, Task
+from tutelage.prompts.requests import Shown
+from tutelage.prompts.rounds import Candidates, Demonstrate, Scores, SearchRound, numbers
+from tutelage.prompts.workshop import Edit, Workshop
+from tutelage.types import Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,108 +52,159 @@ class GEPA:
             return room // (val + self.minibatch + self.trials) * self.asks
         return room // (val + 2 * self.minibatch)
 
-    async def search(self, shop: Workshop) -> None:
-        """Runs until the budget or the rounds end. Raises `BudgetSpent` at the former."""
-        await shop.validate([shop.seed])
-        turns = {}
-        for number in count() if self.rounds is None else range(self.rounds):
-            rng = shop.seeds.child("gepa", number).python()
-            wins = frontier({i: s.outcomes for i, (_, s) in shop.validated.items()})
-            if not wins:
+    def search(self, shop: Workshop) -> Iterator[SearchRound]:
+        """Reflections, and a merge after each that did better, until the budget or `rounds` end.
+
+        A reflection is small and often played before; the last of a pass over the training tasks
+        is followed by demonstrations, where all of the pass is told of.
+        """
+        reflection = (_PooledReflection if self.trials else _Reflection)(shop, self)
+        merge, demonstrate = _Merge(shop), Demonstrate(shop)
+        for number in numbers(self.rounds):
+            if not shop.validated:
                 return
-            drawn = rng.choices(list(wins), list(wins.values()))[0]
-            parent = shop.validated[drawn][0]
-            names = shop.names
-            turn = turns.setdefault(drawn, 0)
-            turns[drawn] += 1
-            step = self._pooled if self.trials else self._step
-            tasks = _minibatch(shop, number, self.minibatch)
-            if await step(shop, parent, turn, tasks, number) and len(names) > 1:
-                await self._merge(shop)
-            # A step is small and often played before; a round is one pass over the training tasks.
-            if (number + 1) % _steps_a_pass(shop, self.minibatch) == 0:
-                await shop.validate(await shop.demonstrate(shop.leaders()[0], number))
-                shop.end_round()
+            reflection.number = demonstrate.number = number
+            yield reflection
+            if reflection.accepted and len(shop.names) > 1:
+                yield merge
+            if (number + 1) % reflection.a_pass == 0:
+                yield demonstrate
 
-    async def _step(
-        self, shop: Workshop, parent: Candidate, turn: int, tasks: Sequence[Task], number: int
-    ) -> bool:
-        (before,) = await shop.score([parent], Mode.TRAIN, tasks)
-        if not before.mendable:
-            return False
-        component = suspect(shop.names, [before], turn)
-        shown = before.evidence
-        messages = requests.reflect(component, parent.components[component], shown)
-        (reply,) = await shop.asker.read([Request("edit", messages, f"gepa/{number}")], parse)
-        if reply.problem:
-            shop.note_failed(parent, "reflect", reply.reason, "", reply.cost)
-            return False
-        child = shop.propose([parent], {component: reply.text}, "reflect", "", reply.cost)
-        if child is None:
-            return False
-        (after,) = await shop.score([child], Mode.TRAIN, tasks)
-        if after.infra_error:
-            return False
-        old, new = before.beside(after)
-        words = f"{sum(old):.3g} before, {sum(new):.3g} after on the minibatch"
-        if len(old) < len(tasks) * shop.samples:
-            words += f", {len(old)} of {len(tasks) * shop.samples} rollouts judged both times"
-        if not sum(new) > sum(old):
-            shop.lineage.decide(child, "rejected", words)
-            return False
-        shop.lineage.decide(child, "accepted", words)
-        await shop.validate([child])
-        return True
 
-    async def _pooled(
-        self, shop: Workshop, parent: Candidate, turn: int, tasks: Sequence[Task], number: int
-    ) -> bool:
-        (before,) = await shop.score([parent], Mode.TRAIN, tasks)
+class _Reflection(SearchRound):
+    """A reflection on a minibatch; its child must beat its parent there, as in the paper."""
+
+    def __init__(self, shop: Workshop, settings: GEPA) -> None:
+        super().__init__(shop)
+        self.settings = settings
+        self.size = min(settings.minibatch, len(shop.train))
+        self.a_pass = len(shop.train) // self.size
+        """How many minibatches the training tasks make."""
+        self.turns = Counter[str]()
+        """How often each candidate was a parent."""
+        self.scores: Sequence[Score] = ()
+        """Of the parent on the minibatch."""
+        self.component = ""
+        """What of the parent is edited; empty where nothing could be better."""
+        self.accepted = False
+
+    def select(self) -> Candidates:
+        """A member of the front, drawn by the number of tasks on which it is best."""
+        wins = frontier(_outcomes(self.shop))
+        rng = self.shop.seeds.child("gepa", self.number).python()
+        drawn = rng.choices(list(wins), list(wins.values()))[0]
+        self.turns[drawn] += 1
+        return [self.shop.validated[drawn][0]]
+
+    async def play(self, parents: Candidates) -> Scores:
+        """The parent on the next tasks of an endless reading of them, shuffled anew each epoch."""
+        shop, (epoch, place) = self.shop, divmod(self.number, self.a_pass)
+        order = list(shop.train)
+        shop.seeds.child("gepa", "epoch", epoch).python().shuffle(order)
+        self.tasks = order[place * self.size :][: self.size]
+        return await shop.score(parents, Mode.TRAIN, self.tasks)
+
+    async def propose(self, parents: Candidates, scores: Scores) -> Candidates:
+        """The parent with the suspect component rewritten from the evidence."""
+        (parent,), (before,) = parents, scores
+        self.scores, self.component, self.accepted = scores, "", False
         if not before.mendable:
-            return False
-        component = suspect(shop.names, [before], turn)
-        failed = [x for x in evidence(component, before, len(tasks)) if x[1].value < 1]
-        rng = shop.seeds.child("gepa", number, "shown").python()
-        asked = [
-            Request(
-                "edit",
-                requests.reflect(
-                    component,
-                    parent.components[component],
-                    rng.sample(failed, min(self.shown, len(failed))),
-                ),
-                f"gepa/{number}/{i}",
-            )
-            for i in range(shop.asks_left(self.asks))
-        ]
-        for reply in await shop.asker.read(asked, parse):
-            if reply.problem:
-                shop.note_failed(parent, "reflect", reply.reason, "", reply.cost)
+            return []
+        self.component = suspect(self.shop.names, scores, self.turns[parent.id] - 1)
+        made = await self.shop.propose_edits(list(self._edits(parent, before)))
+        return [child for _, child in made]
+
+    def _edits(self, parent: Candidate, before: Score) -> Iterator[Edit]:
+        """One request, which sees the whole minibatch."""
+        yield self._edit(parent, before.evidence, f"gepa/{self.number}")
+
+    def _edit(self, parent: Candidate, shown: Shown, step_key: str) -> Edit:
+        messages = requests.reflect(self.component, parent.components[self.component], shown)
+        return Edit(parent, self.component, messages, step_key, "reflect")
+
+    async def validate(self, parents: Candidates, candidates: Candidates) -> Candidates:
+        """Play the child on the minibatch, and on all validation tasks where it does better."""
+        shop = self.shop
+        for child in candidates:
+            (after,) = await shop.score([child], Mode.TRAIN, self.tasks)
+            if after.infra_error:
                 continue
-            child = shop.propose([parent], {component: reply.text}, "reflect", "", reply.cost)
+            old, new = self.scores[0].beside(after)
+            words = f"{sum(old):.3g} before, {sum(new):.3g} after on the minibatch"
+            if len(old) < (whole := len(self.tasks) * shop.samples):
+                words += f", {len(old)} of {whole} rollouts judged both times"
+            self.accepted = sum(new) > sum(old)
+            shop.lineage.decide(child, "accepted" if self.accepted else "rejected", words)
+            if self.accepted:
+                return await shop.validate([child])
+        return []
+
+    def record(self) -> None:
+        """Nothing yet: it is told of with its pass."""
+
+
+class _PooledReflection(_Reflection):
+    """Several reflections on a minibatch, whose sentences are composed to one child."""
+
+    def _edits(self, parent: Candidate, before: Score) -> Iterator[Edit]:
+        """Some requests, each of which sees failures of its own."""
+        failed = [x for x in evidence(self.component, before, len(self.tasks)) if x[1].value < 1]
+        rng = self.shop.seeds.child("gepa", self.number, "shown").python()
+        for i in range(self.shop.asks_left(self.settings.asks)):
+            shown = rng.sample(failed, min(self.settings.shown, len(failed)))
+            yield self._edit(parent, shown, f"gepa/{self.number}/{i}")
+
+    async def compose(self, parents: Candidates, proposed: Candidates) -> Candidates:
+        """One child of the best sentences of all that were proposed so far."""
+        for child in proposed:
+            self.shop.pool.learn(child.components)
+            reason = "its sentences are tried with all others"
+            self.shop.lineage.decide(child, "pooled", reason)
+        if not self.component:
+            return []
+        trials = self.settings.trials
+        child = await compose(self.shop, parents[0], self.component, trials, self.number)
+        return [] if child is None else [child]
+
+    async def validate(self, parents: Candidates, candidates: Candidates) -> Candidates:
+        """The child must keep up with the leader on a few validation tasks."""
+        return [child for child in candidates if await self.shop.challenge(child)]
+
+    def keep(self, ranked: Candidates) -> None:
+        """Accept what was validated."""
+        self.accepted = bool(ranked)
+        for child in ranked:
+            self.shop.lineage.decide(child, "accepted", "composed of the best sentences")
+
+
+class _Merge(SearchRound):
+    """Joins the first pair of the front whose lines changed different components."""
+
+    def select(self) -> Candidates:
+        """The front."""
+        return [self.shop.validated[i][0] for i in frontier(_outcomes(self.shop))]
+
+    async def propose(self, parents: Candidates, scores: Scores) -> Candidates:
+        """The child of the first pair that has one."""
+        for one, two in combinations(parents, 2):
+            changes = merged(self.shop.lineage, one, two)
+            child = self.shop.propose([one, two], changes, "merge") if changes else None
             if child is not None:
-                shop.pool.learn(child.components)
-                shop.lineage.decide(child, "pooled", "its sentences are tried with all others")
-        child = await compose(shop, parent, component, self.trials, number)
-        if child is None or not await shop.challenge(child):
-            return False
-        shop.lineage.decide(child, "accepted", "composed of the best sentences")
-        return True
+                return [child]
+        return []
 
-    async def _merge(self, shop: Workshop) -> None:
-        """Join the first pair of the front whose lines changed different components."""
-        scores = {i: s.outcomes for i, (_, s) in shop.validated.items()}
-        front = [shop.validated[i][0] for i in frontier(scores)]
-        for one, two in combinations(front, 2):
-            changes = merged(shop.lineage, one, two)
-            if changes is None:
-                continue
-            child = shop.propose([one, two], changes, "merge")
-            if child is None:
-                continue
-            await shop.validate([child])
-            shop.lineage.decide(child, "accepted", "two members of the front merged")
-            return
+    def keep(self, ranked: Candidates) -> None:
+        """Accept what was validated."""
+        for child in ranked:
+            self.shop.lineage.decide(child, "accepted", "two members of the front merged")
+
+    def record(self) -> None:
+        """Nothing yet: it is told of with its pass."""
+
+
+def _outcomes(shop: Workshop) -> dict[str, tuple[float | None, ...]]:
+    """One number a validation task, by candidate."""
+    return {i: score.outcomes for i, (_, score) in shop.validated.items()}
 
 
 def frontier(rewards: Mapping[str, Sequence[float | None]]) -> dict[str, int]:
@@ -204,18 +257,3 @@ def merged(lineage: Lineage, one: Candidate, two: Candidate) -> dict[str, str] |
     theirs = {n for n in base if two.components[n] != base[n]}
     taken = {n: two.components[n] for n in sorted(theirs - mine)}
     return taken if taken and mine - theirs else None
-
-
-def _minibatch(shop: Workshop, number: int, size: int) -> list[Task]:
-    """The next tasks of an endless reading of the training tasks, shuffled anew each epoch."""
-    size = min(size, len(shop.train))
-    a_pass = _steps_a_pass(shop, size)
-    order = list(shop.train)
-    shop.seeds.child("gepa", "epoch", number // a_pass).python().shuffle(order)
-    at = number % a_pass * size
-    return order[at : at + size]
-
-
-def _steps_a_pass(shop: Workshop, size: int) -> int:
-    """How many minibatches the training tasks make."""
-    return max(1, len(shop.train) // size)

@@ -9,11 +9,13 @@ baseline that `screen.py` has to beat.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tutelage.prompts.bank import GENERIC
 from tutelage.prompts.lineage import Candidate
 from tutelage.prompts.pool import sentences
+from tutelage.prompts.rounds import Candidates, Scores, SearchRound
 from tutelage.prompts.workshop import Workshop
 
 
@@ -33,40 +35,70 @@ class GRIPS:
         """How many proposals are sure to fit, validated in full."""
         return max(0, rollouts - val) // val
 
-    async def search(self, shop: Workshop) -> None:
-        """Runs until patience, steps or budget end. Raises `BudgetSpent` at the last."""
-        await shop.validate([shop.seed])
-        best, waited = shop.seed, 0
-        spare = list(self.bank)
-        for step in range(self.steps):
-            names = shop.names
-            component = names[step % len(names)]
-            made: list[Candidate] = []
-            for i in range(self.candidates):
-                rng = shop.seeds.child("grips", step, i).python()
-                operation, text = edited(best.components[component], spare, rng)
-                child = shop.propose([best], {component: text}, operation)
-                made += [] if child is None else [child]
-            made += await shop.demonstrate(best, step)
-            ranked = await shop.validate(made)
-            before = shop.validated[best.id][1].reward
-            if ranked and shop.validated[ranked[0].id][1].reward > before:
-                kept = {*sentences(ranked[0].components[component])}
-                gone = [s for s in sentences(best.components[component]) if s not in kept]
-                spare += [s for s in gone if s not in spare]
-                best, waited = ranked[0], 0
-                shop.lineage.decide(best, "accepted", f"best of iteration {step + 1}")
-            else:
-                waited += 1
-            for child in ranked:
-                if child != best:
-                    shop.lineage.decide(child, "rejected", f"not the best of iteration {step + 1}")
-            if waited > self.patience:
+    def search(self, shop: Workshop) -> Iterator[SearchRound]:
+        """Steps, until patience, steps or budget end."""
+        edits = _Edits(shop, self)
+        for edits.number in range(self.steps):
+            yield edits
+            if edits.over:
                 return
-            shop.end_round()
 
 
-def edited(text: str, spare: list[str], rng: random.Random) -> tuple[str, str]:
+class _Edits(SearchRound):
+    """A step: random edits of the best prompt, of which the best may take its place."""
+
+    def __init__(self, shop: Workshop, settings: GRIPS) -> None:
+        super().__init__(shop)
+        self.settings = settings
+        self.best, self.waited = shop.seed, 0
+        self.spare = list(settings.bank)
+        """Sentences that an edit may add."""
+
+    @property
+    def over(self) -> bool:
+        """Whether too many steps found nothing better."""
+        return self.waited > self.settings.patience
+
+    @property
+    def component(self) -> str:
+        """The component whose turn it is."""
+        return self.shop.names[self.number % len(self.shop.names)]
+
+    def select(self) -> Candidates:
+        """The best prompt."""
+        return [self.best]
+
+    async def propose(self, parents: Candidates, scores: Scores) -> Candidates:
+        """Random edits of it, and demonstrations."""
+        made: list[Candidate] = []
+        for i in range(self.settings.candidates):
+            rng = self.shop.seeds.child("grips", self.number, i).python()
+            operation, text = _edited(self.best.components[self.component], self.spare, rng)
+            child = self.shop.propose(parents, {self.component: text}, operation)
+            made += [] if child is None else [child]
+        return made + await self.shop.demonstrate(self.best, self.number)
+
+    def keep(self, ranked: Candidates) -> None:
+        """The best edit, where it does better."""
+        shop, before, reason = self.shop, self.best, f"best of iteration {self.number + 1}"
+        self.waited += 1
+        if ranked and shop.reward(ranked[0]) > shop.reward(before):
+            self.best, self.waited = ranked[0], 0
+            kept = {*sentences(self.best.components[self.component])}
+            gone = [s for s in sentences(before.components[self.component]) if s not in kept]
+            self.spare += [s for s in gone if s not in self.spare]
+            shop.lineage.decide(self.best, "accepted", reason)
+        for child in ranked:
+            if child != self.best:
+                shop.lineage.decide(child, "rejected", f"not the {reason}")
+
+    def record(self) -> None:
+        """Tell of the step; of the last one the search tells as it ends."""
+        if not self.over:
+            super().record()
+
+
+def _edited(text: str, spare: list[str], rng: random.Random) -> tuple[str, str]:
     """One random edit that is possible: its name and the new text."""
     parts = sentences(text)
     possible = ["add"] * bool(spare)

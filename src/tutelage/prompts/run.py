@@ -24,6 +24,7 @@ from tutelage.prompts.evaluator import Evaluator, Item, Job, task_hash
 from tutelage.prompts.gate import Sealed, sealed_test
 from tutelage.prompts.journal import Journal
 from tutelage.prompts.lineage import Candidate, Lineage
+from tutelage.prompts.loop import search
 from tutelage.prompts.optimiser import Optimiser
 from tutelage.prompts.workshop import Workshop
 from tutelage.runs.rounds import Nobody, Observer
@@ -273,7 +274,7 @@ async def _search(algorithm: Algorithm, shop: Workshop) -> str:
                 f"infrastructure, the first with {score.first_loss!r}; mend that, then resume"
             )
         shop.lineage.decide(shop.seed, "accepted", "the seed")
-        await algorithm.search(shop)
+        await search(algorithm, shop)
     except BudgetSpent as spent:
         return str(spent)
     finally:

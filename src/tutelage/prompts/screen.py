@@ -12,9 +12,8 @@ validated. `bank.py` makes the phrases, `grips.py` is the baseline.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,7 @@ from tutelage.prompts.bank import GENERIC
 from tutelage.prompts.lineage import Candidate
 from tutelage.prompts.narrowing import halve
 from tutelage.prompts.pool import DIGITS, rounded
+from tutelage.prompts.rounds import Candidates, Demonstrate, Scores, SearchRound, numbers
 from tutelage.prompts.workshop import Workshop
 
 ROLLOUTS_A_PHRASE = 10
@@ -31,6 +31,10 @@ WAVES = 3
 """Waves of the experiment; each has a third of its rollouts."""
 LATER = 2
 """Rollouts a phrase of a wave that follows the experiment."""
+RANDOM = 4
+"""Subsets of a round without an experiment."""
+ADDED = 4
+"""Phrases that a round of polish tries to add."""
 PLAYED = 3
 """Subsets of the experiment that are validated as they were played."""
 
@@ -60,88 +64,100 @@ class Screen:
         """How many candidates are sure to fit the validation, after the experiment."""
         return int(max(0, rollouts - val) * (1 - self.share)) // val
 
-    async def search(self, shop: Workshop) -> None:
-        """Runs until nothing improves or the budget ends. Raises `BudgetSpent` at the latter."""
+    def search(self, shop: Workshop) -> Iterator[SearchRound]:
+        """Rounds until nothing improves or the budget ends, then demonstrations.
+
+        Raises `ConfigError` without a phrase or a component to screen.
+        """
         if not self.bank:
             raise ConfigError("screen needs phrases to try; give bank=('...', ...)")
-        component = self.component or shop.names[0]
-        if component not in shop.seed.components:
-            raise ConfigError(f"there is no component {component!r} to screen")
-        await shop.validate([shop.seed])
+        phrases = _Phrases(self, shop, self.component or shop.names[0])
+        if phrases.component not in shop.seed.components:
+            raise ConfigError(f"there is no component {phrases.component!r} to screen")
         room = shop.budget.limits.rollouts
         trials = ROLLOUTS_A_PHRASE * len(self.bank)
         if room is not None and trials > self.share * room:
-            await self._random(shop, component)
+            subsets = _RandomSubsets(phrases)
+            for subsets.number in numbers(self.rounds):
+                yield subsets
         else:
-            await _Screening(self, shop, component).run(trials)
-        await shop.validate(await shop.demonstrate(shop.leaders()[0], 0))
+            waves = [trials * (i + 1) // WAVES - trials * i // WAVES for i in range(WAVES)]
+            yield from self._screened(phrases, waves)
+        yield _Demonstrate(shop)
 
-    async def _random(self, shop: Workshop, component: str) -> None:
-        """Whole subsets, four at a time, halved against the best so far."""
-        leader = shop.seed
-        number = 0
-        for _ in count() if self.rounds is None else range(self.rounds):
-            made: list[Candidate] = []
-            for _ in range(4):
-                rng = shop.seeds.child("screen", "random", number).python()
-                size = min(self.subset, len(self.bank))
-                picked = sorted(rng.sample(range(len(self.bank)), size))
-                made += self.propose(shop, component, picked, "random subset")
-                number += 1
-            leader = (await halve(shop, [leader, *made], 1))[0]
-            shop.lineage.decide(leader, "accepted", "best subset so far")
-            shop.end_round()
-
-    def propose(
-        self, shop: Workshop, component: str, picked: Sequence[int], operation: str
-    ) -> list[Candidate]:
-        """The seed with these phrases as a candidate; none where it was rejected."""
-        made = shop.propose([shop.seed], {component: self.text(shop, component, picked)}, operation)
-        return [] if made is None else [made]
-
-    def text(self, shop: Workshop, component: str, picked: Sequence[int]) -> str:
-        """The seed with these phrases, one a line."""
-        return "\n".join([shop.seed.components[component], *(self.bank[i] for i in picked)])
+    def _screened(self, phrases: _Phrases, waves: Sequence[int]) -> Iterator[SearchRound]:
+        """The experiment, then candidates and polish, then further waves while they help."""
+        waited = 0
+        while waited <= self.patience:
+            before = phrases.best
+            yield _Experiment(phrases, waves)
+            if not phrases.rewards:
+                return  # every trial was lost
+            while phrases.polishing:
+                yield _Polish(phrases)
+            waited = waited + 1 if phrases.best == before else 0
+            if phrases.perfect or phrases.polish_over:
+                return
+            waves = [LATER * len(self.bank)]
 
 
 @dataclass(slots=True)
-class _Screening:
-    """One screening: what was played in waves, and the candidates that came of it."""
+class _Phrases:
+    """The phrases of one search: what was played of them, and the candidates that came of it."""
 
     settings: Screen
     shop: Workshop
     component: str
+    best: Candidate = field(init=False)
     subsets: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
     """The phrases of each trial, by number."""
     tasks: list[int] = field(default_factory=list[int])
     rewards: list[float] = field(default_factory=list[float])
     picked: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     """The phrases of each candidate."""
-    polished: int = 0
     waves: int = 0
+    polished: int = 0
+    skipped: int = 0
+    """Phrases outside the best candidate that were tried in vain, the most promising ones."""
+    unpolished: bool = True
+    """Whether a phrase is left to drop or to add."""
 
-    async def run(self, trials: int) -> None:
-        """The experiment, then candidates and polish, then further waves while they help."""
-        for i in range(WAVES):
-            await self._wave(trials * (i + 1) // WAVES - trials * i // WAVES)
-        if not self.rewards:
-            return  # every trial was lost
-        best, waited = self.shop.seed, 0
-        self.picked[best.id] = ()
-        while True:
-            before = best
-            best = await self._polish(await self._better(best, self._promising()))
-            waited = waited + 1 if best == before else 0
-            if self._perfect(best) or waited > self.settings.patience or self._polish_over():
-                return
-            await self._wave(LATER * len(self.settings.bank))
+    def __post_init__(self) -> None:
+        self.best = self.shop.seed
+        self.picked[self.best.id] = ()
 
-    async def _wave(self, trials: int) -> None:
+    @property
+    def polish_over(self) -> bool:
+        """Whether there were as many rounds of polish as there may be."""
+        rounds = self.settings.rounds
+        return rounds is not None and self.polished >= rounds
+
+    @property
+    def perfect(self) -> bool:
+        """Whether validation has nothing left to tell of the best candidate."""
+        known = self.shop.validated.get(self.best.id)
+        return known is not None and known[1].exact == 1.0
+
+    @property
+    def polishing(self) -> bool:
+        """Whether the next round is one of polish."""
+        return self.unpolished and not self.polish_over and not self.perfect
+
+    def text(self, picked: Sequence[int]) -> str:
+        """The seed with these phrases, one a line."""
+        bank, seed = self.settings.bank, self.shop.seed.components[self.component]
+        return "\n".join([seed, *(bank[i] for i in picked)])
+
+    def propose(self, picked: Sequence[int], operation: str) -> list[Candidate]:
+        """The seed with these phrases as a candidate; none where it was rejected."""
+        made = self.shop.propose([self.shop.seed], {self.component: self.text(picked)}, operation)
+        return [] if made is None else [made]
+
+    async def play(self, trials: int) -> None:
         """Play so many subsets, each on one training task, and keep what they earned."""
         rng = self.shop.seeds.child("screen", "wave", self.waves).numpy()
-        subsets = self._subsets(trials, rng)
-        texts = [self.settings.text(self.shop, self.component, s) for s in subsets]
-        rewards = await self.shop.experiment(self.component, texts)
+        subsets = self._drawn(trials, rng)
+        rewards = await self.shop.experiment(self.component, [self.text(s) for s in subsets])
         for i, (subset, reward) in enumerate(zip(subsets, rewards, strict=True)):
             if np.isfinite(reward):
                 self.subsets.append(subset)
@@ -149,17 +165,18 @@ class _Screening:
                 self.rewards.append(reward)
         self.waves += 1
 
-    def _subsets(self, trials: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
+    def _drawn(self, trials: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
         phrases = len(self.settings.bank)
         size = min(self.settings.subset, phrases)
         if not self.rewards:
             dealt = (rng.choice(phrases, size, replace=False) for _ in range(trials))
             return [tuple(sorted(int(i) for i in subset)) for subset in dealt]
-        mean, covariance = self._effects()
+        mean, covariance = self.effects()
         drawn = rounded(rng.multivariate_normal(mean, covariance, trials, method="cholesky"))
         return [_best(effects, size) for effects in drawn]
 
-    def _effects(self) -> tuple[Floats, Floats]:
+    def effects(self) -> tuple[Floats, Floats]:
+        """What each phrase adds to the reward, from all trials: mean and covariance."""
         return effects(
             _design(self.subsets, len(self.settings.bank)),
             np.asarray(self.tasks),
@@ -167,24 +184,13 @@ class _Screening:
             self.settings.ridge,
         )
 
-    def _promising(self) -> list[Candidate]:
-        """The best k phrases for several k, and the subsets that did best as they were played."""
-        mean, _ = self._effects()
-        ranked = [int(i) for i in np.argsort(-mean, kind="stable")]
-        useful = max(1, int((mean > 0).sum()))
-        sizes = sorted({k for k in (1, 2, 3, 4, 6, 8, 12, useful) if k <= useful})
-        tried = [(f"best {k}", ranked[:k]) for k in sizes]
-        order = sorted({*self.subsets}, key=lambda s: (-self._earned(s), -_total(mean, s), s))
-        tried += [("best played", list(subset)) for subset in order[:PLAYED]]
-        return self._candidates(tried, mean)
-
-    def _earned(self, subset: tuple[int, ...]) -> float:
+    def earned(self, subset: tuple[int, ...]) -> float:
         """The mean reward of a subset's trials."""
         return float(
             np.mean([r for s, r in zip(self.subsets, self.rewards, strict=True) if s == subset])
         )
 
-    def _candidates(
+    def candidates(
         self, tried: Sequence[tuple[str, Sequence[int]]], mean: Floats
     ) -> list[Candidate]:
         """New candidates of subsets, those that the regression thinks best first: where few tasks
@@ -192,55 +198,133 @@ class _Screening:
         made: list[Candidate] = []
         for operation, picked in sorted(tried, key=lambda t: -_total(mean, t[1])):
             chosen = tuple(sorted(picked))
-            new = self.settings.propose(self.shop, self.component, chosen, operation)
+            new = self.propose(chosen, operation)
             self.picked.update((c.id, chosen) for c in new)
             made += new
         return made
 
-    async def _better(self, best: Candidate, made: Sequence[Candidate]) -> Candidate:
-        """The best of new candidates, where it does better than the best so far.
+
+class _RandomSubsets(SearchRound):
+    """Whole subsets, four at a time, halved against the best so far."""
+
+    def __init__(self, phrases: _Phrases) -> None:
+        super().__init__(phrases.shop)
+        self.phrases = phrases
+
+    def select(self) -> Candidates:
+        """The best so far."""
+        return [self.phrases.best]
+
+    async def propose(self, parents: Candidates, scores: Scores) -> Candidates:
+        """The seed with random phrases of the bank."""
+        made: list[Candidate] = []
+        bank = len(self.phrases.settings.bank)
+        for i in range(RANDOM):
+            rng = self.shop.seeds.child("screen", "random", RANDOM * self.number + i).python()
+            picked = sorted(rng.sample(range(bank), min(self.phrases.settings.subset, bank)))
+            made += self.phrases.propose(picked, "random subset")
+        return made
+
+    async def validate(self, parents: Candidates, candidates: Candidates) -> Candidates:
+        """The best of old and new."""
+        return await halve(self.shop, [*parents, *candidates], 1)
+
+    def keep(self, ranked: Candidates) -> None:
+        """It is the best so far."""
+        self.phrases.best = ranked[0]
+        self.shop.lineage.decide(ranked[0], "accepted", "best subset so far")
+
+
+class _Experiment(SearchRound):
+    """Waves of trials, and candidates of what they say of the phrases."""
+
+    def __init__(self, phrases: _Phrases, waves: Sequence[int] = ()) -> None:
+        super().__init__(phrases.shop)
+        self.phrases, self.waves = phrases, waves
+
+    def select(self) -> Candidates:
+        """The best so far, which what is new has to beat."""
+        return [self.phrases.best]
+
+    async def play(self, parents: Candidates) -> Scores:
+        """The waves, which the phrases remember."""
+        for trials in self.waves:
+            await self.phrases.play(trials)
+        return []
+
+    async def propose(self, parents: Candidates, scores: Scores) -> Candidates:
+        """The best k phrases for several k, and the subsets that did best as they were played."""
+        phrases = self.phrases
+        if not phrases.rewards:
+            return []
+        mean, _ = phrases.effects()
+        ranked = [int(i) for i in np.argsort(-mean, kind="stable")]
+        useful = max(1, int((mean > 0).sum()))
+        sizes = sorted({k for k in (1, 2, 3, 4, 6, 8, 12, useful) if k <= useful})
+        tried = [(f"best {k}", ranked[:k]) for k in sizes]
+        order = sorted({*phrases.subsets}, key=lambda s: (-phrases.earned(s), -_total(mean, s), s))
+        tried += [("best played", list(subset)) for subset in order[:PLAYED]]
+        return phrases.candidates(tried, mean)
+
+    async def validate(self, parents: Candidates, candidates: Candidates) -> Candidates:
+        """The best of the new ones.
 
         They are halved among themselves: on few tasks a new one may tie with the best so far, whose
         failures on the others are known.
         """
-        shop = self.shop
-        found = (await halve(shop, made, 1))[:1] if made else []
-        before = shop.validated[best.id][1].reward
-        return next((c for c in found if shop.validated[c.id][1].reward > before), best)
+        return await halve(self.shop, candidates, 1) if candidates else []
 
-    async def _polish(self, best: Candidate) -> Candidate:
-        """Drop or add one phrase while the validation score rises; the best there is then.
+    def keep(self, ranked: Candidates) -> None:
+        """Keep it where it does better than the best so far; polish begins anew."""
+        self.phrases.skipped, self.phrases.unpolished = 0, True
+        self.better(ranked)
 
-        Additions are tried four at a time, the most promising first, until none is left.
-        """
-        shop, skipped = self.shop, 0
-        while not self._polish_over() and not self._perfect(best):
-            self.polished += 1
-            shop.close_round()
-            shop.lineage.decide(best, "accepted", "best so far")
-            now = self.picked[best.id]
-            mean, _ = self._effects()
-            outside = [int(i) for i in np.argsort(-mean, kind="stable") if i not in now]
-            new = outside[skipped : skipped + 4]
-            neighbours = [[i for i in now if i != out] for out in now] if not skipped else []
-            neighbours += [[*now, i] for i in new]
-            made = self._candidates([("polish", n) for n in neighbours if n], mean)
-            found = await self._better(best, made)
-            if found != best:
-                best, skipped = found, 0
-            elif skipped + 4 < len(outside):
-                skipped += 4
-            else:
-                break
-        return best
+    def better(self, ranked: Sequence[Candidate]) -> bool:
+        """Whether one did better, which then is the best so far."""
+        before = self.phrases.best
+        for candidate in ranked:
+            if self.shop.reward(candidate) > self.shop.reward(before):
+                self.phrases.best = candidate
+        return self.phrases.best != before
 
-    def _polish_over(self) -> bool:
-        return self.settings.rounds is not None and self.polished >= self.settings.rounds
+    def record(self) -> None:
+        """Tell of it where polish goes on; else what follows is told of with it."""
+        if self.phrases.polishing:
+            self.shop.close_round()
 
-    def _perfect(self, best: Candidate) -> bool:
-        """Whether validation has nothing left to tell."""
-        known = self.shop.validated.get(best.id)
-        return known is not None and known[1].exact == 1.0
+
+class _Polish(_Experiment):
+    """Drop or add one phrase, as long as the validation score rises.
+
+    Additions are tried four at a time, the most promising first, until none is left.
+    """
+
+    def select(self) -> Candidates:
+        """The best so far."""
+        self.phrases.polished += 1
+        self.shop.lineage.decide(self.phrases.best, "accepted", "best so far")
+        return super().select()
+
+    async def propose(self, parents: Candidates, scores: Scores) -> Candidates:
+        """Its neighbours."""
+        mean, _ = self.phrases.effects()
+        now, skipped = self.phrases.picked[self.phrases.best.id], self.phrases.skipped
+        self.outside = [int(i) for i in np.argsort(-mean, kind="stable") if i not in now]
+        neighbours = [[i for i in now if i != out] for out in now] if not skipped else []
+        neighbours += [[*now, i] for i in self.outside[skipped : skipped + ADDED]]
+        return self.phrases.candidates([("polish", n) for n in neighbours if n], mean)
+
+    def keep(self, ranked: Candidates) -> None:
+        """Keep what does better; without, go on with the phrases that promise less."""
+        phrases = self.phrases
+        phrases.skipped = 0 if self.better(ranked) else phrases.skipped + ADDED
+        phrases.unpolished = phrases.skipped < len(self.outside)
+
+
+class _Demonstrate(Demonstrate):
+    def record(self) -> None:
+        """Tell of what polish left to tell as well."""
+        self.shop.close_round()
 
 
 def effects(

@@ -15,21 +15,35 @@ from tutelage.engine.usage import Spend
 from tutelage.errors import ConfigError
 from tutelage.prompts.budget import Budget, BudgetSpent
 from tutelage.prompts.contract import Components
-from tutelage.prompts.edits import Regions, Rejected, Rules, question
+from tutelage.prompts.edits import Regions, Rejected, Rules, parse, question
 from tutelage.prompts.evaluator import Evaluator, Item, Job, Score
 from tutelage.prompts.lineage import Candidate, Entry, Lineage
-from tutelage.prompts.optimiser import Optimiser
+from tutelage.prompts.optimiser import Optimiser, Request
 from tutelage.prompts.pool import Pool
 from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations, Shot, shots_of
 from tutelage.runs.rounds import Nobody, Observer, Round, Standing
 from tutelage.seeds import SeedTree
-from tutelage.types import Mode, Task
+from tutelage.types import Message, Mode, Task
 
 FINALISTS = 3
 RACE, BEHIND = 8, 0.035
 """Validation tasks of a challenge, and how far behind a challenger may be on them."""
 TRIED = 8
 """Training tasks that a prompt is played on to find demonstrations, where none are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A request for a new text of one component of `parent`."""
+
+    parent: Candidate
+    component: str
+    messages: Sequence[Message]
+    step_key: str
+    operation: str
+    critique: str = ""
+    cost: Spend = field(default_factory=Spend)
+    """What the critique cost, where this edit is to pay for it."""
 
 
 @dataclass(slots=True)
@@ -144,6 +158,21 @@ class Workshop:
         self._seen.add(content)
         self._proposed[content] = candidate
         return candidate
+
+    async def propose_edits(self, edits: Sequence[Edit]) -> list[tuple[Edit, Candidate]]:
+        """Ask for all edits at once; those that keep the laws, with their candidates."""
+        asked = [Request("edit", edit.messages, edit.step_key) for edit in edits]
+        made: list[tuple[Edit, Candidate]] = []
+        for edit, reply in zip(edits, await self.asker.read(asked, parse), strict=True):
+            parent, cost = edit.parent, reply.cost + edit.cost
+            if reply.problem:
+                self.note_failed(parent, edit.operation, reply.reason, edit.critique, cost)
+                continue
+            changes = {edit.component: reply.text}
+            child = self.propose([parent], changes, edit.operation, edit.critique, cost)
+            if child is not None:
+                made.append((edit, child))
+        return made
 
     def was_played(self, candidate: Candidate) -> bool:
         """Whether it has rewards of validation tasks."""
@@ -351,6 +380,10 @@ class Workshop:
             (s.reward, c) for s, c in zip(scores, candidates, strict=True) if not s.infra_error
         ]
         return [c for _, c in sorted(usable, key=lambda pair: -pair[0])]
+
+    def reward(self, candidate: Candidate) -> float:
+        """The mean reward of a candidate that was played on all validation tasks."""
+        return self.validated[candidate.id][1].reward
 
     def mean(self, candidate: Candidate) -> float:
         """The mean reward of the validation tasks that a candidate was played on; 0 of none."""
