@@ -9,7 +9,7 @@ import pytest
 
 from tutelage.errors import EngineError
 from tutelage.prompts.budget import Budget, Limits, Worst
-from tutelage.prompts.contract import Components, Episode, Slot
+from tutelage.prompts.contract import Components, Episode, Settings, Slot
 from tutelage.prompts.evaluator import Evaluator, Item, Score
 from tutelage.prompts.gate import judge, sealed_test
 from tutelage.prompts.journal import Journal
@@ -52,9 +52,9 @@ def test_a_test_of_which_too_much_was_lost_is_played_again(tmp_path: Path) -> No
 
     async def opened() -> int:
         journal = Journal(tmp_path / "journal.db")
-        evaluator = Evaluator(play, Budget(Limits(), Worst()), journal, fingerprint="f")
+        evaluator = Evaluator(play, Budget(Limits(), Worst()), journal, Settings("f"))
         seed, best = {"prompt": "a"}, {"prompt": "b"}
-        found = await sealed_test(evaluator, journal, seed, best, TASKS, SeedTree(0))
+        found = await sealed_test(evaluator, seed, best, TASKS, SeedTree(0))
         return found.seed_sums.judged
 
     with pytest.raises(EngineError, match=r"58 of 60 test rollouts of the seed prompt.*judge is"):

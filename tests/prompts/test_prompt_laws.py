@@ -25,8 +25,8 @@ from tutelage.prompts import (
     Worst,
     choose,
 )
-from tutelage.prompts.contract import Slot
-from tutelage.prompts.edits import LeakGuard, Regions, Rejected, Rules, parse
+from tutelage.prompts.contract import Settings, Slot
+from tutelage.prompts.edits import Regions, Rejected, Rules, parse
 from tutelage.prompts.evaluator import Evaluator, Item, Job, cache_key
 from tutelage.prompts.evidence import cut
 from tutelage.prompts.gate import Verdict, judge
@@ -46,7 +46,7 @@ def evaluator(
     play: Play, budget: Budget | None = None, runners: int = 8, timeout: float = 60.0
 ) -> Evaluator:
     ceiling = budget or Budget(Limits())
-    return Evaluator(play, ceiling, Journal(), fingerprint="f", runners=runners, timeout=timeout)
+    return Evaluator(play, ceiling, Journal(), Settings("f", runners=runners, timeout=timeout))
 
 
 # ------------------------------------------------------------ budget
@@ -164,14 +164,14 @@ async def test_all_runners_are_busy_while_slots_are_left() -> None:
 
 @pytest.mark.parametrize("text", ["Answer.", "{question", "{{question}}", "{other} only"])
 def test_an_edit_that_loses_a_placeholder_is_rejected(text: str) -> None:
-    rules = Rules({"p": "Answer {question}"}, LeakGuard.of([]))
+    rules = Rules({"p": "Answer {question}"}, [])
     with pytest.raises(Rejected, match="placeholders"):
         rules.safe("p", text)
 
 
 @given(st.text(alphabet="{}abq question\n\"':", max_size=60))
 def test_whatever_braces_an_edit_has_it_can_be_filled_and_keeps_its_text(noise: str) -> None:
-    rules = Rules({"p": "{question}"}, LeakGuard.of([]))
+    rules = Rules({"p": "{question}"}, [])
     try:
         safe = rules.safe("p", f"{noise} | {{question}}")
     except Rejected:
@@ -182,8 +182,8 @@ def test_whatever_braces_an_edit_has_it_can_be_filled_and_keeps_its_text(noise: 
 
 def test_leaks_and_length_are_rejected_but_not_what_the_seed_already_said() -> None:
     question = "one two three four five six seven eight nine"
-    guard = LeakGuard.of([Task("a", {"question": question, "answer": "4711"})])
-    rules = Rules({"p": "Help.", "q": f"Known: {question} 4711"}, guard)
+    tasks = [Task("a", {"question": question, "answer": "4711"})]
+    rules = Rules({"p": "Help.", "q": f"Known: {question} 4711"}, tasks)
     for text in (f"Say: {question}", "It is 4711."):
         with pytest.raises(Rejected, match="leak"):
             rules.safe("p", text)
@@ -196,13 +196,11 @@ def test_leaks_and_length_are_rejected_but_not_what_the_seed_already_said() -> N
 
 
 def test_regions_keep_the_rest_untouched_and_must_pair() -> None:
-    regions = Regions.split(
-        {"p": "Head [[optimize]]a[[/optimize]] mid [[optimize]]b[[/optimize]]."}
-    )
+    regions = Regions({"p": "Head [[optimize]]a[[/optimize]] mid [[optimize]]b[[/optimize]]."})
     assert regions.parts == {"p": "a", "p#2": "b"}
     assert regions.join({"p": "A", "p#2": "B"}) == {"p": "Head A mid B."}
     with pytest.raises(ConfigError, match="pair"):
-        Regions.split({"p": "[[optimize]] open"})
+        Regions({"p": "[[optimize]] open"})
 
 
 def test_a_reply_is_read_between_its_tags_or_rejected() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +29,6 @@ from tutelage.prompts import (
     Splits,
     Verdict,
     optimise,
-    save,
 )
 from tutelage.prompts.contract import Slot
 from tutelage.prompts.gepa import frontier
@@ -244,16 +242,6 @@ async def test_with_samples_the_winner_is_chosen_on_fresh_draws() -> None:
     result = await searched(GEPA(rounds=12), settings)
     assert any("val fresh" in entry.scores for entry in result.lineage)
     assert result.test.tasks == 30
-
-
-async def test_what_is_saved_holds_the_prompt_the_lineage_and_the_verdict(tmp_path: Path) -> None:
-    result = await searched(GEPA(rounds=8))
-    save(result, tmp_path)
-    assert (tmp_path / "best_prompt.txt").read_text() == result.components["prompt"]
-    assert (tmp_path / "lineage.jsonl").read_text() == result.lineage.jsonl()
-    told = json.loads((tmp_path / "result.json").read_text())
-    assert told["test"]["verdict"] == result.test.verdict.value
-    assert told["spent"]["rollouts"] == result.spent.rollouts
 
 
 async def test_screen_tries_whole_subsets_where_rollouts_are_too_few_for_a_regression() -> None:

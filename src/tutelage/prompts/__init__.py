@@ -9,12 +9,12 @@ from tutelage.engine.usage import Spend, Usage
 from tutelage.prompts.apo import APO
 from tutelage.prompts.budget import Budget, BudgetSpent, Limits, Worst
 from tutelage.prompts.choice import Algorithm, choose
-from tutelage.prompts.contract import Ask, Components, Episode, Play, Reply
+from tutelage.prompts.contract import Ask, Components, Episode, Play, Reply, Settings, Splits
 from tutelage.prompts.gate import Sealed, Verdict
 from tutelage.prompts.gepa import GEPA
 from tutelage.prompts.grips import GRIPS
 from tutelage.prompts.journal import Journal
-from tutelage.prompts.run import Result, Settings, Splits, optimise, save
+from tutelage.prompts.run import Result, optimise
 from tutelage.prompts.screen import Screen
 
 __all__ = [
@@ -42,5 +42,4 @@ __all__ = [
     "Worst",
     "choose",
     "optimise",
-    "save",
 ]

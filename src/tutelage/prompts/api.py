@@ -21,11 +21,11 @@ from tutelage.prompts.apo import APO
 from tutelage.prompts.choice import Algorithm
 from tutelage.prompts.company import Subject
 from tutelage.prompts.config import PromptConfig, resolve_prompt
+from tutelage.prompts.contract import Splits
 from tutelage.prompts.gate import Verdict
 from tutelage.prompts.gepa import GEPA
 from tutelage.prompts.grips import GRIPS
 from tutelage.prompts.record import first_of
-from tutelage.prompts.run import Splits
 from tutelage.prompts.screen import Screen
 from tutelage.prompts.setup import Setup, setup_from
 from tutelage.prompts.staging import preflight

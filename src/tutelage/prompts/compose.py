@@ -21,7 +21,7 @@ async def compose(
     rng = shop.seeds.child("pool", number).numpy()
     for start in range(0, trials, BATCH):
         size = min(BATCH, trials - start)
-        if not shop.budget.fits(size * shop.samples + len(shop.val)):
+        if not shop.budget.fits(size * shop.settings.samples + len(shop.val)):
             break
         names, mean, covariance = pool.fit(component)
         if not names:

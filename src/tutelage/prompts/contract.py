@@ -7,11 +7,14 @@ caller of `Play`, `optimiser.py` the only caller of `Ask`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
 from tutelage.engine.usage import Usage
+from tutelage.errors import ConfigError
+from tutelage.prompts.budget import Limits, Worst
+from tutelage.tasks.overlap import content
 from tutelage.types import JSON, FailureCause, Message, Mode, Task
 
 Components = Mapping[str, str]
@@ -84,6 +87,54 @@ class Slot:
 
     So a repeat of the search draws the same at another address of the same model.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """Training tasks feed the optimiser, validation selects, the test is sealed until the end."""
+
+    train: Sequence[Task]
+    val: Sequence[Task]
+    test: Sequence[Task]
+
+    def __post_init__(self) -> None:
+        for name in ("train", "val", "test"):
+            if not getattr(self, name):
+                raise ConfigError(f"the {name} split is empty; give it at least one task")
+        self.check_sealed(None)
+
+    def check_sealed(self, fields: Collection[str] | None) -> None:
+        """Refuse test tasks that stand in train or val too, by input and `fields` (all for None):
+        no verdict can rest on them. Raises `ConfigError`."""
+        known = {content(task, fields) for task in (*self.train, *self.val)}
+        shared = sum(content(task, fields) in known for task in self.test)
+        if shared:
+            raise ConfigError(
+                f"{shared} of {len(self.test)} test tasks also stand in train or val, so a sealed "
+                "test of them says nothing; give --test FILE (test_dataset=) with others, or one "
+                "file alone, which is cut in three"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a search runs. `fingerprint` stands for agent, grader, model and sampling."""
+
+    fingerprint: str
+    limits: Limits = field(default_factory=Limits)
+    worst: Worst = field(default_factory=Worst)
+    seed: int = 0
+    runners: int = 8
+    timeout: float | None = 120.0
+    """Seconds of a rollout; None where the `Play` bounds itself."""
+    failure_reward: float = 0.0
+    """What a rollout counts that failed."""
+    samples: int = 1
+    accept_changes: bool = False
+    demonstrations: int = 0
+    """Shots at most of the component `demonstrations`, for agents that take some."""
+    asked_at_once: int = 8
+    """Requests to the optimiser LLM under way at once."""
 
 
 @dataclass(frozen=True, slots=True)

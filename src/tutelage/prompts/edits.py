@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 
 from tutelage.errors import ConfigError
 from tutelage.prompts.contract import Components
@@ -43,7 +42,7 @@ class Rejected(Exception):
         self.reason = reason
 
 
-def tokens(text: str) -> list[str]:
+def _tokens(text: str) -> list[str]:
     """Words and marks, in lower case: a count that needs no tokenizer."""
     return _TOKEN.findall(text.lower())
 
@@ -56,7 +55,41 @@ def parse(reply: str) -> str:
     return found[-1].strip("\n")
 
 
-def keep_placeholders(seed: str, text: str) -> str:
+class Rules:
+    """All checks, against the seed components and the tasks that a search may see."""
+
+    def __init__(self, seed: Components, tasks: Sequence[Task]) -> None:
+        """An answer that a tenth of the tasks share is a label, which a prompt may name."""
+        self._seed = seed
+        self._questions = {run for task in tasks for run in _runs(question(task), OVERLAP)}
+        counted = Counter(a for task in tasks for a in {*_answers(task)})
+        label = max(3, len(tasks) / 10)
+        self._answers = {tuple(_tokens(a)) for a, n in counted.items() if n < label}
+
+    def safe(self, component: str, text: str) -> str:
+        """The edit as it may be used, unknown `{names}` escaped. Raises `Rejected`."""
+        seed = self._seed[component]
+        if component == DEMONSTRATIONS:
+            return text  # training rollouts on purpose; the task played is left out of them
+        self._check_leaks(seed, text)
+        safe = _keep_placeholders(seed, text)
+        size, cap = len(_tokens(safe)), max(2 * len(_tokens(seed)), LENGTH_CAP)
+        if size > cap:
+            raise Rejected("length", f"the edit has {size} tokens, more than the {cap} allowed")
+        return safe
+
+    def _check_leaks(self, seed: str, text: str) -> None:
+        """Raises `Rejected` for what `text` gives away and `seed` did not."""
+        shared = ({*_runs(text, OVERLAP)} - {*_runs(seed, OVERLAP)}) & self._questions
+        if shared:
+            raise Rejected("leak", f"the edit quotes a training question: {' '.join(min(shared))}")
+        for size in sorted({len(a) for a in self._answers}):
+            said = {*_runs(text, size)} - {*_runs(seed, size)}
+            if told := said & self._answers:
+                raise Rejected("leak", f"the edit tells an expected answer: {' '.join(min(told))}")
+
+
+def _keep_placeholders(seed: str, text: str) -> str:
     """`text` with unknown `{names}` escaped. Raises `Rejected` when one of the seed's is lost."""
     known = PromptTemplate(seed).placeholders
     safe = _SLOT.sub(lambda m: f"{{{m[0]}}}" if m[1] and m[1] not in known else m[0], text)
@@ -68,50 +101,8 @@ def keep_placeholders(seed: str, text: str) -> str:
     return safe
 
 
-def length_cap(seed: str) -> int:
-    """The most tokens an edit of `seed` may have."""
-    return max(2 * len(tokens(seed)), LENGTH_CAP)
-
-
-def check_length(seed: str, text: str) -> None:
-    """Raises `Rejected` past the cap."""
-    size, cap = len(tokens(text)), length_cap(seed)
-    if size > cap:
-        raise Rejected("length", f"the edit has {size} tokens, more than the {cap} allowed")
-
-
-@dataclass(frozen=True, slots=True)
-class LeakGuard:
-    """Knows what an edit may not hold: runs of training questions, and expected answers."""
-
-    runs: frozenset[tuple[str, ...]] = field(repr=False)
-    answers: frozenset[tuple[str, ...]] = field(repr=False)
-
-    @staticmethod
-    def of(tasks: Sequence[Task]) -> LeakGuard:
-        """From the tasks a search may see.
-
-        An answer that a tenth of the tasks share is a label, which a prompt may name.
-        """
-        runs = {run for task in tasks for run in _runs(question(task), OVERLAP)}
-        counted = Counter(a for task in tasks for a in {*_answers(task)})
-        label = max(3, len(tasks) / 10)
-        answers = {tuple(tokens(a)) for a, n in counted.items() if n < label}
-        return LeakGuard(frozenset(runs), frozenset(answers))
-
-    def check(self, seed: str, text: str) -> None:
-        """Raises `Rejected` for what `text` gives away and `seed` did not."""
-        shared = ({*_runs(text, OVERLAP)} - {*_runs(seed, OVERLAP)}) & self.runs
-        if shared:
-            raise Rejected("leak", f"the edit quotes a training question: {' '.join(min(shared))}")
-        for size in sorted({len(a) for a in self.answers}):
-            said = {*_runs(text, size)} - {*_runs(seed, size)}
-            if told := said & self.answers:
-                raise Rejected("leak", f"the edit tells an expected answer: {' '.join(min(told))}")
-
-
 def _runs(text: str, size: int) -> Iterable[tuple[str, ...]]:
-    words = tokens(text)
+    words = _tokens(text)
     return (tuple(words[i : i + size]) for i in range(len(words) - size + 1))
 
 
@@ -128,61 +119,35 @@ def _answers(task: Task) -> Iterable[str]:
         value = task.fields.get(name)
         for answer in value if isinstance(value, list | tuple) else [value]:
             text = str(answer).strip().lower()
-            if answer is not None and len(text) >= SHORTEST_ANSWER and tokens(text):
+            if answer is not None and len(text) >= SHORTEST_ANSWER and _tokens(text):
                 yield text
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """All checks, against the seed components."""
-
-    seed: Components
-    leaks: LeakGuard
-
-    def safe(self, component: str, text: str) -> str:
-        """The edit as it may be used. Raises `Rejected`."""
-        seed = self.seed[component]
-        if component == DEMONSTRATIONS:
-            return text  # training rollouts on purpose; the task played is left out of them
-        self.leaks.check(seed, text)
-        safe = keep_placeholders(seed, text)
-        check_length(seed, safe)
-        return safe
-
-
-@dataclass(frozen=True, slots=True)
 class Regions:
     """Components cut into what may be edited and what may not."""
 
-    frames: Mapping[str, tuple[str, ...]]
-    """For each component the fixed texts around its regions; one region more than frames less."""
-    parts: Components
-
-    @staticmethod
-    def split(components: Components) -> Regions:
+    def __init__(self, components: Components) -> None:
         """Cut at the markers; a component without them is one region. Raises `ConfigError`."""
-        frames: dict[str, tuple[str, ...]] = {}
-        parts: dict[str, str] = {}
+        self._frames: dict[str, list[str]] = {}
+        """For each component the fixed texts around its regions."""
+        self.parts: dict[str, str] = {}
         for name, text in components.items():
             pieces = _REGION.split(text)
-            fixed, regions = pieces[::2], pieces[1::2]
             if any(mark in piece for piece in pieces for mark in (OPEN, CLOSE)):
                 raise ConfigError(
                     f"component {name!r} has {OPEN} and {CLOSE} that do not pair; close each region"
                 )
-            frames[name] = tuple(fixed) if regions else ("", "")
-            for i, region in enumerate(regions or [text]):
-                parts[_part(name, i)] = region
-        return Regions(frames, parts)
+            if len(pieces) == 1:
+                pieces = ["", text, ""]
+            self._frames[name] = pieces[::2]
+            self.parts |= {_part(name, i): part for i, part in enumerate(pieces[1::2])}
 
     def join(self, parts: Components) -> dict[str, str]:
         """The components with these regions in place, without markers."""
-        made: dict[str, str] = {}
-        for name, fixed in self.frames.items():
-            made[name] = fixed[0] + "".join(
-                parts[_part(name, i)] + after for i, after in enumerate(fixed[1:])
-            )
-        return made
+        return {
+            name: first + "".join(parts[_part(name, i)] + after for i, after in enumerate(rest))
+            for name, (first, *rest) in self._frames.items()
+        }
 
 
 def _part(name: str, index: int) -> str:

@@ -14,14 +14,14 @@ import asyncio
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tutelage.engine.usage import Spend, Usage
 from tutelage.errors import EngineError, RewardError, StoreError
 from tutelage.prompts.budget import Budget, BudgetSpent, spend_of_rollout
-from tutelage.prompts.contract import Components, Episode, Play, Slot
+from tutelage.prompts.contract import Components, Episode, Play, Settings, Slot
 from tutelage.prompts.journal import Journal
 from tutelage.runs.rounds import Nobody, Observer
 from tutelage.types import FailureCause, Mode, Task
@@ -106,17 +106,20 @@ class Score:
         lost = len(self.episodes) - len(self.judged)
         return lost > INFRASTRUCTURE_SHARE * len(self.episodes)
 
-    def beside(self, other: Score) -> tuple[list[float], list[float]]:
-        """The rewards of both on the items, in one order, that were judged both times."""
-        pairs = zip(self.outcomes, other.outcomes, strict=True)
-        both = [(one, two) for one, two in pairs if one is not None and two is not None]
-        return [one for one, _ in both], [two for _, two in both]
-
     @property
     def first_loss(self) -> str:
         """What infrastructure said where it lost a rollout; empty without one."""
         lost = (e for e in self.episodes if e.failure is not None and e.failure.infrastructure)
         return next((e.feedback for e in lost), "")
+
+
+def judged_both(
+    ours: Iterable[float | None], theirs: Iterable[float | None]
+) -> tuple[list[float], list[float]]:
+    """The rewards of both, in one order, where neither was lost to infrastructure."""
+    pairs = zip(ours, theirs, strict=True)
+    both = [(one, two) for one, two in pairs if one is not None and two is not None]
+    return [one for one, _ in both], [two for _, two in both]
 
 
 def cache_key(components: Components, item: Item, fingerprint: str) -> str:
@@ -147,23 +150,14 @@ class Evaluator:
         play: Play,
         budget: Budget,
         journal: Journal,
-        *,
-        fingerprint: str,
-        runners: int = 8,
-        timeout: float | None = 120.0,
-        failure_reward: float = 0.0,
+        settings: Settings,
         name: str = "search",
         observer: Observer | None = None,
     ) -> None:
-        """`timeout` is in seconds a rollout, None where `play` bounds itself; `failure_reward` is
-        what a rollout counts that failed; `name` tells evaluators of one journal apart."""
+        """`name` tells evaluators of one journal apart."""
         self.observer = observer or Nobody()
         self._play = play
-        self.budget = budget
-        self._journal = journal
-        self._fingerprint = fingerprint
-        self._runners = runners
-        self._timeout, self._failure_reward = timeout, failure_reward
+        self.budget, self.journal, self.settings = budget, journal, settings
         self._name = name
         self._known: dict[str, Episode] = {}
         self._batches = 0
@@ -173,7 +167,7 @@ class Evaluator:
         self.spent_by: dict[str, Spend] = {}
         self.failures: dict[str, int] = {}
         """Rollouts that failed, by cause."""
-        self.lowest = failure_reward
+        self.lowest = settings.failure_reward
         """The lowest reward of a rollout that did not fail, where it is lower than a failure's."""
 
     async def evaluate(self, jobs: Sequence[Job]) -> list[Score]:
@@ -181,7 +175,7 @@ class Evaluator:
         `EngineError` where endpoint or grader serve nobody any more: a resume then plays again."""
         async with self._turn:
             slots = [
-                (cache_key(job.components, item, self._fingerprint), job, item)
+                (cache_key(job.components, item, self.settings.fingerprint), job, item)
                 for job in jobs
                 for item in job.items
             ]
@@ -196,21 +190,21 @@ class Evaluator:
 
     def forget_infrastructure(self, job: Job) -> None:
         """Drop lost rollouts of a candidate from the journal, so that a resume plays them again."""
-        keys = [cache_key(job.components, item, self._fingerprint) for item in job.items]
+        keys = [cache_key(job.components, item, self.settings.fingerprint) for item in job.items]
         lost = [k for k in keys if (c := self._known[k].failure) is not None and c.infrastructure]
-        self._journal.forget(lost)
+        self.journal.forget(lost)
 
     async def _play_batch(self, new: Mapping[str, tuple[Job, Item]]) -> None:
         worst = self.budget.worst.of_rollout()
         self.budget.reserve(worst * len(new))
         stop_key = f"stop/{self._name}/{self._batches}"
         self._batches += 1
-        done = {k: Episode.from_dict(d) for k in new if (d := self._journal.get(k)) is not None}
-        stopped = self._journal.get(stop_key) is not None
+        done = {k: Episode.from_dict(d) for k in new if (d := self.journal.get(k)) is not None}
+        stopped = self.journal.get(stop_key) is not None
         if not stopped and len(done) < len(new):
             stopped = not await self._run_in_time(new, done)
             if stopped:
-                self._journal.put(stop_key, {}, self.budget.elapsed())
+                self.journal.put(stop_key, {}, self.budget.elapsed())
         for key, (job, _) in new.items():
             actual = spend_of_rollout(done[key].usage) if key in done else Spend()
             self.budget.settle(worst, actual)
@@ -250,15 +244,15 @@ class Evaluator:
         async def runner() -> None:
             for key, job, item in queue:
                 episode = await self._episode(job, item)
-                await self._journal.recorded()
-                self._journal.put(key, episode.to_dict(), self.budget.elapsed())
+                await self.journal.recorded()
+                self.journal.put(key, episode.to_dict(), self.budget.elapsed())
                 done[key] = episode
                 self.observer.played(self._name, len(done), len(new), self.budget.spent)
                 self._check_served(key, episode)
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(self._runners, len(new) - len(done))):
+                for _ in range(min(self.settings.runners, len(new) - len(done))):
                     group.create_task(runner())
         except* (StoreError, EngineError) as lost:
             raise lost.exceptions[0] from None
@@ -269,7 +263,7 @@ class Evaluator:
             return
         self._lost.append(key)
         if len(self._lost) >= LOST_IN_A_ROW:
-            self._journal.forget(self._lost)
+            self.journal.forget(self._lost)
             raise EngineError(
                 f"the last {len(self._lost)} rollouts were all lost to infrastructure, the latest "
                 f"with {episode.feedback!r}; mend that, then resume"
@@ -279,11 +273,11 @@ class Evaluator:
         drawn = cache_key(job.components, item, fingerprint="")
         slot = Slot(job.candidate, item.split, item.sample, drawn)
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self.settings.timeout):
                 frozen = MappingProxyType(dict(job.components))
                 episode = await self._play(frozen, item.task, slot)
         except TimeoutError:
-            text = f"the rollout ran past its deadline of {self._timeout:g} s"
+            text = f"the rollout ran past its deadline of {self.settings.timeout:g} s"
             return self._failed(FailureCause.TIMEOUT, text)
         except EngineError as error:
             return self._failed(FailureCause.ENGINE_ERROR, _words(error))
@@ -293,7 +287,7 @@ class Evaluator:
             # Whatever an agent raises is data about the prompt it was given, never a crash.
             return self._failed(FailureCause.AGENT_ERROR, _words(error))
         if episode.failure is not None:
-            return replace(episode, reward=self._failure_reward, exact=False)
+            return replace(episode, reward=self.settings.failure_reward, exact=False)
         if episode.reward is None or not math.isfinite(episode.reward):
             text = f"the grader gave {episode.reward!r}, which is no reward. {episode.feedback}"
             failed = self._failed(FailureCause.REWARD_ERROR, text.strip())
@@ -303,7 +297,7 @@ class Evaluator:
     def _failed(self, cause: FailureCause, text: str) -> Episode:
         # What it used is not known, so the worst case is charged: the ceiling stays a ceiling.
         usage = self.budget.worst.rollout or Usage()
-        return Episode(self._failure_reward, feedback=text, failure=cause, usage=usage)
+        return Episode(self.settings.failure_reward, feedback=text, failure=cause, usage=usage)
 
 
 def _words(error: Exception) -> str:

@@ -56,15 +56,14 @@ class Sealed:
 
 async def sealed_test(
     evaluator: Evaluator,
-    journal: Journal,
     seed: Components,
     best: Components,
     tasks: Sequence[Task],
     seeds: SeedTree,
-    samples: int = 1,
 ) -> Sealed:
     """Play both on every test task, paired. Raises `EngineError` where more than 1 % of either
     was lost: a resume plays those again."""
+    samples = evaluator.settings.samples
     items = [Item(Mode.TEST, task, sample) for task in tasks for sample in range(samples)]
     before, after = await evaluator.evaluate([Job("seed", seed, items), Job("best", best, items)])
     sides = (("seed", seed, before), ("best", best, after))
@@ -77,7 +76,7 @@ async def sealed_test(
                 "judged, which is too few for a verdict: the others were lost to infrastructure, "
                 f"the first with {score.first_loss!r}; mend that, then resume"
             )
-    return judge(before, after, samples, seeds, _look(journal, before, after))
+    return judge(before, after, samples, seeds, _look(evaluator.journal, before, after))
 
 
 def judge(before: Score, after: Score, samples: int, seeds: SeedTree, looks: int = 1) -> Sealed:

@@ -18,12 +18,15 @@ from itertools import combinations
 from tutelage.prompts import requests
 from tutelage.prompts.blame import evidence, suspect
 from tutelage.prompts.compose import compose
-from tutelage.prompts.evaluator import Score
+from tutelage.prompts.evaluator import Score, judged_both
 from tutelage.prompts.lineage import Candidate, Lineage
 from tutelage.prompts.requests import Shown
 from tutelage.prompts.rounds import Candidates, Demonstrate, Scores, SearchRound, numbers
 from tutelage.prompts.workshop import Edit, Workshop
 from tutelage.types import Mode
+
+RACE, BEHIND = 8, 0.035
+"""Validation tasks on which a child meets the leader, and how far behind it may be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +132,9 @@ class _Reflection(SearchRound):
             (after,) = await shop.score([child], Mode.TRAIN, self.tasks)
             if after.infra_error:
                 continue
-            old, new = self.scores[0].beside(after)
+            old, new = judged_both(self.scores[0].outcomes, after.outcomes)
             words = f"{sum(old):.3g} before, {sum(new):.3g} after on the minibatch"
-            if len(old) < (whole := len(self.tasks) * shop.samples):
+            if len(old) < (whole := len(self.tasks) * shop.settings.samples):
                 words += f", {len(old)} of {whole} rollouts judged both times"
             self.accepted = sum(new) > sum(old)
             shop.lineage.decide(child, "accepted" if self.accepted else "rejected", words)
@@ -167,8 +170,23 @@ class _PooledReflection(_Reflection):
         return [] if child is None else [child]
 
     async def validate(self, parents: Candidates, candidates: Candidates) -> Candidates:
-        """The child must keep up with the leader on a few validation tasks."""
-        return [child for child in candidates if await self.shop.challenge(child)]
+        """Play the child on a few validation tasks, and on all where it keeps up with the leader.
+
+        It may be a little behind on the few, for they say little.
+        """
+        shop, few = self.shop, self.shop.val[:RACE]
+        for child in candidates:
+            before = shop.validated[shop.leaders()[0].id][1]
+            (after,) = await shop.score([child], Mode.VAL, few)
+            if after.infra_error:
+                continue
+            old, new = judged_both(before.outcomes[: len(after.outcomes)], after.outcomes)
+            count = max(1, len(new))
+            gap = sum(new) / count - sum(old) / count
+            if gap >= -BEHIND:
+                return await shop.validate([child])
+            shop.lineage.decide(child, "rejected", f"{gap:+.3g} on {len(few)} validation tasks")
+        return []
 
     def keep(self, ranked: Candidates) -> None:
         """Accept what was validated."""

@@ -20,6 +20,7 @@ from tutelage.prompts import Result, optimise, record
 from tutelage.prompts.budget import Budget
 from tutelage.prompts.config import KIND as NAME
 from tutelage.prompts.config import from_json
+from tutelage.prompts.evaluator import Evaluator
 from tutelage.prompts.figures import figures_of
 from tutelage.prompts.gate import Sealed, sealed_test
 from tutelage.prompts.pages import write_pages
@@ -251,18 +252,10 @@ async def _confirm(
     with locked(folder), opened(head_of(setup), folder, progress) as run, ending(run, result):
         async with playing(setup, run) as stage:
             budget = Budget(replace(settings.limits, rollouts=None, seconds=None), settings.worst)
-            evaluator = settings.evaluator(
-                stage.play, budget, stage.journal, f"confirm/{number}", Nobody()
-            )
-            return await sealed_test(
-                evaluator,
-                stage.journal,
-                finished["seed_components"],
-                finished["components"],
-                tasks,
-                SeedTree(settings.seed).child("prompt", "confirm", number),
-                settings.samples,
-            )
+            evaluator = Evaluator(stage.play, budget, stage.journal, settings, f"confirm/{number}")
+            seeds = SeedTree(settings.seed).child("prompt", "confirm", number)
+            seed, best = finished["seed_components"], finished["components"]
+            return await sealed_test(evaluator, seed, best, tasks, seeds)
 
 
 class _Recorder:

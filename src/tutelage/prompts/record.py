@@ -18,9 +18,9 @@ from pathlib import Path
 
 from tutelage.errors import RunError
 from tutelage.prompts.config import from_json
-from tutelage.prompts.contract import Components
+from tutelage.prompts.contract import Components, Splits
 from tutelage.prompts.embedded import embedded
-from tutelage.prompts.run import Result, Splits
+from tutelage.prompts.run import Result
 from tutelage.prompts.setup import Setup
 from tutelage.prompts.shots import DEMONSTRATIONS
 from tutelage.runs.again import resume_command

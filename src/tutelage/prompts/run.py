@@ -10,16 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 
 from tutelage.engine.usage import Spend
 from tutelage.errors import ConfigError, EngineError
 from tutelage.prompts.budget import Budget, BudgetSpent, Limits, Worst
 from tutelage.prompts.choice import Algorithm
-from tutelage.prompts.contract import Ask, Components, Play
-from tutelage.prompts.edits import LeakGuard, Regions, Rules
+from tutelage.prompts.contract import Ask, Components, Play, Settings, Splits
 from tutelage.prompts.evaluator import Evaluator, Item, Job, task_hash
 from tutelage.prompts.gate import Sealed, sealed_test
 from tutelage.prompts.journal import Journal
@@ -27,76 +25,10 @@ from tutelage.prompts.lineage import Candidate, Lineage
 from tutelage.prompts.loop import search
 from tutelage.prompts.optimiser import Optimiser
 from tutelage.prompts.workshop import Workshop
-from tutelage.runs.rounds import Nobody, Observer
-from tutelage.seeds import SeedTree
-from tutelage.tasks.overlap import content
-from tutelage.types import Mode, Task
+from tutelage.runs.rounds import Observer
+from tutelage.types import Mode
 
 LEAST_PROPOSALS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Splits:
-    """Training tasks feed the optimiser, validation selects, the test is sealed until the end."""
-
-    train: Sequence[Task]
-    val: Sequence[Task]
-    test: Sequence[Task]
-
-    def __post_init__(self) -> None:
-        for name in ("train", "val", "test"):
-            if not getattr(self, name):
-                raise ConfigError(f"the {name} split is empty; give it at least one task")
-        self.check_sealed(None)
-
-    def check_sealed(self, fields: Collection[str] | None) -> None:
-        """Refuse test tasks that stand in train or val too, by input and `fields` (all for None):
-        no verdict can rest on them. Raises `ConfigError`."""
-        known = {content(task, fields) for task in (*self.train, *self.val)}
-        shared = sum(content(task, fields) in known for task in self.test)
-        if shared:
-            raise ConfigError(
-                f"{shared} of {len(self.test)} test tasks also stand in train or val, so a sealed "
-                "test of them says nothing; give --test FILE (test_dataset=) with others, or one "
-                "file alone, which is cut in three"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How a search runs. `fingerprint` stands for agent, grader, model and sampling."""
-
-    fingerprint: str
-    limits: Limits = field(default_factory=Limits)
-    worst: Worst = field(default_factory=Worst)
-    seed: int = 0
-    runners: int = 8
-    timeout: float | None = 120.0
-    """Seconds of a rollout; None where the `Play` bounds itself."""
-    failure_reward: float = 0.0
-    """What a rollout counts that failed."""
-    samples: int = 1
-    accept_changes: bool = False
-    demonstrations: int = 0
-    """Shots at most of the component `demonstrations`, for agents that take some."""
-    asked_at_once: int = 8
-    """Requests to the optimiser LLM under way at once."""
-
-    def evaluator(
-        self, play: Play, budget: Budget, journal: Journal, name: str, observer: Observer
-    ) -> Evaluator:
-        """What plays by these settings; `name` tells evaluators of one journal apart."""
-        return Evaluator(
-            play,
-            budget,
-            journal,
-            fingerprint=self.fingerprint,
-            runners=self.runners,
-            timeout=self.timeout,
-            failure_reward=self.failure_reward,
-            name=name,
-            observer=observer,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,26 +69,18 @@ async def optimise(
     journal.open(
         _header(algorithm, components, splits, settings), accept_changes=settings.accept_changes
     )
-    observer = observer or Nobody()
     budget = Budget(search_limits, settings.worst, elapsed=journal.elapsed())
-    evaluator = settings.evaluator(play, budget, journal, "search", observer)
+    evaluator = Evaluator(play, budget, journal, settings, "search", observer)
     optimiser = None if ask is None else Optimiser(ask, budget, journal, settings.asked_at_once)
-    shop = _workshop(algorithm, components, splits, settings, evaluator, optimiser)
+    shop = Workshop(algorithm.name, components, splits, evaluator, optimiser)
     ended = await _search(algorithm, shop)
     best = await shop.winner()
     _close(shop.lineage, evaluator, best)
     test_budget = Budget(_test_limits(settings.limits, test_spend), settings.worst)
-    tester = settings.evaluator(play, test_budget, journal, "test", observer)
+    tester = Evaluator(play, test_budget, journal, settings, "test", observer)
     whole = shop.regions.join(best.components)
-    test = await sealed_test(
-        tester,
-        journal,
-        shop.regions.join(shop.seed.components),
-        whole,
-        splits.test,
-        shop.seeds,
-        settings.samples,
-    )
+    seed = shop.regions.join(shop.seed.components)
+    test = await sealed_test(tester, seed, whole, splits.test, shop.seeds)
     failures = Counter(evaluator.failures) + Counter(tester.failures)
     return Result(
         whole,
@@ -168,35 +92,6 @@ async def optimise(
         test,
         dict(sorted(failures.items())),
         min(evaluator.lowest, tester.lowest),
-    )
-
-
-def _workshop(
-    algorithm: Algorithm,
-    components: Components,
-    splits: Splits,
-    settings: Settings,
-    evaluator: Evaluator,
-    optimiser: Optimiser | None,
-) -> Workshop:
-    """What the algorithm holds; the seed is the first line of its lineage."""
-    seeds = SeedTree(settings.seed).child("prompt", algorithm.name)
-    regions = Regions.split(components)
-    lineage = Lineage(seeds)
-    return Workshop(
-        seed=lineage.add(regions.parts),
-        train=splits.train,
-        val=splits.val,
-        evaluator=evaluator,
-        budget=evaluator.budget,
-        lineage=lineage,
-        rules=Rules(regions.parts, LeakGuard.of([*splits.train, *splits.val])),
-        regions=regions,
-        seeds=seeds,
-        optimiser=optimiser,
-        samples=settings.samples,
-        observer=evaluator.observer,
-        demonstrations=settings.demonstrations,
     )
 
 
@@ -242,31 +137,12 @@ def plan(algorithm: Algorithm, splits: Splits, settings: Settings) -> tuple[Limi
     return searching, test
 
 
-def save(result: Result, folder: Path) -> None:
-    """Write `lineage.jsonl`, `result.json` and `best_prompt.txt` (one file a component)."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "lineage.jsonl").write_text(result.lineage.jsonl(), encoding="utf-8")
-    for i, (name, text) in enumerate(sorted(result.components.items())):
-        file = "best_prompt.txt" if i == 0 else f"best_prompt.{name.replace('/', '_')}.txt"
-        (folder / file).write_text(text, encoding="utf-8")
-    told = {
-        "best": result.best.id,
-        "components": dict(result.components),
-        "spent": result.spent.to_dict(),
-        "test_spent": result.test_spent.to_dict(),
-        "ended": result.ended,
-        "test": result.test.to_dict(),
-    }
-    text = json.dumps(told, ensure_ascii=False, indent=2, sort_keys=True)
-    (folder / "result.json").write_text(text + "\n", encoding="utf-8")
-
-
 async def _search(algorithm: Algorithm, shop: Workshop) -> str:
     """Why the search ended. The seed is scored first: without that nothing can be compared."""
     try:
         (score,) = await shop.score([shop.seed], Mode.VAL, shop.val)
         if score.infra_error:
-            items = [Item(Mode.VAL, t, s) for t in shop.val for s in range(shop.samples)]
+            items = [Item(Mode.VAL, t, s) for t in shop.val for s in range(shop.settings.samples)]
             whole = shop.regions.join(shop.seed.components)
             shop.evaluator.forget_infrastructure(Job(shop.seed.id, whole, items))
             raise EngineError(

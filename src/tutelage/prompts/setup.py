@@ -26,12 +26,13 @@ from tutelage.prompts.budget import Limits, Worst
 from tutelage.prompts.choice import Algorithm, choose
 from tutelage.prompts.company import Subject, caps_of, company_of, resources_of, weights_mark
 from tutelage.prompts.config import PromptConfig
+from tutelage.prompts.contract import Settings, Splits
 from tutelage.prompts.embedded import embedded
 from tutelage.prompts.gepa import GEPA
 from tutelage.prompts.grips import GRIPS
 from tutelage.prompts.optimiser_client import no_endpoint, worst_call
 from tutelage.prompts.play import SLOTS, Company
-from tutelage.prompts.run import Settings, Splits, plan
+from tutelage.prompts.run import plan
 from tutelage.prompts.shots import DEMONSTRATIONS
 from tutelage.prompts.tasks import make_splits
 from tutelage.resources import LLM, NamedResources, PromptTemplate

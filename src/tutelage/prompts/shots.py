@@ -8,8 +8,7 @@ some away; as a text they are what the agent reads.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 from tutelage.bounded import parse_json
@@ -53,8 +52,7 @@ class Demonstrations:
         """The component: JSON, or nothing."""
         if not self.shots:
             return ""
-        rows = [{"task": s.task, "question": s.question, "trace": s.trace} for s in self.shots]
-        return json.dumps(rows, ensure_ascii=False, sort_keys=True)
+        return json.dumps([asdict(s) for s in self.shots], ensure_ascii=False, sort_keys=True)
 
     @staticmethod
     def read(text: str) -> Demonstrations:
@@ -67,12 +65,3 @@ class Demonstrations:
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"these are no demonstrations: {error}") from error
         return Demonstrations(tuple(made[:MOST]))
-
-
-def shots_of(solved: Sequence[tuple[str, str, str]]) -> list[Shot]:
-    """Shots from (task id, question, trace) of exact rollouts, each task once."""
-    made: dict[str, Shot] = {}
-    for task, question, trace in solved:
-        if trace and len(trace) <= LENGTH:
-            made.setdefault(task, Shot(task, question, trace))
-    return list(made.values())

@@ -13,8 +13,8 @@ from typing import Any
 
 from tutelage.errors import ConfigError
 from tutelage.prompts.config import PromptConfig
+from tutelage.prompts.contract import Splits
 from tutelage.prompts.embedded import embedded
-from tutelage.prompts.run import Splits
 from tutelage.seeds import SeedTree
 from tutelage.tasks.dataset import Dataset
 from tutelage.tasks.overlap import content, distinct

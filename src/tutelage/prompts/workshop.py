@@ -7,27 +7,26 @@ look at it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import nan
 
 from tutelage.engine.usage import Spend
 from tutelage.errors import ConfigError
-from tutelage.prompts.budget import Budget, BudgetSpent
-from tutelage.prompts.contract import Components
+from tutelage.prompts.budget import BudgetSpent
+from tutelage.prompts.contract import Components, Splits
 from tutelage.prompts.edits import Regions, Rejected, Rules, parse, question
-from tutelage.prompts.evaluator import Evaluator, Item, Job, Score
+from tutelage.prompts.evaluator import Evaluator, Item, Job, Score, judged_both
 from tutelage.prompts.lineage import Candidate, Entry, Lineage
 from tutelage.prompts.optimiser import Optimiser, Request
 from tutelage.prompts.pool import Pool
-from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations, Shot, shots_of
-from tutelage.runs.rounds import Nobody, Observer, Round, Standing
+from tutelage.prompts.shots import DEMONSTRATIONS, LENGTH, Demonstrations, Shot
+from tutelage.runs.rounds import Round, Standing
 from tutelage.seeds import SeedTree
 from tutelage.types import Message, Mode, Task
 
 FINALISTS = 3
-RACE, BEHIND = 8, 0.035
-"""Validation tasks of a challenge, and how far behind a challenger may be on them."""
 TRIED = 8
 """Training tasks that a prompt is played on to find demonstrations, where none are known."""
 
@@ -46,55 +45,42 @@ class Edit:
     """What the critique cost, where this edit is to pay for it."""
 
 
-@dataclass(slots=True)
 class Workshop:
     """One search. `validated` holds the scores on all validation tasks, by candidate id."""
 
-    seed: Candidate
-    train: Sequence[Task]
-    val: Sequence[Task]
-    evaluator: Evaluator
-    budget: Budget
-    lineage: Lineage
-    rules: Rules
-    regions: Regions
-    seeds: SeedTree
-    optimiser: Optimiser | None = None
-    samples: int = 1
-    """Rollouts a task; more than 1 where the agent samples."""
-    validated: dict[str, tuple[Candidate, Score]] = field(
-        default_factory=dict[str, tuple[Candidate, Score]]
-    )
-    observer: Observer = field(default_factory=Nobody)
-    demonstrations: int = 0
-    """Shots at most that the component `demonstrations` may hold, where there is one."""
-    _seen: set[tuple[tuple[str, str], ...]] = field(
-        default_factory=set[tuple[tuple[str, str], ...]]
-    )
-    _values: dict[str, dict[tuple[str, int], float]] = field(
-        default_factory=dict[str, dict[tuple[str, int], float]]
-    )
-    """Validation rewards of what was judged, by candidate, task and sample."""
-    _lost: dict[str, set[tuple[str, int]]] = field(default_factory=dict[str, set[tuple[str, int]]])
-    """Validation rollouts that infrastructure lost, in the same way."""
-    _trained: dict[str, Score] = field(default_factory=dict[str, Score])
-    """The latest scores on training tasks."""
-    _solved: dict[str, Shot] = field(default_factory=dict[str, Shot])
-    """Exact training rollouts by task, the latest."""
-    _rounds: int = 0
-    _told: int = 1
-    """Entries of the lineage that earlier rounds have told of; the seed is none of a round's."""
-    _base: Candidate | None = None
-
-    _proposed: dict[tuple[tuple[str, str], ...], Candidate] = field(
-        default_factory=dict[tuple[tuple[str, str], ...], Candidate]
-    )
-    pool: Pool = field(init=False)
-    """Every rollout by the sentences it was played with."""
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        algorithm: str,
+        components: Components,
+        splits: Splits,
+        evaluator: Evaluator,
+        optimiser: Optimiser | None = None,
+    ) -> None:
+        """`algorithm` addresses the draws. Raises `ConfigError` for regions that do not pair."""
+        self.settings = evaluator.settings
+        self.train, self.val = splits.train, splits.val
+        self.evaluator, self.budget, self.optimiser = evaluator, evaluator.budget, optimiser
+        self.seeds = SeedTree(self.settings.seed).child("prompt", algorithm)
+        self.regions = Regions(components)
+        self.lineage = Lineage(self.seeds)
+        self.seed = self.lineage.add(self.regions.parts)
+        """The first line of the lineage."""
+        self.rules = Rules(self.seed.components, [*splits.train, *splits.val])
         self.pool = Pool(self.seed.components)
-        self._seen.add(tuple(sorted(self.seed.components.items())))
+        """Every rollout by the sentences it was played with."""
+        self.validated: dict[str, tuple[Candidate, Score]] = {}
+        self._proposed = {_content(self.seed.components): self.seed}
+        self._values: dict[str, dict[tuple[str, int], float | None]] = {}
+        """Validation rewards by candidate, task and sample; None where infrastructure lost it."""
+        self._trained: dict[str, Score] = {}
+        """The latest scores on training tasks."""
+        self._solved: dict[str, Shot] = {}
+        """Exact training rollouts by task, the latest."""
+        self._rounds = 0
+        self._told = 1
+        """Entries of the lineage that earlier rounds have told of, and the seed."""
+        self._base = self.seed
+        """The prompt that the round began with."""
 
     @property
     def asker(self) -> Optimiser:
@@ -114,7 +100,7 @@ class Workshop:
     async def demonstrate(self, parent: Candidate, number: int) -> list[Candidate]:
         """`parent` with demonstrations drawn from exact training rollouts; nothing where the agent
         takes none, or none was exact. `number` addresses the draw."""
-        if not self.demonstrations or DEMONSTRATIONS not in parent.components:
+        if not self.settings.demonstrations or DEMONSTRATIONS not in parent.components:
             return []
         if not self._solved:
             await self.score([parent], Mode.TRAIN, self.train[:TRIED])
@@ -122,7 +108,7 @@ class Workshop:
         if not known:
             return []
         rng = self.seeds.child("demonstrations", number).python()
-        drawn = rng.sample(known, min(self.demonstrations, len(known)))
+        drawn = rng.sample(known, min(self.settings.demonstrations, len(known)))
         text = Demonstrations(tuple(drawn)).text()
         child = self.propose([parent], {DEMONSTRATIONS: text}, "demonstrations")
         return [] if child is None else [child]
@@ -149,13 +135,12 @@ class Workshop:
             except Rejected as error:
                 made[name], refused = text, error
         candidate = self.lineage.add(made, parents, operation, critique, cost)
-        content = tuple(sorted(made.items()))
-        if refused is None and content in self._seen:
+        content = _content(made)
+        if refused is None and content in self._proposed:
             refused = Rejected("duplicate", "the same text was proposed before")
         if refused is not None:
             self.lineage.decide(candidate, "rejected", f"{refused.law}: {refused.reason}")
             return None
-        self._seen.add(content)
         self._proposed[content] = candidate
         return candidate
 
@@ -180,9 +165,8 @@ class Workshop:
 
     def unvalidated(self, parent: Candidate, component: str, text: str) -> Candidate | None:
         """The candidate that already has this text, where no validation task was played with it."""
-        content = tuple(sorted({**parent.components, component: text}.items()))
-        known = self._proposed.get(content)
-        return known if known is not None and known.id not in self._values else None
+        known = self._proposed.get(_content({**parent.components, component: text}))
+        return None if known in (None, self.seed) or self.was_played(known) else known
 
     def note_failed(
         self, parent: Candidate, operation: str, reason: str, critique: str, cost: Spend
@@ -199,9 +183,9 @@ class Workshop:
         first_sample: int = 0,
     ) -> list[Score]:
         """Play candidates on the same items. Infrastructure failures past the share are noted."""
-        samples = range(first_sample, first_sample + self.samples)
+        samples = range(first_sample, first_sample + self.settings.samples)
         items = [Item(split, task, sample) for task in tasks for sample in samples]
-        jobs = [Job(c.id, self.regions.join(c.components), items) for c in candidates]
+        jobs = [self._job(c, c.components, items) for c in candidates]
         scores = await self.evaluator.evaluate(jobs)
         for candidate, score in zip(candidates, scores, strict=True):
             fresh = first_sample > 0
@@ -217,23 +201,17 @@ class Workshop:
         return scores
 
     def _keep(self, candidate: Candidate, split: Mode, score: Score, fresh: bool) -> None:
-        if not score.infra_error:
-            self._note(candidate.components, score)
         if score.infra_error:
             self._values.pop(candidate.id, None)
-            self._lost.pop(candidate.id, None)
-        elif split is Mode.TRAIN:
+            return
+        self._note(candidate.components, score)
+        if split is Mode.TRAIN:
             self._trained[candidate.id] = score
             self._remember(score)
         elif not fresh:
             known = self._values.setdefault(candidate.id, {})
-            lost = self._lost.setdefault(candidate.id, set())
-            for item, episode in zip(score.items, score.episodes, strict=True):
-                at = (item.task.id, item.sample)
-                if episode.lost:
-                    lost.add(at)
-                else:
-                    known[at] = episode.value
+            for item, outcome in zip(score.items, score.outcomes, strict=True):
+                known[item.task.id, item.sample] = outcome
 
     def _note(self, components: Components, score: Score) -> None:
         """Tell the pool what was judged."""
@@ -242,12 +220,13 @@ class Workshop:
                 self.pool.note(components, f"{item.split}/{item.task.id}", episode.value)
 
     def _remember(self, score: Score) -> None:
-        solved = [
-            (item.task.id, question(item.task), episode.trace)
-            for item, episode in zip(score.items, score.episodes, strict=True)
-            if episode.exact
-        ]
-        self._solved |= {shot.task: shot for shot in shots_of(solved)}
+        """Keep what a demonstration can be made of."""
+        solved: dict[str, Shot] = {}
+        for item, episode in zip(score.items, score.episodes, strict=True):
+            if episode.exact and episode.trace and len(episode.trace) <= LENGTH:
+                shot = Shot(item.task.id, question(item.task), episode.trace)
+                solved.setdefault(shot.task, shot)
+        self._solved |= solved
 
     def end_round(self) -> None:
         """Tell of the round and count it. Raises `BudgetSpent` after too many idle ones."""
@@ -263,25 +242,21 @@ class Workshop:
         entries = list(self.lineage)[self._told :]
         self._told += len(entries)
         self._rounds += 1
-        base = self._base or self.seed
-        leader = next(iter(self.leaders()), self.seed)
-        told = self._trained.get(base.id)
-        rewards = tuple(self._values.get(base.id, {}).values())
-        lost = len(self._lost.get(base.id, ()))
-        if told is not None:
-            rewards = tuple(e.value for e in told.judged)
-            lost = len(told.episodes) - len(rewards)
-        self.observer.round(
+        base, leader = self._base, next(iter(self.leaders()), self.seed)
+        trained = self._trained.get(base.id)
+        played = self._values.get(base.id, {}).values() if trained is None else trained.outcomes
+        rewards = tuple(value for value in played if value is not None)
+        self.evaluator.observer.round(
             Round(
                 number=self._rounds,
                 components=self.regions.join(base.components),
-                split="val" if told is None else "train",
+                split="val" if trained is None else "train",
                 rewards=rewards,
                 standings=tuple(self._standing(entry) for entry in entries),
                 leader=leader.id,
                 best=self.regions.join(leader.components),
                 spent=self.budget.spent,
-                lost=lost,
+                lost=len(played) - len(rewards),
             )
         )
         self._base = leader
@@ -290,84 +265,72 @@ class Workshop:
     def _standing(self, entry: Entry) -> Standing:
         mine = self._values.get(entry.id, {})
         theirs = self._values.get(entry.parents[0], {}) if entry.parents else {}
-        gaps = [value - theirs[at] for at, value in mine.items() if at in theirs]
+        ours, old = judged_both(mine.values(), map(theirs.get, mine))
         score = entry.scores.get("val", {})
         return Standing(
             id=entry.id,
             operation=entry.operation,
             decision=entry.decision,
             reason=entry.reason,
-            tasks=len(mine),
+            tasks=sum(value is not None for value in mine.values()),
             reward=score.get("reward"),
             exact=score.get("exact"),
-            wins=sum(gap > 0 for gap in gaps),
-            losses=sum(gap < 0 for gap in gaps),
-            ties=sum(gap == 0 for gap in gaps),
+            wins=sum(a > b for a, b in zip(ours, old, strict=True)),
+            losses=sum(a < b for a, b in zip(ours, old, strict=True)),
+            ties=sum(a == b for a, b in zip(ours, old, strict=True)),
         )
 
-    async def experiment(self, component: str, texts: Sequence[str]) -> list[float]:
-        """Each text played on one training task, in turn: one reward a text, NaN where lost.
+    def _job(self, candidate: Candidate, parts: Components, items: Sequence[Item]) -> Job:
+        return Job(candidate.id, self.regions.join(parts), items)
 
-        All go out together. The lineage keeps the experiment as one entry, with its cost.
-        """
-        entry = self.lineage.add(self.seed.components, [self.seed], "experiment")
-        self.lineage.decide(entry, "experiment", f"{len(texts)} texts, one training task each")
-        jobs = [
-            Job(
-                entry.id,
-                self.regions.join({**self.seed.components, component: text}),
-                [Item(Mode.TRAIN, self.train[i % len(self.train)])],
-            )
-            for i, text in enumerate(texts)
-        ]
-        scores = await self.evaluator.evaluate(jobs)
-        for score in scores:
-            self._remember(score)
+    async def experiment(self, component: str, texts: Sequence[str]) -> list[float]:
+        """Each text played on one training task, in turn: one reward a text, NaN where lost."""
+        made = [{**self.seed.components, component: text} for text in texts]
+        tasks = [self.train[i % len(self.train)] for i in range(len(made))]
+        what = f"{len(texts)} texts, one training task each"
+        scores = await self._try([self.seed], "experiment", what, made, tasks, samples=1)
         return [nan if score.infra_error else score.reward for score in scores]
 
     async def try_out(
         self, parent: Candidate, component: str, texts: Sequence[str], tasks: Sequence[Task]
     ) -> None:
-        """Play each text on its training task, for the pool alone; one entry in the lineage.
-
-        A text that is not safe is left out.
-        """
-        entry = self.lineage.add(parent.components, [parent], "trials")
-        self.lineage.decide(entry, "experiment", f"{len(texts)} texts, one training task each")
-        jobs: list[Job] = []
+        """Play each text on its training task, for the pool alone; those that are not safe are
+        left out."""
         made: list[Components] = []
+        played: list[Task] = []
         for text, task in zip(texts, tasks, strict=True):
-            try:
-                components = {**parent.components, component: self.rules.safe(component, text)}
-            except Rejected:
-                continue
-            made.append(components)
-            items = [Item(Mode.TRAIN, task, sample) for sample in range(self.samples)]
-            jobs.append(Job(entry.id, self.regions.join(components), items))
-        scores = await self.evaluator.evaluate(jobs)
+            with suppress(Rejected):
+                made.append({**parent.components, component: self.rules.safe(component, text)})
+                played.append(task)
+        what = f"{len(texts)} texts, one training task each"
+        scores = await self._try([parent], "trials", what, made, played, self.settings.samples)
         for components, score in zip(made, scores, strict=True):
-            self._remember(score)
             if not score.infra_error:
                 self._note(components, score)
 
-    async def challenge(self, child: Candidate) -> bool:
-        """Play a child on a few validation tasks, and on all where it keeps up with the leader.
-
-        The child may be a little behind on the few, for they say little. True where it was
-        validated.
-        """
-        few = self.val[:RACE]
-        leader = self.leaders()[0]
-        known = self._values[leader.id]
-        (score,) = await self.score([child], Mode.VAL, few)
-        if score.infra_error:
-            return False
-        gap = _gap(score, known)
-        if gap < -BEHIND:
-            self.lineage.decide(child, "rejected", f"{gap:+.3g} on {len(few)} validation tasks")
-            return False
-        await self.validate([child])
-        return child.id in self.validated
+    async def _try(
+        self,
+        parents: Sequence[Candidate],
+        operation: str,
+        what: str,
+        made: Sequence[Components],
+        tasks: Sequence[Task],
+        samples: int,
+    ) -> list[Score]:
+        """Play each text on its training task, all together: one entry of the lineage."""
+        entry = self.lineage.add(parents[0].components, parents, operation)
+        self.lineage.decide(entry, "experiment", what)
+        scores = await self.evaluator.evaluate(
+            [
+                Job(
+                    entry.id, self.regions.join(c), [Item(Mode.TRAIN, t, s) for s in range(samples)]
+                )
+                for c, t in zip(made, tasks, strict=True)
+            ]
+        )
+        for score in scores:
+            self._remember(score)
+        return scores
 
     async def validate(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Play candidates on all validation tasks; the best first, lost ones left out."""
@@ -387,8 +350,8 @@ class Workshop:
 
     def mean(self, candidate: Candidate) -> float:
         """The mean reward of the validation tasks that a candidate was played on; 0 of none."""
-        values = self._values.get(candidate.id, {})
-        return sum(values.values()) / max(1, len(values))
+        values = [v for v in self._values.get(candidate.id, {}).values() if v is not None]
+        return sum(values) / max(1, len(values))
 
     def leaders(self) -> list[Candidate]:
         """Validated candidates, the best first; of equals the earlier."""
@@ -398,11 +361,11 @@ class Workshop:
     async def winner(self) -> Candidate:
         """The best candidate; where the agent samples, the best of the finalists on fresh draws."""
         leaders = self.leaders() or [self.seed]
-        if self.samples == 1 or len(leaders) == 1:
+        if self.settings.samples == 1 or len(leaders) == 1:
             return leaders[0]
         finalists = leaders[:FINALISTS]
         try:
-            scores = await self.score(finalists, Mode.VAL, self.val, self.samples)
+            scores = await self.score(finalists, Mode.VAL, self.val, self.settings.samples)
         except BudgetSpent:
             return leaders[0]
         pairs = zip(scores, finalists, strict=True)
@@ -410,12 +373,6 @@ class Workshop:
         return max(judged, key=lambda pair: pair[0], default=(0.0, leaders[0]))[1]
 
 
-def _gap(score: Score, known: Mapping[tuple[str, int], float]) -> float:
-    """By how much a score is above known rewards of the same items, lost ones left out."""
-    pairs = [
-        (episode.value, known[at])
-        for item, episode in zip(score.items, score.episodes, strict=True)
-        if not episode.lost and (at := (item.task.id, item.sample)) in known
-    ]
-    count = max(1, len(pairs))
-    return sum(ours for ours, _ in pairs) / count - sum(theirs for _, theirs in pairs) / count
+def _content(components: Components) -> tuple[tuple[str, str], ...]:
+    """What makes two candidates the same."""
+    return tuple(sorted(components.items()))
