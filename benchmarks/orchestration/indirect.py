@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tutelage.orchestration.data.formats import Workflow, sorted_workflow
+from tutelage.orchestration.data.workflows import Workflow, sorted_workflow
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.seeds import SeedTree
 

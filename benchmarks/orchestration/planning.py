@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.measure import machine
 from benchmarks.orchestration import indirect as indirect_requests
 
-from tutelage.orchestration.data.formats import Workflow, catalog_of, read_workflows, to_row
+from tutelage.orchestration.data.formats import read_workflows
 from tutelage.orchestration.data.synthetic import (
     builtin_graph,
     generate,
@@ -36,6 +36,7 @@ from tutelage.orchestration.data.synthetic import (
     graph_of,
     split,
 )
+from tutelage.orchestration.data.workflows import Workflow, catalog_of, to_row
 from tutelage.orchestration.evaluation.metrics import (
     PlanScores,
     baseline_plans,

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from tutelage.cli import build_app
 from tutelage.orchestration import job
-from tutelage.orchestration.data.formats import read_workflows, to_row
+from tutelage.orchestration.data.formats import read_workflows
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
+from tutelage.orchestration.data.workflows import to_row
 from tutelage.orchestration.evaluation.results import evaluate
 from tutelage.orchestration.evaluation.tables import scores_table
 from tutelage.orchestration.plan.dag import to_text

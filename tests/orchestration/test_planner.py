@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from tutelage.errors import ConfigError, DataError, ModelError
-from tutelage.orchestration.data.formats import Workflow, sorted_workflow
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
+from tutelage.orchestration.data.workflows import Workflow, sorted_workflow
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.plan.dag import adjacency, is_valid_dag
 from tutelage.orchestration.planner import saving

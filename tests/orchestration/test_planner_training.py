@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tutelage.errors import DataError
-from tutelage.orchestration.data.formats import Workflow
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
+from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.planner import fit
 from tutelage.orchestration.planner.fit import Fitting, drawn, tune
 from tutelage.orchestration.planner.loss import DagLoss, dag_loss

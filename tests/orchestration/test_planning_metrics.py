@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tutelage.orchestration.data.formats import sorted_workflow
+from tutelage.orchestration.data.workflows import sorted_workflow
 from tutelage.orchestration.evaluation.metrics import baseline_plans, compare, score, without_edges
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.plan.dag import Node, Plan

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from tutelage import RL, Trainer, rollout
 from tutelage.cli import build_app
 from tutelage.errors import ConfigError
-from tutelage.orchestration.data.formats import to_row
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
+from tutelage.orchestration.data.workflows import to_row
 from tutelage.orchestration.evaluation.tables import scores_table
 from tutelage.orchestration.planner.settings import Phase1
 from tutelage.orchestration.setup import Request, read_sets

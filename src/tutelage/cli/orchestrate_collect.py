@@ -23,7 +23,7 @@ from tutelage.orchestration.execution.config import WorkConfig
 
 if TYPE_CHECKING:
     from tutelage.orchestration.data.collect import Collected, Collection
-    from tutelage.orchestration.data.formats import Workflow
+    from tutelage.orchestration.data.workflows import Workflow
     from tutelage.orchestration.execution.system import OrchestrationSystem
     from tutelage.orchestration.plan.catalog import Catalog
     from tutelage.orchestration.plan.dag import Plan

@@ -29,9 +29,9 @@ def prepare(
     from tutelage.cli.console import counted, facts, number, shown_path
     from tutelage.cli.console import output as console_output
     from tutelage.files import write_new
-    from tutelage.orchestration.data.formats import catalog_of, to_row
     from tutelage.orchestration.data.prepare import prepare as prepare_logs
     from tutelage.orchestration.data.synthetic import builtin_graph
+    from tutelage.orchestration.data.workflows import catalog_of, to_row
     from tutelage.orchestration.plan.catalog import read_catalog
 
     known = None if catalog is None else read_catalog(catalog)

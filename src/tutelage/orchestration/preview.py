@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from tutelage.config.keys import flatten
-from tutelage.orchestration.data.formats import Workflow
 from tutelage.orchestration.data.outcomes import read_outcomes
 from tutelage.orchestration.data.outcomes import split as split_table
+from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.job import check_against, one_thread
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.planner import saving

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tutelage.orchestration.data.formats import Workflow
+from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.metrics import SCORES, score
 from tutelage.orchestration.evaluation.rewards import References, reward_parts
 from tutelage.orchestration.execution.pools.replay import replayed

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tutelage.errors import DataError
-from tutelage.orchestration.data.formats import Workflow, catalog_of, read_workflows
+from tutelage.orchestration.data.formats import read_workflows
 from tutelage.orchestration.data.rows import read_rows
 from tutelage.orchestration.data.synthetic import (
     builtin_graph,
@@ -21,6 +21,7 @@ from tutelage.orchestration.data.synthetic import (
     graph_of,
     split,
 )
+from tutelage.orchestration.data.workflows import Workflow, catalog_of
 from tutelage.orchestration.plan.catalog import Catalog, read_catalog
 from tutelage.orchestration.planner.settings import Phase1, Request
 from tutelage.seeds import SeedTree

@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any
 
 from tutelage.errors import ConfigError, EngineError
-from tutelage.orchestration.data.formats import Workflow
+from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.loop import Executor

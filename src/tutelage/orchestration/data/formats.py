@@ -1,75 +1,329 @@
 """Files of workflows: what is read, and as what, decided by their content and not by their name.
 
-Four kinds of row are known. `document`: the training set (`instruction`, `targets`, `rewards`).
-`log`: one line of an execution log. `taskbench`: `tool_nodes` or `task_nodes` with links by tool
-name. `nestful`: a list of calls whose arguments refer to each other as `$var1.field$`. Each becomes
-a `Workflow` whose nodes stand in an order in which every parent comes first, so that a planner may
-decode them from left to right. `rows.py` reads the JSON, `row_fields.py` has the rows; `prepare.py`
-makes training sets of logs.
+Four kinds of row are known, each a class: what a row must have, under which keys, and what its
+values may look like (a list or a list written as text, a number or a name). `_Document` is one of
+the training set (`instruction`, `targets`, `rewards`), `_Log` one line of an execution log,
+`_TaskBench` has `tool_nodes` or `task_nodes` with links by tool name, `_Nestful` a list of calls
+whose arguments refer to each other as `$var1.field$`. What cannot be is refused by the name of its
+key. `rows.py` reads the JSON; `prepare.py` makes training sets of logs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Self, cast
+
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationInfo,
+    model_validator,
+)
 
 from tutelage.errors import DataError
-from tutelage.orchestration.data.row_fields import NODE_KEYS, Kind, read_example
-from tutelage.orchestration.data.rows import opened, read_rows
-from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, tools_of
-from tutelage.orchestration.plan.dag import Node, Plan
+from tutelage.orchestration.data.rows import (
+    AsText,
+    Number,
+    Opened,
+    Row,
+    Whole,
+    opened,
+    read_as,
+    read_rows,
+)
+from tutelage.orchestration.data.workflows import (
+    Workflow,
+    forward_order,
+    link_indices,
+    sorted_workflow,
+)
+from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.plan.dag import dependencies_of, references
+
+INSTRUCTION_KEYS = ("instruction", "user_request", "request", "query", "question", "input")
+NODE_KEYS = ("tool_nodes", "task_nodes", "nodes")
+LINK_KEYS = ("tool_links", "task_links", "links")
+STEP_KEYS = ("tool_steps", "task_steps", "steps")
+CALL_KEYS = ("output", "calls")
+TOOL_KEYS = ("task", "tool", "name", "id")
+RESULT_CALL = "var_result"
+"""NESTFUL's last entry, which collects answers and calls nothing."""
+
+_VARIABLE = re.compile(r"\$(var[\w-]*?)(?:\.[^$]*|\[[^$]*)?\$")
 
 
-@dataclass(frozen=True, slots=True)
-class Workflow:
-    """One example: a plan whose edges all point forward, and what is known about its execution."""
-
-    plan: Plan
-    workers: tuple[int | str, ...] | None = None
-    """The worker of each node, by index or by name; None where nobody chose."""
-    rewards: Mapping[str, float] = field(default_factory=dict[str, float])
-    """`success`, `cost`, `latency` as the document writes them: costs are negative."""
-    name: str = ""
-    """The row's own identifier, empty without one."""
-
-    @property
-    def instruction(self) -> str:
-        """What was asked for."""
-        return self.plan.instruction
-
-    @property
-    def tools(self) -> tuple[str, ...]:
-        """The type of each subtask, by the name of its tool."""
-        return tuple(node.tool for node in self.plan.nodes)
-
-    @property
-    def shape(self) -> Literal["single", "chain", "dag"]:
-        """One node; each node waiting for exactly the one before it; anything else."""
-        parents = self.plan.dependencies
-        if len(parents) == 1:
-            return "single"
-        straight = tuple((i - 1,) if i else () for i in range(len(parents)))
-        return "chain" if parents == straight else "dag"
+def _whole(value: Any) -> int | None:
+    """A whole number, given as one or as a float without a fraction; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value % 1:
+        return None
+    return int(value)
 
 
-def sniff(row: Mapping[str, Any]) -> Kind:
-    """Which kind of row this is. Raises `DataError` with what it lacks."""
-    if "targets" in row:
-        return "document"
-    if "planner_outputs" in row:
-        return "log"
-    if any(key in row for key in NODE_KEYS):
-        return "taskbench"
-    calls = opened(row.get("output", row.get("calls")))
-    if isinstance(calls, list):
-        return "nestful"
-    raise DataError(
-        f"it is no workflow: it has {sorted(row)}; needed is 'targets' (a training set), "
-        f"'planner_outputs' (an execution log), 'tool_nodes' or 'task_nodes' (TaskBench), or "
-        f"'output' with a list of calls (NESTFUL)"
+def _name_or_number(noun: str, value: Any) -> int | str:
+    number = _whole(value)
+    if number is not None and number >= 0:
+        return number
+    if isinstance(value, str) and value.strip():
+        return value
+    raise ValueError(f"{noun} is a name or a number from 0")
+
+
+def _task_type(value: Any, info: ValidationInfo) -> str:
+    """A name, or the place of one in the catalog, which is the context of reading."""
+    found, catalog = _name_or_number("a task type", value), cast("Catalog | None", info.context)
+    if isinstance(found, str):
+        return found
+    if catalog is not None and found >= len(catalog):
+        raise ValueError(f"the catalog has {len(catalog)} tools, numbered from 0")
+    return f"type {found}" if catalog is None else catalog.names[found]
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """Texts; what is none becomes empty, and so does what is no list."""
+    value = opened(value)
+    if not isinstance(value, list):
+        return ()
+    return tuple(text if isinstance(text, str) else "" for text in cast("list[Any]", value))
+
+
+def _node(value: Any) -> Any:
+    """A node that is only a name, and one that has it under another key."""
+    row: Mapping[str, Any] = value if isinstance(value, Mapping) else {"task": value}
+    name = next((row[key] for key in TOOL_KEYS if isinstance(row.get(key), str)), None)
+    return {**row, "task": name}
+
+
+def _link(value: Any) -> Any:
+    """A link that is a list of two."""
+    pair = cast("list[Any]", value)
+    both = isinstance(value, list) and len(pair) == 2
+    return dict(zip(("source", "target"), pair, strict=True)) if both else value
+
+
+_TaskTypes = Annotated[list[Annotated[str, PlainValidator(_task_type)]], Opened]
+_Worker = Annotated[int | str, PlainValidator(partial(_name_or_number, "a worker"))]
+_Workers = Annotated[list[_Worker], Opened]
+_Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+_Matrix = Annotated[list[list[Any]], Opened, AfterValidator(dependencies_of)]
+"""An adjacency matrix, read as the parents of each subtask."""
+
+
+class _Asked(Row):
+    """What every kind of row has."""
+
+    instruction: Annotated[str, Field(pattern=r"\S")] = Field(
+        validation_alias=AliasChoices(*INSTRUCTION_KEYS)
     )
+    id: AsText = ""
+
+
+class _Graph(Row):
+    """Who waits for whom in a log."""
+
+    adjacency: _Matrix
+
+
+class _Plan(Row):
+    """A plan as training sets and logs have it; its parents stand in one of three places."""
+
+    task_types: _TaskTypes
+    dependencies: Annotated[list[Annotated[list[Whole], Opened]], Opened] | None = None
+    adjacency: _Matrix | None = None
+    workflow_graph: Annotated[_Graph, Opened] | None = None
+    model_selections: _Workers | None = None
+    subtasks: _Texts = ()
+
+    @property
+    def parents(self) -> Sequence[Sequence[int]] | None:
+        """The subtasks that each subtask waits for."""
+        graph = None if self.workflow_graph is None else self.workflow_graph.adjacency
+        given = graph if self.adjacency is None else self.adjacency
+        return given if self.dependencies is None else self.dependencies
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        if self.parents is None:
+            raise ValueError(
+                "'dependencies' is missing; it lists the parents of each subtask, such as [[], [0]]"
+            )
+        count = len(self.task_types)
+        for name, listed in (
+            ("dependencies", self.parents),
+            ("model_selections", self.model_selections),
+        ):
+            if listed is not None and len(listed) != count:
+                raise ValueError(
+                    f"{name!r} has {len(listed)} entries for {count} subtasks; give one each"
+                )
+        return self
+
+
+class _Document(_Asked):
+    """One row of the document's training set."""
+
+    targets: Annotated[_Plan, Opened]
+    rewards: Mapping[str, Number] = {}
+    subtasks: _Texts = ()
+
+    def workflow(self) -> Workflow:
+        plan = self.targets
+        texts = plan.subtasks or self.subtasks
+        return sorted_workflow(self.instruction, plan.task_types, plan.parents or (),
+                               plan.model_selections, texts, self.rewards, self.id)  # fmt: skip
+
+
+class _Try(Row):
+    """A worker that was asked to do a node, in the run itself or beside it."""
+
+    node: int | None = None
+    worker: int | str | None = None
+    passed: Any = None
+    correct: Any = None
+    cost: float = 0.0
+
+
+class _Log(_Asked):
+    """One line of an execution log; its costs become rewards, which are negative."""
+
+    planner_outputs: Annotated[_Plan, Opened]
+    success: Any = None
+    cost: Number | None = None
+    latency_ms: Number | None = None
+    workers: Annotated[Any, Opened] = None
+    tries: Sequence[_Try] = ()
+    alternatives: Sequence[_Try] = ()
+
+    def workflow(self) -> Workflow:
+        rewards = {"success": float(bool(self.success))}
+        if self.cost is not None:
+            rewards["cost"] = -self.cost
+        if self.latency_ms is not None:
+            rewards["latency"] = -self.latency_ms / 1000.0
+        plan = self.planner_outputs
+        return sorted_workflow(self.instruction, plan.task_types, plan.parents or (),
+                               self._chosen(), plan.subtasks, rewards, self.id)  # fmt: skip
+
+    def labelled(self) -> tuple[Workflow, int]:
+        """The workflow, with cheaper workers in place of those that did it where the line knows
+        them to have passed; and how many those are.
+        """
+        workflow = self.workflow()
+        if workflow.workers is None:
+            return workflow, 0
+        prices = {step.node: step.cost for step in self.tries if step.passed}
+        chosen = list(workflow.workers)
+        order = forward_order(self.planner_outputs.parents or ())
+        changed: set[int] = set()
+        for other in self.alternatives:
+            if not other.passed or other.correct is False or other.worker is None:
+                continue
+            if other.node not in order:
+                raise DataError(
+                    f"'alternatives' names node {other.node!r}, which the workflow lacks"
+                )
+            if other.cost < prices.get(other.node, math.inf):
+                prices[other.node] = other.cost
+                chosen[order.index(other.node)] = other.worker
+                changed.add(other.node)
+        return replace(workflow, workers=tuple(chosen)), len(changed)
+
+    def _chosen(self) -> list[int | str] | None:
+        """Workers that are given by number are places in the line's `workers`."""
+        given, names = self.planner_outputs.model_selections, self.workers
+        if given is None or not isinstance(names, list) or not names:
+            return given
+        known = [str(name) for name in cast("list[Any]", names)]
+        lost = [worker for worker in given if isinstance(worker, int) and worker >= len(known)]
+        if lost:
+            raise DataError(
+                f"'planner_outputs.model_selections' holds {lost[0]}, and the line's 'workers' are "
+                f"{len(known)}"
+            )
+        return [worker if isinstance(worker, str) else known[worker] for worker in given]
+
+
+class _ToolNode(Row):
+    task: str
+    arguments: Annotated[Any, Opened] = None
+
+
+class _Link(Row):
+    source: Any
+    target: Any
+
+
+class _TaskBench(_Asked):
+    """One row of TaskBench, of either of its forms; edges are references and links."""
+
+    nodes: Annotated[list[Annotated[_ToolNode, BeforeValidator(_node)]], Opened] = Field(
+        validation_alias=AliasChoices(*NODE_KEYS)
+    )
+    links: Annotated[list[Annotated[_Link, BeforeValidator(_link)]], Opened] = Field(
+        [], validation_alias=AliasChoices(*LINK_KEYS)
+    )
+    steps: _Texts = Field((), validation_alias=AliasChoices(*STEP_KEYS))
+
+    def workflow(self) -> Workflow:
+        tools = [node.task for node in self.nodes]
+        parents = [{*references(node.arguments)} - {i} for i, node in enumerate(self.nodes)]
+        for source, target in link_indices(tools, [(k.source, k.target) for k in self.links]):
+            parents[target].add(source)
+        return sorted_workflow(self.instruction, tools, parents, None, self.steps, {}, self.id)
+
+
+class _Call(Row):
+    name: Annotated[str, Field(min_length=1)]
+    arguments: Any = None
+    label: AsText = ""
+
+
+class _Nestful(_Asked):
+    """One row of NESTFUL: calls whose arguments refer to each other."""
+
+    output: Annotated[list[_Call], Opened] = Field(validation_alias=AliasChoices(*CALL_KEYS))
+
+    def workflow(self) -> Workflow:
+        calls = [
+            ((call.label or f"var{place}").strip("$"), call)
+            for place, call in enumerate(self.output, 1)
+            if call.name != RESULT_CALL
+        ]
+        labels, tools = [label for label, _ in calls], [call.name for _, call in calls]
+        parents = [
+            [_meant(label, node, labels, tools) for label in _variables(call.arguments)]
+            for node, (_, call) in enumerate(calls)
+        ]
+        return sorted_workflow(self.instruction, tools, parents, name=self.id)
+
+
+_KINDS: Mapping[str, TypeAdapter[Any]] = {
+    "targets": TypeAdapter(_Document),
+    "planner_outputs": TypeAdapter(_Log),
+    **dict.fromkeys(NODE_KEYS, TypeAdapter(_TaskBench)),
+    **dict.fromkeys(CALL_KEYS, TypeAdapter(_Nestful)),
+}
+"""What reads a row, by the first of these keys that it has."""
+
+
+def _kind(row: Mapping[str, Any]) -> TypeAdapter[Any]:
+    """What reads this row. Raises `DataError` with what it lacks."""
+    key = next((key for key in _KINDS if key in row), None)
+    if key is None or (key in CALL_KEYS and not isinstance(opened(row[key]), list)):
+        raise DataError(
+            f"it is no workflow: it has {sorted(row)}; needed is 'targets' (a training set), "
+            f"'planner_outputs' (an execution log), 'tool_nodes' or 'task_nodes' (TaskBench), or "
+            f"'output' with a list of calls (NESTFUL)"
+        )
+    return _KINDS[key]
 
 
 def read_workflows(path: str | Path, catalog: Catalog | None = None) -> list[Workflow]:
@@ -90,110 +344,52 @@ def read_workflows(path: str | Path, catalog: Catalog | None = None) -> list[Wor
 
 def workflow_of(row: Mapping[str, Any], catalog: Catalog | None = None) -> Workflow:
     """The workflow of one row of any kind. Raises `DataError` with the field."""
-    made = sorted_workflow(*read_example(sniff(row), row, catalog))
-    if not made.plan.nodes:
+    return _known(read_as(_kind(row), row, context=catalog).workflow(), catalog)
+
+
+def labelled(row: Mapping[str, Any], catalog: Catalog | None = None) -> tuple[Workflow, int]:
+    """The workflow of a line of a log, its workers the cheapest that are known to have done it, and
+    how many of them took another's place.
+    """
+    workflow, changed = read_as(_KINDS["planner_outputs"], row, context=catalog).labelled()
+    return _known(workflow, catalog), changed
+
+
+def _known(workflow: Workflow, catalog: Catalog | None) -> Workflow:
+    """The workflow. Raises `DataError` without subtasks, and for a tool that the catalog lacks."""
+    if not workflow.plan.nodes:
         raise DataError("the workflow has no subtask; an example needs at least one")
-    if catalog is not None:
-        for index, tool in enumerate(made.tools):
-            try:
-                catalog[tool]
-            except DataError as error:
-                raise DataError(f"subtask {index}: {error}") from error
-    return made
+    for index, tool in enumerate(workflow.tools if catalog is not None else ()):
+        try:
+            cast("Catalog", catalog)[tool]
+        except DataError as error:
+            raise DataError(f"subtask {index}: {error}") from error
+    return workflow
 
 
-def sorted_workflow(
-    instruction: str,
-    tools: Sequence[str],
-    parents: Sequence[Iterable[int]],
-    workers: Sequence[int | str] | None = None,
-    descriptions: Sequence[str] = (),
-    rewards: Mapping[str, float] | None = None,
-    name: str = "",
-) -> Workflow:
-    """A workflow with its nodes brought into the order in which each parent stands before its
-    children, the given order kept where it can be. Raises `DataError` for cycles and dangling
-    parents.
+def _meant(label: str, node: int, labels: Sequence[str], tools: Sequence[str]) -> int:
+    """The call that a label means at `node`: the last one before it, as a variable that is set
+    twice would, and only without one the first that comes later.
     """
-    if descriptions and len(descriptions) != len(tools):
-        descriptions = ()
-    given = Plan(
-        instruction, tuple(Node(t, {}, _ints(p)) for t, p in zip(tools, parents, strict=True))
-    )
-    order = forward_order(given.dependencies)
-    place = {node: i for i, node in enumerate(order)}
-    nodes = tuple(
-        Node(
-            tools[node],
-            after=tuple(sorted(place[p] for p in given.dependencies[node])),
-            description=descriptions[node] if descriptions else "",
-        )
-        for node in order
-    )
-    chosen = None if workers is None else tuple(workers[node] for node in order)
-    return Workflow(Plan(instruction, nodes), chosen, dict(rewards or {}), name)
-
-
-def forward_order(dependencies: Sequence[Sequence[int]]) -> list[int]:
-    """The order that always takes the first node whose parents are done."""
-    waiting = list(range(len(dependencies)))
-    done: set[int] = set()
-    order: list[int] = []
-    while waiting:
-        node = next(n for n in waiting if done.issuperset(dependencies[n]))
-        waiting.remove(node)
-        done.add(node)
-        order.append(node)
-    return order
-
-
-def _ints(values: Iterable[Any]) -> tuple[int, ...]:
-    return tuple(sorted({int(v) for v in values}))
-
-
-def catalog_of(workflows: Iterable[Workflow], rows: Iterable[Mapping[str, Any]] = ()) -> Catalog:
-    """A catalog of the tools that workflows use, sorted; rows with `tools` describe them.
-
-    A tool nobody describes gets the descriptions of the first subtasks that used it.
-    """
-    told: dict[str, CatalogTool] = {}
-    for row in rows:
-        listed = opened(row.get("tools"))
-        if isinstance(listed, list) and all(
-            isinstance(t, Mapping) for t in cast("list[Any]", listed)
-        ):
-            for tool in tools_of(cast("list[Any]", listed)):
-                told.setdefault(tool.name, tool)
-    texts: dict[str, list[str]] = {}
-    for workflow in workflows:
-        for node in workflow.plan.nodes:
-            seen = texts.setdefault(node.tool, [])
-            if node.description and len(seen) < _TEXTS:
-                seen.append(node.description)
-    return Catalog(
-        tuple(
-            told.get(name) or CatalogTool(name, " ".join(texts.get(name, ())))
-            for name in sorted({*texts, *told})
-        )
+    before = [i for i in range(node) if labels[i] == label]
+    after = [i for i in range(node, len(labels)) if labels[i] == label]
+    if before or after:
+        return before[-1] if before else after[0]
+    raise DataError(
+        f"subtask {node} ({tools[node]!r}) refers to {f'${label}$'!r}, and no call is labelled "
+        f"{label!r}; the labels are {labels}"
     )
 
 
-_TEXTS = 3
-
-
-def to_row(workflow: Workflow, catalog: Catalog) -> dict[str, Any]:
-    """The workflow as one row of the document's training set; types are places in the catalog."""
-    row: dict[str, Any] = {
-        "instruction": workflow.instruction,
-        "targets": {
-            "task_types": [catalog.index(tool) for tool in workflow.tools],
-            "dependencies": [list(parents) for parents in workflow.plan.dependencies],
-        },
-    }
-    if workflow.workers is not None:
-        row["targets"]["model_selections"] = list(workflow.workers)
-    if workflow.rewards:
-        row["rewards"] = dict(workflow.rewards)
-    if workflow.name:
-        row["id"] = workflow.name
-    return row
+def _variables(value: Any) -> list[str]:
+    """The labels that an argument of NESTFUL refers to, in order; looks into lists and mappings."""
+    match value:
+        case str():
+            return _VARIABLE.findall(value)
+        case Mapping():
+            inner = cast("Mapping[str, Any]", value).values()
+            return [label for part in inner for label in _variables(part)]
+        case list() | tuple():
+            return [label for part in cast("Sequence[Any]", value) for label in _variables(part)]
+        case _:
+            return []

@@ -8,16 +8,15 @@ be wrong (`correct` false) are left out. `formats.py` reads the lines, `planner/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
 
 from tutelage.errors import DataError
-from tutelage.orchestration.data.formats import Workflow, forward_order, workflow_of
+from tutelage.orchestration.data.formats import labelled
 from tutelage.orchestration.data.rows import read_rows
+from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import dependencies_of
 
 
 @dataclass(slots=True)
@@ -63,7 +62,7 @@ def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> _Pre
                 made.failed += 1
                 continue
             try:
-                workflow, cheaper = _labelled(row, catalog)
+                workflow, cheaper = labelled(row, catalog)
             except DataError as error:
                 raise DataError(f"{str(path)!r}, row {index}: {error}") from error
             price = (-workflow.rewards.get("cost", 0.0), -workflow.rewards.get("latency", 0.0))
@@ -80,49 +79,3 @@ def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> _Pre
         )
     made.workflows = [workflow for _, workflow in best.values()]
     return made
-
-
-def _labelled(row: Mapping[str, Any], catalog: Catalog | None = None) -> tuple[Workflow, int]:
-    """The workflow of one successful line, with cheaper workers in place of those that did it
-    where the line knows them to have passed; and how many those are.
-    """
-    workflow = workflow_of(row, catalog)
-    if workflow.workers is None:
-        return workflow, 0
-    prices: dict[int, float] = {}
-    for step in _rows(row.get("tries")):
-        if step.get("passed") and isinstance(step.get("node"), int):
-            prices[step["node"]] = float(step.get("cost") or 0.0)
-    chosen = list(workflow.workers)
-    order = _order(row, workflow)
-    changed: set[int] = set()
-    for other in _rows(row.get("alternatives")):
-        node, worker = other.get("node"), other.get("worker")
-        if not other.get("passed") or other.get("correct") is False or worker is None:
-            continue
-        if not isinstance(node, int) or node not in order:
-            raise DataError(f"'alternatives' names node {node!r}, which the workflow lacks")
-        cost = float(other.get("cost") or 0.0)
-        if cost < prices.get(node, float("inf")):
-            prices[node] = cost
-            chosen[order[node]] = worker
-            changed.add(node)
-    return replace(workflow, workers=tuple(chosen)), len(changed)
-
-
-def _rows(value: Any) -> Iterable[Mapping[str, Any]]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise DataError(f"{value!r:.60} is no list of tries")
-    return [
-        cast("Mapping[str, Any]", v) for v in cast("list[Any]", value) if isinstance(v, Mapping)
-    ]
-
-
-def _order(row: Mapping[str, Any], workflow: Workflow) -> dict[int, int]:
-    """Where each node of the line stands in the workflow, which may have been reordered."""
-    matrix = row["planner_outputs"]["workflow_graph"]["adjacency"]
-    order = forward_order(dependencies_of(matrix))
-    assert len(order) == len(workflow.tools)
-    return {node: place for place, node in enumerate(order)}

@@ -4,7 +4,7 @@ A file of workflows, a log or a catalog may be one JSON value or one a line, wha
 in: what is inside decides; only `.yaml` and `.yml` are read as YAML. Fields that hold JSON as text,
 as exports from tables do, are opened. What a row must have, a pydantic type says (`Row` for
 objects of files, or a dataclass); `read_as` reads one and words what does not fit, once for all of
-them. `row_fields.py` has the rows of workflows.
+them. `formats.py` has the rows of workflows.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from importlib.resources import files
 from typing import Any, Literal, cast
 
 from tutelage.errors import ConfigError, DataError
-from tutelage.orchestration.data.formats import Workflow, sorted_workflow
+from tutelage.orchestration.data.workflows import Workflow, sorted_workflow
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, tools_of
 from tutelage.seeds import SeedTree
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tutelage.orchestration.data.formats import Workflow, to_row
+from tutelage.orchestration.data.workflows import Workflow, to_row
 from tutelage.orchestration.evaluation.metrics import (
     PlanScores,
     baseline_plans,
@@ -21,8 +21,8 @@ from tutelage.orchestration.evaluation.metrics import (
     score,
     without_edges,
 )
+from tutelage.orchestration.planner.decode import Planned
 from tutelage.orchestration.planner.model import PlannerModel
-from tutelage.orchestration.planner.planned import Planned
 from tutelage.orchestration.planner.retrieval import neighbours, products, remember
 from tutelage.orchestration.planner.text import features
 from tutelage.orchestration.setup import overlap_of

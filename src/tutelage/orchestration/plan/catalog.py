@@ -3,7 +3,7 @@
 A catalog is read from TaskBench's form (`{"nodes": [{"id", "desc", "input-type", "output-type"}]}`,
 or with `parameters`), from a plain list of `{name, description, inputs, outputs}`, or from function
 schemas. Names are unique, so that a plan that passes `check_plan` cannot call a tool that was made
-up. `dag.py` has the plans themselves, `data/formats.py` the files of workflows.
+up. `dag.py` has the plans themselves, `data/formats.py` reads workflows.
 """
 
 from __future__ import annotations

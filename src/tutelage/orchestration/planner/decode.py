@@ -1,21 +1,25 @@
-"""Beam search: the likeliest plans of a batch of instructions.
+"""Beam search: the likeliest plans of a batch of instructions, and what goes in and comes out.
 
 Every tool comes from the catalog and edges are only kept from earlier to later nodes, so what comes
 out is a DAG of known tools whatever the network says. All beams of a batch take a step together.
 `network.py` scores, `retrieval.py` adds what similar instructions were answered with, `model.py`
-turns the numbers into plans.
+turns the numbers into plans. The fields of a call are decoded only when one is looked at, since a
+training step needs none of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from tutelage.orchestration.planner.network import Encoded, Network, Tools, mentions
+from tutelage.orchestration.plan.dag import Plan
+from tutelage.orchestration.planner.network import Encoded, Network, mentions
 from tutelage.orchestration.planner.retrieval import Prior
+from tutelage.orchestration.planner.text import Features
 
 _NEVER = float("-inf")
 
@@ -37,25 +41,85 @@ class SearchSettings:
     max_nodes: int = 64
 
 
-class Beams(NamedTuple):
-    """The plans of each instruction, best first."""
+class Prepared(NamedTuple):
+    """Instructions that were read once, for those who ask about them again and again."""
 
+    instructions: Sequence[str]
+    items: Sequence[Features]
+    shared_BT: Tensor
+    """How much text each instruction and tool share."""
+
+    def rows(self, chosen: Sequence[int]) -> Prepared:
+        """Some of them."""
+        return Prepared(
+            [self.instructions[i] for i in chosen],
+            [self.items[i] for i in chosen],
+            self.shared_BT[chosen],
+        )
+
+
+class Searched(NamedTuple):
+    """The beams of a batch, best first, with what they were searched in."""
+
+    instructions: Sequence[str]
+    text: Encoded
     tools_BKN: Tensor
     """Places in the catalog, -1 after the last."""
     scores_BK: Tensor
     """Log-probabilities with the prior and the length bonus."""
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan with what the planner thought of it."""
+
+    plan: Plan
+    workers: tuple[str, ...] | None
+    """The worker that phase 1 would choose for each node; None when it saw no workers."""
+    raw_valid: bool
+    """Whether the scored graph was a DAG before decoding kept forward edges only."""
+
+
+class PlannerOutputs(Mapping[str, Any]):
+    """What a call gives: `subtask_embeddings` (B, N, D), `task_types` (B, N, T+1) and
+    `model_selections` (B, N, W) scores, and `workflow_graph`, edge probabilities (B, N, N).
+
+    They come from a greedy decoding that is done when one is first read. By item or by attribute.
+    """
+
+    KEYS = ("subtask_embeddings", "task_types", "model_selections", "workflow_graph")
+
+    def __init__(self, decode: Callable[[PlannerOutputs], dict[str, Any]], text: Encoded) -> None:
+        """`decode` makes the four fields."""
+        self._decode, self.text = decode, text
+        self._made: dict[str, Any] | None = None
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self.KEYS:
+            raise KeyError(key)
+        if self._made is None:
+            self._made = self._decode(self)
+        return self._made[key]
+
+    def __getattr__(self, key: str) -> Any:
+        if key in PlannerOutputs.KEYS:
+            return self[key]
+        raise AttributeError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.KEYS)
+
+    def __len__(self) -> int:
+        return len(self.KEYS)
+
+
 def search(
-    network: Network,
-    text: Encoded,
-    tools: Tools,
-    known: Tensor,
-    settings: SearchSettings,
-    prior: Prior | None,
-) -> Beams:
-    """The best `beam` plans of each instruction, each with at least one node."""
-    rows, width, end = len(text.hidden_BD), settings.beam, len(known)
+    network: Network, text: Encoded, settings: SearchSettings, prior: Prior | None = None
+) -> tuple[Tensor, Tensor]:
+    """The best `beam` plans of each instruction, each with at least one node, and their scores: the
+    last fields of `Searched`.
+    """
+    rows, width, end = len(text.hidden_BD), settings.beam, len(text.known_T)
     found = torch.full((rows, width, 0), -1)
     scores = torch.full((rows, width), _NEVER)
     scores[:, 0] = 0.0
@@ -67,9 +131,9 @@ def search(
     mentioned = mentions(text, before)
     for step in range(settings.max_nodes + 1):
         places = torch.full((width,), step)
-        state, attend = network.states(text, tools, before, total, mentioned, covered, places)
-        logits = network.type_logits(text, state, attend, tools, known)
-        if prior is not None and prior.weight > 0:
+        state, attend = network.states(text, before, total, mentioned, covered, places)
+        logits = network.type_logits(text, state, attend)
+        if prior is not None:
             logits = logits + prior.scores(before, end + 1, step)
         if step == 0:
             logits[:, :, end] = _NEVER
@@ -92,22 +156,21 @@ def search(
             break
         before = torch.where(done, end, tool)
         total = total.gather(1, beam[:, :, None].expand(-1, -1, total.shape[2]))
-        total = total + tools.so_far_TD[before] * ~done[:, :, None]
+        total = total + text.so_far_TD[before] * ~done[:, :, None]
         mentioned = mentions(text, before)
         covered = covered.gather(1, beam[:, :, None].expand(-1, -1, covered.shape[2]))
         covered = covered + mentioned.words_BNP
         used = used.gather(1, beam[:, :, None].expand(-1, -1, end + 1))
         used = used.scatter(2, torch.where(done, end, tool)[:, :, None], True)
         used[:, :, end] = False
-    return Beams(found[:, :, : max(1, found.shape[2] - 1)] if done.all() else found, scores)
+    return found[:, :, : max(1, found.shape[2] - 1)] if done.all() else found, scores
 
 
-def choose(beams: Beams, power: float) -> Tensor:
+def choose(plans: Tensor, scores_BK: Tensor, power: float) -> Tensor:
     """(B,): which beam to take: the first, or the one whose tools agree most with all of them."""
-    if power <= 0 or beams.scores_BK.shape[1] == 1:
-        return torch.zeros(len(beams.scores_BK), dtype=torch.long)
-    weight_BK = (beams.scores_BK * power).softmax(1)
-    plans = beams.tools_BKN
+    if power <= 0 or scores_BK.shape[1] == 1:
+        return torch.zeros(len(scores_BK), dtype=torch.long)
+    weight_BK = (scores_BK * power).softmax(1)
     real = plans >= 0
     size_BK = real.sum(2).clamp(min=1).float()
     same = (plans[:, :, None, :, None] == plans[:, None, :, None, :]) & real[:, :, None, :, None]

@@ -22,13 +22,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from tutelage.orchestration.data.formats import Workflow
+from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.metrics import score
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.planner.decode import SearchSettings
+from tutelage.orchestration.planner.decode import Prepared, Searched, SearchSettings
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.network import Shape
-from tutelage.orchestration.planner.planned import Prepared, Searched
 from tutelage.orchestration.planner.settings import Phase1
 from tutelage.orchestration.planner.targets import Targets, targets_of
 from tutelage.seeds import SeedTree

@@ -3,7 +3,7 @@
 A call encodes the instructions and gives the document's four fields, decoded greedily the first
 time one is looked at. `compute_supervised_loss` scores expert plans from the same encoding with the
 expert's earlier tools given (teacher forcing), so the document's training loop works as written.
-`plan` and `plan_all` search with beams. `planned.py` has what goes in and comes out, `fit.py`
+`plan` and `plan_all` search with beams. `decode.py` has what goes in and comes out, `fit.py`
 trains it, `saving.py` stores it.
 """
 
@@ -18,26 +18,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tutelage.errors import ConfigError, DataError
-from tutelage.orchestration.data.formats import Workflow
+from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog
-from tutelage.orchestration.plan.dag import Node, Plan
+from tutelage.orchestration.plan.dag import Node, Plan, is_valid_dag
 from tutelage.orchestration.planner import loss as losses
-from tutelage.orchestration.planner.decode import SearchSettings, choose, search
+from tutelage.orchestration.planner.decode import (
+    Planned,
+    PlannerOutputs,
+    Prepared,
+    Searched,
+    SearchSettings,
+    choose,
+    search,
+)
 from tutelage.orchestration.planner.network import (
     Encoded,
     Mentions,
     Network,
     Shape,
-    Tools,
     mentions,
     one_before,
-)
-from tutelage.orchestration.planner.planned import (
-    Planned,
-    PlannerOutputs,
-    Prepared,
-    Searched,
-    is_acyclic,
 )
 from tutelage.orchestration.planner.retrieval import (
     Memory,
@@ -133,7 +133,7 @@ class PlannerModel(nn.Module):
     def forward(self, instructions: Sequence[str] | Prepared) -> PlannerOutputs:
         """Encode instructions; see `PlannerOutputs`. Raises `DataError` for an empty batch."""
         given = instructions if isinstance(instructions, Prepared) else self.prepare(instructions)
-        return PlannerOutputs(self.greedy, *self._read(given))
+        return PlannerOutputs(self.greedy, self._read(given))
 
     def compute_supervised_loss(
         self,
@@ -152,28 +152,25 @@ class PlannerModel(nn.Module):
         given = given_targets(targets, end)
         types = given.types_BN
         count = types.shape[1]
-        text, tools = outputs.text, outputs.tools
+        text = outputs.text
         placed = torch.where((types >= 0) & (types < end), types, end)
-        state, attend, mentioned = self._states(text, tools, placed)
-        logits = self.network.type_logits(text, state, attend, tools, self._known)
-        chosen = tools.out_TD[placed]
+        state, attend, mentioned = self._states(text, placed)
+        logits = self.network.type_logits(text, state, attend)
         # A tool that no plan has is no wrong answer: it may be the right one later.
         absent = (self._known < 0) & ~torch.isin(torch.arange(end), types)
         logits = logits.masked_fill(F.pad(absent, (0, 1)), _ABSENT)
-        anywhere = self.network.set_logits(text, tools).masked_fill(absent, _ABSENT)
+        anywhere = self.network.set_logits(text).masked_fill(absent, _ABSENT)
         parts = {
             "type_loss": losses.type_loss(logits, types, smoothing),
             "set_loss": losses.set_loss(anywhere, types),
         }
         nodes = max(1, count - 1)
         mentioned = Mentions(*(part[:, :nodes] for part in mentioned))
-        edges = self._edges(
-            text, state[:, :nodes], tools, placed[:, :nodes], mentioned, given.lengths_B
-        )
+        edges = self._edges(text, state[:, :nodes], placed[:, :nodes], mentioned, given.lengths_B)
         adjacency = given.adjacency_BNN[:, :nodes, :nodes]
         parts["edge_loss"] = losses.edge_loss(edges, adjacency, given.lengths_B)
         if bool((given.workers_BN >= 0).any()):
-            scores = self.network.worker_logits(state, chosen)
+            scores = self.network.worker_logits(text, state, placed)
             parts["worker_loss"] = losses.type_loss(scores, given.workers_BN)
         else:
             parts["worker_loss"] = logits.new_zeros(())
@@ -237,85 +234,66 @@ class PlannerModel(nn.Module):
             self.train(training)
 
     def _searched(self, given: Prepared, settings: SearchSettings) -> Searched:
-        text, tools = self._read(given)
-        prior = None
+        text, prior = self._read(given), None
         if settings.prior_weight > 0 and self.memory is not None:
             near = neighbours(self.memory, given.items, self.idf)
             new = self._known < 0
             prior = prior_of(self.memory, near, self._numbers, new, settings.prior_weight)
-        found = search(self.network, text, tools, self._known, settings, prior)
-        return Searched(given.instructions, text, tools, found)
+        return Searched(given.instructions, text, *search(self.network, text, settings, prior))
 
     @torch.no_grad()
     def decided(self, found: Searched, settings: SearchSettings) -> list[Planned]:
         """A plan for each instruction that was searched for."""
-        text, tools, beams = found.text, found.tools, found.beams
-        pick = choose(beams, settings.consensus)
-        rows = torch.arange(len(found.instructions))
-        chosen = beams.tools_BKN[rows, pick]
-        scores = beams.scores_BK[rows, pick]
+        text, rows = found.text, torch.arange(len(found.instructions))
+        pick = choose(found.tools_BKN, found.scores_BK, settings.consensus)
+        chosen = found.tools_BKN[rows, pick]
         lengths = (chosen >= 0).sum(1)
         chosen = chosen[:, : int(lengths.max())]
         placed = torch.where(chosen >= 0, chosen, len(self.catalog))
-        state, _, mentioned = self._states(text, tools, placed)
-        edges = torch.sigmoid(self._edges(text, state, tools, placed, mentioned, lengths))
+        state, _, mentioned = self._states(text, placed)
+        edges = torch.sigmoid(self._edges(text, state, placed, mentioned, lengths))
         workers = None
         if self.vocabulary.workers:
-            workers = self.network.worker_logits(state, tools.out_TD[placed]).argmax(-1)
-        return [
-            self._planned(
-                found.instructions[row],
-                chosen[row, :size].tolist(),
-                edges[row, :size, :size],
-                None if workers is None else workers[row, :size].tolist(),
-                float(scores[row]),
-                settings.edge_threshold,
+            workers = self.network.worker_logits(text, state, placed).argmax(-1)
+        planned: list[Planned] = []
+        for row, size in enumerate(lengths.tolist()):
+            there = edges[row, :size, :size] >= settings.edge_threshold
+            nodes = self._nodes(chosen[row, :size].tolist(), torch.triu(there, diagonal=1))
+            names = self.vocabulary.workers
+            planned.append(
+                Planned(
+                    Plan(found.instructions[row], nodes),
+                    None if workers is None else tuple(names[w] for w in workers[row, :size]),
+                    is_valid_dag(there.int().tolist()),
+                )
             )
-            for row, size in enumerate(lengths.tolist())
-        ]
+        return planned
 
-    def _planned(
-        self,
-        instruction: str,
-        chosen: list[int],
-        edges: Tensor,
-        workers: list[int] | None,
-        score: float,
-        threshold: float,
-    ) -> Planned:
-        there = edges >= threshold
-        forward = torch.triu(there, diagonal=1)
-        nodes = tuple(
+    def _nodes(self, chosen: Sequence[int], edges: Tensor) -> tuple[Node, ...]:
+        """The nodes of a plan: places in the catalog, and which waits for which."""
+        tools = [self.catalog.tools[place] for place in chosen]
+        return tuple(
             Node(
-                self.catalog.names[tool],
-                after=tuple(forward[:, place].nonzero().flatten().tolist()),
-                description=self.catalog.tools[tool].description,
+                tool.name,
+                after=tuple(edges[:, place].nonzero().flatten().tolist()),
+                description=tool.description,
             )
-            for place, tool in enumerate(chosen)
-        )
-        return Planned(
-            Plan(instruction, nodes),
-            None if workers is None else tuple(self.vocabulary.workers[w] for w in workers),
-            score,
-            is_acyclic(there),
-            tuple(tuple(row) for row in edges.tolist()),
+            for place, tool in enumerate(tools)
         )
 
     def greedy(self, outputs: PlannerOutputs) -> dict[str, Any]:
         """The fields of `PlannerOutputs`, with gradients, along the greedy plan."""
         settings = replace(self.settings, beam=1, prior_weight=0.0, consensus=0.0)
         with torch.no_grad():
-            beams = search(self.network, outputs.text, outputs.tools, self._known, settings, None)
-        chosen = beams.tools_BKN[:, 0]
-        lengths = (chosen >= 0).sum(1)
-        text, tools = outputs.text, outputs.tools
+            chosen = search(self.network, outputs.text, settings)[0][:, 0]
+        text, lengths = outputs.text, (chosen >= 0).sum(1)
         placed = torch.where(chosen >= 0, chosen, len(self.catalog))
-        state, attend, mentioned = self._states(text, tools, placed)
-        edges = self._edges(text, state, tools, placed, mentioned, lengths)
+        state, attend, mentioned = self._states(text, placed)
+        edges = self._edges(text, state, placed, mentioned, lengths)
         return {
             "subtask_embeddings": state,
-            "task_types": self.network.type_logits(text, state, attend, tools, self._known),
-            "model_selections": self.network.worker_logits(state, tools.out_TD[placed]),
+            "task_types": self.network.type_logits(text, state, attend),
+            "model_selections": self.network.worker_logits(text, state, placed),
             "workflow_graph": torch.sigmoid(edges),
         }
 
@@ -326,33 +304,28 @@ class PlannerModel(nn.Module):
         number = self.vocabulary.catalog.index(name)
         return number if bool(self.seen[number]) else -1
 
-    def _read(self, given: Prepared) -> tuple[Encoded, Tools]:
+    def _read(self, given: Prepared) -> Encoded:
         return self.network.read(pack(given.items), self._texts, self._known, given.shared_BT)
 
-    def _states(
-        self, text: Encoded, tools: Tools, placed: Tensor
-    ) -> tuple[Tensor, Tensor, Mentions]:
+    def _states(self, text: Encoded, placed: Tensor) -> tuple[Tensor, Tensor, Mentions]:
         """States and attention along plans (the end where there is no tool), and where the tools
         of the plans are spoken of."""
         before = F.pad(placed, (1, 0), value=len(self.catalog) + 1)[:, :-1]
         mentioned = mentions(text, placed)
         earlier = one_before(mentioned)
         covered = earlier.words_BNP.cumsum(1)
-        so_far = tools.so_far_TD[before].cumsum(1)
+        so_far = text.so_far_TD[before].cumsum(1)
         places = torch.arange(before.shape[1])
-        found = self.network.states(text, tools, before, so_far, earlier, covered, places)
+        found = self.network.states(text, before, so_far, earlier, covered, places)
         return (*found, mentioned)
 
     def _edges(
         self,
         text: Encoded,
         state: Tensor,
-        tools: Tools,
         placed: Tensor,
         mentioned: Mentions,
         lengths: Tensor,
     ) -> Tensor:
         compatible = F.pad(self._compatible, (0, 1, 0, 1))[placed[:, :, None], placed[:, None, :]]
-        return self.network.edge_logits(
-            text, state, tools.out_TD[placed], mentioned, compatible, lengths
-        )
+        return self.network.edge_logits(text, state, placed, mentioned, compatible, lengths)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tutelage.errors import ConfigError
-from tutelage.orchestration.data.formats import Workflow
 from tutelage.orchestration.data.neighbours import Neighbours, hashed
 from tutelage.orchestration.data.synthetic import ToolGraph, builtin_graph, generate
+from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.seeds import SeedTree
 

@@ -39,7 +39,7 @@ NEWCOMER = 1.5
 SHARED_FLOOR = 0.02
 """Shared text is told relative to the tool that shares most, which counts as this at least."""
 GAPS = 12
-"""Distances between two nodes that are told apart; see `gap_bucket`."""
+"""Distances between two nodes that are told apart; see `_gap_bucket`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,16 @@ class Shape:
 
 
 class Encoded(NamedTuple):
-    """What the decoder reads of a batch of instructions."""
+    """What the decoder reads: a batch of instructions, and the tools of a catalog as vectors.
 
+    Row T of the tools is the end, and `before_TD` has a row T+1 to begin.
+    """
+
+    out_TD: Tensor
+    before_TD: Tensor
+    so_far_TD: Tensor
+    known_T: Tensor
+    """Each tool's learned number, or -1 for one that training never saw."""
     hidden_BD: Tensor
     words_BPD: Tensor
     real_BP: Tensor
@@ -77,14 +85,6 @@ class Mentions(NamedTuple):
     """A distribution over the words; zero for the end and the start."""
     centre_BN: Tensor
     """The mean place of that; -1 for the start."""
-
-
-class Tools(NamedTuple):
-    """The tools of a catalog as vectors; row T is the end, and `before` has a row T+1 to begin."""
-
-    out_TD: Tensor
-    before_TD: Tensor
-    so_far_TD: Tensor
 
 
 class Network(nn.Module):
@@ -138,12 +138,9 @@ class Network(nn.Module):
 
     # -------------------------------------------------------------- encoder
 
-    def read(
-        self, packed: Packed, tools: Packed, known: Tensor, shared_BT: Tensor
-    ) -> tuple[Encoded, Tools]:
+    def read(self, packed: Packed, tools: Packed, known_T: Tensor, shared_BT: Tensor) -> Encoded:
         """Instructions and the catalog's tools as the decoder reads them.
 
-        `known` (T,) is each tool's learned number, or -1 for one that training never saw;
         `shared_BT` is how much text each instruction and tool share.
         """
         weights_F, tool_F = self._weights(packed.ids_F), self._weights(tools.ids_F)
@@ -167,19 +164,16 @@ class Network(nn.Module):
         )
         hidden_BD, words_BPD = self._words(text_BD, words_WD, packed)
         shared_BT = shared_BT / (shared_BT.amax(1, keepdim=True) + SHARED_FLOOR)
-        described = self._described(text_TD, known)
-        speaks_BPT = self._speaks(words_BPD, packed.real_BP, described)
-        spoken_BT = speaks_BPT.sum(1)
-        return Encoded(
-            hidden_BD, words_BPD, packed.real_BP, shared_BT, speaks_BPT, spoken_BT
-        ), described
-
-    def _speaks(self, words_BPD: Tensor, real_BP: Tensor, tools: Tools) -> Tensor:
-        """How well words speak of tools. These are the largest tensors of a step, so they are made
-        once, and what else is asked of them is gathered from them."""
-        spoken_TD = self.speak(tools.out_TD[:-1]) / math.sqrt(words_BPD.shape[-1])
+        described = self._described(text_TD, known_T)
+        # These are the largest tensors of a step, so they are made once, and what else is asked of
+        # them is gathered from them.
+        spoken_TD = self.speak(described[0][:-1]) / math.sqrt(words_BPD.shape[-1])
         match_BPT = (words_BPD @ spoken_TD.T).clamp(-STEEP, STEEP)
-        return match_BPT.exp() * real_BP[:, :, None]
+        speaks_BPT = match_BPT.exp() * packed.real_BP[:, :, None]
+        return Encoded(
+            *described, known_T, hidden_BD, words_BPD, packed.real_BP, shared_BT, speaks_BPT,
+            speaks_BPT.sum(1),
+        )  # fmt: skip
 
     def _weights(self, ids_F: Tensor) -> Tensor:
         weights_F = self.weights[self.row_of[ids_F]].abs()
@@ -194,7 +188,8 @@ class Network(nn.Module):
         words_BPD = self.word_norm(words_WD)[packed.places_BP] * packed.real_BP[:, :, None]
         return hidden_BD, surroundings(words_BPD, self.around)
 
-    def _described(self, text_TD: Tensor, known: Tensor) -> Tools:
+    def _described(self, text_TD: Tensor, known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The first three fields of `Encoded`."""
         seen_T = (known >= 0).float()
         if self.training and self.shape.identity_dropout > 0:
             seen_T = seen_T * (torch.rand(len(known)) >= self.shape.identity_dropout)
@@ -205,7 +200,7 @@ class Network(nn.Module):
         before = self.previous(place_T) * seen_T[:, None] + before_TD
         so_far = self.so_far(place_T) * seen_T[:, None] + so_far_TD
         edge = torch.zeros(2, text_TD.shape[1])
-        return Tools(
+        return (
             torch.cat([out, self.identity.weight[end:]]),
             torch.cat([before, self.previous.weight[end:]]),
             torch.cat([so_far, edge]),
@@ -216,7 +211,6 @@ class Network(nn.Module):
     def states(
         self,
         text: Encoded,
-        tools: Tools,
         before_BN: Tensor,
         sum_BND: Tensor,
         mentioned: Mentions,
@@ -230,7 +224,7 @@ class Network(nn.Module):
         over all of them.
         """
         place_ND = self.position(position_N.clamp(max=POSITIONS - 1))
-        state = text.hidden_BD[:, None] + tools.before_TD[before_BN] + sum_BND + place_ND
+        state = text.hidden_BD[:, None] + text.before_TD[before_BN] + sum_BND + place_ND
         # Words are many and states are few, so keys and values are made on the states' side.
         scores = self.query(state) @ text.words_BPD.transpose(1, 2) / math.sqrt(state.shape[-1])
         gap_BNP = torch.arange(text.real_BP.shape[1])[None, None] - mentioned.centre_BN[:, :, None]
@@ -249,35 +243,34 @@ class Network(nn.Module):
         state = state + self.value(attend_BNP @ text.words_BPD)
         return state + self.mix(state), attend_BNP
 
-    def type_logits(
-        self, text: Encoded, state_BND: Tensor, attend_BNP: Tensor, tools: Tools, known: Tensor
-    ) -> Tensor:
+    def type_logits(self, text: Encoded, state_BND: Tensor, attend_BNP: Tensor) -> Tensor:
         """(B, N, T+1): the score of each tool, and last of the end.
 
         A tool is scored by the state, by the words it shares with the whole instruction, and by how
         well the words that the state attends to speak of it.
         """
-        bias_T = torch.where(known >= 0, self.bias[known.clamp(min=0)], NEWCOMER)
+        known_T = text.known_T
+        bias_T = torch.where(known_T >= 0, self.bias[known_T.clamp(min=0)], NEWCOMER)
         shared = F.pad(LEXICAL * self.shared[0] * text.shared_BT, (0, 1))
         spoken = torch.log(attend_BNP @ text.speaks_BPT + 1e-9)
-        logits = state_BND @ tools.out_TD.T + torch.cat([bias_T, self.bias[-1:]]) + shared[:, None]
+        logits = state_BND @ text.out_TD.T + torch.cat([bias_T, self.bias[-1:]]) + shared[:, None]
         return logits + F.pad(self.spoken[0] * spoken, (0, 1))
 
-    def set_logits(self, text: Encoded, tools: Tools) -> Tensor:
+    def set_logits(self, text: Encoded) -> Tensor:
         """(B, T): the score of each tool to stand anywhere in the plan."""
         spoken = text.spoken_BT.log()
-        plain = text.hidden_BD @ tools.out_TD[:-1].T + LEXICAL * self.shared[1] * text.shared_BT
+        plain = text.hidden_BD @ text.out_TD[:-1].T + LEXICAL * self.shared[1] * text.shared_BT
         return plain + self.spoken[1] * (spoken - 3.0)
 
-    def worker_logits(self, state_BND: Tensor, tool_BND: Tensor) -> Tensor:
-        """(B, N, W)."""
-        return self.worker(torch.cat([state_BND, tool_BND], dim=-1))
+    def worker_logits(self, text: Encoded, state_BND: Tensor, placed_BN: Tensor) -> Tensor:
+        """(B, N, W): the score of each worker for the tools that are placed."""
+        return self.worker(torch.cat([state_BND, text.out_TD[placed_BN]], dim=-1))
 
     def edge_logits(
         self,
         text: Encoded,
         state_BND: Tensor,
-        tool_BND: Tensor,
+        placed_BN: Tensor,
         mentioned: Mentions,
         compatible_BNN: Tensor,
         lengths_B: Tensor,
@@ -288,7 +281,7 @@ class Network(nn.Module):
         """
         spoken_BND = mentioned.words_BNP @ text.words_BPD
         both = F.dropout(
-            torch.cat([state_BND, tool_BND, spoken_BND], dim=-1),
+            torch.cat([state_BND, text.out_TD[placed_BN], spoken_BND], dim=-1),
             self.shape.edge_dropout,
             self.training,
         )
@@ -312,7 +305,7 @@ class Network(nn.Module):
             ],
             dim=-1,
         )
-        by_gap = self.edge_gap(gap_bucket(gap_NN)).squeeze(-1)
+        by_gap = self.edge_gap(_gap_bucket(gap_NN)).squeeze(-1)
         return scores + self.edge_features(known).squeeze(-1) + by_gap + self.edge_bias
 
 
@@ -371,7 +364,7 @@ def _shifted_sum(given: Tensor, around: Tensor, direction: int) -> Tensor:
     return total
 
 
-def gap_bucket(gap: Tensor) -> Tensor:
+def _gap_bucket(gap: Tensor) -> Tensor:
     """A signed distance as a bucket of 2 * GAPS + 1: exact up to 4, then by powers of two."""
     size = gap.abs()
     far = 2 + torch.log2(size.clamp(min=1).float()).floor().long()

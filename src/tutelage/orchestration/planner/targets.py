@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from tutelage.errors import DataError
-from tutelage.orchestration.data.formats import Workflow, catalog_of, sorted_workflow
+from tutelage.orchestration.data.formats import workflow_of
+from tutelage.orchestration.data.workflows import Workflow, catalog_of
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.planner.loss import IGNORED
 from tutelage.orchestration.planner.vocabulary import Vocabulary, worker_names
@@ -86,9 +87,12 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
             sizes = [len(column) for column in columns]
             raise DataError(f"the five lists have lengths {sizes}; give each workflow one of each")
         found: list[Workflow] = []
-        for k, row in enumerate(zip(*columns, strict=True)):
+        names = ("subtasks", "task_types", "dependencies", "model_selections")
+        for k, (instruction, *lists) in enumerate(zip(*columns, strict=True)):
+            targets = dict(zip(names, map(list[Any], lists), strict=True))
             try:
-                found.append(_workflow(*row, catalog=catalog))
+                row = {"instruction": instruction, "targets": targets}
+                found.append(workflow_of(row, catalog))
             except DataError as error:
                 raise DataError(f"workflow {k}: {error}") from error
         self._adopt(found, catalog)
@@ -117,36 +121,6 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
             "adjacency": adjacency,
             "length": lengths,
         }
-
-
-def _workflow(
-    instruction: str,
-    subtasks: Sequence[str],
-    types: Sequence[int | str],
-    parents: Sequence[Sequence[int]],
-    workers: Sequence[int | str],
-    *,
-    catalog: Catalog | None,
-) -> Workflow:
-    if not len(types) == len(parents) == len(workers) or not types:
-        raise DataError(
-            f"{len(types)} task types, {len(parents)} lists of parents and {len(workers)} model "
-            f"selections; a workflow needs one of each for every subtask, and at least one subtask"
-        )
-    names = [_name(kind, catalog) for kind in types]
-    return sorted_workflow(
-        instruction, names, parents, workers=workers, descriptions=tuple(subtasks)
-    )
-
-
-def _name(kind: int | str, catalog: Catalog | None) -> str:
-    if isinstance(kind, str):
-        return kind
-    if catalog is None:
-        return f"type {kind}"
-    if not 0 <= kind < len(catalog):
-        raise DataError(f"task type {kind!r} is outside the catalog of {len(catalog)} tools")
-    return catalog.names[kind]
 
 
 def given_targets(targets: Targets | Mapping[str, Any], end: int) -> Targets:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tutelage.errors import DataError
-from tutelage.orchestration.data.formats import Workflow
+from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 
 

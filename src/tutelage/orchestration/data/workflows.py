@@ -1,0 +1,173 @@
+"""Workflows: plans with what is known of their execution, and the catalog that they make.
+
+The nodes of a `Workflow` stand in an order in which every parent comes first, so that a planner may
+decode them from left to right. `formats.py` reads files of them, `synthetic.py` makes them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal, cast
+
+from tutelage.errors import DataError
+from tutelage.orchestration.data.rows import opened
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, tools_of
+from tutelage.orchestration.plan.dag import Node, Plan
+
+_TEXTS = 3
+"""Descriptions of subtasks that stand for a tool's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """One example: a plan whose edges all point forward, and what is known about its execution."""
+
+    plan: Plan
+    workers: tuple[int | str, ...] | None = None
+    """The worker of each node, by index or by name; None where nobody chose."""
+    rewards: Mapping[str, float] = field(default_factory=dict[str, float])
+    """`success`, `cost`, `latency` as the document writes them: costs are negative."""
+    name: str = ""
+    """The row's own identifier, empty without one."""
+
+    @property
+    def instruction(self) -> str:
+        """What was asked for."""
+        return self.plan.instruction
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The type of each subtask, by the name of its tool."""
+        return tuple(node.tool for node in self.plan.nodes)
+
+    @property
+    def shape(self) -> Literal["single", "chain", "dag"]:
+        """One node; each node waiting for exactly the one before it; anything else."""
+        parents = self.plan.dependencies
+        if len(parents) == 1:
+            return "single"
+        straight = tuple((i - 1,) if i else () for i in range(len(parents)))
+        return "chain" if parents == straight else "dag"
+
+
+def sorted_workflow(
+    instruction: str,
+    tools: Sequence[str],
+    parents: Sequence[Iterable[int]],
+    workers: Sequence[int | str] | None = None,
+    descriptions: Sequence[str] = (),
+    rewards: Mapping[str, float] | None = None,
+    name: str = "",
+) -> Workflow:
+    """A workflow with its nodes brought into the order in which each parent stands before its
+    children, the given order kept where it can be. Raises `DataError` for cycles and dangling
+    parents.
+    """
+    if descriptions and len(descriptions) != len(tools):
+        descriptions = ()
+    given = Plan(
+        instruction,
+        tuple(Node(t, after=tuple(sorted({*p}))) for t, p in zip(tools, parents, strict=True)),
+    )
+    order = forward_order(given.dependencies)
+    place = {node: i for i, node in enumerate(order)}
+    nodes = tuple(
+        Node(
+            tools[node],
+            after=tuple(sorted(place[p] for p in given.dependencies[node])),
+            description=descriptions[node] if descriptions else "",
+        )
+        for node in order
+    )
+    chosen = None if workers is None else tuple(workers[node] for node in order)
+    return Workflow(Plan(instruction, nodes), chosen, dict(rewards or {}), name)
+
+
+def forward_order(dependencies: Sequence[Sequence[int]]) -> list[int]:
+    """The order that always takes the first node whose parents are done."""
+    waiting = list(range(len(dependencies)))
+    done: set[int] = set()
+    order: list[int] = []
+    while waiting:
+        node = next(n for n in waiting if done.issuperset(dependencies[n]))
+        waiting.remove(node)
+        done.add(node)
+        order.append(node)
+    return order
+
+
+def link_indices(tools: Sequence[str], links: Sequence[tuple[Any, Any]]) -> list[tuple[int, int]]:
+    """Links by tool name (or node number) as pairs of node numbers.
+
+    A tool that stands twice makes a name ambiguous. Where the links walk the list from node to node
+    they are taken by their place; otherwise a link joins the nearest pair that stands in its order
+    and is not joined yet. Raises `DataError` for a name that no node has.
+    """
+    steps = list(pairwise(tools))
+    if list(links) == steps:
+        return [(i, i + 1) for i in range(len(steps))]
+    places: dict[str, list[int]] = {}
+    for index, tool in enumerate(tools):
+        places.setdefault(tool, []).append(index)
+    found: list[tuple[int, int]] = []
+    for number, (source, target) in enumerate(links):
+        ends: list[list[int]] = []
+        for side, end in (("source", source), ("target", target)):
+            where = [int(end)] if end in range(len(tools)) else places.get(end)
+            if not where:
+                raise DataError(
+                    f"the {side} of link {number} is {end!r}, and no node of the workflow is that; "
+                    f"its nodes are {list(tools)}"
+                )
+            ends.append(where)
+        pairs = [(i, j) for i in ends[0] for j in ends[1] if i != j or source == target]
+        free = [pair for pair in pairs if pair not in found] or pairs
+        found.append(min(free, key=lambda p: (p[0] >= p[1], abs(p[0] - p[1]), p)))
+    return found
+
+
+def catalog_of(workflows: Iterable[Workflow], rows: Iterable[Mapping[str, Any]] = ()) -> Catalog:
+    """A catalog of the tools that workflows use, sorted; rows with `tools` describe them.
+
+    A tool nobody describes gets the descriptions of the first subtasks that used it.
+    """
+    told: dict[str, CatalogTool] = {}
+    for row in rows:
+        listed = opened(row.get("tools"))
+        if isinstance(listed, list) and all(
+            isinstance(t, Mapping) for t in cast("list[Any]", listed)
+        ):
+            for tool in tools_of(cast("list[Any]", listed)):
+                told.setdefault(tool.name, tool)
+    texts: dict[str, list[str]] = {}
+    for workflow in workflows:
+        for node in workflow.plan.nodes:
+            seen = texts.setdefault(node.tool, [])
+            if node.description and len(seen) < _TEXTS:
+                seen.append(node.description)
+    return Catalog(
+        tuple(
+            told.get(name) or CatalogTool(name, " ".join(texts.get(name, ())))
+            for name in sorted({*texts, *told})
+        )
+    )
+
+
+def to_row(workflow: Workflow, catalog: Catalog) -> dict[str, Any]:
+    """The workflow as one row of the document's training set; types are places in the catalog."""
+    row: dict[str, Any] = {
+        "instruction": workflow.instruction,
+        "targets": {
+            "task_types": [catalog.index(tool) for tool in workflow.tools],
+            "dependencies": [list(parents) for parents in workflow.plan.dependencies],
+        },
+    }
+    if workflow.workers is not None:
+        row["targets"]["model_selections"] = list(workflow.workers)
+    if workflow.rewards:
+        row["rewards"] = dict(workflow.rewards)
+    if workflow.name:
+        row["id"] = workflow.name
+    return row
