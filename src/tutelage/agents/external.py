@@ -106,15 +106,7 @@ class ExternalAgent(Agent):
         return {**os.environ, **self.env, **session.env, **facts}
 
     async def _run(self, words: Sequence[str], env: Mapping[str, str], task: str) -> str:
-        process = await asyncio.create_subprocess_exec(
-            *words,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=self.cwd,
-            env=dict(env),
-            start_new_session=True,
-        )
+        process = await _start(words, self.cwd, env)
         out, err = bytearray(), bytearray()
         readers = [
             asyncio.create_task(_drain(cast("asyncio.StreamReader", stream), kept))
@@ -132,6 +124,7 @@ class ExternalAgent(Agent):
         finally:
             for reader in (*readers, feeder):
                 reader.cancel()
+            _close_pipes(process)
         if code != 0:
             how = f"exit status {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
             raise ProgramFailedError(f"{self.name} ended with {how}: {_tail(err or out)}")
@@ -161,6 +154,30 @@ class ExternalAgent(Agent):
         if said.get("answer") is not None:
             session.answer = str(said["answer"])
         return said["reward"] if said.get("reward") is not None else session.answer
+
+
+async def _start(
+    words: Sequence[str], cwd: Path | None, env: Mapping[str, str]
+) -> asyncio.subprocess.Process:
+    """The program, running. A cancellation meanwhile ends it with all that it has started by then:
+    asyncio itself would end the program alone, and wait for whoever else holds its pipes."""
+    starting = asyncio.create_task(
+        asyncio.create_subprocess_exec(
+            *words,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=cwd,
+            env=dict(env),
+            start_new_session=True,
+        )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        with suppress(OSError):  # it never began
+            await asyncio.shield(_end(await asyncio.shield(starting)))
+        raise
 
 
 async def _feed(process: asyncio.subprocess.Process, text: str) -> None:
@@ -202,12 +219,19 @@ async def _ended(process: asyncio.subprocess.Process) -> int:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End the whole group: politely, and after the grace by force."""
+    """End the whole group: politely, and after the grace by force. What left the group may hold the
+    pipes open for long: nobody waits for these."""
     _signal_group(process.pid, signal.SIGTERM)
     with suppress(TimeoutError):
         await asyncio.wait_for(_ended(process), GRACE_SECONDS)
     _signal_group(process.pid, signal.SIGKILL)
-    await process.wait()
+    await _ended(process)
+    _close_pipes(process)
+
+
+def _close_pipes(process: asyncio.subprocess.Process) -> None:
+    """Close our ends, which asyncio does only when the others' are closed."""
+    cast("Any", process)._transport.close()
 
 
 def _signal_group(pid: int, number: int) -> None:
