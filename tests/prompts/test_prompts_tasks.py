@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,11 @@ from tests.prompts.prompt_parts import configured, set_up
 
 from tutelage.errors import ConfigError
 from tutelage.prompts import Splits
-from tutelage.prompts.config import (
-    from_json,
-    prompt_rows,
-    resolve_prompt,
-)
+from tutelage.prompts.config import PromptConfig, prompt_rows, resolve_prompt
 from tutelage.prompts.plan import make_plan
 from tutelage.prompts.tasks import cut, fresh, make_splits
+from tutelage.runs.folder import RunFolder, write_json
+from tutelage.runs.kinds import stored_settings
 from tutelage.types import Task
 
 ENV = {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "OPENAI_API_KEY": "k"}
@@ -108,13 +105,14 @@ def test_overrides_win_over_flags_and_a_file(tmp_path: Path) -> None:
         resolve_prompt("math", ["~seed"], {})
 
 
-def test_a_configuration_comes_back_from_its_file() -> None:
+def test_a_configuration_comes_back_from_its_file(tmp_path: Path) -> None:
     config = configured(hints=["Be kind, always."], components="prompt", algorithm="apo")
-    text = json.dumps({"config": config.model_dump(mode="json")})
-    assert from_json(text) == config
+    folder = RunFolder(tmp_path)
+    write_json(folder.config, {"config": config.model_dump(mode="json")})
+    assert stored_settings(folder, PromptConfig) == config
     assert config.hints == ("Be kind, always.",)
     with pytest.raises(ConfigError, match="no configuration"):
-        from_json("{}")
+        stored_settings(RunFolder(tmp_path / "none"), PromptConfig)
 
 
 def test_every_key_has_its_help() -> None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
+from tutelage.config.fields import RunSettings
 from tutelage.runs.folder import RunFolder, keep_lines, write_json
-from tutelage.runs.kinds import Head, Phase, RunKind, register
+from tutelage.runs.kinds import Head, Phase, RunKind, register, stored_settings
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON
@@ -23,26 +24,30 @@ def saved(folder: RunFolder) -> Path:
     return folder.checkpoints / "count.json"
 
 
+class CountingSettings(RunSettings):
+    steps: int
+    """How far it counts."""
+    pace: float = 0.0
+    """Seconds of each step."""
+
+
 @register
 @dataclass
 class Counting(RunKind):
     name: ClassVar[str] = "counting"
+    model: ClassVar[type[RunSettings]] = CountingSettings
     finishes_step: ClassVar[bool] = True
 
-    steps: int
-    pace: float = 0.0
+    asked: CountingSettings
     count: int = 0
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
-        return cls(**json.loads(folder.config.read_text())["config"])
+        return cls(stored_settings(folder, CountingSettings))
 
     @classmethod
     def report(cls, folder: RunFolder) -> None:
         folder.report.write_text("<p>counted</p>")
-
-    def config(self) -> JSON:
-        return {"config": {"steps": self.steps, "pace": self.pace}}
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         if saved(folder).is_file():
@@ -51,7 +56,7 @@ class Counting(RunKind):
 
     @property
     def head(self) -> Head:
-        return Head(recipe="counting", algorithm="plus one", seed=0)
+        return Head(recipe="counting", algorithm="plus one", settings=self.asked)
 
     def open(self, run: Run) -> None:
         run.progress.start("counting", {"from": str(self.count)})
@@ -60,11 +65,11 @@ class Counting(RunKind):
         return [("count", self._count)]
 
     def _count(self, run: Run) -> None:
-        run.progress.phase("count", steps=self.steps)
-        while self.count < self.steps:
-            time.sleep(self.pace)
+        run.progress.phase("count", steps=self.asked.steps)
+        while self.count < self.asked.steps:
+            time.sleep(self.asked.pace)
             self.count += 1
-            run.log({"phase": "count", "step": self.count, "value": self.count / self.steps})
+            run.log({"phase": "count", "step": self.count, "value": self.count / self.asked.steps})
             write_json(saved(run.folder), {"count": self.count})
             run.progress.step(self.count, {"value": float(self.count)})
             if run.stop.asked:

@@ -62,7 +62,7 @@ def command(*words: object, code: int = 0) -> str:
 
 
 def run(counting: ModuleType, folder: RunFolder, progress: Any = None, **asked: Any) -> Any:
-    kind = counting.Counting(**{"steps": 4, **asked})
+    kind = counting.Counting(counting.CountingSettings(**{"steps": 4, **asked}))
     return lifecycle.start(kind, folder, progress or Silent())
 
 
@@ -71,7 +71,7 @@ def test_it_runs_to_its_end(counting: ModuleType, tmp_path: Path) -> None:
     assert run(counting, folder) == {"status": "finished", "seed": 0, "count": 4}
     assert json.loads(folder.config.read_text()) == {
         "kind": "counting",
-        "config": {"steps": 4, "pace": 0.0},
+        "config": {"recipe": "counting", "seed": 0, "steps": 4, "pace": 0.0},
     }
     assert json.loads(folder.result.read_text())["count"] == 4
     assert [line["step"] for line in folder.read_metrics()] == [1, 2, 3, 4]
@@ -132,8 +132,8 @@ def test_two_processes_do_not_work_on_one_run(counting: ModuleType, tmp_path: Pa
 
 def test_an_error_is_kept_as_the_end(counting: ModuleType, tmp_path: Path) -> None:
     folder = create(tmp_path / "one")
-    with pytest.raises(TypeError):
-        run(counting, folder, pace="slow")
+    with pytest.raises(ValueError, match="negative"):
+        run(counting, folder, pace=-1.0)
     assert json.loads(folder.result.read_text())["status"] == "failed"
     with open_store(folder.store, create=False) as store:
         assert store.runs()[0].status.value == "failed"

@@ -37,10 +37,6 @@ def evaluate(
         str, typer.Argument(metavar="RUN_OR_MODEL", help="Run, or a model folder or hub name.")
     ],
     options: EvaluationConfig,
-    output: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Run folder that keeps it; without it nothing is kept."),
-    ] = None,
     otlp: Annotated[
         str | None, typer.Option(metavar="URL", help="Collector that traces are sent to.")
     ] = None,
@@ -54,12 +50,12 @@ def evaluate(
     collector = endpoint(otlp)
     with console.waiting("loading torch ..."):
         importlib.import_module("tutelage.evaluate.targets")
-    if output is None:
+    if options.output is None:
         found = _played(target, options, collector, trust)
     else:
         from tutelage.evaluate.kind import PolicyEvaluation
 
-        found = _kept(output, PolicyEvaluation(target, options, trust, otlp))
+        found = _kept(Path(options.output), PolicyEvaluation(target, options, trust, otlp))
     if as_json:
         asked = {"target": target, "samples": options.samples}
         asked |= {"temperature": options.sampled_at, "seed": options.seed}
@@ -109,15 +105,16 @@ def show(console: Console, folder: RunFolder) -> None:
     from tutelage.evaluate.kind import recorded
     from tutelage.runs.kinds import stored_config
 
-    told = stored_config(folder)["config"]
+    told = stored_config(folder)
+    asked = told["config"]
     say(console, ("Evaluation ", "bold"), (folder.name, "bold"))
-    pairs = [("policy", told["target"]), ("tests", ", ".join(told["test"]))]
+    pairs = [("policy", told["target"]), ("tests", ", ".join(asked["test"]))]
     facts(console, pairs, indent=2)
     if folder.read_result() is None:
         say_state(console, folder)
         return
     say(console)
-    _show_evaluation(console, recorded(folder), told["samples"])
+    _show_evaluation(console, recorded(folder), asked["samples"])
 
 
 def _end_unjudged(rollouts: list[Rollout]) -> None:

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from tutelage.cli.failures import reported
-from tutelage.config.fields import Paths, Section
+from tutelage.config.fields import Paths, RunSettings, Section
 from tutelage.config.keys import misfit_of
 from tutelage.config.problems import fail_on
 
@@ -53,7 +53,7 @@ def as_command(verb: Callable[..., None], *arguments: str) -> Callable[..., None
             models[name] = model
             shown += [
                 _option(field, of, placed=field in arguments)
-                for field, of in model.model_fields.items()
+                for field, of in _in_order(model)
                 if get_origin(of.annotation) is not dict
             ]
         else:
@@ -67,6 +67,12 @@ def as_command(verb: Callable[..., None], *arguments: str) -> Callable[..., None
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     vars(run)["__signature__"] = inspect.Signature(shown)
     return reported(run)
+
+
+def _in_order(model: type[Section]) -> list[tuple[str, FieldInfo]]:
+    """The fields of a model, its own before those that runs of all kinds have."""
+    fields = model.model_fields.items()
+    return sorted(fields, key=lambda field: field[0] in RunSettings.model_fields)
 
 
 def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:

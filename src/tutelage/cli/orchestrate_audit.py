@@ -21,6 +21,7 @@ from pydantic import Field
 
 from tutelage.cli.options import AsJson
 from tutelage.cli.orchestrate_parts import pool_words
+from tutelage.config.fields import RunSettings
 from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights
 from tutelage.orchestration.execution.config import PoolConfig
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 _RECIPE = "audit"
 
 
-class _AuditConfig(PoolConfig):
+class _AuditConfig(PoolConfig, RunSettings):
     """Which reward is asked, and what is executed under it."""
 
     preset: Preset | None = None
@@ -117,7 +118,7 @@ def _policies(asked: _AuditConfig, pool: Pool) -> tuple[Path, dict[str, list[Exe
     from tutelage.orchestration.execution.virtual_time import run_virtual
     from tutelage.orchestration.routing.contract import RandomRouter
     from tutelage.runs import lifecycle
-    from tutelage.runs.folder import create, fresh_name
+    from tutelage.runs.folder import create, place_of
     from tutelage.runs.progress import Silent
     from tutelage.seeds import SeedTree
     from tutelage.types import Sampling
@@ -141,7 +142,7 @@ def _policies(asked: _AuditConfig, pool: Pool) -> tuple[Path, dict[str, list[Exe
         run.log({"phase": _RECIPE, "step": 0, **rates})
         return {"status": "succeeded", "workflows": len(plans), "success": rates}
 
-    folder = create(fresh_name(_RECIPE, claim=True))
+    folder = create(place_of(asked.output, _RECIPE))
     lifecycle.start(ExecutionRun(asked, work, recipe=_RECIPE), folder, Silent())
     return folder.path, found
 

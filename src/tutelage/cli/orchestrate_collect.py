@@ -18,7 +18,7 @@ import typer
 
 from tutelage.cli.options import AsJson
 from tutelage.cli.orchestrate_parts import builtin_catalog, make_planner, pool_words
-from tutelage.config.fields import Count, CountOrZero
+from tutelage.config.fields import Count, CountOrZero, RunSettings
 from tutelage.orchestration.execution.config import WorkConfig
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _RECIPE = "collect"
 
 
-class _CollectConfig(WorkConfig):
+class _CollectConfig(WorkConfig, RunSettings):
     """What is executed, by whom, and how often it is tried."""
 
     num_executions: Count = 200
@@ -62,7 +62,7 @@ def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
     from tutelage.orchestration.execution.stored import ExecutionRecorder
     from tutelage.orchestration.execution.system import OrchestrationSystem
     from tutelage.runs import lifecycle
-    from tutelage.runs.folder import create, fresh_name
+    from tutelage.runs.folder import create, place_of
     from tutelage.runs.progress import Silent
 
     made, known = asked.make_pool(), asked.read_catalog()
@@ -90,7 +90,7 @@ def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
         run.log({"phase": _RECIPE, "step": 0, **numbers})
         return {"status": "succeeded", **row, "log": str(logger.path)}
 
-    folder = create(fresh_name(_RECIPE, claim=True))
+    folder = create(place_of(asked.output, _RECIPE))
     try:
         lifecycle.start(ExecutionRun(asked, work, recipe=_RECIPE), folder, Silent())
     except KeyboardInterrupt as stopped:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -54,9 +53,6 @@ class _Prepared(NamedTuple):
 
 def run(
     asked: ExecutionConfig,
-    output: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Run folder; else a new one in runs/.")
-    ] = None,
     resume: Annotated[
         str | None,
         typer.Option(
@@ -71,31 +67,31 @@ def run(
 ) -> None:
     """Plan an instruction and run it with live progress, a budget and a deadline."""
     from tutelage.orchestration.execution.runs import RECIPE
-    from tutelage.runs.folder import create, find, fresh_name
+    from tutelage.runs.folder import create, find, place_of
 
     if resume is not None:
         _go_on(find(resume), otlp=otlp, as_json=as_json)
         return
     prepared = _prepare(asked)
-    _finish(create(output or fresh_name(RECIPE, claim=True)), prepared, otlp, as_json)
+    _finish(create(place_of(asked.output, RECIPE)), prepared, otlp, as_json)
 
 
 def _go_on(folder: RunFolder, *, otlp: str | None = None, as_json: bool = False) -> None:
     """Go on with a run that was stopped or killed. Raises `RunError` for one that has ended."""
     from tutelage.orchestration.execution.runs import PLAN, ExecutionRun
-    from tutelage.runs.kinds import name_of, stored_config
+    from tutelage.runs.kinds import name_of, stored_config, stored_settings
 
     if name_of(folder) != ExecutionRun.name:
         raise RunError(f"{folder.name!r} is no run of tutelage orchestrate run")
     if folder.read_result() is not None:
         raise RunError(f"{folder.name!r} has ended; look at it: tutelage show {folder.path}")
-    stored = stored_config(folder)["config"]
-    recipe = stored.pop("recipe")
     if not (folder.path / PLAN).is_file():
+        recipe = stored_config(folder)["config"]["recipe"]
         told = f"it begins again by its command: tutelage orchestrate {recipe}"
         raise RunError(f"{folder.name!r} executed many plans, and {told}")
-    stored |= {"plan": folder.path / PLAN, "checkpoint": None}
-    _finish(folder, _prepare(ExecutionConfig.model_validate(stored)), otlp, as_json)
+    stored = stored_settings(folder, ExecutionConfig)
+    asked = stored.model_copy(update={"plan": folder.path / PLAN, "checkpoint": None})
+    _finish(folder, _prepare(asked), otlp, as_json)
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:

@@ -66,10 +66,6 @@ def train_planner(
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keys from a YAML file.")
     ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Run folder; without it a new one below runs/."),
-    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Show settings, data and one plan; train nothing."),
@@ -97,16 +93,15 @@ def train_planner(
 
         show_dry_run(request, origins)
         return
-    _run_planner(request, output, live="console" in settings.training.logger)
+    _run_planner(request, live="console" in settings.training.logger)
 
 
-def _run_planner(request: Request, output: str | None, *, live: bool = True) -> None:
+def _run_planner(request: Request, *, live: bool) -> None:
     """Run a request in a folder of its own and show what it came to."""
     from tutelage.orchestration import job
-    from tutelage.runs.folder import RunFolder, create, fresh_name
+    from tutelage.runs.folder import folder_at, place_of
 
-    place = fresh_name(RECIPE, claim=True) if output is None else Path(output)
-    folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
+    folder = folder_at(place_of(request.output, RECIPE))
     _run(folder, lambda progress: job.run(request, folder, progress), live=live)
 
 

@@ -102,7 +102,7 @@ def train_prompts(
 
     Raises `typer.Exit` with the verdict's exit code.
     """
-    from tutelage.runs.folder import RunFolder, create, fresh_name
+    from tutelage.runs.folder import folder_at, place_of
 
     config = resolve_prompt(recipe, overrides, flags, file=file)
     setup = _set_up(config)
@@ -110,8 +110,7 @@ def train_prompts(
     if dry:
         _dry_run(setup)
         return
-    place = Path(config.output) if config.output is not None else fresh_name(recipe, claim=True)
-    folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
+    folder = folder_at(place_of(config.output, recipe))
     _run(folder, lambda display: _search(setup, folder, display), setup)
 
 

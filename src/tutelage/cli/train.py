@@ -25,7 +25,7 @@ from tutelage.prompts.config import PromptConfig
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tutelage.config import Resolved, RunConfig
+    from tutelage.config import Resolved
     from tutelage.weights.sft import Preview
 
 _FLAGS = (
@@ -112,7 +112,7 @@ def _resolved(
 
 def _train(resolved: Resolved) -> None:
     from tutelage.cli.job import run_job
-    from tutelage.runs.folder import RunFolder, create
+    from tutelage.runs.folder import folder_at, place_of
     from tutelage.weights import jobs
     from tutelage.weights.places import check_name_is_new, interrupted
 
@@ -126,8 +126,11 @@ def _train(resolved: Resolved) -> None:
     else:
         if resolved.config.output is None:
             check_name_is_new(resolved)
-        place = _place(resolved.config)
-    folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
+        config = resolved.config
+        # A name with a slash would make folders below `runs/` that no verb looks into.
+        name = (config.trainer.experiment_name or config.recipe).replace("/", "-")
+        place = place_of(config.output, name)
+    folder = folder_at(place)
     run_job(folder, lambda progress: jobs.train(resolved, folder, progress), live=live)
 
 
@@ -208,13 +211,3 @@ def _remarks(resolved: Resolved) -> list[str]:
 
 def _unused(resolved: Resolved) -> list[str]:
     return [f"Warning: {key} has no effect: {why}" for key, why in resolved.unused.items()]
-
-
-def _place(config: RunConfig) -> Path:
-    from tutelage.runs.folder import fresh_name
-
-    if config.output is not None:
-        return Path(config.output)
-    # A name with a slash would make folders below `runs/` that no verb looks into.
-    name = (config.trainer.experiment_name or config.recipe).replace("/", "-")
-    return fresh_name(name, claim=True)

@@ -1,4 +1,4 @@
-"""The small types that configuration fields are made of, and the base class of every section.
+"""The small types that configuration fields are made of, and the base of every section and run.
 
 A value reaches a field from three sides: a shell (text), an override grammar (numbers, lists) and a
 JSON file. These types accept what each side can say for the same thing (`calculator`, `a,b` and
@@ -130,6 +130,15 @@ Extension = Annotated[
 EngineName = Annotated[Literal["native", "vllm", "openai"], BeforeValidator(_engine_alias)]
 LoggerName = Literal["console", "jsonl", "wandb", "tensorboard", "mlflow"]
 Loggers = Annotated[tuple[LoggerName, ...], BeforeValidator(_split_names)]
+
+
+class RunSettings(Section):
+    """What a run of any kind is asked for; the model of a kind adds its own keys."""
+
+    seed: CountOrZero = 0
+    """Seed of every random draw."""
+    output: str | None = None
+    """Folder of the run; null makes one under `runs/`."""
 
 
 def plain(value: Any) -> Any:

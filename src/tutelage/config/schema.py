@@ -23,6 +23,7 @@ from tutelage.config.fields import (
     Paths,
     Positive,
     PositiveShare,
+    RunSettings,
     Section,
     Share,
     SuccessRule,
@@ -281,13 +282,9 @@ class _TrainerConfig(Section):
     `best_of_n` where rewards are graded; `none` (or false) leaves it out."""
 
 
-class RunConfig(Section):
-    """One run, completely."""
+class RunConfig(RunSettings):
+    """One training of weights, completely."""
 
-    seed: CountOrZero = 0
-    """Seed of every random draw."""
-    output: str | None = None
-    """Folder of the run; null makes one under `runs/`."""
     recipe: str = "math"
     """`math` is the embedded job, `rl` your model and tasks, `sft` your demonstrations."""
     model: _ModelConfig = _ModelConfig()

@@ -5,7 +5,15 @@ The options of `tutelage eval` and `tutelage ask` are these fields; `targets.py`
 
 from __future__ import annotations
 
-from tutelage.config.fields import Count, CountOrZero, Names, NonNegative, Paths, Section
+from tutelage.config.fields import (
+    Count,
+    CountOrZero,
+    Names,
+    NonNegative,
+    Paths,
+    RunSettings,
+    Section,
+)
 
 LABEL = "eval"
 """Of the rollouts of an evaluation."""
@@ -22,7 +30,7 @@ class AskConfig(Section):
     """Seed of the samples."""
 
 
-class EvaluationConfig(Section):
+class EvaluationConfig(RunSettings):
     """Which tasks are played, how, and what counts."""
 
     test: Paths
@@ -41,6 +49,8 @@ class EvaluationConfig(Section):
     """What succeeds: a part of the reward, or a bound such as '>=0.5'."""
     seed: CountOrZero = 0
     """Seed of the samples."""
+    output: str | None = None
+    """Run folder that keeps it; without it nothing is kept."""
 
     @property
     def sampled_at(self) -> float:

@@ -18,12 +18,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from tutelage.config.fields import RunSettings
 from tutelage.errors import FailureBudgetError, RunError
 from tutelage.evaluate.config import LABEL, EvaluationConfig
 from tutelage.runs.again import resume_command
 from tutelage.runs.figures import Figures, Labels, Measure, RunFiles, folder_mark
 from tutelage.runs.folder import RunFolder, keep_lines
-from tutelage.runs.kinds import FINISHED, Head, Phase, RunKind, TraceTarget, register, stored_config
+from tutelage.runs.kinds import (
+    FINISHED,
+    Head,
+    Phase,
+    RunKind,
+    TraceTarget,
+    register,
+    stored_config,
+    stored_settings,
+)
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.measured import written
 from tutelage.runs.metrics import rollout_metrics
@@ -46,6 +56,7 @@ class PolicyEvaluation(RunKind):
     """A run's or a model's policy plays tasks."""
 
     name: ClassVar[str] = "evaluation"
+    model: ClassVar[type[RunSettings]] = EvaluationConfig
 
     target: str
     asked: EvaluationConfig
@@ -61,17 +72,17 @@ class PolicyEvaluation(RunKind):
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """What was asked for, as the folder has it."""
-        return cls(*_asked(stored_config(folder)))
+        return cls(str(stored_config(folder)["target"]), stored_settings(folder, EvaluationConfig))
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
         """Its model and grader; nothing was trained, so there are scores of one side only."""
-        target, asked = _asked(files.config)
-        measure, grader = _measure(asked), str(files.config.get("reward", ""))
+        measure = _measure(stored_settings(files.run, EvaluationConfig))
+        grader = str(files.config.get("reward", ""))
         return Figures(
             trained="nothing",
             algorithm=cls.name,
-            base=target,
+            base=str(files.config["target"]),
             base_mark=files.config.get("model"),
             grader=grader,
             labels={measure: Labels("", LABEL, measure)},
@@ -83,7 +94,8 @@ class PolicyEvaluation(RunKind):
         """What was asked for, and what it comes to."""
         run = self.ready.run
         return {
-            "config": {"target": self.target, **self.asked.model_dump(mode="json")},
+            **super().config(),
+            "target": self.target,
             "model": self._model(),
             "reward": self.ready.reward,
             "success": self.ready.success,
@@ -124,7 +136,7 @@ class PolicyEvaluation(RunKind):
         return Head(
             recipe=LABEL,
             algorithm=self.name,
-            seed=self.asked.seed,
+            settings=self.asked,
             collector=None if url is None else TraceTarget(url),
         )
 
@@ -183,12 +195,6 @@ def recorded(folder: RunFolder) -> Evaluation:
         played = sorted(store.rollouts(run.id), key=lambda r: (place[r.task.id], r.index))
     found = summarise(played, Success.of(told["success"]))
     return replace(found, in_training=overlap["test_in_train"], repeated=overlap["test_repeated"])
-
-
-def _asked(config: JSON) -> tuple[str, EvaluationConfig]:
-    """Whose policy, and how, as a configuration has it."""
-    told = dict(config["config"])
-    return told.pop("target"), EvaluationConfig.model_validate(told)
 
 
 def _measure(asked: EvaluationConfig) -> Measure:

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
+from tutelage.config.fields import RunSettings
 from tutelage.errors import DataError
 from tutelage.orchestration.evaluation.results import evaluate, prediction_rows
 from tutelage.orchestration.pages import write_report
@@ -34,7 +35,6 @@ from tutelage.orchestration.planner.settings import (
     Request,
     Settings,
     check,
-    read_request,
 )
 from tutelage.orchestration.recording import PLANNED, plan_rollouts, routed_rollouts
 from tutelage.orchestration.routing.phase2 import GREEDILY, ROUTED, read_checkpoint, train_phase2
@@ -46,7 +46,7 @@ from tutelage.orchestration.setup import Sets, read_sets
 from tutelage.runs import lifecycle
 from tutelage.runs.figures import Figures, Labels, RunFiles
 from tutelage.runs.folder import RunFolder, keep_lines, write_json, write_text
-from tutelage.runs.kinds import FINISHED, Head, Phase, RunKind, register
+from tutelage.runs.kinds import FINISHED, Head, Phase, RunKind, register, stored_settings
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.loggers import check_loggers
 from tutelage.runs.progress import Progress
@@ -63,6 +63,7 @@ class Planner(RunKind):
     """A planner's training: both of its phases, or one; each goes on from its last epoch."""
 
     name: ClassVar[str] = RECIPE
+    model: ClassVar[type[RunSettings]] = Request
 
     request: Request
     settings: Settings = field(init=False)
@@ -77,7 +78,7 @@ class Planner(RunKind):
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """The request of the folder."""
-        return cls(read_request(folder))
+        return cls(stored_settings(folder, Request))
 
     @classmethod
     def report(cls, folder: RunFolder) -> None:
@@ -103,10 +104,6 @@ class Planner(RunKind):
             remark=f"a planner is scored on plans, not tasks: tutelage show {files.run.path}",
         )
 
-    def config(self) -> JSON:
-        """The request."""
-        return self.request.to_json()
-
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         """The data; and where a run that was stopped stands, by its checkpoints."""
         request = self.request
@@ -123,14 +120,13 @@ class Planner(RunKind):
     @property
     def head(self) -> Head:
         """What is told of the run."""
-        training = self.settings.training
+        training = self.request.settings().training
         return Head(
             recipe=RECIPE,
             algorithm=RECIPE,
-            seed=self.request.seed,
+            settings=self.request,
             project=training.project_name,
             loggers=training.logger,
-            settings=self.request.to_json()["config"],
         )
 
     def open(self, run: Run) -> None:

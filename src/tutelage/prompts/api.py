@@ -32,7 +32,7 @@ from tutelage.prompts.staging import preflight
 from tutelage.prompts.tasks import cut, sized
 from tutelage.resources import LLM, NamedResources
 from tutelage.runs.callbacks import Callback, Watch, on_rollout
-from tutelage.runs.folder import RunFolder, create, fresh_name
+from tutelage.runs.folder import RunFolder, folder_at, fresh_name
 from tutelage.runs.measured import Measured, read
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import TrainingResult
@@ -93,7 +93,7 @@ async def search_agent(asked: Search) -> PromptResult:
     progress = Watch(asked.progress, asked.callbacks)
     setup = _setup(asked, progress)
     place = asked.output or fresh_name("prompt", claim=True)
-    folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
+    folder = folder_at(place)
     progress.start(f"prompt search, {setup.algorithm.name}", setup.facts)
     progress.phase("search")
     observer = Reported(progress, asked.callbacks)

@@ -24,7 +24,7 @@ from tutelage.config.fields import (
     NonNegative,
     Paths,
     Positive,
-    Section,
+    RunSettings,
     SuccessRule,
     plain,
 )
@@ -41,17 +41,13 @@ KIND = "prompt"
 """Marks the `config.json` of a prompt search."""
 
 
-class PromptConfig(Section):
+class PromptConfig(RunSettings):
     """One prompt search, completely."""
 
     recipe: Literal["math", "prompt"] = "math"
     """`math` is the embedded task, `prompt` an agent of your own."""
     algorithm: Literal["apo", "gepa", "screen", "grips", "auto"] = "auto"
     """How prompts are searched for; `auto` chooses and says why."""
-    seed: CountOrZero = 0
-    """Seed of every random draw."""
-    output: str | None = None
-    """Folder of the run; null makes one under `runs/`."""
     agent: str | None = None
     """Your agent, as FILE.py or FILE.py:name."""
     train: Paths = ()
@@ -203,14 +199,6 @@ def prompt_rows() -> list[ReferenceRow]:
         )
         for name, field in PromptConfig.model_fields.items()
     ]
-
-
-def from_json(text: str) -> PromptConfig:
-    """Back from `config.json`. Raises `ConfigError`."""
-    try:
-        return PromptConfig.model_validate(json.loads(text)["config"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"this is no configuration of a prompt search: {error}") from error
 
 
 def _absolute(reference: str) -> str:

@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
+from tutelage.config.fields import RunSettings
 from tutelage.engine.endpoint import environment
 from tutelage.engine.usage import Spend
 from tutelage.errors import RunError
 from tutelage.prompts import Result, optimise, record
 from tutelage.prompts.budget import Budget
 from tutelage.prompts.config import KIND as NAME
-from tutelage.prompts.config import from_json
+from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.evaluator import Evaluator
 from tutelage.prompts.figures import figures_of
 from tutelage.prompts.gate import Sealed, sealed_test
@@ -40,6 +41,7 @@ from tutelage.runs.kinds import (
     TraceTarget,
     register,
     stored_config,
+    stored_settings,
 )
 from tutelage.runs.lifecycle import Run, ending, opened
 from tutelage.runs.progress import Progress
@@ -55,6 +57,7 @@ class PromptSearch(RunKind):
     """A search for better prompts; what its journal has is not played again."""
 
     name: ClassVar[str] = NAME
+    model: ClassVar[type[RunSettings]] = PromptConfig
     awaits: ClassVar[bool] = True
 
     setup: Setup
@@ -101,7 +104,7 @@ class PromptSearch(RunKind):
         if self.setup.config.allow_changes:
             return None
         free = {"output", "runners", "timeout", "allow_changes"}
-        before = from_json(folder.config.read_text(encoding="utf-8")).model_dump(exclude=free)
+        before = stored_settings(folder, PromptConfig).model_dump(exclude=free)
         same = before == self.setup.config.model_dump(exclude=free)
         return None if same else "was configured otherwise (--allow-changes goes on all the same)"
 
@@ -193,7 +196,7 @@ def read_setup(folder: RunFolder, progress: Progress, allow_changes: bool = Fals
             "which only its program has: go on with it from there, "
             f"Trainer(output_dir={str(folder.path)!r}, ...)"
         )
-    config = from_json(folder.config.read_text(encoding="utf-8"))
+    config = stored_settings(folder, PromptConfig)
     if allow_changes:
         config = config.model_copy(update={"allow_changes": True})
     splits = record.read_tasks(folder)
@@ -230,7 +233,7 @@ def head_of(setup: Setup) -> Head:
     return Head(
         recipe=config.recipe,
         algorithm=setup.algorithm.name,
-        seed=config.seed,
+        settings=config,
         store=config.store,
         collector=None if url is None else TraceTarget(url, headers=headers(env)),
     )

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tutelage.errors import RunError
-from tutelage.prompts.config import from_json
+from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.contract import Components, Splits
 from tutelage.prompts.embedded import embedded
 from tutelage.prompts.run import Result
@@ -25,6 +25,7 @@ from tutelage.prompts.setup import Setup
 from tutelage.prompts.shots import DEMONSTRATIONS
 from tutelage.runs.again import resume_command
 from tutelage.runs.folder import RunFolder, write_text
+from tutelage.runs.kinds import stored_settings
 from tutelage.runs.measured import written
 from tutelage.runs.metrics import low_reward_words
 from tutelage.statistics.outcome import Kind
@@ -36,7 +37,7 @@ SPLITS = ("train", "val", "test")
 
 def told_tools(folder: RunFolder) -> tuple[ToolSpec, ...]:
     """The tools of the embedded task's agent; an own agent's are in the record of its calls."""
-    config = from_json(folder.config.read_text(encoding="utf-8"))
+    config = stored_settings(folder, PromptConfig)
     if config.recipe != "math":
         return ()
     tools = resolve_tools(config.tools or embedded().tools)

@@ -198,6 +198,16 @@ def fresh_name(recipe: str, runs: Path = RUNS, *, claim: bool = False) -> Path:
     raise RunError(f"there is no free name for a run in {str(runs)!r}; give one: --output")
 
 
+def place_of(output: str | None, recipe: str) -> Path:
+    """Where a run is to lie: where it was asked for, else at a new name below `runs/`."""
+    return fresh_name(recipe, claim=True) if output is None else Path(output)
+
+
+def folder_at(place: Path) -> RunFolder:
+    """The run that lies there, or an empty folder for a new one. Raises `RunError`."""
+    return RunFolder(place) if (place / "config.json").is_file() else create(place)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file aside, flush it to the disk, and rename it. Raises `RunError`."""
     aside = files.aside(path)

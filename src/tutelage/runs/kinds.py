@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, cast
 
-from tutelage.errors import RunError
+from tutelage.config.fields import RunSettings
+from tutelage.errors import ConfigError, RunError
 from tutelage.runs.figures import Figures, RunFiles, read_object
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
@@ -44,13 +45,12 @@ class Head:
 
     recipe: str
     algorithm: str
-    seed: int
+    settings: RunSettings
+    """What the run is asked for, whatever its kind."""
     title: str | None = None
     """The run's name where it has one that is not its folder's."""
     project: str | None = None
     loggers: Sequence[str] = ()
-    settings: JSON = field(default_factory=dict[str, Any])
-    """The keys by section, as loggers show them."""
     store: str | None = None
     """A database of many runs; None is the run's own file."""
     collector: TraceTarget | None = None
@@ -69,6 +69,8 @@ class RunKind(Protocol):
 
     name: ClassVar[str]
     """As `config.json` has it."""
+    model: ClassVar[type[RunSettings]]
+    """What a run of this kind can be asked for: its keys, and the options of its command."""
     finishes_step: ClassVar[bool] = False
     """Whether a first Ctrl-C waits for the step in progress (`Run.stop` says that it came). Else it
     ends the work at once, which loses nothing where every answer is recorded."""
@@ -100,15 +102,15 @@ class RunKind(Protocol):
 
     # ------------------------------------------------------------ of one run
 
-    @abstractmethod
     def config(self) -> JSON:
         """What `config.json` holds of it, beside the kind."""
-        ...
+        head = self.head
+        return {"config": {"recipe": head.recipe, **_told(head.settings)}}
 
     def difference(self, folder: RunFolder) -> str | None:
         """How the run in a folder differs from this one; None where they are the same."""
-        there = {key: value for key, value in stored_config(folder).items() if key != "kind"}
-        return None if there == json.loads(json.dumps(self.config())) else "was asked for otherwise"
+        same = _told(stored_settings(folder, self.model)) == _told(self.head.settings)
+        return None if same else "was asked for otherwise"
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
         """This run as its folder has it, with the objects of a caller that no file has."""
@@ -161,6 +163,26 @@ class RunKind(Protocol):
 def stored_config(folder: RunFolder) -> JSON:
     """The content of a run's `config.json`; empty where it cannot be read."""
     return read_object(folder.config)
+
+
+S = TypeVar("S", bound=RunSettings)
+
+
+def stored_settings(folder: RunFolder, model: type[S]) -> S:
+    """What the run in a folder was asked for. Raises `ConfigError` where its file does not say."""
+    try:
+        told = json.loads(folder.config.read_text(encoding="utf-8"))["config"]
+        named = {k: v for k, v in told.items() if k != "recipe" or k in model.model_fields}
+        return model.model_validate(named)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"{str(folder.config)!r} is no configuration of such a run: {error}"
+        ) from error
+
+
+def _told(settings: RunSettings) -> JSON:
+    """What is written down of it: where the run lies is no part of what it is."""
+    return settings.model_dump(mode="json", exclude={"output"})
 
 
 # ---------------------------------------------------------------- the register

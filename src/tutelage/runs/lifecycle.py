@@ -169,11 +169,12 @@ def opened(
     With `patient` the first Ctrl-C only asks. Raises `RunError` where a `new` run has the name of
     another one in its database.
     """
-    settings = Tracked(head.loggers, head.project, head.title, head.settings)
+    keys = {"recipe": head.recipe, **head.settings.model_dump(mode="json")}
+    tracked = Tracked(head.loggers, head.project, head.title, keys)
     stop = StopSignal(lambda: progress.note(STOPPING))
     with ExitStack() as stack:
         traced = stack.enter_context(sending(head.collector, progress))
-        loggers = stack.enter_context(open_loggers(settings, folder, progress))
+        loggers = stack.enter_context(open_loggers(tracked, folder, progress))
         if patient:
             stack.enter_context(stop)
         closing = stack.enter_context(ExitStack())  # a signal is heard when the store is closed
@@ -188,7 +189,7 @@ def opened(
                 recipe=head.recipe,
                 algorithm=head.algorithm,
                 config=stored_config(folder),
-                seed=head.seed,
+                seed=head.settings.seed,
                 folder=str(folder.path),
                 status=RunStatus.RUNNING,
             )

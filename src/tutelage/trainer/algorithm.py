@@ -16,7 +16,7 @@ from tutelage.config import Resolved
 from tutelage.config.aliases import spellings
 from tutelage.config.keys import flatten
 from tutelage.config.overrides import Override
-from tutelage.runs.folder import create, fresh_name
+from tutelage.runs.folder import create, place_of
 from tutelage.runs.progress import Progress, Silent
 from tutelage.weights.config import resolve
 
@@ -70,8 +70,7 @@ class RL:
         resolved = self.resolve(recipe, **flags)
         if output is None:
             check_name_is_new(resolved)
-        place = Path(output) if output is not None else fresh_name(recipe, claim=True)
-        folder = create(place)
+        folder = create(place_of(None if output is None else str(output), recipe))
         return jobs.train(resolved, folder, progress or Silent())
 
     def __repr__(self) -> str:

@@ -28,7 +28,7 @@ from tutelage.resources import LLM, POLICY, NamedResources, model_folder, roles
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.stage import Stage
 from tutelage.runs.callbacks import Callback, Watch, on_rollout
-from tutelage.runs.folder import RunFolder, create, fresh_name
+from tutelage.runs.folder import RunFolder, folder_at, fresh_name
 from tutelage.runs.given import AGENT_REWARD, Given, task_files
 from tutelage.runs.progress import Progress, Silent
 from tutelage.runs.result import DevReport, TrainingResult, read_result
@@ -323,9 +323,7 @@ class Trainer:
     def _job(self, plan: TrainingPlan) -> TrainingResult | KeyboardInterrupt:
         """The training, in a thread. An interruption comes back as a value: raised in a thread, it
         would stop the event loop instead of this task."""
-        place = plan.place
-        there = (place / "config.json").is_file()
-        folder = RunFolder(place) if there else create(place)
+        folder = folder_at(plan.place)
         progress = Watch(self.progress, self.callbacks)
         try:
             details = jobs.train(plan.resolved, folder, progress, plan.given)

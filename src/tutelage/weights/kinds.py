@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from tutelage.config import Resolved
+from tutelage.config import Resolved, RunConfig
+from tutelage.config.fields import RunSettings
 from tutelage.config.resolved import SUPERVISED, WEIGHTS
 from tutelage.runs.figures import MEASURES, Figures, Labels, RunFiles, folder_mark
 from tutelage.runs.folder import RunFolder
@@ -46,6 +47,7 @@ class Weights(RunKind):
     """Reinforcement learning, with a cold start before it and a control after it."""
 
     name: ClassVar[str] = WEIGHTS
+    model: ClassVar[type[RunSettings]] = RunConfig
     finishes_step: ClassVar[bool] = True
 
     resolved: Resolved
@@ -141,11 +143,10 @@ class Weights(RunKind):
         return Head(
             recipe=config.recipe,
             algorithm=config.algorithm.name,
-            seed=config.seed,
+            settings=config,
             title=trainer.experiment_name,
             project=trainer.project_name,
             loggers=trainer.logger,
-            settings=config.model_dump(mode="json"),
             store=trainer.store_url,
             collector=None if url is None else TraceTarget(url, trainer.otlp_content),
         )

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
-from tutelage.config.fields import Count, CountOrZero, Section
+from tutelage.config.fields import Count, CountOrZero, RunSettings, Section
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration.data.rows import read_json
 from tutelage.orchestration.evaluation.rewards import Preset
@@ -162,7 +162,7 @@ class WorkConfig(PlannerConfig, PoolConfig):
         return Verifiers(default, made)
 
 
-class ExecutionConfig(WorkConfig):
+class ExecutionConfig(WorkConfig, RunSettings):
     """The execution of one plan."""
 
     instruction: str | None = None

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+from tutelage.config.fields import RunSettings
 from tutelage.errors import RunError
-from tutelage.orchestration.execution.config import PoolConfig
+from tutelage.orchestration.execution.config import ExecutionConfig
 from tutelage.orchestration.execution.journal import plan_json
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.runs.again import resume_command
@@ -34,8 +35,9 @@ class ExecutionRun(RunKind):
     """Plans that are executed; what the journal of a single one has is not run again."""
 
     name: ClassVar[str] = "execution"
+    model: ClassVar[type[RunSettings]] = ExecutionConfig
 
-    asked: PoolConfig
+    asked: RunSettings
     """The options."""
     work: Callable[[Run], JSON]
     """Plays, and returns what stands in the result."""
@@ -53,10 +55,6 @@ class ExecutionRun(RunKind):
             f"an execution is gone on with by its command: {resume_command(folder.path)}"
         )
 
-    def config(self) -> JSON:
-        """What was asked for."""
-        return {"config": {"recipe": self.recipe, **self.asked.model_dump(mode="json")}}
-
     def again(self, folder: RunFolder, progress: Progress) -> Self:
         """The caller's."""
         return self
@@ -71,7 +69,7 @@ class ExecutionRun(RunKind):
         return Head(
             recipe=self.recipe,
             algorithm=getattr(self.asked, "router", self.recipe),
-            seed=self.asked.seed,
+            settings=self.asked,
             collector=None if url is None else TraceTarget(url),
         )
 

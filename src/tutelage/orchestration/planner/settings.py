@@ -14,7 +14,6 @@ first section, `routing/phase2.py` the second.
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -29,6 +28,7 @@ from tutelage.config.fields import (
     NonNegative,
     Positive,
     PositiveShare,
+    RunSettings,
     Section,
 )
 from tutelage.config.keys import flatten, nest
@@ -36,7 +36,6 @@ from tutelage.config.problems import Problem, fail_on
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.orchestration.data.rows import remedy_of
 from tutelage.orchestration.routing.settings import Phase2Settings
-from tutelage.runs.folder import RunFolder
 
 RECIPE = "planner"
 PROJECT = "orchestai"
@@ -102,7 +101,7 @@ class Settings(Section):
     """Both phases."""
 
 
-class Request(Section):
+class Request(RunSettings):
     """A planner's run: what `config.json` holds, and all that a resume needs."""
 
     phase: Literal["1", "2", "all"] = "all"
@@ -121,18 +120,12 @@ class Request(Section):
     """Phase 2 alone: the planner of phase 1 that it goes on from."""
     against: str | None = None
     """Phase 1: an older planner, a run or its file; the tables show the gain over it."""
-    seed: CountOrZero = 0
-    """Seed of every random draw."""
     keys: dict[str, Any] = Field(default_factory=dict)
     """Keys that were set, in full, with their values."""
 
     def settings(self) -> Settings:
         """The keys with their defaults. Raises `ConfigError`."""
         return read_settings(None, self.keys)
-
-    def to_json(self) -> dict[str, Any]:
-        """The content of `config.json`."""
-        return {"config": {"recipe": RECIPE, **self.model_dump()}}
 
 
 def check(request: Request) -> Settings:
@@ -165,18 +158,6 @@ def check(request: Request) -> Settings:
             f"kind of workflows it learned"
         )
     return request.settings()
-
-
-def read_request(folder: RunFolder) -> Request:
-    """The request that a run folder holds. Raises `ConfigError`."""
-    try:
-        values = json.loads(folder.config.read_text(encoding="utf-8"))["config"]
-        values.pop("recipe")
-        return Request.model_validate(values)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{str(folder.config)!r} is no planner's configuration: {error}"
-        ) from error
 
 
 def read_settings(
