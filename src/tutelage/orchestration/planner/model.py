@@ -156,6 +156,8 @@ class PlannerModel(nn.Module):
         placed = torch.where((types >= 0) & (types < end), types, end)
         state, attend, mentioned = self._states(text, placed)
         logits = self.network.type_logits(text, state, attend)
+        # Taken here: gradients are summed in the order in which their parts were made.
+        chosen = text.out_TD[placed]
         # A tool that no plan has is no wrong answer: it may be the right one later.
         absent = (self._known < 0) & ~torch.isin(torch.arange(end), types)
         logits = logits.masked_fill(F.pad(absent, (0, 1)), _ABSENT)
@@ -170,7 +172,7 @@ class PlannerModel(nn.Module):
         adjacency = given.adjacency_BNN[:, :nodes, :nodes]
         parts["edge_loss"] = losses.edge_loss(edges, adjacency, given.lengths_B)
         if bool((given.workers_BN >= 0).any()):
-            scores = self.network.worker_logits(text, state, placed)
+            scores = self.network.worker_logits(state, chosen)
             parts["worker_loss"] = losses.type_loss(scores, given.workers_BN)
         else:
             parts["worker_loss"] = logits.new_zeros(())
@@ -254,7 +256,7 @@ class PlannerModel(nn.Module):
         edges = torch.sigmoid(self._edges(text, state, placed, mentioned, lengths))
         workers = None
         if self.vocabulary.workers:
-            workers = self.network.worker_logits(text, state, placed).argmax(-1)
+            workers = self.network.worker_logits(state, text.out_TD[placed]).argmax(-1)
         planned: list[Planned] = []
         for row, size in enumerate(lengths.tolist()):
             there = edges[row, :size, :size] >= settings.edge_threshold
@@ -293,7 +295,7 @@ class PlannerModel(nn.Module):
         return {
             "subtask_embeddings": state,
             "task_types": self.network.type_logits(text, state, attend),
-            "model_selections": self.network.worker_logits(text, state, placed),
+            "model_selections": self.network.worker_logits(state, text.out_TD[placed]),
             "workflow_graph": torch.sigmoid(edges),
         }
 

@@ -262,9 +262,9 @@ class Network(nn.Module):
         plain = text.hidden_BD @ text.out_TD[:-1].T + LEXICAL * self.shared[1] * text.shared_BT
         return plain + self.spoken[1] * (spoken - 3.0)
 
-    def worker_logits(self, text: Encoded, state_BND: Tensor, placed_BN: Tensor) -> Tensor:
-        """(B, N, W): the score of each worker for the tools that are placed."""
-        return self.worker(torch.cat([state_BND, text.out_TD[placed_BN]], dim=-1))
+    def worker_logits(self, state_BND: Tensor, tool_BND: Tensor) -> Tensor:
+        """(B, N, W)."""
+        return self.worker(torch.cat([state_BND, tool_BND], dim=-1))
 
     def edge_logits(
         self,
