@@ -22,8 +22,8 @@ from tutelage.errors import TutelageError
 from tutelage.gateway import http
 from tutelage.gateway.answers import Answer
 from tutelage.gateway.dialects import DIALECTS, Dialect
+from tutelage.gateway.dialects.reading import read_json
 from tutelage.gateway.door import Door, gone
-from tutelage.gateway.fields import Fields, read_json
 from tutelage.gateway.keys import Pass, Registry
 from tutelage.gateway.limits import Limits
 from tutelage.gateway.problems import NO_RETRY, ApiError, described
@@ -148,7 +148,7 @@ class App:
     ) -> None:
         """A request in one of the dialects."""
         body, door = await self._body(scope, receive), entry.door
-        request = dialect.read(Fields(read_json(body)), door.sampling, door.responses)
+        request = dialect.read(read_json(body), door.sampling, door.responses)
         key, repeat = _identity(scope, dialect.name, entry, body)
         answer = door.answer(dialect, key, repeat, request, entry.agent)
         if request.stream:

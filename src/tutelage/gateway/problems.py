@@ -2,7 +2,7 @@
 
 SDKs repeat 408, 409, 429 and 5xx by themselves, so the status decides what an agent does next: what
 would fail again is another 4xx. `ApiError` never leaves this package; `described` turns what the
-layers below raise into one. `fields.py` raises most of them.
+layers below raise into one. `dialects/reading.py` raises most of them.
 """
 
 from __future__ import annotations

@@ -32,14 +32,3 @@ class ChatRequest:
     """What a later request may go on with, together with the reply; None: nothing is kept."""
     echo: JSON = field(default_factory=dict[str, object])
     """Fields that the answer repeats, in the dialect's words."""
-
-
-def constraint_of(
-    tool_choice: str, parallel: bool, schema: JSON | None, tools: tuple[ToolSpec, ...]
-) -> Constraint | None:
-    """The constraint, None when there is nothing to enforce."""
-    if tool_choice == "auto" and schema is None and (parallel or not tools):
-        return None
-    if not tools and schema is None:
-        return None  # `none` without tools, or one call at most of none
-    return Constraint(tool_choice, parallel, schema)

@@ -6,67 +6,108 @@ reason follow when sampling has ended. `responses.py` is the other API of OpenAI
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, StrictBool, StrictInt, StrictStr
 
 from tutelage.gateway.dialects.dialect import Stored
 from tutelage.gateway.dialects.reading import (
-    SEEDS,
-    check_conversation,
-    read_format,
-    read_sampling,
-    read_tool_choice,
-    read_tools,
+    MAX_TOOLS,
+    Arguments,
+    Content,
+    Function,
+    Given,
+    Items,
+    Request,
+    missing,
+    read,
+    reply_schema,
+    tool_specs,
 )
-from tutelage.gateway.fields import Fields, unsupported
 from tutelage.gateway.http import DONE, event
 from tutelage.gateway.problems import invalid
 from tutelage.gateway.reply import ChatReply, Choice
-from tutelage.gateway.request import ChatRequest, constraint_of
+from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Message, Sampling, ToolCall
 
 MAX_CHOICES = 128
 
-_KNOWN = frozenset(
-    {
-        "model", "messages", "tools", "tool_choice", "parallel_tool_calls", "response_format",
-        "stop", "seed", "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens",
-        "n", "logprobs", "top_logprobs", "stream", "stream_options", "return_token_ids",
-    }
-)  # fmt: skip
-_HARMLESS = frozenset(
-    {
+
+class _Tool(Given):
+    closed = False
+    type: Literal["function"]
+    function: Function
+
+
+class _CalledFunction(Given):
+    closed = False
+    name: StrictStr
+    arguments: Arguments
+
+
+class _ToolCall(Given):
+    closed = False
+    type: Literal["function"] = "function"
+    id: StrictStr
+    function: _CalledFunction
+
+
+class _Message(Given):
+    harmless = ("annotations", "reasoning", "reasoning_content", "reasoning_details")
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content | None = None
+    name: StrictStr | None = None
+    refusal: StrictStr | None = None
+    tool_calls: Items[_ToolCall] = Field([])
+    tool_call_id: StrictStr | None = None
+
+
+class _Schema(Given):
+    harmless = ("type", "name", "description", "strict", "schema")
+    wanted: JSON = Field(alias="schema")
+
+
+class _Format(Given):
+    closed = False
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: _Schema | None = None
+
+
+class _StreamOptions(Given):
+    harmless = ("include_obfuscation",)
+    include_usage: StrictBool = False
+
+
+class _Request(Request):
+    harmless = (
         "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
         "prompt_cache_retention", "prediction",
+    )  # fmt: skip
+    neutral: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "frequency_penalty": (0,),
+        "presence_penalty": (0,),
+        "repetition_penalty": (1,),
+        "min_p": (0,),
+        "logit_bias": ({},),
+        "modalities": (["text"],),
+        "verbosity": ("medium",),
+        "reasoning_effort": ("none",),
+        "audio": (),
+        "web_search_options": (),
+        "functions": ([],),
+        "function_call": ("auto", "none"),
     }
-)  # fmt: skip
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "min_p": (0,),
-    "logit_bias": ({},),
-    "modalities": (["text"],),
-    "verbosity": ("medium",),
-    "reasoning_effort": ("none",),
-    "audio": (),
-    "web_search_options": (),
-    "functions": ([],),
-    "function_call": ("auto", "none"),
-}
-_ROLES = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-}
-"""Roles and how templates know them: a developer's message is a system message."""
-_MESSAGE_FIELDS = (
-    "role", "content", "name", "tool_calls", "tool_call_id", "refusal", "annotations",
-    "reasoning", "reasoning_content", "reasoning_details",
-)  # fmt: skip
+    messages: Items[_Message] = Field(min_length=1)
+    tools: Items[_Tool] = Field([], max_length=MAX_TOOLS)
+    response_format: _Format | None = None
+    max_tokens: StrictInt | None = Field(None, ge=1)
+    max_completion_tokens: StrictInt | None = Field(None, ge=1)
+    n: StrictInt = Field(1, ge=1, le=MAX_CHOICES)
+    logprobs: StrictBool = False
+    stream_options: _StreamOptions | None = None
+    return_token_ids: StrictBool = False
 
 
 class ChatCompletions:
@@ -76,37 +117,24 @@ class ChatCompletions:
     path = "/v1/chat/completions"
     prefix = "chatcmpl-"
 
-    def read(self, body: Fields, defaults: Sampling, stored: Stored) -> ChatRequest:
+    def read(self, body: JSON, defaults: Sampling, stored: Stored) -> ChatRequest:
         """The request. Raises `ApiError`."""
-        body.check_known(_KNOWN, _HARMLESS, _NEUTRAL)
-        tools = read_tools(body, "function")
-        schema = read_format(body.optional("response_format"), "json_schema")
-        choice = read_tool_choice(body, "function", tools)
-        stream = body.flag("stream")
-        include_usage = _include_usage(body.optional("stream_options"), stream)
-        if body.integer("top_logprobs", 0, 20):
-            raise invalid(
-                "`top_logprobs` above 0 cannot be honoured: only the sampled token's "
-                "log-probability is recorded; send `logprobs`: true without it",
-                "top_logprobs",
-                "unsupported_parameter",
-            )
-        body.require("messages")
-        messages = tuple(_message(each) for each in body.objects("messages"))
-        check_conversation(messages, "messages")
-        body.require("model")
+        given = read(_Request, body)
+        if given.stream_options is not None and not given.stream:
+            raise invalid("`stream_options` needs `stream`: true", "stream_options")
+        tools = tool_specs([tool.function for tool in given.tools])
         return ChatRequest(
-            model=body.text("model"),
-            messages=messages,
-            sampling=read_sampling(body, defaults, "max_completion_tokens", "max_tokens"),
+            model=given.model,
+            messages=tuple(_message(each, i) for i, each in enumerate(given.messages)),
+            sampling=given.sampling(defaults, given.max_completion_tokens or given.max_tokens),
             tools=tools,
-            constraint=constraint_of(choice, body.flag("parallel_tool_calls", True), schema, tools),
-            seed=body.integer("seed", *SEEDS),
-            n=body.integer("n", 1, MAX_CHOICES) or 1,
-            stream=stream,
-            include_usage=include_usage,
-            logprobs=body.flag("logprobs"),
-            token_ids=body.flag("return_token_ids"),
+            constraint=given.constraint(tools, _schema(given.response_format)),
+            seed=given.seed,
+            n=given.n,
+            stream=given.stream,
+            include_usage=given.stream_options is not None and given.stream_options.include_usage,
+            logprobs=given.logprobs,
+            token_ids=given.return_token_ids,
         )
 
     def written(self, reply: ChatReply) -> JSON:
@@ -137,38 +165,30 @@ class ChatCompletions:
 # ---------------------------------------------------------------- reading
 
 
-def _include_usage(options: Fields | None, stream: bool) -> bool:
-    if options is None:
-        return False
-    options.only("include_usage", "include_obfuscation")
-    wanted = options.flag("include_usage")
-    if not stream:
-        raise invalid("`stream_options` needs `stream`: true", "stream_options")
-    return wanted
-
-
-def _message(data: Fields) -> Message:
-    data.only(*_MESSAGE_FIELDS)
-    role = data.choice("role", _ROLES)
-    said = data.content("content")
-    name = data.optional_text("name")
-    if role == "tool":
-        return Message(role, said or "", tool_call_id=data.text("tool_call_id"), name=name)
+def _message(given: _Message, position: int) -> Message:
+    # Templates know a developer's message as a system message.
+    role = "system" if given.role == "developer" else given.role
+    said = given.content
+    if role == "tool" and given.tool_call_id is None:
+        raise missing(f"messages[{position}].tool_call_id")
     if role != "assistant":
-        return Message(role, said or "", name=name)
+        answered = given.tool_call_id if role == "tool" else None
+        return Message(role, said or "", tool_call_id=answered, name=given.name)
     if said is None:
-        said = data.optional_text("refusal")
-    calls = tuple(_tool_call(each) for each in data.objects("tool_calls"))
+        said = given.refusal
+    calls = tuple(
+        ToolCall(each.id, each.function.name, each.function.arguments) for each in given.tool_calls
+    )
     # An empty string beside calls is what some SDKs make of the null that they were sent.
-    return Message(role, (said or None) if calls else said or "", calls, name=name)
+    return Message(role, (said or None) if calls else said or "", calls, name=given.name)
 
 
-def _tool_call(data: Fields) -> ToolCall:
-    if data.data.get("type", "function") != "function":
-        where = data.at("type")
-        raise unsupported(where, f"`{where}` must be 'function'")
-    function = data.inner("function")
-    return ToolCall(data.text("id"), function.text("name"), function.arguments("arguments"))
+def _schema(wanted: _Format | None) -> JSON | None:
+    if wanted is None:
+        return None
+    named = wanted.json_schema
+    schema = None if named is None else named.wanted
+    return reply_schema(wanted.type, schema, "response_format.json_schema")
 
 
 # ---------------------------------------------------------------- writing

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tutelage.gateway.fields import Fields
 from tutelage.gateway.reply import ChatReply, Writer
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Message, Sampling
@@ -36,7 +35,7 @@ class Dialect(Protocol):
     prefix: str
     """Of the ids of its replies."""
 
-    def read(self, body: Fields, defaults: Sampling, stored: Stored) -> ChatRequest:
+    def read(self, body: JSON, defaults: Sampling, stored: Stored) -> ChatRequest:
         """The request; `defaults` says what holds where it is silent. Raises `ApiError`.
 
         Every field is honoured, known to be harmless, or refused with its name: an agent that

@@ -1,117 +1,263 @@
-"""What the requests of several dialects have in common: tools, formats, sampling.
+"""How a request is read, and what the requests of several dialects have in common.
 
-The same things stand in other places: chat completions keep a function and a format one level
-deeper than responses do, which `inner` says. `fields.py` reads the values.
+A request is a pydantic model of what is honoured in it, straight from the parsed JSON; whatever
+does not fit is a 400 that names the whole path of the field. Every field is honoured, known to be
+harmless, or refused. The dialects beside this file say which fields they have.
 """
 
 from __future__ import annotations
 
-from tutelage.gateway.fields import Fields, shown, unsupported
-from tutelage.gateway.problems import invalid
-from tutelage.types import JSON, Message, Sampling, ToolSpec
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, cast
 
+import orjson
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    FailFast,
+    Field,
+    GetPydanticSchema,
+    Strict,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from tutelage.bounded import parse_json
+from tutelage.gateway.problems import ApiError, invalid
+from tutelage.types import JSON, Constraint, Sampling, ToolSpec
+
+T = TypeVar("T", bound="Given")
 MAX_TOOLS = 1024
 MAX_STOPS = 16
 MAX_NAME = 256
-SEEDS = (-(1 << 63), (1 << 63) - 1)
+_SEED = 1 << 63
+_CODES = {"missing": "missing_required_parameter", "literal_error": "unsupported_value"}
+_WORDS = {"model_type": "Input should be a valid object"}
+_HINTS = {
+    "top_p": "; for greedy sampling use `temperature`: 0",
+    "top_logprobs": "; only the sampled token's log-probability is recorded, which chat "
+    "completions give for `logprobs`: true",
+}
+"""What helps beside the reason, by path."""
 
 
-def read_tools(body: Fields, inner: str | None) -> tuple[ToolSpec, ...]:
-    """The function tools. Refuses two of one name, and an absurd number of them."""
-    found: list[ToolSpec] = []
-    for tool in body.objects("tools"):
-        of = tool.get("type")
-        if of != "function":
-            where = tool.at("type")
-            raise unsupported(where, f"`{where}` = {shown(of)}: this server knows functions")
-        found.append(_tool_spec(tool if inner is None else tool.inner(inner)))
-    if len(found) > MAX_TOOLS:
-        raise invalid(f"`tools` has {len(found)} entries; {MAX_TOOLS} are allowed", "tools")
-    names = [t.name for t in found]
-    if len(set(names)) != len(names):
-        twice = next(n for n in names if names.count(n) > 1)
-        raise invalid(f"`tools` has two tools named {twice!r}", "tools")
-    return tuple(found)
+def read_json(body: bytes) -> JSON:
+    """The request's JSON object."""
+    try:
+        data = parse_json(body, longest=len(body), loads=orjson.loads)
+    except ValueError as error:
+        raise invalid(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(data, dict):
+        raise invalid("the body must be a JSON object", code="invalid_json")
+    return cast("JSON", data)
 
 
-def _tool_spec(function: Fields) -> ToolSpec:
-    """`strict` is a promise that constrained decoding keeps where it applies."""
-    function.only("type", "name", "description", "parameters", "strict")
-    function.flag("strict")
-    name = function.text("name", empty=False)
-    if len(name) > MAX_NAME or not name.isprintable():
-        where = function.at("name")
-        raise invalid(f"`{where}` must be a printable name, not {shown(name)}", where)
-    about = function.optional_text("description") or ""
-    parameters = function.optional("parameters")
-    if parameters is None:
-        return ToolSpec(name, about, {"type": "object", "properties": {}})
-    return ToolSpec(name, about, parameters.data)
+class Given(BaseModel):
+    """An object of a request. A null counts as absent, as in OpenAI's API."""
+
+    closed: ClassVar[bool] = True
+    """Whether fields that nobody would read are refused."""
+    harmless: ClassVar[Collection[str]] = ()
+    """Fields that may be there and change nothing."""
+    neutral: ClassVar[Mapping[str, Sequence[Any]]] = {}
+    """Fields that cannot be honoured, with the values of each that ask for nothing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _present(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        given = {k: v for k, v in cast("JSON", data).items() if v is not None}
+        if cls.closed:
+            for name, value in given.items():
+                if name not in cls.__pydantic_fields__ and name not in cls.harmless:
+                    cls._refuse_unless_neutral(name, value)
+        return given
+
+    @classmethod
+    def _refuse_unless_neutral(cls, name: str, value: Any) -> None:
+        if name not in cls.neutral:
+            words = "this server does not know it"
+            raise PydanticCustomError("unknown_parameter", words, {"name": name})
+        if value not in cls.neutral[name]:
+            words = "it cannot be honoured by this server; leave it out"
+            raise PydanticCustomError("unsupported_parameter", words, {"name": name})
 
 
-def read_tool_choice(body: Fields, inner: str | None, tools: tuple[ToolSpec, ...]) -> str:
-    """`tool_choice` in the words of `Constraint`."""
-    choice = body.get("tool_choice")
-    if isinstance(choice, dict):
-        return _named_tool(body.inner("tool_choice"), inner, tools)
-    if choice is None or choice == "auto":
-        return "auto"
-    if choice not in ("none", "required"):
-        raise invalid(
-            f"`tool_choice` = {shown(choice)} is not supported; use auto, none, required or "
-            "name one function",
-            "tool_choice",
-        )
-    if choice == "required" and not tools:
-        raise invalid("`tool_choice` = 'required' needs `tools`", "tool_choice")
-    return str(choice)
+def read(model: type[T], data: Any, path: str = "") -> T:
+    """The object at a path of the request, the whole request where it is empty.
 
-
-def _named_tool(choice: Fields, inner: str | None, tools: tuple[ToolSpec, ...]) -> str:
-    of = choice.get("type")
-    if of != "function":
-        words = f"`tool_choice.type` = {shown(of)} is not supported"
-        raise unsupported("tool_choice", words)
-    name = (choice if inner is None else choice.inner(inner)).text("name")
-    if name not in [t.name for t in tools]:
-        raise invalid(f"`tool_choice` names {name!r}, which is not in `tools`", "tool_choice")
-    return name
-
-
-def read_format(wanted: Fields | None, inner: str | None) -> JSON | None:
-    """The schema that the reply must have: none for `text`, any object's for `json_object`."""
-    if wanted is None or wanted.get("type") == "text":
-        return None
-    of = wanted.get("type")
-    if of == "json_schema":
-        named = wanted if inner is None else wanted.inner(inner)
-        named.only("type", "name", "description", "schema", "strict")
-        return named.inner("schema").data
-    if of == "json_object":
-        return {"type": "object"}
-    where = wanted.at("type")
-    raise unsupported(where, f"`{where}` = {shown(of)} must be text, json_object or json_schema")
-
-
-def read_sampling(body: Fields, defaults: Sampling, *limits: str) -> Sampling:
-    """How to sample; `defaults` says what holds where the request is silent.
-
-    `limits` are the names of the limit of tokens, the one that counts first.
+    Raises `ApiError` that names the first field which does not fit.
     """
-    temperature = body.number("temperature", defaults.temperature, 0, 2)
-    top_p = body.number("top_p", defaults.top_p, 0, 1)
-    if top_p <= 0:  # it would leave no token to draw
-        raise invalid("`top_p` must be above 0; for greedy sampling use `temperature`: 0", "top_p")
-    return Sampling(
-        temperature=temperature,
-        top_p=top_p,
-        top_k=max(0, body.integer("top_k", -1) or defaults.top_k),
-        max_tokens=next(filter(None, [body.integer(n, 1) for n in limits]), defaults.max_tokens),
-        stop=body.texts("stop", most=MAX_STOPS) or defaults.stop,
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise _refusal(error.errors(include_url=False)[0], path) from None
+
+
+def _refusal(error: ErrorDetails, path: str) -> ApiError:
+    value, name = error["input"], error.get("ctx", {}).get("name")
+    for part in error["loc"] if name is None else (*error["loc"], name):
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    if error["type"] == "missing":
+        return missing(path)
+    reason = _WORDS.get(error["type"], error["msg"].removeprefix("Value error, "))
+    reason += _HINTS.get(path, "")
+    code = _CODES.get(error["type"], None if name is None else error["type"])
+    return invalid(
+        f"`{path}` = {shown(value if name is None else value[name])}: {reason}", path, code
     )
 
 
-def check_conversation(messages: tuple[Message, ...], param: str) -> None:
-    """Refuse a conversation without messages."""
-    if not messages:
-        raise invalid(f"`{param}` must not be empty", param)
+def missing(path: str) -> ApiError:
+    """A 400 for a field that has to be there."""
+    return invalid(f"`{path}` is missing", path, _CODES["missing"])
+
+
+def shown(value: Any) -> str:
+    """A value in an error message, not longer than a line."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+# ---------------------------------------------------------------- values
+
+
+def _readable(text: str) -> str:
+    """A tool call's arguments: text, of JSON where the model wrote it so, that can be rendered.
+
+    A model may write what is no JSON, and hears of it as it was.
+    """
+    try:
+        parse_json(text)
+    except json.JSONDecodeError:
+        return text
+    except ValueError as error:
+        raise ValueError(f"it cannot be read: {error}") from None
+    return text
+
+
+class _Part(Given):
+    closed = False
+    type: Literal["text", "input_text", "output_text", "refusal"] = "text"
+    text: StrictStr = Field(validation_alias=AliasChoices("text", "refusal"))
+
+
+def _joined(value: Any, parts: ValidatorFunctionWrapHandler) -> str:
+    """The text of a message: a string, or a list of text parts, which are joined."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise ValueError("it must be a string or an array of parts")
+    listed = [{"text": v} if isinstance(v, str) else v for v in cast("list[Any]", value)]
+    return "".join(part.text for part in parts(listed))
+
+
+def _listed(given: Any) -> Any:
+    return [given] if isinstance(given, str) else given
+
+
+def _printable(name: str) -> str:
+    if not name.isprintable():
+        raise ValueError("it must be a printable name")
+    return name
+
+
+def _chosen(value: Any) -> str:
+    """`tool_choice` in the words of `Constraint`; both dialects' ways to name a function."""
+    match value:
+        case "auto" | "none" | "required":
+            return value
+        case {"type": "function", "function": {"name": str(name)}} | {
+            "type": "function",
+            "name": str(name),
+        }:
+            return name
+        case _:
+            raise ValueError("use auto, none, required or name one function")
+
+
+Item = TypeVar("Item")
+Items = Annotated[list[Item], FailFast()]
+Content = Annotated[
+    str,
+    GetPydanticSchema(lambda _, schema: schema(Annotated[Items[_Part], WrapValidator(_joined)])),
+]
+Arguments = Annotated[StrictStr, AfterValidator(_readable)]
+_Name = Annotated[StrictStr, Field(min_length=1, max_length=MAX_NAME), AfterValidator(_printable)]
+_Stop = Annotated[StrictStr, Field(min_length=1)]
+
+
+class Function(Given):
+    """What a request says of a function. `strict` is a promise that constrained decoding keeps
+    where it applies."""
+
+    type: Literal["function"] = "function"
+    name: _Name
+    description: StrictStr = ""
+    parameters: JSON = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    strict: StrictBool = False
+
+
+class Request(Given):
+    """What the requests of all dialects have."""
+
+    model: StrictStr
+    tool_choice: Annotated[str, BeforeValidator(_chosen)] = "auto"
+    parallel_tool_calls: StrictBool = True
+    temperature: Annotated[float, Strict()] | None = Field(None, ge=0, le=2)
+    top_p: Annotated[float, Strict()] | None = Field(None, gt=0, le=1)
+    top_k: StrictInt | None = Field(None, ge=-1)
+    stop: Annotated[Items[_Stop], BeforeValidator(_listed)] = Field([], max_length=MAX_STOPS)
+    seed: StrictInt | None = Field(None, ge=-_SEED, lt=_SEED)
+    stream: StrictBool = False
+    top_logprobs: StrictInt = Field(0, ge=0, le=0)
+
+    def sampling(self, defaults: Sampling, limit: int | None) -> Sampling:
+        """How to sample; `defaults` says what holds where the request is silent."""
+        return Sampling(
+            temperature=defaults.temperature if self.temperature is None else self.temperature,
+            top_p=self.top_p or defaults.top_p,
+            top_k=max(0, self.top_k or defaults.top_k),
+            max_tokens=limit or defaults.max_tokens,
+            stop=tuple(self.stop) or defaults.stop,
+        )
+
+    def constraint(self, tools: Sequence[ToolSpec], schema: JSON | None) -> Constraint | None:
+        """The constraint of the reply, None when there is nothing to enforce."""
+        choice = self.tool_choice
+        if choice == "required" and not tools:
+            raise invalid("`tool_choice` = 'required' needs `tools`", "tool_choice")
+        if choice not in ("auto", "none", "required", *(tool.name for tool in tools)):
+            words = f"`tool_choice` names {choice!r}, which is not in `tools`"
+            raise invalid(words, "tool_choice")
+        if schema is None and (not tools or (choice == "auto" and self.parallel_tool_calls)):
+            return None
+        return Constraint(choice, self.parallel_tool_calls, schema)
+
+
+def tool_specs(functions: Sequence[Function]) -> tuple[ToolSpec, ...]:
+    """The function tools. Refuses two of one name."""
+    names = [each.name for each in functions]
+    if len(set(names)) != len(names):
+        twice = next(n for n in names if names.count(n) > 1)
+        raise invalid(f"`tools` has two tools named {twice!r}", "tools")
+    return tuple(ToolSpec(each.name, each.description, each.parameters) for each in functions)
+
+
+def reply_schema(kind: str, schema: JSON | None, path: str) -> JSON | None:
+    """The schema that the reply must have: none for `text`, any object's for `json_object`."""
+    if kind == "json_schema":
+        if schema is None:
+            raise missing(path)
+        return schema
+    return {"type": "object"} if kind == "json_object" else None

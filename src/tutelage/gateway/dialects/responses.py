@@ -8,62 +8,127 @@ needs. `chat_completions.py` is the other API of OpenAI.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+)
 
 from tutelage.gateway.dialects.dialect import Stored
 from tutelage.gateway.dialects.reading import (
-    SEEDS,
-    check_conversation,
-    read_format,
-    read_sampling,
-    read_tool_choice,
-    read_tools,
+    MAX_TOOLS,
+    Arguments,
+    Content,
+    Function,
+    Given,
+    Items,
+    Request,
+    read,
+    reply_schema,
+    shown,
+    tool_specs,
 )
-from tutelage.gateway.fields import Fields, shown, unsupported
 from tutelage.gateway.http import DONE, event
 from tutelage.gateway.problems import ApiError, invalid
 from tutelage.gateway.reply import ChatReply, Choice
-from tutelage.gateway.request import ChatRequest, constraint_of
+from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Message, Sampling, ToolCall
 
-_KNOWN = frozenset(
-    {
-        "model", "input", "instructions", "previous_response_id", "tools", "tool_choice",
-        "parallel_tool_calls", "text", "temperature", "top_p", "top_k", "max_output_tokens",
-        "stream", "stream_options", "store", "include", "top_logprobs", "seed", "stop",
-    }
-)  # fmt: skip
-_HARMLESS = frozenset(
-    {
-        "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
-        "prompt_cache_retention", "max_tool_calls",
-    }
-)  # fmt: skip
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "background": (False,),
-    "truncation": ("disabled",),
-    "conversation": (),
-    "prompt": (),
-    "reasoning": ({}, {"effort": "none"}, {"effort": None}, {"effort": None, "summary": None}),
-    "context_management": ([],),
-}
 _LOGPROBS = "message.output_text.logprobs"
-_HARMLESS_INCLUDES = frozenset(
-    {
-        _LOGPROBS,
-        "reasoning.encrypted_content",
-        "web_search_call.action.sources",
-        "code_interpreter_call.outputs",
-        "computer_call_output.output.image_url",
-        "file_search_call.results",
-        "message.input_image.image_url",
-    }
+_INCLUDES = (
+    _LOGPROBS,
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
 )
 """What may be asked for where there can be none: then none is sent."""
 _CODES = {"rate_limit_error": "rate_limit_exceeded", "invalid_request_error": "invalid_prompt"}
 """What a response that failed says of an error, by the type that errors have elsewhere."""
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+
+
+class _Item(Given):
+    closed = False
+    type: Literal[
+        "message", "function_call", "function_call_output", "item_reference", "reasoning"
+    ] = "message"
+    id: StrictStr = ""
+
+
+class _Message(Given):
+    harmless = ("type", "id", "status", "phase")
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Content = ""
+
+
+class _FunctionCall(Given):
+    closed = False
+    call_id: StrictStr
+    name: StrictStr
+    arguments: Arguments
+
+
+class _FunctionCallOutput(Given):
+    closed = False
+    call_id: StrictStr
+    output: Content = ""
+
+
+class _Format(Given):
+    harmless = ("name", "description", "strict", "schema")
+    type: Literal["text", "json_object", "json_schema"]
+    wanted: JSON | None = Field(None, alias="schema")
+
+
+class _Text(Given):
+    neutral: ClassVar[Mapping[str, Sequence[Any]]] = {"verbosity": ("medium",)}
+    format: _Format | None = None
+
+
+class _StreamOptions(Given):
+    harmless = ("include_obfuscation",)
+
+
+def _known(listed: list[Any]) -> list[Any]:
+    for word in listed:
+        if word not in _INCLUDES:
+            raise ValueError(f"{shown(word)} is not supported")
+    return listed
+
+
+class _Request(Request):
+    harmless = (
+        "user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key",
+        "prompt_cache_retention", "max_tool_calls",
+    )  # fmt: skip
+    neutral: ClassVar[Mapping[str, Sequence[Any]]] = {
+        "background": (False,),
+        "truncation": ("disabled",),
+        "conversation": (),
+        "prompt": (),
+        "reasoning": ({}, {"effort": "none"}, {"effort": None}, {"effort": None, "summary": None}),
+        "context_management": ([],),
+    }
+    input: Annotated[
+        list[Any],
+        BeforeValidator(lambda v: [{"role": "user", "content": v}] if isinstance(v, str) else v),
+    ] = Field([])
+    instructions: StrictStr | None = None
+    previous_response_id: StrictStr | None = None
+    tools: Items[Function] = Field([], max_length=MAX_TOOLS)
+    text: _Text | None = None
+    max_output_tokens: StrictInt | None = Field(None, ge=1)
+    stream_options: _StreamOptions | None = None
+    store: StrictBool = True
+    include: Annotated[list[Any], AfterValidator(_known)] = Field([])
 
 
 class Responses:
@@ -73,43 +138,34 @@ class Responses:
     path = "/v1/responses"
     prefix = "resp_"
 
-    def read(self, body: Fields, defaults: Sampling, stored: Stored) -> ChatRequest:
+    def read(self, body: JSON, defaults: Sampling, stored: Stored) -> ChatRequest:
         """The request. Raises `ApiError`."""
-        body.check_known(_KNOWN, _HARMLESS, _NEUTRAL)
-        tools = read_tools(body, None)
-        schema = _text_format(body.optional("text"))
-        choice = read_tool_choice(body, None, tools)
-        parallel = body.flag("parallel_tool_calls", True)
-        if body.integer("top_logprobs", 0, 20):
-            raise invalid("`top_logprobs` above 0 cannot be honoured", "top_logprobs")
-        options = body.optional("stream_options")
-        if options is not None:
-            options.only("include_obfuscation")
-        conversation = _conversation(body, stored)
-        instructions = body.optional_text("instructions")
-        limit = body.integer("max_output_tokens", 1)
-        body.require("model")
-        store = body.flag("store", True)
+        given = read(_Request, body)
+        tools = tool_specs(given.tools)
+        wanted = None if given.text is None else given.text.format
+        schema = wanted and reply_schema(wanted.type, wanted.wanted, "text.format.schema")
+        conversation = _conversation(given, stored)
+        instructions = given.instructions
         return ChatRequest(
-            model=body.text("model"),
+            model=given.model,
             # Instructions hold for one request only.
             messages=conversation
             if instructions is None
             else (Message("system", instructions), *conversation),
-            sampling=read_sampling(body, defaults, "max_output_tokens"),
+            sampling=given.sampling(defaults, given.max_output_tokens),
             tools=tools,
-            constraint=constraint_of(choice, parallel, schema, tools),
-            seed=body.integer("seed", *SEEDS),
-            stream=body.flag("stream"),
-            logprobs=_LOGPROBS in _includes(body),
-            conversation=conversation if store else None,
+            constraint=given.constraint(tools, schema),
+            seed=given.seed,
+            stream=given.stream,
+            logprobs=_LOGPROBS in given.include,
+            conversation=conversation if given.store else None,
             echo={
                 "instructions": instructions,
-                "max_output_tokens": limit,
+                "max_output_tokens": given.max_output_tokens,
                 "metadata": body.get("metadata") or {},
-                "parallel_tool_calls": parallel,
-                "previous_response_id": body.get("previous_response_id"),
-                "store": store,
+                "parallel_tool_calls": given.parallel_tool_calls,
+                "previous_response_id": given.previous_response_id,
+                "store": given.store,
                 "text": body.get("text") or {"format": {"type": "text"}},
                 "tool_choice": body.get("tool_choice") or "auto",
                 "tools": body.get("tools") or [],
@@ -143,26 +199,9 @@ class Responses:
 # ---------------------------------------------------------------- reading
 
 
-def _includes(body: Fields) -> list[Any]:
-    listed = body.array("include")
-    for i, word in enumerate(listed):
-        if not isinstance(word, str) or word not in _HARMLESS_INCLUDES:
-            raise invalid(f"`include[{i}]` = {shown(word)} is not supported", "include")
-    return listed
-
-
-def _text_format(text: Fields | None) -> JSON | None:
-    if text is None:
-        return None
-    text.only("format", "verbosity")
-    if text.get("verbosity") not in (None, "medium"):
-        raise invalid("`text.verbosity` cannot be honoured by this server", "text.verbosity")
-    return read_format(text.optional("format"), None)
-
-
-def _conversation(body: Fields, stored: Stored) -> tuple[Message, ...]:
+def _conversation(given: _Request, stored: Stored) -> tuple[Message, ...]:
     before: tuple[Message, ...] = ()
-    previous = body.optional_text("previous_response_id")
+    previous = given.previous_response_id
     if previous is not None:
         found = stored.conversation(previous)
         if found is None:
@@ -174,59 +213,42 @@ def _conversation(body: Fields, stored: Stored) -> tuple[Message, ...]:
                 code="previous_response_not_found",
             )
         before = found
-    value = body.get("input")
-    if isinstance(value, str):
-        return (*before, Message("user", value))
-    whole = before + _messages(body.objects("input"), stored)
-    check_conversation(whole, "input")
+    whole = before + _messages(given.input, stored)
+    if not whole:
+        raise invalid("`input` must not be empty", "input")
     return whole
 
 
-def _messages(items: Iterable[Fields], stored: Stored) -> tuple[Message, ...]:
+def _messages(items: Iterable[Any], stored: Stored) -> tuple[Message, ...]:
     """Input items as messages; a message and the calls that follow it make one assistant turn."""
     messages: list[Message] = []
     open_turn = False
-    for item in items:
-        if item.get("type") == "item_reference":
-            item = _referenced(item, stored)
-        of = item.data.get("type", "message")
-        if of == "reasoning":
+    for i, item in enumerate(items):
+        at = f"input[{i}]"
+        head = read(_Item, item, at)
+        if head.type == "item_reference":
+            item = stored.item(head.id)
+            if item is None:
+                words = f"no item {head.id!r} of this attempt is stored"
+                raise ApiError(404, words, param=f"{at}.id")
+            head = read(_Item, item, at)
+        if head.type == "reasoning":
             continue  # another model's thoughts, which this one's template has no place for
-        if of == "function_call":
+        if head.type == "function_call":
+            called = read(_FunctionCall, item, at)
             last = messages.pop() if open_turn else Message("assistant")
-            calls = (*last.tool_calls, _call(item))
+            calls = (*last.tool_calls, ToolCall(called.call_id, called.name, called.arguments))
             messages.append(Message("assistant", last.content or None, calls))
-            open_turn = True
-            continue
-        message = _message(item) if of == "message" else _output(item, of)
-        messages.append(message)
-        open_turn = message.role == "assistant"
+        elif head.type == "function_call_output":
+            answer = read(_FunctionCallOutput, item, at)
+            messages.append(Message("tool", answer.output, tool_call_id=answer.call_id))
+        else:
+            said = read(_Message, item, at)
+            # Templates know a developer's message as a system message.
+            role = "system" if said.role == "developer" else said.role
+            messages.append(Message(role, said.content))
+        open_turn = messages[-1].role == "assistant"
     return tuple(messages)
-
-
-def _referenced(item: Fields, stored: Stored) -> Fields:
-    wanted = item.text("id")
-    found = stored.item(wanted)
-    if found is None:
-        raise ApiError(404, f"no item {wanted!r} of this attempt is stored", param=item.at("id"))
-    return Fields(found, item.path)
-
-
-def _message(item: Fields) -> Message:
-    item.only("type", "id", "role", "content", "status", "phase")
-    return Message(item.choice("role", _ROLES), item.content("content") or "")
-
-
-def _call(item: Fields) -> ToolCall:
-    return ToolCall(item.text("call_id"), item.text("name"), item.arguments("arguments"))
-
-
-def _output(item: Fields, of: Any) -> Message:
-    if of != "function_call_output":
-        where = item.at("type")
-        raise unsupported(where, f"`{where}` = {shown(of)} is not supported by this server")
-    said = item.content("output")
-    return Message("tool", said or "", tool_call_id=item.text("call_id"))
 
 
 # ---------------------------------------------------------------- writing
