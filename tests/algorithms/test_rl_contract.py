@@ -23,7 +23,7 @@ SIGNATURES = {
     "value_loss": "values_BT, returns_BT, old_values_BT, mask_BT, *, clip=0.5, rollouts_B=None, "
     "denominator=None",
     "AdaptiveKL": "coef, target, horizon",
-    "importance_weights": "log_ratio_BT, mask_BT, level, cap",
+    "importance_weights": "log_ratio_BT, mask_BT, level, cap, *, rollouts_B=None",
 }
 
 

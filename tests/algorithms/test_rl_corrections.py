@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rl_batches import batches, split
 
-from tutelage.algorithms.rl import CORRECTIONS, importance_weights, rollout_importance_weights
+from tutelage.algorithms.rl import CORRECTIONS, importance_weights
 from tutelage.errors import ConfigError
 
 LOG = torch.tensor([[0.0, 1.0, -1.0, 5.0], [0.3, 0.2, 0.0, -9.0]], dtype=torch.float64)
@@ -43,12 +43,12 @@ def test_a_sequence_past_the_cap_is_cut_or_dropped():
 @given(batch=batches(), level=st.sampled_from(CORRECTIONS), seed=st.integers(0, 999))
 def test_agrees_with_the_flat_formula_however_rollouts_were_cut(batch, level, seed):
     wanted = flat_losses.correction(batch.adv, batch.mask, level, 1.5, batch.rollouts)
-    got = rollout_importance_weights(
+    got = importance_weights(
         batch.tensor("adv"), batch.tensor("mask"), level, 1.5, rollouts_B=batch.rollouts
     )
     torch.testing.assert_close(got, torch.tensor(wanted).double())
     changed, places = split(batch, seed)
-    cut = rollout_importance_weights(
+    cut = importance_weights(
         changed.tensor("adv"), changed.tensor("mask"), level, 1.5, rollouts_B=changed.rollouts
     )
     kept = got[batch.tensor("mask") > 0].tolist()

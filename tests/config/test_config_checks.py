@@ -6,23 +6,21 @@ import pytest
 
 from tutelage.config import Machine, Resolved
 from tutelage.errors import ConfigError
-from tutelage.weights.config import Built, resolve
+from tutelage.weights.config import resolve
 
 LAPTOP = Machine(cuda_devices=0, cores=2)
 ONE_GPU = Machine(cuda_devices=1, cores=8)
 EIGHT_GPUS = Machine(cuda_devices=8, cores=64)
-TODAY = Built()
-ALL = Built.everything()
 
 
 def refusal(*overrides: str, recipe: str = "math", **options: Any) -> str:
     with pytest.raises(ConfigError) as caught:
-        resolve(recipe, overrides, **({"machine": LAPTOP, "built": TODAY} | options))
+        resolve(recipe, overrides, **({"machine": LAPTOP} | options))
     return str(caught.value)
 
 
 def accepted(*overrides: str, **options: Any) -> Resolved:
-    return resolve("math", overrides, **({"machine": LAPTOP, "built": ALL} | options))
+    return resolve("math", overrides, **({"machine": LAPTOP} | options))
 
 
 @pytest.mark.parametrize(
@@ -33,12 +31,11 @@ def accepted(*overrides: str, **options: Any) -> Resolved:
         ("rollout.top_k=5", "rollout.top_k=5"),
     ],
 )
-def test_not_built_is_refused_and_built_is_not(override: str, key: str) -> None:
+def test_what_is_not_built_is_refused(override: str, key: str) -> None:
     message = refusal(override)
     assert key in message
     assert "not built yet" in message
     assert "Use " in message
-    accepted(override)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +50,7 @@ def test_not_built_is_refused_and_built_is_not(override: str, key: str) -> None:
 def test_gpu_memory_keys(override: str) -> None:
     assert "not built yet" in refusal(override, machine=ONE_GPU)
     key = override.partition("=")[0]
-    assert key in accepted(override, built=TODAY).unused
+    assert key in accepted(override).unused
 
 
 @pytest.mark.parametrize(
@@ -61,7 +58,7 @@ def test_gpu_memory_keys(override: str) -> None:
     ["trainer.nnodes=2", "trainer.n_gpus_per_node=1", "rollout.tensor_model_parallel_size=2"],
 )
 def test_devices_that_are_not_there(override: str) -> None:
-    message = refusal(override, built=ALL)
+    message = refusal(override)
     assert "more than what is there" in message
     assert "trainer.device=cpu" in message
     resolved = accepted(override, "trainer.device=cpu")
@@ -73,8 +70,7 @@ def test_devices_that_are_there_and_not_built() -> None:
     assert "not built yet" in refusal("rollout.tensor_model_parallel_size=2", machine=EIGHT_GPUS)
     two_nodes = Machine(cuda_devices=8, cores=64, nodes=2)
     assert "not built yet" in refusal("trainer.nnodes=2", machine=two_nodes)
-    accepted("trainer.n_gpus_per_node=4", machine=EIGHT_GPUS)
-    accepted("trainer.n_gpus_per_node=1", machine=EIGHT_GPUS, built=TODAY)
+    accepted("trainer.n_gpus_per_node=1", machine=EIGHT_GPUS)
 
 
 def test_cuda_without_a_gpu() -> None:
@@ -92,7 +88,7 @@ def test_mini_batch_must_divide() -> None:
 
 def test_critic_mini_batch_counts_only_with_a_critic() -> None:
     assert "critic.ppo_mini_batch_size" in refusal(
-        "adv_estimator=gae", "critic.ppo_mini_batch_size=5", built=ALL
+        "adv_estimator=gae", "critic.ppo_mini_batch_size=5"
     )
     assert "critic.ppo_mini_batch_size" in accepted("critic.ppo_mini_batch_size=5").unused
 
@@ -113,7 +109,7 @@ def test_critic_mini_batch_counts_only_with_a_critic() -> None:
 )
 def test_groups_of_one(estimator: str) -> None:
     asked = (f"adv_estimator={estimator}", "num_chains=1")
-    assert "every advantage would be 0" in refusal(*asked, built=ALL)
+    assert "every advantage would be 0" in refusal(*asked)
     if estimator not in ("grpo_passk", "maxrl", "best_of_n"):
         accepted(*asked, "algorithm.single_member=verl")
 
@@ -131,7 +127,7 @@ def test_greedy_training() -> None:
     ],
 )
 def test_kl_with_coefficient_zero(switch: str, coefficient: str) -> None:
-    message = refusal(f"{switch}=true", f"{coefficient}=0", built=ALL)
+    message = refusal(f"{switch}=true", f"{coefficient}=0")
     assert f"{coefficient}=0.0" in message
     assert f"{switch}=false" in message
     accepted(f"{switch}=false", f"{coefficient}=0")
@@ -149,15 +145,13 @@ def test_a_run_must_end() -> None:
 
 
 def test_recipe_rl_brings_nothing_of_its_own() -> None:
-    message = refusal("adv_estimator=grpo", recipe="rl", built=ALL)
+    message = refusal("adv_estimator=grpo", recipe="rl")
     assert "data.train_files" in message
     assert "agent.reward_name" in message
 
 
 def test_the_code_agent_calls_no_tools() -> None:
-    message = refusal(
-        "agent.agent_type=code", "agent.tools=[calculator,python_executor]", built=ALL
-    )
+    message = refusal("agent.agent_type=code", "agent.tools=[calculator,python_executor]")
     assert "'calculator'" in message
     assert "agent.tools=[python_executor]" in message
     accepted("agent.agent_type=code", "agent.tools=[python_executor]")

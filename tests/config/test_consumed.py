@@ -23,7 +23,7 @@ from tutelage.config import Machine
 from tutelage.config.fields import plain
 from tutelage.config.keys import get, json_schema, leaf_fields
 from tutelage.errors import ConfigError
-from tutelage.weights.config import Built, resolve
+from tutelage.weights.config import resolve
 from tutelage.weights.config.extensions import registered_names
 
 SOURCE = Path(tutelage.__file__).parent
@@ -76,11 +76,11 @@ def other_values(key: str) -> Iterator[Any]:
 
 
 @cache
-def decided_here(key: str, machine: Machine, built: Built) -> bool:
+def decided_here(key: str, machine: Machine) -> bool:
     """Whether every other value of the key is refused or without effect, in every context."""
     for value, context in itertools.product(other_values(key), CONTEXTS):
         try:
-            resolved = resolve("math", context, machine=machine, built=built, flags={key: value})
+            resolved = resolve("math", context, machine=machine, flags={key: value})
         except ConfigError:
             continue
         replaced = resolved.warnings and get(resolved.config, key) == get(PLAIN, key)
@@ -113,13 +113,13 @@ def source_text(root: Path) -> str:
     return "\n".join(path.read_text(encoding="utf-8") for path in files)
 
 
-def unread_keys(text: str, built: Built) -> list[str]:
+def unread_keys(text: str) -> list[str]:
     """The keys that nobody reads and that the configuration does not decide."""
     return [
         key
         for key in leaf_fields()
         if not is_read(key, text)
-        and not all(decided_here(key, machine, built) for machine in (LAPTOP, ONE_GPU))
+        and not all(decided_here(key, machine) for machine in (LAPTOP, ONE_GPU))
     ]
 
 
@@ -150,7 +150,7 @@ def test_every_key_can_be_given_another_value(key: str) -> None:
 )
 @pytest.mark.parametrize("machine", [LAPTOP, ONE_GPU])
 def test_keys_of_unbuilt_parts_are_refused_or_listed(key: str, machine: Machine) -> None:
-    assert decided_here(key, machine, Built())
+    assert decided_here(key, machine)
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_keys_of_unbuilt_parts_are_refused_or_listed(key: str, machine: Machine)
     ],
 )
 def test_live_keys_need_a_reader(key: str) -> None:
-    assert not decided_here(key, LAPTOP, Built())
-    assert key in unread_keys("", Built())
+    assert not decided_here(key, LAPTOP)
+    assert key in unread_keys("")
 
 
 @pytest.mark.parametrize(
@@ -208,4 +208,4 @@ def test_source_outside_config_is_searched(tmp_path: Path) -> None:
 
 
 def test_every_key_has_a_reader() -> None:
-    assert unread_keys(source_text(SOURCE), Built()) == []
+    assert unread_keys(source_text(SOURCE)) == []

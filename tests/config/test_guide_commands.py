@@ -7,15 +7,13 @@ from benchmarks.guide.commands import COMMANDS
 
 from tutelage.config import Machine, Resolved
 from tutelage.errors import ConfigError
-from tutelage.weights.config import Built, resolve
+from tutelage.weights.config import resolve
 
 LAPTOP = Machine(cuda_devices=0, cores=2)
-TODAY = Built()
-ALL = Built.everything()
 
 
-def run(words: Sequence[str], *more: str, built: Built | None = None) -> Resolved:
-    return resolve("rl", [*words, *more], machine=LAPTOP, built=built or ALL)
+def run(words: Sequence[str], *more: str) -> Resolved:
+    return resolve("rl", [*words, *more], machine=LAPTOP)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -51,13 +49,13 @@ def test_gpus_that_are_not_there_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_all_they_ask_for_is_built(name: str) -> None:
-    assert run(COMMANDS[name], "trainer.device=cpu", built=TODAY).config.recipe == "rl"
+    assert run(COMMANDS[name], "trainer.device=cpu").config.recipe == "rl"
 
 
 def test_what_needs_a_browser_is_refused() -> None:
     command = [word for word in COMMANDS["math"] if not word.startswith("agent.agent_type")]
     with pytest.raises(ConfigError, match=r"agent\.agent_type.*not built yet"):
-        run(command, "agent.agent_type=gui", "trainer.device=cpu", built=TODAY)
+        run(command, "agent.agent_type=gui", "trainer.device=cpu")
 
 
 def test_short_form() -> None:
@@ -65,7 +63,6 @@ def test_short_form() -> None:
         "rl",
         ["adv_estimator=grpo", "actor.use_kl_loss=false"],
         machine=LAPTOP,
-        built=TODAY,
         flags={"model": "m", "tasks": "t.json", "tools": "calculator", "reward": "math"},
     )
     assert resolved.config.trainer.total_epochs == 1

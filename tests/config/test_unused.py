@@ -6,10 +6,9 @@ from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config import Machine, unused
 from tutelage.config.keys import leaf_fields, metadata, section_names
 from tutelage.config.unused import Unused
-from tutelage.weights.config import Built, resolve
+from tutelage.weights.config import resolve
 
 LAPTOP = Machine(cuda_devices=0, cores=2)
-ALL = Built.everything()
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,7 @@ ALL = Built.everything()
     ],
 )
 def test_listed(overrides: tuple[str, ...], unused: str) -> None:
-    resolved = resolve("math", overrides, machine=LAPTOP, built=ALL)
+    resolved = resolve("math", overrides, machine=LAPTOP)
     assert list(resolved.unused) == [unused]
     assert resolved.unused[unused]
 
@@ -72,7 +71,7 @@ def test_listed(overrides: tuple[str, ...], unused: str) -> None:
     ],
 )
 def test_not_listed(overrides: tuple[str, ...]) -> None:
-    resolved = resolve("math", overrides, machine=LAPTOP, built=ALL)
+    resolved = resolve("math", overrides, machine=LAPTOP)
     assert resolved.unused == {}
 
 

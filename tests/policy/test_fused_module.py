@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from tutelage.config.schema import LoraConfig
 from tutelage.engine.factory import make_engine
-from tutelage.policy.lora import Lora, with_lora
+from tutelage.policy.lora import with_lora
 from tutelage.policy.network import Block, FusedNetwork
 from tutelage.policy.row import Row
 
@@ -77,7 +78,11 @@ def test_hooks_of_the_network_and_of_each_block_are_called(fresh: Fresh) -> None
 
 
 def test_with_adapters_only_they_want_gradients(fresh: Fresh) -> None:
-    policy = with_lora(fresh("qwen2"), Lora(2, 4.0, ("q_proj", "down_proj")), seed=0)
+    policy = with_lora(
+        fresh("qwen2"),
+        LoraConfig(rank=2, alpha=4.0, target_modules=("q_proj", "down_proj")),
+        seed=0,
+    )
     network: Any = policy.network
     wanted = [n for n, p in network.named_parameters() if p.requires_grad]
     assert wanted == [n for n, _ in policy.named()]
@@ -96,7 +101,10 @@ def test_with_adapters_only_they_want_gradients(fresh: Fresh) -> None:
 
 
 def test_another_type_or_device_is_asked_for_as_of_any_module(fresh: Fresh) -> None:
-    for policy in (fresh("qwen2"), with_lora(fresh("qwen2"), Lora(2, 4.0), seed=0)):
+    for policy in (
+        fresh("qwen2"),
+        with_lora(fresh("qwen2"), LoraConfig(rank=2, alpha=4.0), seed=0),
+    ):
         network: Any = policy.network
         assert network.to(torch.device("meta")) is network
         assert network.device.type == "meta"

@@ -11,9 +11,10 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+from tutelage.config.schema import LoraConfig
 from tutelage.engine.backends import make_backend
 from tutelage.errors import ConfigError
-from tutelage.policy.lora import Lora, save_adapter, with_lora
+from tutelage.policy.lora import save_adapter, with_lora
 from tutelage.policy.model import Policy, load
 from tutelage.policy.row import Row
 from tutelage.testing import tiny_policy
@@ -25,11 +26,11 @@ ROWS = [
 PLACES = [(r, c) for r, row in enumerate(ROWS) for c in range(len(row.ids)) if row.mask[c]]
 FUSED = ("qwen2", "qwen3", "llama")
 FALLBACK = ("gpt2", "sliding")
-SOME = Lora(3, 8.0, ("q_proj", "v_proj", "up_proj"))
-EVERY = Lora(4, 16.0)
+SOME = LoraConfig(rank=3, alpha=8.0, target_modules=("q_proj", "v_proj", "up_proj"))
+EVERY = LoraConfig(rank=4, alpha=16.0)
 
 
-def adapted(policy: Policy, lora: Lora) -> Policy:
+def adapted(policy: Policy, lora: LoraConfig) -> Policy:
     """Adapters as training might leave them: nothing is zero."""
     made = with_lora(policy, lora, seed=1)
     generator = torch.Generator().manual_seed(2)
@@ -121,4 +122,4 @@ def test_copies_share_the_base_and_nothing_else(fresh: Callable[..., Any]) -> No
 def test_a_target_that_is_none_is_refused() -> None:
     for targets in (("q_proj", "embed"), ("nothing",)):
         with pytest.raises(ConfigError, match="target_modules"):
-            with_lora(tiny_policy(), Lora(2, 4.0, targets), seed=0)
+            with_lora(tiny_policy(), LoraConfig(rank=2, alpha=4.0, target_modules=targets), seed=0)

@@ -59,7 +59,7 @@ def test_values_are_those_of_each_row_alone(fresh: Fresh, layout: str) -> None:
     for b, row in enumerate(rows):
         alone = model.values([row])
         assert together[b, alone.columns_K] == pytest.approx(
-            alone.values_K.detach().numpy(), abs=1e-5
+            alone.values.detach().numpy(), abs=1e-5
         )
         assert alone.columns_K.tolist() == [c for c, m in enumerate(row.mask) if m]
 
@@ -69,7 +69,7 @@ def test_a_value_looks_at_nothing_from_its_own_token_on(fresh: Fresh, layout: st
     model = value_model(fresh(layout, 2))
     row = Row((5, 6, 7, 8, 9), (0, 0, 1, 1, 1))
     other = Row((5, 6, 7, 30, 40), row.mask)
-    a, b = model.values([row]).values_K, model.values([other]).values_K
+    a, b = model.values([row]).values, model.values([other]).values
     assert torch.allclose(a[:2], b[:2], atol=1e-6)
     assert not torch.allclose(a[2], b[2], atol=1e-4)
 
@@ -114,7 +114,7 @@ def test_its_gradient_is_the_formulas(fresh: Fresh, layout: str) -> None:
     loss: Any = 0.0
     for b, row in enumerate(batch.rows):
         values = model.values([Row(row.ids, row.mask)])
-        for v, column in zip(values.values_K, values.columns_K.tolist(), strict=True):
+        for v, column in zip(values.values, values.columns_K.tolist(), strict=True):
             old, aim = batch.old_values_BT[b, column], batch.returns_BT[b, column]
             held = v.clamp(old - 0.5, old + 0.5)
             loss = loss + 0.5 * torch.maximum((v - aim) ** 2, (held - aim) ** 2)

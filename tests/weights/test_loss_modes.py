@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tutelage.algorithms.rl import LOSSES, rollout_importance_weights
+from tutelage.algorithms.rl import LOSSES, importance_weights
 from tutelage.policy.numerics import Numerics
 from tutelage.seeds import SeedTree
 from tutelage.weights.update import update_policy
@@ -144,7 +144,7 @@ def test_the_correction_weighs_tokens_by_their_rollout(fresh: Fresh, level: str)
     for b, row in enumerate(batch.rows):
         scores = policy.score([row])
         own[b, scores.columns_K] = scores.logp_K.detach()
-    weights = rollout_importance_weights(
+    weights = importance_weights(
         own - batch.old_logp_BT, batch.mask_BT, level, 1.2, rollouts_B=batch.rollouts_B
     )
     assert weights[batch.mask_BT].unique().numel() > 1

@@ -10,7 +10,7 @@ import pytest
 import torch
 from system.outcome import assert_equal, outcome
 
-from tutelage.algorithms.rl import rollout_importance_weights
+from tutelage.algorithms.rl import importance_weights
 from tutelage.policy.numerics import Numerics
 from tutelage.store import Store, StoreWriter, TrainingRow, open_store
 from tutelage.types import Rollout
@@ -62,9 +62,7 @@ def test_rows_hold_what_the_trainer_computed(fresh: Fresh, tmp_path: Path) -> No
     logp_BT[scores.rows_K, scores.columns_K] = scores.logp_K.detach()
     entropy_BT = torch.zeros_like(logp_BT)
     entropy_BT[scores.rows_K, scores.columns_K] = scores.entropy_K.detach()
-    weights_BT = rollout_importance_weights(
-        logp_BT - batch.old_logp_BT, batch.mask_BT, "token_tis", 1.02
-    )
+    weights_BT = importance_weights(logp_BT - batch.old_logp_BT, batch.mask_BT, "token_tis", 1.02)
     rows, _ = kept(tmp_path / "x.db", policy, rollouts, *keys)
     judged = [r for r in rollouts if r.reward is not None]
     assert [row.rollout_id for row in rows] == [judged[n].id for n in batch.rollouts_B]

@@ -84,7 +84,7 @@ def canonical(spelling: str, value: Any) -> str:
     key = _lookup(spelling)
     if key is not None:
         return key
-    section = _as_section(spelling)
+    section = canonical_section(spelling)
     if section is not None:
         first = next(key for key in leaf_fields() if key.startswith(f"{section}."))
         raise Problem(
@@ -97,7 +97,12 @@ def canonical(spelling: str, value: Any) -> str:
 
 def canonical_section(spelling: str) -> str | None:
     """The canonical name of a section, None when the spelling names none."""
-    return _as_section(spelling)
+    dotted = f"{spelling}."
+    for long, short in PREFIXES.items():
+        if dotted.startswith(long):
+            dotted = short + dotted.removeprefix(long)
+    name = dotted.removesuffix(".")
+    return name if name in section_names() else None
 
 
 def nearest(spelling: str) -> str | None:
@@ -147,12 +152,3 @@ def _lookup(spelling: str) -> str | None:
         if spelling.startswith(long):
             return _lookup(short + spelling.removeprefix(long))
     return None
-
-
-def _as_section(spelling: str) -> str | None:
-    dotted = f"{spelling}."
-    for long, short in PREFIXES.items():
-        if dotted.startswith(long):
-            dotted = short + dotted.removeprefix(long)
-    name = dotted.removesuffix(".")
-    return name if name in section_names() else None

@@ -7,7 +7,7 @@ a row's beginning. `native.py` decides what goes where.
 from __future__ import annotations
 
 import copy
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,33 +19,11 @@ from tutelage.policy.network import FusedNetwork
 from tutelage.policy.weights import Weights
 
 
-class Backend(Protocol):
-    """Rows of cached sequences and the model that extends them."""
-
-    device: torch.device
-    chunk: int
-    """Rows of a call in which no row depends on what the others hold."""
-
-    def extend(
-        self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
-    ) -> Tensor:
-        """Append tokens and return logits [B, V]; see `policy.decoder.extend`."""
-        ...
-
-    def copy(self, source: Tensor, target: Tensor, length: int) -> None:
-        """Copy the first `length` cached tokens of rows `source` to rows `target`, as if all at
-        once: a row may be both."""
-        ...
-
-    def load(self, source: Policy) -> None:
-        """Compute with the weights that a policy of the same network has now."""
-        ...
-
-
 class _FusedBackend:
     """The fused decoder. In float32 it samples from the policy's own tensors, else from a copy."""
 
     chunk = 32
+    """Rows of a call in which no row depends on what the others hold."""
 
     def __init__(self, network: FusedNetwork, rows: int, width: int, dtype: torch.dtype) -> None:
         self.device = network.device
@@ -60,11 +38,12 @@ class _FusedBackend:
     def extend(
         self, ids_BT: Tensor, starts_B: Tensor, lengths_B: Tensor, rows: Tensor | int, reach: int
     ) -> Tensor:
-        """Append tokens to cached rows."""
+        """Append tokens and return logits [B, V]; see `policy.decoder.extend`."""
         return decoder.extend(self._weights, self._cache, ids_BT, starts_B, lengths_B, rows, reach)
 
     def copy(self, source: Tensor, target: Tensor, length: int) -> None:
-        """Copy the beginning of some rows."""
+        """Copy the first `length` cached tokens of rows `source` to rows `target`, as if all at
+        once: a row may be both."""
         self._cache.copy(source, target, length)
 
     def load(self, source: Policy) -> None:
@@ -84,8 +63,7 @@ class _HFBackend:
 
     chunk = 1
 
-    def __init__(self, network: HFNetwork, rows: int, width: int) -> None:
-        del width
+    def __init__(self, network: HFNetwork, rows: int) -> None:
         self.device = network.device
         self._model: Any = network.model
         self._caches: list[Any] = [None] * rows
@@ -125,7 +103,7 @@ class _HFBackend:
     def load(self, source: Policy) -> None:
         """Share the model itself."""
         network = source.network
-        if not isinstance(network, HFNetwork):
+        if isinstance(network, FusedNetwork):
             raise TypeError(f"this engine has no use for a {type(network).__name__}")
         self._model = network.model
 
@@ -137,11 +115,13 @@ def _crop(cache: Any, length: int) -> None:
         cache.crop(-beyond)
 
 
+Backend = _FusedBackend | _HFBackend
+"""Rows of cached sequences and the model that extends them."""
+
+
 def make_backend(policy: Policy, rows: int, width: int, dtype: torch.dtype) -> Backend:
     """The backend for a policy's network."""
     network = policy.network
     if isinstance(network, FusedNetwork):
         return _FusedBackend(network, rows, width, dtype)
-    if isinstance(network, HFNetwork):
-        return _HFBackend(network, rows, width)
-    raise TypeError(f"no engine backend for {type(network).__name__}")
+    return _HFBackend(network, rows)

@@ -34,7 +34,7 @@ _TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<|python_tag|>")
 
 
 @dataclass(frozen=True, slots=True)
-class CallForm:
+class _CallForm:
     """The texts around a call's name and arguments, and between two calls."""
 
     before: str
@@ -46,8 +46,8 @@ class CallForm:
 
 
 _FORMS = {
-    "hermes": CallForm('<tool_call>{"name": "', '", "arguments": ', "}</tool_call>", "", True),
-    "llama": CallForm('{"name": "', '", "parameters": ', "}", "", False),
+    "hermes": _CallForm('<tool_call>{"name": "', '", "arguments": ', "}</tool_call>", "", True),
+    "llama": _CallForm('{"name": "', '", "parameters": ', "}", "", False),
 }
 
 
@@ -62,7 +62,7 @@ class Narrowed:
     constraint: Constraint
 
 
-class Rendering(Protocol):
+class _Rendering(Protocol):
     """What a grammar has to know of a codec: how replies are written and where they end."""
 
     @property
@@ -132,11 +132,11 @@ class Grammar:
 class GrammarMaker:
     """Makes grammars for one codec, and keeps them."""
 
-    def __init__(self, codec: Rendering) -> None:
+    def __init__(self, codec: _Rendering) -> None:
         self._codec = codec
         self._made: dict[str, Grammar | None] = {}
         self._tokenizer: LLTokenizer | None = None
-        self._form: CallForm | None = None
+        self._form: _CallForm | None = None
 
     def make(self, tools: Sequence[ToolSpec], constraint: Constraint | None) -> Grammar | None:
         """The grammar of a reply; None when nothing is constrained.
@@ -243,7 +243,7 @@ class GrammarMaker:
             if p or len(pieces) == 1
         )
 
-    def _call_form(self) -> CallForm:
+    def _call_form(self) -> _CallForm:
         if self._form is None:
             self._form = _form_of(self._codec)
         return self._form
@@ -312,7 +312,7 @@ def _short(reason: str) -> str:
 _NAMES, _ARGUMENTS = ("zqa", "zqb"), re.compile(r'\{\s*"zqc"\s*:\s*1\s*\}')
 
 
-def _form_of(codec: Rendering) -> CallForm:
+def _form_of(codec: _Rendering) -> _CallForm:
     """How a codec's template writes calls; the common form of its kind when that cannot be told."""
     usual = _FORMS[codec.call_format]
     count = 2 if usual.several else 1
@@ -330,9 +330,9 @@ def _form_of(codec: Rendering) -> CallForm:
         return usual
     if not usual.several:
         end = after.find("}") + 1
-        return CallForm(before, middle, after[:end], "", False) if end else usual
+        return _CallForm(before, middle, after[:end], "", False) if end else usual
     end = after.find("</tool_call>") + len("</tool_call>")
     between = after[end:].removesuffix(before)
     if "</tool_call>" not in after or not after.endswith(before) or between.strip():
         return usual
-    return CallForm(before, middle, after[:end], between, True)
+    return _CallForm(before, middle, after[:end], between, True)

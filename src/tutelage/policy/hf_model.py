@@ -1,7 +1,7 @@
 """The fallback for architectures that the fused decoder does not know: their own forward.
 
 Slower, but any causal language model that transformers can run trains and samples through it. Same
-interface as the fused network in `network.py`; the engine's side is in `engine/backends.py`.
+methods as the fused network in `network.py`; the engine's side is in `engine/backends.py`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from tutelage.policy.narrowing import AllowedSets
-from tutelage.policy.network import Allowed, Scores, States, exact_kl, pick
+from tutelage.policy.network import Allowed, AtTokens, FusedNetwork, Scores, exact_kl, pick
 from tutelage.policy.row import Row
 
 
 class HFNetwork:
-    """A `transformers` causal language model as a `Network`."""
+    """A `transformers` causal language model as a network."""
 
     def __init__(self, model: Any, device: torch.device) -> None:
         self.model: Any = model.to(device=device, dtype=torch.float32)
@@ -84,14 +84,14 @@ class HFNetwork:
         kl = None if reference_KV is None else exact_kl(z, reference_KV)
         return Scores(logp, entropy, rows_K, columns_K, kl)
 
-    def states(self, rows: Sequence[Row], dtype: torch.dtype) -> States:
+    def states(self, rows: Sequence[Row], dtype: torch.dtype) -> AtTokens:
         """Hidden states at the trained tokens, from the model without its output head."""
         ids_BT, seen_BT, rows_K, columns_K = self._lay_out(rows)
         with torch.autocast(self.device.type, dtype, enabled=dtype != torch.float32):
             hidden_BTH = self.body()(
                 input_ids=ids_BT, attention_mask=seen_BT, use_cache=False
             ).last_hidden_state
-        return States(hidden_BTH[rows_K, columns_K - 1].float(), rows_K, columns_K)
+        return AtTokens(hidden_BTH[rows_K, columns_K - 1].float(), rows_K, columns_K)
 
     @torch.no_grad()
     def distribution(self, rows: Sequence[Row], temperature: float, dtype: torch.dtype) -> Tensor:
@@ -124,3 +124,8 @@ class HFNetwork:
         if temperature != 1.0:
             z = z / temperature
         return z, ids_BT[rows_K, columns_K], rows_K, columns_K
+
+
+Network = FusedNetwork | HFNetwork
+"""What computes for a policy. The K trained tokens of a method come in the order of rows, then of
+columns, in both. After `to` the one it was should not be used any more."""

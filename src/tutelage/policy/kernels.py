@@ -46,7 +46,7 @@ def matmul_kernel() -> str:
     return "onednn" if has and "AMD" in cpu_vendor() else "torch"
 
 
-def uses_onednn(x: Tensor) -> bool:
+def _uses_onednn(x: Tensor) -> bool:
     """Whether products with `x` go through oneDNN here. It refuses empty operands."""
     cpu = x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0
     return cpu and matmul_kernel() == "onednn"
@@ -54,7 +54,7 @@ def uses_onednn(x: Tensor) -> bool:
 
 def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     """a [N, in] times b [in, out], of any strides, plus a bias; without gradient."""
-    if not uses_onednn(a):
+    if not _uses_onednn(a):
         return F.linear(a, b.t(), bias)
     out: Any = torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")
     return out
@@ -62,7 +62,7 @@ def product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def outer(grad: Tensor, x: Tensor) -> Tensor:
     """The gradient [out, in] of a weight, from grad [N, out] and x [N, in]."""
-    if not uses_onednn(x):
+    if not _uses_onednn(x):
         return grad.t() @ x
     # oneDNN copies the transposed operand: let it be the smaller one.
     if grad.shape[1] > x.shape[1]:
@@ -90,7 +90,7 @@ class _OneDNNLinear(torch.autograd.Function):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """`F.linear` for [N, in] inputs, by the kernel this machine gets, with gradients."""
-    if not uses_onednn(x):
+    if not _uses_onednn(x):
         return F.linear(x, weight, bias)
     if not torch.is_grad_enabled():
         return product(x, weight.t(), bias)

@@ -16,15 +16,16 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tutelage.config.schema import LoraConfig
 from tutelage.errors import ConfigError, MissingExtraError
-from tutelage.policy.hf_model import HFNetwork
+from tutelage.policy.hf_model import HFNetwork, Network
 from tutelage.policy.model import Policy
 from tutelage.policy.network import Block, FusedNetwork
 from tutelage.policy.weights import Layer, Shape, Weights
@@ -40,21 +41,7 @@ _FUSED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Lora:
-    """The shape of adapters. No `targets` means every linear layer of the blocks."""
-
-    rank: int
-    alpha: float
-    targets: tuple[str, ...] = ()
-
-    @property
-    def scale(self) -> float:
-        """What B A is multiplied by."""
-        return self.alpha / self.rank
-
-
-def with_lora(policy: Policy, lora: Lora, *, seed: int) -> Policy:
+def with_lora(policy: Policy, lora: LoraConfig, *, seed: int) -> Policy:
     """`policy` with its weights frozen and fresh adapters, drawn from `seed`.
 
     Raises `ConfigError` when a target names no linear layer, `MissingExtraError` without peft.
@@ -65,11 +52,9 @@ def with_lora(policy: Policy, lora: Lora, *, seed: int) -> Policy:
         )
     network = policy.network
     if isinstance(network, FusedNetwork):
-        adapted: FusedNetwork | HFNetwork = LoraNetwork.fresh(network, lora, seed)
-    elif isinstance(network, HFNetwork):
-        adapted = PeftNetwork.fresh(network, lora, seed)
+        adapted: Network = _LoraNetwork.fresh(network, lora, seed)
     else:
-        raise TypeError(f"no adapters for a {type(network).__name__}")
+        adapted = _PeftNetwork.fresh(network, lora, seed)
     return Policy(adapted, policy.config, policy.codec, version=policy.version)
 
 
@@ -114,10 +99,10 @@ class _LoraBlock(Block):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-class LoraNetwork(FusedNetwork):
+class _LoraNetwork(FusedNetwork):
     """The fused decoder with adapters. `weights` are the merged ones, as of the last `merge`."""
 
-    def __init__(self, base: Weights, adapters: Mapping[str, Tensor], lora: Lora) -> None:
+    def __init__(self, base: Weights, adapters: Mapping[str, Tensor], lora: LoraConfig) -> None:
         """`base` is shared and never changed; `adapters` are named `layers.0.q_proj.lora_A`."""
         nn.Module.__init__(self)
         self.lora = lora
@@ -130,16 +115,16 @@ class LoraNetwork(FusedNetwork):
                 for m in MODULES
                 if f"{at}.{m}.lora_A" in adapters
             }
-            return _LoraBlock(layer, found, lora.scale, base.shape)
+            return _LoraBlock(layer, found, lora.alpha / lora.rank, base.shape)
 
         self._take(base, block)
         with torch.no_grad():
             self._merged = self.current()
 
     @staticmethod
-    def fresh(network: FusedNetwork, lora: Lora, seed: int) -> LoraNetwork:
+    def fresh(network: FusedNetwork, lora: LoraConfig, seed: int) -> _LoraNetwork:
         """Fresh adapters on a network, whose tensors are frozen and shared."""
-        targets = lora.targets or MODULES
+        targets = lora.target_modules or MODULES
         unknown = [name for name in targets if name not in MODULES]
         if unknown:
             raise ConfigError(
@@ -164,7 +149,7 @@ class LoraNetwork(FusedNetwork):
                     name = f"layers.{i}.{module}"
                     adapters[f"{name}.lora_A"] = a.to(network.device)
                     adapters[f"{name}.lora_B"] = torch.zeros(rows, lora.rank).to(network.device)
-        return LoraNetwork(base, adapters, lora)
+        return _LoraNetwork(base, adapters, lora)
 
     @property
     def weights(self) -> Weights:
@@ -180,12 +165,12 @@ class LoraNetwork(FusedNetwork):
         return self.named()
 
     @torch.no_grad()
-    def copy(self) -> LoraNetwork:
+    def copy(self) -> _LoraNetwork:
         """The same base with adapters of its own."""
         base = replace(self.current(), layers=[Block.tensors(b) for b in self._blocks()])
-        return LoraNetwork(base, {name: t.clone() for name, t in self.named()}, self.lora)
+        return _LoraNetwork(base, {name: t.clone() for name, t in self.named()}, self.lora)
 
-    def to(self, *args: Any, **kwargs: Any) -> LoraNetwork:
+    def to(self, *args: Any, **kwargs: Any) -> _LoraNetwork:
         """Move base and adapters, and merge them there."""
         super().to(*args, **kwargs)
         with torch.no_grad():
@@ -215,13 +200,13 @@ def _sizes(shape: Shape, field: str) -> list[int]:
 # ---------------------------------------------------------------- on other architectures
 
 
-class PeftNetwork(HFNetwork):
+class _PeftNetwork(HFNetwork):
     """A transformers model with peft's layers in it; trainer and engine run the same forward."""
 
-    lora: Lora
+    lora: LoraConfig
 
     @staticmethod
-    def fresh(network: HFNetwork, lora: Lora, seed: int) -> PeftNetwork:
+    def fresh(network: HFNetwork, lora: LoraConfig, seed: int) -> _PeftNetwork:
         """Fresh adapters on a network, whose tensors are frozen."""
         import peft
 
@@ -232,7 +217,7 @@ class PeftNetwork(HFNetwork):
                 model: Any = peft.get_peft_model(network.model, _peft_config(lora, None))
             except ValueError as error:
                 raise ConfigError(f"model.lora does not fit this model: {error}") from error
-        made = PeftNetwork(model, network.device)
+        made = _PeftNetwork(model, network.device)
         made.lora = lora
         return made
 
@@ -240,15 +225,15 @@ class PeftNetwork(HFNetwork):
         """The model without its output head."""
         return self.model.get_base_model().base_model
 
-    def copy(self) -> PeftNetwork:
+    def copy(self) -> _PeftNetwork:
         """The same network with tensors of its own."""
-        made = PeftNetwork(deepcopy(self.model), self.device)
+        made = _PeftNetwork(deepcopy(self.model), self.device)
         made.lora = self.lora
         return made
 
-    def to(self, device: torch.device) -> PeftNetwork:
+    def to(self, device: torch.device) -> _PeftNetwork:
         """The same on another device."""
-        made = PeftNetwork(self.model, device)
+        made = _PeftNetwork(self.model, device)
         made.lora = self.lora
         return made
 
@@ -266,13 +251,13 @@ def save_adapter(policy: Policy, folder: Path, *, base: str) -> bool:
     `base` is the model that they belong to. Without adapters nothing is written; says whether.
     """
     network = policy.network
-    if not isinstance(network, (LoraNetwork, PeftNetwork)):
+    if not isinstance(network, (_LoraNetwork, _PeftNetwork)):
         return False
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
     config = _peft_config(network.lora, base)
-    if isinstance(network, PeftNetwork):
+    if isinstance(network, _PeftNetwork):
         config = deepcopy(network.model.peft_config["default"])
         config.base_model_name_or_path = base
     config.inference_mode = True
@@ -282,12 +267,12 @@ def save_adapter(policy: Policy, folder: Path, *, base: str) -> bool:
     return True
 
 
-def _peft_config(lora: Lora, base: str | None) -> Any:
-    from peft import LoraConfig
+def _peft_config(lora: LoraConfig, base: str | None) -> Any:
+    from peft import LoraConfig as PeftConfig
 
-    targets: Sequence[str] | str = list(lora.targets) or "all-linear"
+    targets: Sequence[str] | str = list(lora.target_modules) or "all-linear"
     alpha: Any = lora.alpha  # peft says int, and multiplies
-    return LoraConfig(
+    return PeftConfig(
         r=lora.rank,
         lora_alpha=int(alpha) if float(alpha).is_integer() else alpha,
         target_modules=targets,

@@ -23,10 +23,11 @@ from torch import Tensor
 from tutelage import files
 from tutelage.errors import ModelError
 from tutelage.policy.codec import Codec
-from tutelage.policy.hf_model import HFNetwork
+from tutelage.policy.hf_model import HFNetwork, Network
+from tutelage.policy.kernels import rounded
 from tutelage.policy.named_templates import put_template
 from tutelage.policy.narrowing import replay
-from tutelage.policy.network import FusedNetwork, Network, Scores
+from tutelage.policy.network import FusedNetwork, Scores
 from tutelage.policy.row import Row
 from tutelage.policy.weights import Shape, from_hf
 from tutelage.types import Message, ToolSpec
@@ -190,7 +191,7 @@ def build(
     codec = Codec(tokenizer)
     hidden, layers, heads, kv_heads, ffn = SIZES[size]
     config = _config(layout)(
-        vocab_size=rounded_vocab(len(tokenizer)),
+        vocab_size=rounded(len(tokenizer)),
         hidden_size=hidden,
         num_hidden_layers=layers,
         num_attention_heads=heads,
@@ -205,11 +206,6 @@ def build(
     )
     model = _instantiate(config, seed)
     return Policy(_network(model, device or torch.device("cpu")), config, codec)
-
-
-def rounded_vocab(size: int) -> int:
-    """Vocabulary sizes are rounded up to a multiple of 64 for the matrix kernels."""
-    return -(-size // 64) * 64
 
 
 def _config(layout: str) -> Any:

@@ -43,11 +43,6 @@ def unpack(words_NW: Tensor, vocab: int) -> Tensor:
     return torch.nn.functional.pad(found, (0, vocab - found.shape[1]))
 
 
-def words_of(codec: Codec) -> int:
-    """How many words of 32 bits a set of a codec's tokens takes."""
-    return -(-len(codec.tokenizer) // 32)
-
-
 def replay(codec: Codec, rows: Sequence[Row]) -> AllowedSets | None:
     """The sets of all trained tokens that a grammar narrowed; None when there are none.
 
@@ -56,7 +51,7 @@ def replay(codec: Codec, rows: Sequence[Row]) -> AllowedSets | None:
     """
     of: dict[tuple[int, int], int] = {}
     sets: list[np.ndarray] = []
-    words = np.zeros(words_of(codec), np.int32)
+    words = np.zeros(-(-len(codec.tokenizer) // 32), np.int32)
     for b, row in enumerate(rows):
         for part in row.narrowed:
             grammar = codec.grammar(part.tools, part.constraint)

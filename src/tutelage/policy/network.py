@@ -1,15 +1,15 @@
-"""The two kinds of network behind one interface, and the scoring of training rows.
+"""The fused decoder as a network, and the scoring of training rows.
 
-`Network` is what a policy needs of a model: its tensors, its weights under Hugging Face names, and
-the log-probabilities of trained tokens. `FusedNetwork` runs the fused decoder (`training.py`);
-`hf_model.py` has the fallback for other architectures; `model.py` chooses.
+A policy needs of a model its tensors, its weights under Hugging Face names, and the
+log-probabilities of trained tokens. `FusedNetwork` runs the fused decoder (`training.py`);
+`hf_model.py` has the fallback for other architectures, with the same methods; `model.py` chooses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -47,75 +47,13 @@ class Scores:
         return Scores(self.logp_K.detach(), self.entropy_K.detach(), self.rows_K, self.columns_K)
 
 
-@dataclass(frozen=True, slots=True)
-class States:
-    """The final normed hidden state that predicts each trained token, K of them, with gradient."""
+class AtTokens(NamedTuple):
+    """What is known of each trained token, K of them, with gradient, and which row and token it
+    is."""
 
-    hidden_KH: Tensor
+    values: Tensor
     rows_K: Tensor
     columns_K: Tensor
-
-
-class Network(Protocol):
-    """What differs between the fused decoder and a Hugging Face model.
-
-    The K trained tokens of a method come in the order of rows, then of columns, in both.
-    """
-
-    @property
-    def device(self) -> torch.device:
-        """Where its tensors are."""
-        ...
-
-    @property
-    def width(self) -> int:
-        """Size of a hidden state."""
-        ...
-
-    def copy(self) -> Network:
-        """The same network with tensors of its own."""
-        ...
-
-    def to(self, device: torch.device) -> Network:
-        """The same network on another device; the one it was should not be used any more."""
-        ...
-
-    def count(self) -> int:
-        """Number of parameters, frozen ones too."""
-        ...
-
-    def trunk(self) -> Iterable[tuple[str, Tensor]]:
-        """The tensors that `states` depends on, in a fixed order."""
-        ...
-
-    def states(self, rows: Sequence[Row], dtype: torch.dtype) -> States:
-        """Hidden states at the trained tokens of `rows`, for a value head."""
-        ...
-
-    def distribution(self, rows: Sequence[Row], temperature: float, dtype: torch.dtype) -> Tensor:
-        """Log-probabilities [K, V] over the vocabulary at each trained token, without gradient."""
-        ...
-
-    def named(self) -> Iterable[tuple[str, Tensor]]:
-        """Trainable tensors, in a fixed order."""
-        ...
-
-    def score(
-        self,
-        rows: Sequence[Row],
-        temperature: float,
-        dtype: torch.dtype,
-        entropy_gradient: bool,
-        reference_KV: Tensor | None = None,
-        sets: AllowedSets | None = None,
-    ) -> Scores:
-        """Log-probabilities of the trained tokens of `rows`, among `sets` where a grammar narrowed
-        them; with a reference's `distribution` the exact KL from it as well."""
-        ...
-
-    def state(self) -> dict[str, Tensor]:
-        """The weights under their Hugging Face names."""
-        ...
 
 
 class Block(nn.Module):
@@ -137,7 +75,7 @@ class Block(nn.Module):
 
 
 class FusedNetwork(nn.Module):
-    """The fused decoder as a `Network`: an ordinary module, whose kernels are its own.
+    """The fused decoder: an ordinary module, whose kernels are its own.
 
     Its parameters, `state_dict` and hooks are those of any module; `weights` is how the kernels see
     the same tensors.
@@ -239,7 +177,9 @@ class FusedNetwork(nn.Module):
         reference_KV: Tensor | None = None,
         sets: AllowedSets | None = None,
     ) -> Scores:
-        """Log-probabilities of the trained tokens of `rows`, by the packed forward."""
+        """Log-probabilities of the trained tokens of `rows`, by the packed forward, among `sets`
+        where a grammar narrowed them; with a reference's `distribution` the exact KL from it as
+        well."""
         batch = pack(rows, self.device, dtype)
         allowed = Allowed.of(sets, batch.rows_K, batch.columns_K)
         hidden, head = self(batch, dtype), self._output
@@ -248,18 +188,18 @@ class FusedNetwork(nn.Module):
             logp, entropy = pick(z, batch.lines_K, batch.targets_K, entropy_gradient, allowed)
             kl = exact_kl(z[batch.lines_K], reference_KV)
             return Scores(logp, entropy, batch.rows_K, batch.columns_K, kl)
-        logp, entropy = score_hidden(hidden, head, batch, temperature, entropy_gradient, allowed)
+        logp, entropy = _score_hidden(hidden, head, batch, temperature, entropy_gradient, allowed)
         return Scores(logp, entropy, batch.rows_K, batch.columns_K)
 
-    def states(self, rows: Sequence[Row], dtype: torch.dtype) -> States:
-        """Hidden states at the trained tokens of `rows`."""
+    def states(self, rows: Sequence[Row], dtype: torch.dtype) -> AtTokens:
+        """The final normed hidden states [K, hidden] that predict the trained tokens of `rows`."""
         batch = pack(rows, self.device, dtype)
         hidden = self(batch, dtype)
-        return States(hidden[batch.lines_K].float(), batch.rows_K, batch.columns_K)
+        return AtTokens(hidden[batch.lines_K].float(), batch.rows_K, batch.columns_K)
 
     @torch.no_grad()
     def distribution(self, rows: Sequence[Row], temperature: float, dtype: torch.dtype) -> Tensor:
-        """Log-probabilities [K, V] over the vocabulary at each trained token."""
+        """Log-probabilities [K, V] over the vocabulary at each trained token, without gradient."""
         batch = pack(rows, self.device, dtype)
         z = _logits(self(batch, dtype), self._output, temperature)
         return torch.log_softmax(z, -1)[batch.lines_K]
@@ -300,7 +240,7 @@ class Allowed:
         return Allowed(self.words_NW, self.number_K[which_K])
 
 
-def score_hidden(
+def _score_hidden(
     hidden_SH: Tensor,
     head: Tensor,
     batch: Packed,

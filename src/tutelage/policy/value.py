@@ -9,22 +9,13 @@ learns from its first step. `weights/critic.py` trains it; the loss is `algorith
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tutelage.policy.network import Network
+from tutelage.policy.hf_model import Network
+from tutelage.policy.network import AtTokens
 from tutelage.policy.row import Row
-
-
-@dataclass(frozen=True, slots=True)
-class Values:
-    """Value of each trained token, K of them, with gradient, and which row and token it is."""
-
-    values_K: Tensor
-    rows_K: Tensor
-    columns_K: Tensor
 
 
 class ValueModel:
@@ -46,11 +37,10 @@ class ValueModel:
         """The tensors of `named`."""
         return [t for _, t in self.named()]
 
-    def values(self, rows: Sequence[Row], dtype: torch.dtype = torch.float32) -> Values:
+    def values(self, rows: Sequence[Row], dtype: torch.dtype = torch.float32) -> AtTokens:
         """The value of each trained token of `rows`, with gradients."""
         states = self._network.states(rows, dtype)
-        values_K = states.hidden_KH @ self._line_H + self._bias
-        return Values(values_K, states.rows_K, states.columns_K)
+        return states._replace(values=states.values @ self._line_H + self._bias)
 
     @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:

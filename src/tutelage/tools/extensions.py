@@ -81,6 +81,10 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
         listed = ", ".join(self)
         raise ConfigError(f"{self.key}={name!r} is unknown; {hint}use one of: {listed}")
 
+    def known(self, name: str) -> Entry | None:
+        """What `load` gives, None for a name that stands for nothing."""
+        return None if self.problem(name) else self.load(name)
+
     def problem(self, name: str) -> tuple[str, str] | None:
         """What is wrong with a name that stands for nothing, and the way out; None for others."""
         if name in self._places or is_file_reference(name):

@@ -88,11 +88,11 @@ class Critic:
             found = self.model.values([rows[b] for b in numbers], numerics.dtype)
 
             def cut(tensor: Tensor) -> Tensor:
-                return tensor[numbers, :width].to(found.values_K.device)
+                return tensor[numbers, :width].to(found.values.device)
 
             mask = cut(batch.mask_BT)
             values = torch.zeros_like(cut(batch.returns_BT)).index_put(
-                (found.rows_K, found.columns_K), found.values_K
+                (found.rows_K, found.columns_K), found.values
             )
             value, fraction = value_loss(
                 values,

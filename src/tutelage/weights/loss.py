@@ -21,9 +21,9 @@ from tutelage.algorithms.rl import (
     LOSSES,
     aggregate,
     aggregation_of,
+    importance_weights,
     kl_penalty,
     policy_loss,
-    rollout_importance_weights,
 )
 from tutelage.config import RunConfig
 from tutelage.config.rl import PolicyLossConfig
@@ -143,7 +143,7 @@ def _options(
     if batch.trainer_logp_BT is None:
         correction = (config.rollout.correction, config.rollout.correction_cap)
         mask = cut(batch.mask_BT)
-        options["weights_BT"] = rollout_importance_weights(log_ratio_BT, mask, *correction)
+        options["weights_BT"] = importance_weights(log_ratio_BT, mask, *correction)
     elif batch.weights_BT is not None:
         options["weights_BT"] = cut(batch.weights_BT)
     if selection_BT is not None:

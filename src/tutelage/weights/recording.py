@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tutelage.algorithms.rl import rollout_importance_weights
+from tutelage.algorithms.rl import importance_weights
 from tutelage.config import RunConfig
 from tutelage.store import Store, StoreWriter, TrainingRow
 from tutelage.weights.batch import Batch
@@ -43,7 +43,7 @@ def with_tokens(batch: Batch, passes: Sequence[Report], config: RunConfig) -> Ba
     if config.rollout.correction == "none":
         weights_BT = None
     elif weights_BT is None:
-        weights_BT = rollout_importance_weights(
+        weights_BT = importance_weights(
             (logp_BT - batch.old_logp_BT).nan_to_num(),
             batch.mask_BT,
             config.rollout.correction,

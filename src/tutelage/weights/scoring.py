@@ -16,16 +16,14 @@ from torch import Tensor
 
 from tutelage.config import RunConfig
 from tutelage.policy.model import Policy
+from tutelage.policy.network import AtTokens
 from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.policy.value import ValueModel
 
-Found = tuple[Tensor, Tensor, Tensor]
-"""A number for each trained token, and its row and column: [K] each."""
-
 
 @torch.no_grad()
-def by_token(rows: Sequence[Row], max_tokens: int, ask: Callable[[list[Row]], Found]) -> Tensor:
+def _by_token(rows: Sequence[Row], max_tokens: int, ask: Callable[[list[Row]], AtTokens]) -> Tensor:
     """What `ask` says of the trained tokens of some rows, for all rows, [B, T] on the CPU."""
     out_BT = torch.zeros(len(rows), max(len(r.ids) for r in rows))
     for chosen in plan_micro_batches(rows, max_tokens):
@@ -38,23 +36,19 @@ def by_token(rows: Sequence[Row], max_tokens: int, ask: Callable[[list[Row]], Fo
 def logp_of(policy: Policy, rows: Sequence[Row], config: RunConfig, dtype: torch.dtype) -> Tensor:
     """Log-probabilities at the sampling temperature, [B, T]."""
 
-    def ask(some: list[Row]) -> Found:
+    def ask(some: list[Row]) -> AtTokens:
         scores = policy.score(some, temperature=config.rollout.temperature, dtype=dtype)
-        return scores.logp_K, scores.rows_K, scores.columns_K
+        return AtTokens(scores.logp_K, scores.rows_K, scores.columns_K)
 
-    return by_token(rows, config.actor.max_tokens_per_micro_batch, ask)
+    return _by_token(rows, config.actor.max_tokens_per_micro_batch, ask)
 
 
 def values_of(
     critic: ValueModel, rows: Sequence[Row], config: RunConfig, dtype: torch.dtype
 ) -> Tensor:
     """The critic's value of each trained token, [B, T]."""
-
-    def ask(some: list[Row]) -> Found:
-        found = critic.values(some, dtype)
-        return found.values_K, found.rows_K, found.columns_K
-
-    return by_token(rows, config.actor.max_tokens_per_micro_batch, ask)
+    budget = config.actor.max_tokens_per_micro_batch
+    return _by_token(rows, budget, lambda some: critic.values(some, dtype))
 
 
 def full_kl_of(
@@ -67,11 +61,11 @@ def full_kl_of(
     """The exact KL of the policy from the reference at each trained token, [B, T]."""
     warm = config.rollout.temperature
 
-    def ask(some: list[Row]) -> Found:
+    def ask(some: list[Row]) -> AtTokens:
         reference_KV = reference.network.distribution(some, warm, dtype)
         scores = policy.score(some, temperature=warm, dtype=dtype, reference_KV=reference_KV)
         kl_K = scores.full_kl_K
         assert kl_K is not None, "the network was given the reference's distribution"
-        return kl_K, scores.rows_K, scores.columns_K
+        return AtTokens(kl_K, scores.rows_K, scores.columns_K)
 
-    return by_token(rows, config.actor.max_tokens_per_micro_batch, ask)
+    return _by_token(rows, config.actor.max_tokens_per_micro_batch, ask)

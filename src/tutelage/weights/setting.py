@@ -251,10 +251,9 @@ def adapted(policy: Policy, config: RunConfig) -> Policy:
     lora = config.model.lora
     if lora.rank == 0:
         return policy
-    from tutelage.policy.lora import Lora, with_lora
+    from tutelage.policy.lora import with_lora
 
-    shape = Lora(lora.rank, lora.alpha, lora.target_modules)
-    return with_lora(policy, shape, seed=SeedTree(config.seed).child("lora").value())
+    return with_lora(policy, lora, seed=SeedTree(config.seed).child("lora").value())
 
 
 def _corpus(tasks: Sequence[Task], tools: Mapping[str, Tool], seeds: SeedTree) -> Iterator[str]:

@@ -21,8 +21,8 @@ from tutelage.algorithms.rl import (
     LOSSES,
     aggregation_denominator,
     aggregation_of,
+    importance_weights,
     merge_metrics,
-    rollout_importance_weights,
 )
 from tutelage.config import RunConfig
 from tutelage.policy.model import Policy
@@ -107,7 +107,7 @@ def _weights(batch: Batch, config: RunConfig) -> Tensor | None:
     known_BT = batch.trainer_logp_BT
     if known_BT is None or known_BT is batch.old_logp_BT:
         return None
-    return rollout_importance_weights(
+    return importance_weights(
         known_BT - batch.old_logp_BT,
         batch.mask_BT,
         config.rollout.correction,

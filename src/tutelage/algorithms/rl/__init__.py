@@ -17,11 +17,7 @@ from tutelage.algorithms.rl.advantages.groups import GroupCounts, group_counts
 from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
 from tutelage.algorithms.rl.advantages.whiten import whiten
 from tutelage.algorithms.rl.aggregate import AGGREGATIONS, aggregate, aggregation_denominator
-from tutelage.algorithms.rl.corrections import (
-    CORRECTIONS,
-    importance_weights,
-    rollout_importance_weights,
-)
+from tutelage.algorithms.rl.corrections import CORRECTIONS, importance_weights
 from tutelage.algorithms.rl.entropy import entropy
 from tutelage.algorithms.rl.kl import (
     KL_KINDS,
@@ -29,7 +25,6 @@ from tutelage.algorithms.rl.kl import (
     FixedKL,
     full_kl,
     kl_in_reward,
-    kl_loss_warning,
     kl_penalty,
 )
 from tutelage.algorithms.rl.losses import aggregation_of, merge_metrics, policy_loss
@@ -61,12 +56,10 @@ __all__ = [
     "group_counts",
     "importance_weights",
     "kl_in_reward",
-    "kl_loss_warning",
     "kl_penalty",
     "loss",
     "merge_metrics",
     "policy_loss",
-    "rollout_importance_weights",
     "select_clip_cov",
     "select_kl_cov",
     "value_loss",

@@ -35,7 +35,7 @@ from tutelage.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregation:
+class _Aggregation:
     """One mode: the weight of each token, and what the weighted sum is divided by."""
 
     token_mean: bool
@@ -54,11 +54,11 @@ def _rollouts(index: RolloutIndex) -> int:
     return int((index.lengths_N > 0).sum())
 
 
-AGGREGATIONS: dict[str, Aggregation] = {
-    "token-mean": Aggregation(token_mean=False, count=_tokens),
-    "seq-mean-token-sum": Aggregation(token_mean=False, count=_rollouts),
-    "seq-mean-token-mean": Aggregation(token_mean=True, count=_rollouts),
-    "seq-mean-token-sum-norm": Aggregation(token_mean=False, count=_rollouts, scaled=True),
+AGGREGATIONS: dict[str, _Aggregation] = {
+    "token-mean": _Aggregation(token_mean=False, count=_tokens),
+    "seq-mean-token-sum": _Aggregation(token_mean=False, count=_rollouts),
+    "seq-mean-token-mean": _Aggregation(token_mean=True, count=_rollouts),
+    "seq-mean-token-sum-norm": _Aggregation(token_mean=False, count=_rollouts, scaled=True),
 }
 """The modes of `actor.loss_agg_mode`."""
 

@@ -32,18 +32,8 @@ CORRECTIONS: tuple[str, ...] = ("none", "token_tis", "sequence_tis", "sequence_m
 """The levels of correction."""
 
 
-def importance_weights(log_ratio_BT: Tensor, mask_BT: Tensor, level: str, cap: float) -> Tensor:
-    """The weight of each token, [B, T], without gradient; exactly 0 where the mask is 0.
-
-    `log_ratio_BT` is the trainer's log-probability minus the sampler's. A sequence is a row; where
-    a rollout became several rows use `rollout_importance_weights`. Raises `ConfigError` for an
-    unknown level or a cap below 1.
-    """
-    return rollout_importance_weights(log_ratio_BT, mask_BT, level, cap)
-
-
 @torch.no_grad()
-def rollout_importance_weights(
+def importance_weights(
     log_ratio_BT: Tensor,
     mask_BT: Tensor,
     level: str,
@@ -51,9 +41,11 @@ def rollout_importance_weights(
     *,
     rollouts_B: Ids | None = None,
 ) -> Tensor:
-    """`importance_weights` whose sequence is the rollout, whatever rows it became.
+    """The weight of each token, [B, T], without gradient; exactly 0 where the mask is 0.
 
-    For the sequence levels all rows of a rollout must be given together.
+    `log_ratio_BT` is the trainer's log-probability minus the sampler's. A sequence is a row, or
+    with `rollouts_B` the rollout, whatever rows it became: then all rows of a rollout must be given
+    together. Raises `ConfigError` for an unknown level or a cap below 1.
     """
     if level not in CORRECTIONS:
         raise unknown(level, CORRECTIONS, "correction")

@@ -105,16 +105,6 @@ def kl_in_reward(scores_BT: Tensor, kl_BT: Tensor, mask_BT: Tensor, beta: float)
     return scores_BT - beta * kl_BT.detach().masked_fill(mask_BT == 0, 0)
 
 
-def kl_loss_warning(kind: str) -> str | None:
-    """What to tell the user, once, about `actor.kl_loss_type=kind`; None when all is well."""
-    if kind not in ("kl", "k1"):
-        return None
-    return (
-        f"actor.kl_loss_type={kind!r} has an expected gradient of zero, so it adds noise and holds "
-        f"the policy nowhere; use 'low_var_kl', 'mse' or {kind + '+'!r}"
-    )
-
-
 @dataclass(slots=True)
 class FixedKL:
     """A KL coefficient that stays: `algorithm.kl_ctrl.type=fixed`."""

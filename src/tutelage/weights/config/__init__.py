@@ -4,7 +4,6 @@
 them; presets, what follows from a value and what may not be asked for are here.
 """
 
-from tutelage.weights.config.built import BUILT, Built
 from tutelage.weights.config.resolve import resolve
 
-__all__ = ["BUILT", "Built", "resolve"]
+__all__ = ["resolve"]

@@ -1,10 +1,10 @@
 """What a configuration may not ask for, found before any model loads.
 
 Each function yields findings about one subject, as key, reason and way out; `find_problems` runs
-them all. Whether a part of the package exists is a fact in `Built`, whether a device exists is a
-fact in `Machine`: nothing is detected here; what an estimator, a loss or an agent type cannot work
-with, it declares (`extensions.py`). Values that are fine but have no effect are not refused but
-listed, with the reasons of `unused.py`.
+them all. Keys of parts that the package does not have yet are refused here, never ignored. Whether
+a device exists is a fact in `Machine`: nothing is detected here; what an estimator, a loss or an
+agent type cannot work with, it declares (`extensions.py`). Values that are fine but have no effect
+are not refused but listed, with the reasons of `unused.py`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,16 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from urllib.parse import urlsplit
 
+from tutelage.agents.builtin import AGENTS
+from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config.facts import Machine, device_of
 from tutelage.config.keys import get, metadata
 from tutelage.config.problems import Problem
 from tutelage.config.schema import RunConfig
 from tutelage.config.unused import Case, Unused
-from tutelage.weights.config.built import Built
 from tutelage.weights.config.extensions import (
     CONTROL,
     NO_ESTIMATOR,
-    agent_of,
-    estimator_of,
-    loss_of,
     unknown_names,
     unread,
 )
@@ -34,10 +32,10 @@ Finding = tuple[str, str, str]
 CPU_FIX = "trainer.device=cpu trains on the CPU and lists this key as unused."
 
 
-def find_problems(config: RunConfig, machine: Machine, built: Built) -> Iterator[Problem]:
+def find_problems(config: RunConfig, machine: Machine) -> Iterator[Problem]:
     """Every reason not to start this run, in the order in which a reader would ask."""
     yield from unknown_names(config)
-    for key, reason, fix in _findings(config, machine, built):
+    for key, reason, fix in _findings(config, machine):
         value = get(config, key)
         if key == "trainer.store_url":  # it may hold a password
             scheme, colon, _ = value.partition(":")
@@ -45,9 +43,9 @@ def find_problems(config: RunConfig, machine: Machine, built: Built) -> Iterator
         yield Problem(key, value, reason, fix)
 
 
-def _findings(config: RunConfig, machine: Machine, built: Built) -> Iterator[Finding]:
-    yield from _device(config, machine, built)
-    yield from _engine(config, built)
+def _findings(config: RunConfig, machine: Machine) -> Iterator[Finding]:
+    yield from _device(config, machine)
+    yield from _engine(config)
     yield from _run(config)
     yield from _addresses(config)
     if config.algorithm.name == "rl":
@@ -55,7 +53,7 @@ def _findings(config: RunConfig, machine: Machine, built: Built) -> Iterator[Fin
         yield from _batch(config)
         yield from _critic(config)
         yield from _control(config)
-        yield from _sampling(config, built)
+        yield from _sampling(config)
         yield from _kl(config)
 
 
@@ -64,7 +62,7 @@ def find_warnings(config: RunConfig) -> Iterator[str]:
     if config.algorithm.name != "rl":
         return
     actor, mode = config.actor, config.actor.policy_loss.loss_mode
-    own = loss_of(mode)
+    own = LOSSES.known(mode)
     if own is not None:
         low = actor.clip_ratio if actor.clip_ratio_low is None else actor.clip_ratio_low
         high = actor.clip_ratio if actor.clip_ratio_high is None else actor.clip_ratio_high
@@ -132,45 +130,38 @@ def _addresses(config: RunConfig) -> Iterator[Finding]:
         )
 
 
-def _device(config: RunConfig, machine: Machine, built: Built) -> Iterator[Finding]:
+def _device(config: RunConfig, machine: Machine) -> Iterator[Finding]:
     device, there = config.trainer.device, machine.cuda_devices
     if device == "cuda" and not there:
         yield "trainer.device", "there is no CUDA device here", "Use trainer.device=cpu."
         return
     if device == "cpu":
         return
-    for key, free, here, can, noun in (
-        ("trainer.nnodes", 1, machine.nodes, built.nodes, "nodes"),
-        ("trainer.n_gpus_per_node", 0, there, built.gpus_per_node, "GPUs for one run"),
-        (
-            "rollout.tensor_model_parallel_size",
-            1,
-            there,
-            built.tensor_parallel,
-            "GPUs for one model",
-        ),
+    for key, free, here, noun in (
+        ("trainer.nnodes", 1, machine.nodes, "nodes"),
+        ("trainer.n_gpus_per_node", 0, there, "GPUs for one run"),
+        ("rollout.tensor_model_parallel_size", 1, there, "GPUs for one model"),
     ):
         value = get(config, key) or 0
         if value > max(free, here):
             yield key, f"more than what is there: {here}", CPU_FIX
-        elif value > max(free, can):
-            yield key, f"{noun} above {can} are not built yet", f"Use {key}={can}."
+        elif value > 1:
+            yield key, f"{noun} above 1 are not built yet", f"Use {key}=1."
     if device_of(config, machine) == "cuda":
-        for key, exists in (
-            ("model.enable_gradient_checkpointing", built.gradient_checkpointing),
-            ("actor.fsdp_config.param_offload", built.offload),
-            ("actor.fsdp_config.optimizer_offload", built.offload),
-            ("ref.fsdp_config.param_offload", built.offload),
+        for key in (
+            "model.enable_gradient_checkpointing",
+            "actor.fsdp_config.param_offload",
+            "actor.fsdp_config.optimizer_offload",
+            "ref.fsdp_config.param_offload",
         ):
-            if get(config, key) and not exists:
+            if get(config, key):
                 yield key, "not built yet", f"Use {key}=false."
 
 
-def _engine(config: RunConfig, built: Built) -> Iterator[Finding]:
-    if config.agent.backend not in built.backends:
-        fix = f"Built: {', '.join(built.backends)}. Use agent.backend={built.backends[0]}."
-        yield "agent.backend", "not built yet", fix
-    agent = agent_of(config.agent.agent_type)
+def _engine(config: RunConfig) -> Iterator[Finding]:
+    if config.agent.backend != "native":
+        yield "agent.backend", "not built yet", "Built: native. Use agent.backend=native."
+    agent = AGENTS.known(config.agent.agent_type)
     refused = agent.refusal(config.agent.tools) if agent and config.agent.use_agent else None
     if refused is not None:
         yield "agent.tools", *refused
@@ -225,14 +216,14 @@ def _run(config: RunConfig) -> Iterator[Finding]:
 
 
 def _loss(config: RunConfig) -> Iterator[Finding]:
-    loss = loss_of(config.actor.policy_loss.loss_mode)
+    loss = LOSSES.known(config.actor.policy_loss.loss_mode)
     for option, reason, fix in loss.impossible(dict(config.actor.policy_loss)) if loss else ():
         yield f"actor.policy_loss.{option}", reason, fix
 
 
 def _batch(config: RunConfig) -> Iterator[Finding]:
     name, chains = config.algorithm.adv_estimator, config.agent.num_chains
-    rule = estimator_of(name)
+    rule = ESTIMATORS.known(name)
     if rule is None:
         return
     learns_alone = rule.lonely and config.algorithm.single_member != "zero"
@@ -252,7 +243,7 @@ def _batch(config: RunConfig) -> Iterator[Finding]:
 
 
 def _critic(config: RunConfig) -> Iterator[Finding]:
-    rule = estimator_of(config.algorithm.adv_estimator)
+    rule = ESTIMATORS.known(config.algorithm.adv_estimator)
     if rule is None or not rule.critic:
         return
     steps = config.trainer.total_training_steps
@@ -282,7 +273,7 @@ def _divides(key: str, config: RunConfig) -> Iterator[Finding]:
 def _control(config: RunConfig) -> Iterator[Finding]:
     """What trains the control must be comparable: the same rollouts, and another estimator."""
     control = config.trainer.control
-    rule = None if control in NO_ESTIMATOR else estimator_of(control)
+    rule = None if control in NO_ESTIMATOR else ESTIMATORS.known(control)
     if rule is None:
         return
     if rule.critic or rule.baselines:
@@ -302,7 +293,7 @@ def _control(config: RunConfig) -> Iterator[Finding]:
         )
 
 
-def _sampling(config: RunConfig, built: Built) -> Iterator[Finding]:
+def _sampling(config: RunConfig) -> Iterator[Finding]:
     if config.rollout.temperature <= 0:
         yield (
             "rollout.temperature",
@@ -310,7 +301,7 @@ def _sampling(config: RunConfig, built: Built) -> Iterator[Finding]:
             "Use rollout.temperature=1.0.",
         )
     for key, off in ("rollout.top_p", 1.0), ("rollout.top_k", 0):
-        if get(config, key) != off and not built.narrowed_sampling:
+        if get(config, key) != off:
             yield (
                 key,
                 "training scores tokens over the full vocabulary, and replaying the narrowed one "

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tutelage.agents.builtin import AGENTS
-from tutelage.agents.loop import LoopAgent
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES, Estimator, Loss
 from tutelage.config import RunConfig
 from tutelage.config.problems import Problem
@@ -34,39 +33,35 @@ def registered_names() -> dict[str, tuple[str, ...]]:
     return found | {CONTROL: (*NO_ESTIMATOR, *found[ESTIMATOR])}
 
 
-def estimator_of(name: str) -> Estimator | None:
-    """What the estimator declares, None for a name that stands for nothing."""
-    return None if ESTIMATORS.problem(name) else ESTIMATORS.load(name)
-
-
-def loss_of(name: str) -> Loss | None:
-    """What the loss declares, None for a name that stands for nothing."""
-    return None if LOSSES.problem(name) else LOSSES.load(name)
-
-
-def agent_of(name: str) -> type[LoopAgent] | None:
-    """The agent type, None for a name that stands for nothing."""
-    return None if AGENTS.problem(name) else AGENTS.load(name)
-
-
 def unknown_names(config: RunConfig) -> Iterator[Problem]:
     """The names that stand for nothing."""
-    found: tuple[tuple[str, str, ExtensionRegistry[Any]], ...] = (
+    for key, name, registry in _named(config):
+        if (wrong := registry.problem(name)) is not None:
+            yield Problem(key, name, *wrong)
+
+
+def load_extensions(config: RunConfig) -> None:
+    """Read the files that a configuration names an estimator, a loss or an agent type in, as they
+    are now. Raises `ConfigError` for what is none."""
+    for _, name, registry in _named(config):
+        registry.load(name)
+
+
+def _named(config: RunConfig) -> list[tuple[str, str, ExtensionRegistry[Any]]]:
+    """(key, name, registry) of what is asked for."""
+    control = config.trainer.control
+    return [
         (ESTIMATOR, config.algorithm.adv_estimator, ESTIMATORS),
         (LOSS, config.actor.policy_loss.loss_mode, LOSSES),
         (AGENT, config.agent.agent_type, AGENTS),
-        (CONTROL, config.trainer.control, ESTIMATORS),
-    )
-    for key, name, registry in found:
-        wrong = registry.problem(name)
-        if wrong is not None and not (key == CONTROL and name in NO_ESTIMATOR):
-            yield Problem(key, name, *wrong)
+        *([] if control in NO_ESTIMATOR else [(CONTROL, control, ESTIMATORS)]),
+    ]
 
 
 def unread(config: RunConfig) -> Iterator[tuple[str, str]]:
     """(key, reason) of what another estimator or loss would read, and this one does not."""
-    yield from _unread(ESTIMATOR, estimator_of(config.algorithm.adv_estimator), ESTIMATORS)
-    yield from _unread(LOSS, loss_of(config.actor.policy_loss.loss_mode), LOSSES)
+    yield from _unread(ESTIMATOR, ESTIMATORS.known(config.algorithm.adv_estimator), ESTIMATORS)
+    yield from _unread(LOSS, LOSSES.known(config.actor.policy_loss.loss_mode), LOSSES)
 
 
 def _unread(
@@ -79,16 +74,6 @@ def _unread(
     for read, names in readers.items():
         if rule is not None and read not in rule.reads:
             yield read, f"only {key}={' or '.join(names)} reads it"
-
-
-def load_extensions(config: RunConfig) -> None:
-    """Read the files that a configuration names an estimator, a loss or an agent type in, as they
-    are now. Raises `ConfigError` for what is none."""
-    ESTIMATORS.load(config.algorithm.adv_estimator)
-    LOSSES.load(config.actor.policy_loss.loss_mode)
-    AGENTS.load(config.agent.agent_type)
-    if config.trainer.control not in NO_ESTIMATOR:
-        ESTIMATORS.load(config.trainer.control)
 
 
 def has_critic(config: RunConfig) -> bool:

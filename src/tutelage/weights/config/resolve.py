@@ -9,13 +9,13 @@ before any model loads, and what has no effect is listed. The result is a `Resol
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tutelage.algorithms.extensions import Estimator, Loss
+from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config.aliases import canonical, canonical_section
 from tutelage.config.facts import Machine, device_of
 from tutelage.config.fields import plain
@@ -25,13 +25,10 @@ from tutelage.config.problems import Problem, fail_on
 from tutelage.config.resolved import Resolved
 from tutelage.config.schema import RunConfig
 from tutelage.errors import ConfigError
-from tutelage.weights.config.built import BUILT, Built
 from tutelage.weights.config.checks import find_problems, find_warnings, unused_keys
 from tutelage.weights.config.extensions import (
     ESTIMATOR,
     LOSS,
-    estimator_of,
-    loss_of,
     registered_names,
 )
 from tutelage.weights.config.presets import RECIPES, preset
@@ -44,7 +41,7 @@ _ENDS = ("trainer.total_training_steps", "trainer.total_epochs", "trainer.minute
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class _Set:
     """One key that someone set: canonical key, typed value, origin, and the user's spelling."""
 
     key: str
@@ -53,7 +50,7 @@ class Setting:
     spelling: str
 
 
-Layer = dict[str, Setting]
+Layer = dict[str, _Set]
 
 
 def resolve(
@@ -63,7 +60,6 @@ def resolve(
     machine: Machine,
     flags: Mapping[str, Any] = MappingProxyType({}),
     file: Path | None = None,
-    built: Built = BUILT,
     own_agent: bool = False,
 ) -> Resolved:
     """The configuration of `tutelage train RECIPE`, checked.
@@ -94,7 +90,7 @@ def resolve(
     settings = _derive_learning(settings, from_preset, users, derived) | derived
     config = RunConfig.model_validate(nest({key: s.value for key, s in settings.items()}))
     origin = _origins(settings, deleted)
-    fail_on(find_problems(config, machine, built), origin)
+    fail_on(find_problems(config, machine), origin)
     set_keys = [key for key in leaf_fields() if key in users]
     return Resolved(
         config=config,
@@ -105,16 +101,16 @@ def resolve(
     )
 
 
-def _recipe(recipe: str) -> Setting:
+def _recipe(recipe: str) -> _Set:
     if recipe not in RECIPES:
         near = difflib.get_close_matches(recipe, RECIPES, n=1)
         hint = f"Did you mean {near[0]!r}?" if near else f"Recipes: {', '.join(RECIPES)}."
         raise ConfigError(f"unknown recipe {recipe!r}. {hint}")
-    return Setting("recipe", recipe, f"train {recipe}", f"train {recipe}")
+    return _Set("recipe", recipe, f"train {recipe}", f"train {recipe}")
 
 
 def _command(
-    parsed: Sequence[Override], flags: Mapping[str, Any], recipe: Setting, names: Names
+    parsed: Sequence[Override], flags: Mapping[str, Any], recipe: _Set, names: Names
 ) -> Layer:
     """The layer of the command line: flags and overrides together."""
     given = [(name, value, _flag(name)) for name, value in flags.items() if value is not None]
@@ -133,7 +129,7 @@ def _flag(name: str) -> str:
     return f"flag --{name.replace('_', '-')}"
 
 
-def _layer(given: Iterable[tuple[str, Any, str]], first: Setting, names: Names) -> Layer:
+def _layer(given: Iterable[tuple[str, Any, str]], first: _Set, names: Names) -> Layer:
     """Canonical keys and typed values; refuses unknown keys, misfits and disagreeing spellings."""
     layer: Layer = {first.key: first}
     problems: list[Problem] = []
@@ -148,7 +144,7 @@ def _layer(given: Iterable[tuple[str, Any, str]], first: Setting, names: Names) 
         origin = source if key == spelling else _told(source, spelling)
         other = layer.get(key)
         if other is None:
-            layer[key] = Setting(key, fit, origin, spelling)
+            layer[key] = _Set(key, fit, origin, spelling)
         elif other.value != fit:
             first_says = f"{other.spelling} says {plain(other.value)!r}"
             second_says = f"{spelling} says {plain(fit)!r}"
@@ -178,7 +174,7 @@ def _preset_layer(recipe: str, users: Layer) -> Layer:
     except Problem as problem:
         raise ConfigError(str(problem.located("" if rule is None else rule.origin))) from problem
     origin = f"preset {name}"
-    return {key: Setting(key, typed(key, v), origin, key) for key, v in values.items()}
+    return {key: _Set(key, typed(key, v), origin, key) for key, v in values.items()}
 
 
 def _deleted_keys(deletes: Sequence[Override]) -> dict[str, Override]:
@@ -250,7 +246,7 @@ def _settle_engine(command: Layer, users: Layer, machine: Machine, derived: Laye
         warnings.append(f"{named}: vLLM is not here, so the native engine samples")
     for key in keys:
         if key not in users or users[key].value != engine:
-            derived[key] = Setting(key, engine, origin, key)
+            derived[key] = _Set(key, engine, origin, key)
     return warnings
 
 
@@ -258,14 +254,10 @@ def _derive_learning(settings: Layer, from_preset: Layer, users: Layer, derived:
     """What the estimator and the loss take where nobody chose, into `derived`; returns the
     settings without the preset's choices that were made for another one."""
     out = dict(settings)
-    kinds: list[tuple[str, Callable[[str], Estimator | Loss | None]]] = [
-        (ESTIMATOR, estimator_of),
-        (LOSS, loss_of),
-    ]
-    for key, rule_of in kinds:
+    for key, registry in ((ESTIMATOR, ESTIMATORS), (LOSS, LOSSES)):
         made_for = from_preset[key].value if key in from_preset else defaults()[key]
         name = settings[key].value if key in settings else defaults()[key]
-        rule, before = rule_of(name), rule_of(made_for)
+        rule, before = registry.known(name), registry.known(made_for)
         own = {} if rule is None else dict(rule.defaults)
         if name != made_for:
             others = {*own, *(() if before is None else before.defaults)}
@@ -274,7 +266,7 @@ def _derive_learning(settings: Layer, from_preset: Layer, users: Layer, derived:
             continue
         for target, value in own.items():
             if target not in out and _INSTEAD.get(target) not in out:
-                derived[target] = Setting(target, value, f"derived from {key}", target)
+                derived[target] = _Set(target, value, f"derived from {key}", target)
     return out
 
 
