@@ -20,10 +20,13 @@ import torch
 from tutelage.policy.model import build
 from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
-from tutelage.recipes.agents import AgentKind, corpus_rows, demonstration, tasks_of, tools_of
 from tutelage.seeds import SeedTree
 from tutelage.tools import corpus
 from tutelage.weights.optim import supervised_optimizer
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+
+from agent_tasks import AgentKind, corpus_rows, demonstration, tasks_of, tools_of
 
 BATCH = 32
 CLEAN, MIXED = 150, 200

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tutelage.agents.code import CODE_PROMPT
 from tutelage.agents.react import react_prompt
-from tutelage.recipes.agents import arithmetic_tasks, corpus_rows, demonstration, search_tasks
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import demonstrations
 from tutelage.tools import ToolOptions, corpus, resolve_tools
 from tutelage.tools.search import RESULTS, told
 from tutelage.types import Message, Task
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+
+from agent_tasks import arithmetic_tasks, corpus_rows, demonstration, search_tasks
 
 JSON = dict[str, Any]
 

@@ -47,7 +47,7 @@ from tutelage.prompts import (
 )
 from tutelage.prompts.bank import bank_of
 from tutelage.prompts.contract import Slot
-from tutelage.recipes.phrases import HELD_OUT, HELD_OUT_USELESS, RULES, Rule
+from tutelage.recipes.phrases import RULES, Rule
 from tutelage.recipes.prompt_policy import CONTEXT, built_policy, fingerprint
 from tutelage.recipes.prompted import PROMPTED_TOOLS, SEED_PROMPT, prompted_tasks
 from tutelage.rewards import resolve_reward
@@ -62,6 +62,7 @@ from tutelage.types import Mode, Sampling, Task
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import measure
+from held_out import HELD_OUT, HELD_OUT_USELESS
 
 HERE = Path(__file__).parent
 TOOLS = resolve_tools(PROMPTED_TOOLS)

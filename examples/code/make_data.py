@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tutelage.files import write_new
-from tutelage.recipes.agents import arithmetic_tasks, demonstration
 from tutelage.seeds import SeedTree
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from agent_tasks import arithmetic_tasks, demonstration
 
 GUESSES = 0.5
 

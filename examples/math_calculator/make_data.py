@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from tutelage.files import write_new
-from tutelage.recipes.agents import arithmetic_tasks
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import demonstrations
 from tutelage.tools import resolve_tools
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from agent_tasks import arithmetic_tasks
 
 GUESSES = 0.5
 

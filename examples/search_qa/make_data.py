@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from tutelage.files import write_new
-from tutelage.recipes.agents import corpus_rows, demonstration, search_tasks
 from tutelage.seeds import SeedTree
 from tutelage.tools import corpus
 from tutelage.tools.search import RESULTS, told
 from tutelage.types import Message, Task
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from agent_tasks import corpus_rows, demonstration, search_tasks
 
 GUESSES = 0.5
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import pytest
 from tutelage.agents.builtin import AGENTS
 from tutelage.agents.session import RolloutSession
 from tutelage.engine.chat import ChatSession
-from tutelage.recipes.agents import AgentKind, corpus_rows, demonstration, tasks_of, tools_of
 from tutelage.seeds import SeedTree
 from tutelage.testing import ScriptedEngine
 from tutelage.tools import ToolOptions, corpus, resolve_tools
 from tutelage.tools.sandbox import tier_problems
 from tutelage.types import Sampling
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+
+from agent_tasks import AgentKind, corpus_rows, demonstration, tasks_of, tools_of
 
 KINDS: tuple[AgentKind, ...] = ("react", "code", "search")
 

@@ -18,7 +18,6 @@ from tutelage.recipes.prompt_policy import (
     cache_folder,
     fingerprint,
     lesson_rows,
-    prompt_policy,
     train_policy,
 )
 from tutelage.recipes.prompted import prompted_tasks
@@ -110,7 +109,7 @@ def test_a_build_that_is_stopped_leaves_no_policy_behind(tmp_path: Path) -> None
 
     before = torch.get_num_threads()
     with pytest.raises(KeyboardInterrupt):
-        prompt_policy(tmp_path, recipe=TINY, progress=Stopping())
+        built_policy(tmp_path, recipe=TINY, progress=Stopping())
     assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
     assert torch.get_num_threads() == before
     assert built_policy(tmp_path, recipe=TINY).fresh

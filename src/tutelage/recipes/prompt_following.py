@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from tutelage.policy.model import Policy
 
 
-def embedded_policy(progress: Progress) -> Policy:
+def _embedded_policy(progress: Progress) -> Policy:
     """The policy, with this process set up for it."""
     import torch
 
-    from tutelage.recipes.prompt_policy import prompt_policy
+    from tutelage.recipes.prompt_policy import built_policy
 
-    policy = prompt_policy(progress=progress)
+    policy = built_policy(progress=progress).policy
     torch.set_num_threads(1)  # it is so small that threads cost more than they give
     return policy
 
@@ -33,5 +33,5 @@ EMBEDDED = Embedded(
     reward=PROMPTED_REWARD,
     most_tasks=MOST_TASKS,
     tasks=prompted_tasks,
-    policy=embedded_policy,
+    policy=_embedded_policy,
 )

@@ -25,12 +25,11 @@ from importlib import metadata
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from tutelage.errors import ConfigError, ModelError
 from tutelage.policy.machine import bfloat16_pays, threads_of, trim_memory
 from tutelage.policy.model import Policy, build, load
-from tutelage.policy.packing import plan_micro_batches
+from tutelage.policy.numerics import Numerics
 from tutelage.policy.row import Row
 from tutelage.policy.template import CHAT_TEMPLATE
 from tutelage.policy.tokenizer import ISOLATED
@@ -47,8 +46,7 @@ from tutelage.seeds import SeedTree
 from tutelage.tools.registry import resolve_tools
 from tutelage.types import Message, Task
 from tutelage.weights import cold_start
-from tutelage.weights.gradients import accumulate
-from tutelage.weights.optim import Optimizer, supervised_optimizer
+from tutelage.weights.optim import supervised_optimizer
 
 CONTEXT = 640
 """Tokens that the policy is made for: prompts of about 25 phrases."""
@@ -85,13 +83,6 @@ class Built:
     """Whether it was built just now."""
     seconds: float
     cpu_seconds: float
-
-
-def prompt_policy(
-    cache: Path | None = None, *, recipe: Recipe | None = None, progress: Progress | None = None
-) -> Policy:
-    """The policy, from the cache, or built and put there. See `built_policy`."""
-    return built_policy(cache, recipe=recipe, progress=progress).policy
 
 
 def built_policy(
@@ -148,7 +139,7 @@ def fingerprint(recipe: Recipe | None = None) -> str:
         (sorted(WORDINGS.items()), BOTH_TOOLS, USELESS, FILLERS, lessons),
     )
     digest = hashlib.blake2b(repr(said).encode(), digest_size=10)
-    for function in (train_policy, lesson_rows, _step, _corpus):
+    for function in (train_policy, lesson_rows, cold_start.supervised_step, _corpus):
         digest.update(inspect.getsource(function).encode())
     return digest.hexdigest()
 
@@ -171,12 +162,15 @@ def train_policy(recipe: Recipe, progress: Progress) -> Policy:
     optimizer = supervised_optimizer(policy.named(), lr=recipe.lr)
     tasks = prompted_tasks("train", MOST_TASKS, recipe.seed)
     progress.phase("building the embedded policy", steps=recipe.steps)
+    numerics = Numerics(_dtype(), threads_of()[0])
     with _one_thread_an_operation():
         for step in range(recipe.steps):
             rows = lesson_rows(policy, tasks, recipe, seeds.child("step", step))
             share = cold_start.rate(step, recipe.steps - recipe.cooldown, recipe.cooldown)
-            loss = _step(policy, optimizer, rows, share)
-            progress.step(step + 1, {"loss/sft": loss})
+            values = cold_start.supervised_step(
+                policy, optimizer, rows, numerics, share, _TOKENS_AT_ONCE
+            )
+            progress.step(step + 1, {"loss/sft": values["loss/sft"]})
             if step % _TRIM_EVERY == 0:
                 trim_memory()
     return policy
@@ -199,23 +193,6 @@ def lesson_rows(
             messages = [Message("system", prompt), *task.messages(), *lesson(task, rules)]
             rows.append(Row(*policy.codec.demonstration(messages, specs)))
     return rows
-
-
-def _step(policy: Policy, optimizer: Optimizer, rows: Sequence[Row], rate: float) -> float:
-    """One supervised step; returns the mean negative log-likelihood of trained tokens."""
-    total = sum(sum(row.mask) for row in rows)
-    dtype = _dtype()
-
-    def loss(chosen: list[int]) -> tuple[Tensor, Tensor]:
-        scores = policy.score([rows[i] for i in chosen], dtype=dtype)
-        value = -scores.logp_K.sum() / total
-        return value, value.detach()
-
-    plan = plan_micro_batches(rows, _TOKENS_AT_ONCE)
-    parts = accumulate(policy.parameters(), plan, loss, threads=threads_of()[0])
-    optimizer.step(rate)
-    policy.version += 1
-    return float(sum(parts))
 
 
 _TOKENS_AT_ONCE = 8192

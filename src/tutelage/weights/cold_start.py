@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 
 from torch import Tensor
 
+from tutelage.policy.model import Policy
 from tutelage.policy.numerics import Numerics
 from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
@@ -54,7 +56,14 @@ def run_cold_start(ctx: Context) -> None:
             setting, setting.seeds.child(COLD, step), sft.guess_share if mixed else 0.0
         )
         share = rate(step, skilled, sft.cooldown_steps)
-        values = supervised_step(setting, ctx.optimizer, rows, setting.choice.cold_start, share)
+        values = supervised_step(
+            setting.policy,
+            ctx.optimizer,
+            rows,
+            setting.choice.cold_start,
+            share,
+            setting.config.actor.max_tokens_per_micro_batch,
+        )
         tokens = values.pop("tokens")
         state.phase_step, state.tick = step + 1, state.tick + 1
         seconds = time.perf_counter() - start
@@ -137,16 +146,16 @@ def rate(step: int, cooldown_from: int | None, cooldown_steps: int) -> float:
 
 
 def supervised_step(
-    setting: Setting,
+    policy: Policy,
     optimizer: Optimizer,
-    rows: list[Row],
+    rows: Sequence[Row],
     numerics: Numerics,
     rate: float,
+    tokens_at_once: int,
 ) -> dict[str, float]:
     """One step on rows: mean negative log-likelihood of their trained tokens."""
-    policy = setting.policy
     total = sum(sum(r.mask) for r in rows)
-    plan = plan_micro_batches(rows, setting.config.actor.max_tokens_per_micro_batch)
+    plan = plan_micro_batches(rows, tokens_at_once)
 
     def loss(chosen: list[int]) -> tuple[Tensor, Tensor]:
         scores = policy.score([rows[i] for i in chosen], dtype=numerics.dtype)

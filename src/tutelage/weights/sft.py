@@ -191,7 +191,12 @@ def run_sft(ctx: Context) -> None:
         rate = learning_rate_share(step, limit, config.actor.optim)
         rows = [lessons.train[i] for i in places]
         values = cold_start.supervised_step(
-            setting, optimizer, rows, setting.choice.cold_start, rate
+            setting.policy,
+            optimizer,
+            rows,
+            setting.choice.cold_start,
+            rate,
+            config.actor.max_tokens_per_micro_batch,
         )
         tokens = values.pop("tokens")
         data = state.phase_data

@@ -4,7 +4,8 @@ They are what a tiny policy can learn in a minute of a CPU, so that every agent 
 not only run. Arithmetic comes from `tasks/arithmetic.py`, with its split by a hash of the problem;
 the search tasks ask about people of a generated corpus, split by a hash of the name. Demonstrations
 are written as the agent would see and write them (`agents/react.py`, `agents/code.py`), for a cold
-start; a test plays them through the agents and compares.
+start; a test plays them through the agents and compares. The `make_data.py` of each example writes
+them into files.
 """
 
 from __future__ import annotations
