@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tutelage.rewards import compute_reward, resolve_reward
-from tutelage.rewards.math_grader import grade, split_list
-from tutelage.rewards.symbolic import SymbolicWorker
+from tutelage.rewards import math_grader as graders
+from tutelage.rewards.math_grader import grade, split_list, symbolic_equal
 from tutelage.types import Attempt, Reward, RolloutStatus, Task
 
 
@@ -22,11 +22,15 @@ def never(first: str, second: str) -> bool | None:
     raise AssertionError(f"the symbolic path was reached for {first!r} and {second!r}")
 
 
-@pytest.fixture(scope="module")
-def worker() -> Iterator[SymbolicWorker]:
-    made = SymbolicWorker(seconds=5.0)
-    yield made
-    made.close()
+def patient(first: str, second: str) -> bool | None:
+    return symbolic_equal(first, second, 5.0)
+
+
+def helper() -> int:
+    """The process that sympy runs in."""
+    assert symbolic_equal("x + x", "2x", 60.0) is True
+    (idle,) = graders._HELPER._idle
+    return idle._process.pid
 
 
 @pytest.mark.parametrize(
@@ -190,10 +194,8 @@ def test_numbers_are_right_within_one_percent(a: int, b: int) -> None:
         ("[2x, 3]", "[x + x, 3]", True),
     ],
 )
-def test_expressions_with_variables(
-    worker: SymbolicWorker, prediction: str, answer: str, expected: bool
-) -> None:
-    assert grade(prediction, answer, worker.equal) is expected
+def test_expressions_with_variables(prediction: str, answer: str, expected: bool) -> None:
+    assert grade(prediction, answer, patient) is expected
 
 
 @pytest.mark.parametrize(
@@ -206,31 +208,32 @@ def test_different_expressions_are_told_apart_without_the_helper(
 
 
 def test_an_endless_question_is_killed_and_the_next_one_answered() -> None:
-    worker = SymbolicWorker(seconds=0.8)
-    assert worker.equal("(x+y+z+1)^90 - (x+y+z)^90", "x") is None
-    assert worker.equal("x + x", "2x") is True
-    assert worker.equal("x + x", "3x") is False
-    worker.close()
-    assert worker.equal("x", "x") is True
-    worker.close()
+    assert symbolic_equal("(x+y+z+1)^90 - (x+y+z)^90", "x", 0.8) is None
+    assert symbolic_equal("x + x", "2x", 0.8) is True
+    assert symbolic_equal("x + x", "3x", 0.8) is False
+    graders._HELPER.close()
+    assert symbolic_equal("x", "x", 0.8) is True
 
 
 def test_a_helper_that_died_is_replaced() -> None:
-    worker = SymbolicWorker(seconds=5.0)
-    assert worker.equal("x", "x") is True
-    process = worker._process
-    assert process is not None
-    process.kill()
-    process.wait()
-    assert worker.equal("x + x", "2x") is True
-    worker.close()
+    first = helper()
+    os.kill(first, signal.SIGKILL)
+    assert helper() != first
+
+
+def test_a_forked_child_has_a_helper_of_its_own() -> None:
+    """Else it would read the answers to its parent's questions."""
+    ours = helper()
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        assert pool.submit(helper).result(60) != ours
+    assert helper() == ours
 
 
 async def test_undecided_is_a_part_of_the_reward(monkeypatch: pytest.MonkeyPatch) -> None:
-    def undecided(self: SymbolicWorker, first: str, second: str) -> bool | None:
+    def undecided(first: str, second: str) -> bool | None:
         return None
 
-    monkeypatch.setattr(SymbolicWorker, "equal", undecided)
+    monkeypatch.setattr(graders, "symbolic_equal", undecided)
     grader = resolve_reward("math_grader")
     task = Task("t", {"question": "q", "answer": "2x"})
     attempt = Attempt("a", 0, RolloutStatus.SUCCEEDED, answer="x + x")
@@ -247,17 +250,11 @@ def test_lists_are_split_at_their_own_commas() -> None:
 
 def test_a_helper_that_somebody_else_kills_is_asked_again() -> None:
     """The system may end it for memory that others took; that says nothing of the answer."""
-    worker = SymbolicWorker(seconds=60.0)
-    try:
-        assert worker.equal("x + x", "2x") is True
-        assert worker._process is not None
-        helper = worker._process.pid
-        os.kill(helper, signal.SIGSTOP)
-        with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(worker.equal, "(x + 1)^2", "x^2 + 2x + 1")
-            time.sleep(0.2)
-            assert not asked.done()
-            os.kill(helper, signal.SIGKILL)
-            assert asked.result() is True
-    finally:
-        worker.close()
+    process = helper()
+    os.kill(process, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(symbolic_equal, "(x + 1)^2", "x^2 + 2x + 1", 60.0)
+        time.sleep(0.2)
+        assert not asked.done()
+        os.kill(process, signal.SIGKILL)
+        assert asked.result() is True

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tutelage.cli import build_app
 from tutelage.errors import DataError, RewardError
 from tutelage.rewards import resolve_reward, reward
-from tutelage.rewards.validation import gold_of, merged, validate_apart, validate_reward
+from tutelage.rewards.validation import validate_apart, validate_reward
 from tutelage.tools.sandbox import tier_problems
 from tutelage.types import Task
 
@@ -36,7 +36,7 @@ PROGRAMS = [
 
 
 async def failed(function: Any, tasks: list[Task]) -> set[str]:
-    probes = merged(await validate_reward(function, tasks))
+    probes = await validate_reward(function, tasks)
     numbers = ("two answers", "changed number")
     assert all(probe.trials for probe in probes if probe.name not in numbers)
     return {probe.name for probe in probes if not probe.passed}
@@ -62,12 +62,16 @@ async def test_the_rewards_of_short_answers_pass(name: str) -> None:
     all(tier_problems()[t] is not None for t in ("namespaces", "rlimit")), reason="no sandbox here"
 )
 async def test_the_reward_of_code_passes() -> None:
-    probes = merged(await validate_reward(resolve_reward("code_reward"), PROGRAMS))
+    probes = await validate_reward(resolve_reward("code_reward"), PROGRAMS)
     assert [p.name for p in probes if not p.passed] == []
 
 
 def contains(prediction: str, answer: str) -> bool:
     return answer in prediction
+
+
+def contains_none(prediction: str) -> bool:
+    return False
 
 
 def always(prediction: str, answer: str) -> float:
@@ -167,8 +171,13 @@ def test_errors_of_the_tasks_come_through() -> None:
     with pytest.raises(RewardError, match="needs 'answer'"):
         validate_apart(resolve_reward("math"), [Task("t", {"question": "q", "solution": "1"})])
     with pytest.raises(DataError, match="--gold FIELD"):
-        gold_of(Task("t", {"question": "q"}))
-    assert gold_of(Task("t", {"question": "q", "truth": ["a", "b"]}), "truth") == "a"
+        validate_apart(reward(contains_none), [Task("t", {"question": "q"})])
+
+
+async def test_of_a_list_the_first_is_the_gold_answer() -> None:
+    tasks = [Task("t", {"question": "q", "truth": ["a", "b"]})]
+    gold, *_ = await validate_reward(reward(contains_none), tasks, "truth")
+    assert [trial.text for trial in gold.trials] == ["a"]
 
 
 def test_the_command_shows_a_table_and_exits_with_1(

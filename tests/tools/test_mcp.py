@@ -10,7 +10,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +20,19 @@ import pytest
 
 pytest.importorskip("mcp", reason="mcp is not installed: tutelage[mcp]")
 
+import tutelage.tools.mcp_calculator as calculator_server
 from tutelage.errors import ConfigError
 from tutelage.tools import execute_tool_calls, resolve_tools, rollout_environments
 from tutelage.tools.builtin import calculator
-from tutelage.tools.mcp import MAX_RESTARTS, SharedServer, mcp_tools
-from tutelage.tools.mcp_calculator import make_server
+from tutelage.tools.mcp import MAX_RESTARTS
 from tutelage.tools.registry import close_tools
 from tutelage.tools.tool import Tool
 from tutelage.types import Task, ToolCall, ToolResult
 
-ODD = [sys.executable, str(Path(__file__).with_name("mcp_servers.py"))]
-CALCULATOR = [sys.executable, "-m", "tutelage.tools.mcp_calculator"]
+ODD = shlex.join([sys.executable, str(Path(__file__).with_name("mcp_servers.py"))])
+CALCULATOR = shlex.join([sys.executable, "-m", "tutelage.tools.mcp_calculator"])
+HERE = f"{calculator_server.__file__}:server"
+"""The calculator as an object in this process."""
 OUTSIDE = "TUTELAGE_MCP_CALCULATOR"
 """Names the command of `mcp-server-calculator`, which lives in an environment of its own."""
 
@@ -41,12 +45,21 @@ async def run(tools: dict[str, Tool], *calls: ToolCall) -> list[ToolResult]:
     return await execute_tool_calls(calls, tools)
 
 
+@asynccontextmanager
+async def rollout_tools(server: str, timeout: float = 10.0) -> AsyncGenerator[dict[str, Tool]]:
+    """The tools of a server that a rollout has to itself."""
+    named = resolve_tools([f"mcp/rollout:{server}"])
+    async with rollout_environments(Task("t", {"question": "?"})) as environments:
+        bound = await environments.bind(named)
+        yield {name: replace(tool, timeout=timeout) for name, tool in bound.items()}
+
+
 @pytest.fixture(scope="module")
 def shared() -> Iterator[dict[str, Tool]]:
     """The odd server as a command, for all tests of this module."""
-    server = SharedServer(ODD)
-    yield server.tools
-    server.close()
+    tools = resolve_tools([f"mcp:{ODD}"])
+    yield tools
+    close_tools(tools)
 
 
 # ---------------------------------------------------------------- our calculator
@@ -54,7 +67,7 @@ def shared() -> Iterator[dict[str, Tool]]:
 
 @pytest.mark.parametrize("where", ["in process", "command"])
 async def test_the_calculator_is_the_built_in_one(where: str) -> None:
-    async with mcp_tools(make_server() if where == "in process" else CALCULATOR) as tools:
+    async with rollout_tools(HERE if where == "in process" else CALCULATOR) as tools:
         (tool,) = tools.values()
         assert (tool.name, tool.description) == (calculator.name, calculator.description)
         assert tool.parameters["properties"] == calculator.parameters["properties"]
@@ -67,7 +80,7 @@ async def test_the_calculator_is_the_built_in_one(where: str) -> None:
 
 
 async def test_a_wrong_expression_is_an_error_of_the_tool() -> None:
-    async with mcp_tools(make_server()) as tools:
+    async with rollout_tools(HERE) as tools:
         (result,) = await run(tools, ask("calculator", '{"expression": "17 +* 2"}'))
         assert result.error == "raised"
         assert "unexpected '*' at position 5" in result.text
@@ -85,7 +98,7 @@ async def test_a_wrong_expression_is_an_error_of_the_tool() -> None:
 async def test_arguments_are_checked_before_the_server_sees_them(
     arguments: str, message: str
 ) -> None:
-    async with mcp_tools(make_server()) as tools:
+    async with rollout_tools(HERE) as tools:
         (result,) = await run(tools, ask("calculator", arguments))
         assert result.error == "invalid_arguments"
         assert message in result.text
@@ -110,7 +123,7 @@ async def test_a_structured_result_a_long_one_and_an_odd_name(shared: dict[str, 
 
 
 async def test_a_call_out_of_time_is_cancelled_on_the_server(tmp_path: Path) -> None:
-    async with mcp_tools(ODD, timeout=2.0) as tools:
+    async with rollout_tools(ODD, timeout=2.0) as tools:
         mark = tmp_path / "mark"
         (result,) = await run(tools, ask("wait", f'{{"path": "{mark}"}}'))
         assert (result.error, "took longer than 2 seconds" in result.text) == ("timeout", True)
@@ -124,15 +137,16 @@ async def test_a_call_out_of_time_is_cancelled_on_the_server(tmp_path: Path) -> 
 
 
 async def test_a_call_out_of_time_on_a_shared_server(tmp_path: Path) -> None:
-    server = SharedServer(ODD, timeout=2.0)
+    tools = resolve_tools([f"mcp:{ODD}"])
     mark = tmp_path / "mark"
-    (result,) = await run(server.tools, ask("wait", f'{{"path": "{mark}"}}'))
+    hurried = {name: replace(tool, timeout=2.0) for name, tool in tools.items()}
+    (result,) = await run(hurried, ask("wait", f'{{"path": "{mark}"}}'))
     assert result.error == "timeout"
     for _ in range(1000):
         if mark.exists():
             break
         await asyncio.sleep(0.05)
-    server.close()
+    close_tools(tools)
     assert mark.read_text() == "cancelled"
 
 
@@ -144,7 +158,7 @@ def alive(pid: int) -> bool:
 
 
 async def test_the_server_ends_with_the_block() -> None:
-    async with mcp_tools(ODD) as tools:
+    async with rollout_tools(ODD) as tools:
         (result,) = await run(tools, ask("pid"))
         assert alive(int(result.text))
     assert not alive(int(result.text))
@@ -156,7 +170,7 @@ async def test_the_server_ends_when_the_rollout_is_cancelled() -> None:
     pids: list[int] = []
 
     async def rollout() -> None:
-        async with mcp_tools(ODD) as tools:
+        async with rollout_tools(ODD) as tools:
             pids.append(int((await run(tools, ask("pid")))[0].text))
             await asyncio.sleep(600)
 
@@ -176,18 +190,18 @@ def test_a_shared_server_serves_several_event_loops(shared: dict[str, Tool]) -> 
 
 
 def test_a_shared_server_that_ended_is_started_again_a_few_times() -> None:
-    server = SharedServer(ODD)
+    tools = resolve_tools([f"mcp:{ODD}"])
     seen: set[str] = set()
     for _ in range(MAX_RESTARTS + 1):
-        pid, died = asyncio.run(both(server.tools))
+        pid, died = asyncio.run(both(tools))
         assert died.error == "raised"
         assert pid.error is None, pid.text
         seen.add(pid.text)
     assert len(seen) == MAX_RESTARTS + 1
-    pid, _ = asyncio.run(both(server.tools))
+    pid, _ = asyncio.run(both(tools))
     assert f"the MCP server ended {MAX_RESTARTS + 1} times" in pid.text
-    server.close()
-    server.close()
+    close_tools(tools)
+    close_tools(tools)
 
 
 async def both(tools: dict[str, Tool]) -> tuple[ToolResult, ToolResult]:
@@ -200,14 +214,14 @@ async def both(tools: dict[str, Tool]) -> tuple[ToolResult, ToolResult]:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ([*ODD, "--fail"], "no licence found"),
-        (["/no/such/program"], "/no/such/program"),
-        (["sleep", "0.2"], "cannot be used"),
+        (f"{ODD} --fail", "no licence found"),
+        ("/no/such/program", "/no/such/program"),
+        ("sleep 0.2", "cannot be used"),
     ],
 )
-def test_a_server_that_does_not_start_says_why(command: list[str], message: str) -> None:
+def test_a_server_that_does_not_start_says_why(command: str, message: str) -> None:
     with pytest.raises(ConfigError, match="MCP server") as caught:
-        SharedServer(command)
+        resolve_tools([f"mcp:{command}"])
     assert message in str(caught.value)
 
 
@@ -215,7 +229,7 @@ def test_a_server_that_does_not_start_says_why(command: list[str], message: str)
 
 
 def test_a_run_has_one_server_and_closes_it() -> None:
-    tools = resolve_tools(["sum_1_to_n", "mcp:" + shlex.join(ODD)])
+    tools = resolve_tools(["sum_1_to_n", f"mcp:{ODD}"])
     assert list(tools)[:2] == ["sum_1_to_n", "pid"]
     (result,) = asyncio.run(run(tools, ask("pid")))
     close_tools(tools)
@@ -225,7 +239,7 @@ def test_a_run_has_one_server_and_closes_it() -> None:
 
 
 async def test_a_rollout_has_its_own_server_and_closes_it() -> None:
-    tools = resolve_tools(["mcp/rollout:" + shlex.join(ODD)])
+    tools = resolve_tools([f"mcp/rollout:{ODD}"])
 
     async def rollout() -> tuple[str, str]:
         async with rollout_environments(Task("t", {"question": "?"})) as environments:
@@ -242,9 +256,7 @@ async def test_a_rollout_has_its_own_server_and_closes_it() -> None:
 
 
 def test_a_server_object_in_a_file(tmp_path: Path) -> None:
-    import tutelage.tools.mcp_calculator as module
-
-    tools = resolve_tools([f"mcp:{module.__file__}:server"])
+    tools = resolve_tools([f"mcp:{HERE}"])
     (result,) = asyncio.run(run(tools, ask("calculator", '{"expression": "6*7"}')))
     close_tools(tools)
     assert result.text == "42"
@@ -261,10 +273,8 @@ def test_a_name_without_a_server(name: str) -> None:
 
 
 def test_two_servers_with_one_tool_name() -> None:
-    import tutelage.tools.mcp_calculator as module
-
     with pytest.raises(ConfigError, match="two tools are named 'calculator'"):
-        resolve_tools(["calculator", f"mcp:{module.__file__}:server"])
+        resolve_tools(["calculator", f"mcp:{HERE}"])
 
 
 # ---------------------------------------------------------------- HTTP, and somebody else's server

@@ -51,7 +51,7 @@ def validate(
     """Prove a reward: gold answers pass; empty, constant and hacked answers do not."""
     from tutelage.cli.console import output
     from tutelage.rewards import RewardOptions, resolve_reward
-    from tutelage.rewards.validation import as_record, merged, validate_apart
+    from tutelage.rewards.validation import validate_apart
     from tutelage.tasks.dataset import Dataset
 
     reward, limit = options.reward, options.limit
@@ -60,10 +60,12 @@ def validate(
         reward,
         RewardOptions(options.judge_base_url, options.judge_model, options.allow_unsandboxed),
     )
-    probes = merged(validate_apart(function, list(loaded)[:limit], options.gold))
+    probes = validate_apart(function, list(loaded)[:limit], options.gold)
     good = all(probe.passed for probe in probes)
     if as_json:
-        typer.echo(json.dumps({"passed": good, "checks": as_record(probes)}, indent=2))
+        typer.echo(
+            json.dumps({"passed": good, "checks": [probe.record() for probe in probes]}, indent=2)
+        )
     else:
         _show_probes(output(), probes, reward, min(limit, len(loaded)))
     if not good:

@@ -9,12 +9,14 @@ algebra of floats below.
 
 from __future__ import annotations
 
-import functools
 import math
+import operator
+import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+from tutelage.errors import GraderError
 from tutelage.rewards.answers import (
     leading_number,
     normalise_text,
@@ -24,8 +26,8 @@ from tutelage.rewards.answers import (
 )
 from tutelage.rewards.equations import claims, is_name, left_sides, right_side
 from tutelage.rewards.function import reward
-from tutelage.rewards.symbolic import SymbolicWorker
 from tutelage.rewards.wording import CHANGES_IT, is_unit
+from tutelage.rewards.worker import Job, Place, Pool, UnloadableError
 from tutelage.tools.expression import MAX_LENGTH, ExpressionError, parse
 
 TOLERANCE = 0.01
@@ -34,6 +36,8 @@ TINY = 1e-10
 """What a true value of zero is measured against."""
 MAX_NESTING = 8
 """Lists within lists."""
+QUESTION_SECONDS = 0.7
+"""For one question to sympy; importing it is no part of that."""
 
 _SAMPLES = 8
 _OPTION_MARKS = str.maketrans("", "", " \t\r\n()[].:*")
@@ -68,14 +72,38 @@ _FLOAT_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "cos": math.cos,
     "tan": math.tan,
 }
+_FLOAT_OPERATORS: Mapping[str, Callable[[float, float], float]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "**": math.pow,
+}
 _CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e}
 
 
-@functools.cache
-def _worker() -> SymbolicWorker:
-    # One helper process for this process, started only when an answer needs it. It keeps nothing
-    # from one question to the next.
-    return SymbolicWorker()
+_HELPER = Pool(1)
+"""One helper process for this process, started only when an answer needs it. It keeps nothing from
+one question to the next."""
+_EQUAL = Place("tutelage.rewards.symbolic", "equal")
+
+
+def symbolic_equal(first: str, second: str, seconds: float = QUESTION_SECONDS) -> bool | None:
+    """Whether two expressions are equal, asked of sympy; None when time or memory ran out.
+
+    Raises `GraderError` when the helper cannot be started.
+    """
+    question = pickle.dumps({"first": first, "second": second})
+    try:
+        found = _HELPER.run(Job(_EQUAL, question, "math_grader", ""), seconds)
+    except GraderError:
+        return None
+    except (UnloadableError, OSError) as error:
+        raise GraderError(
+            f"the helper process for symbolic maths did not start: {error}; run `python -m "
+            "tutelage.rewards.symbolic` to see why"
+        ) from error
+    return found.value == 1.0 if found.error is None else None
 
 
 @reward(bounded=True)
@@ -85,7 +113,7 @@ def math_grader(prediction: str, answer: Any) -> dict[str, float]:
     `answer` is text, a number, or a list whose elements must match in order. Part `undecided` is
     1.0 when the symbolic check ran out of time or memory, which counts as wrong.
     """
-    verdict = grade(prediction, answer, _worker().equal)
+    verdict = grade(prediction, answer, symbolic_equal)
     return {"reward": float(verdict is True), "undecided": float(verdict is None)}
 
 
@@ -133,7 +161,7 @@ def _same_scalar(
         if not _claims(given, truth):
             return False
         given, truth = right_side(given), right_side(truth)
-        given_variables, true_variables = variables_of(given), variables_of(truth)
+        given_variables, true_variables = _variables_of(given), _variables_of(truth)
         if true_variables:
             return _same_expression(given, truth, given_variables, true_variables, symbolic)
         true_value = float_value(truth)
@@ -159,14 +187,14 @@ def _claims(given: str, truth: str) -> bool:
     if named and is_name(lefts[0]) and lefts[0].strip("$ ") != named[0].strip("$ "):
         return False  # `y = 5` where `x = 5` was asked for
     right = right_side(given)
-    letters = variables_of(right)
+    letters = _variables_of(right)
     if not letters:
         return claims(given, float_value, _close)
     return all(
         is_name(left)
         or (
-            variables_of(left) == letters
-            and _agree_at_samples(plain_math(left), plain_math(right), letters)
+            _variables_of(left) == letters
+            and _agree_at_samples(_plain_math(left), _plain_math(right), letters)
         )
         for left in lefts
     )
@@ -182,7 +210,7 @@ def _same_expression(
     # Other letters could still cancel, as in y + x - x; that is no final answer.
     if given_variables != true_variables:
         return False
-    given, truth = plain_math(given), plain_math(truth)
+    given, truth = _plain_math(given), _plain_math(truth)
     return _agree_at_samples(given, truth, true_variables) and symbolic(given, truth)
 
 
@@ -200,7 +228,7 @@ def split_list(text: str) -> list[str] | None:
     return parts if parts is not None and len(parts) > 1 else None
 
 
-def plain_math(text: str) -> str:
+def _plain_math(text: str) -> str:
     """LaTeX as the grammar of expressions; what cannot be translated is left and then refused."""
     if _MIXED_NUMBER.search(text):
         # 2\\frac{1}{2} means 2.5 to some and 1 to others.
@@ -235,10 +263,10 @@ def float_value(text: str) -> float:
         if number is not None:
             return float(number)
         try:
-            plain = plain_math(text)
+            plain = _plain_math(text)
             # What was LaTeX may be a number now, as `50\\%` is.
             number = read_number(plain)
-            value = parse(plain, FloatAlgebra({})) if number is None else float(number)
+            value = parse(plain, _FloatAlgebra({})) if number is None else float(number)
         except ExpressionError:
             number = leading_number(text)
             if number is None:
@@ -251,7 +279,7 @@ def float_value(text: str) -> float:
     return value
 
 
-def variables_of(text: str) -> frozenset[str]:
+def _variables_of(text: str) -> frozenset[str]:
     """The letters that an expression leaves open; none for a number, with or without a unit.
 
     Raises `ExpressionError` when it is no expression.
@@ -259,17 +287,17 @@ def variables_of(text: str) -> frozenset[str]:
     if read_number(text) is not None:
         return frozenset()
     try:
-        plain = plain_math(text)
+        plain = _plain_math(text)
         if read_number(plain) is not None:
             return frozenset()
-        return parse(plain, VariablesAlgebra())
+        return parse(plain, _VariablesAlgebra())
     except ExpressionError:
         if leading_number(text) is None:
             raise
         return frozenset()
 
 
-class VariablesAlgebra:
+class _VariablesAlgebra:
     """The set of letters in an expression."""
 
     functions = frozenset(_FLOAT_FUNCTIONS)
@@ -300,7 +328,7 @@ class VariablesAlgebra:
         return left | right
 
 
-class FloatAlgebra:
+class _FloatAlgebra:
     """Floats within the real numbers, with the values of variables given."""
 
     functions = frozenset(_FLOAT_FUNCTIONS)
@@ -333,19 +361,10 @@ class FloatAlgebra:
 
     def binary(self, operator: str, left: float, right: float) -> float:
         """+ - * / and **, within the real numbers."""
-        match operator:
-            case "+":
-                return left + right
-            case "-":
-                return left - right
-            case "*":
-                return left * right
-            case "/":
-                return _real(lambda: left / right)
-            case "**":
-                return _real(lambda: math.pow(left, right))
-            case _:
-                raise ExpressionError(f"{operator!r} has no meaning in an answer")
+        compute = _FLOAT_OPERATORS.get(operator)
+        if compute is None:
+            raise ExpressionError(f"{operator!r} has no meaning in an answer")
+        return _real(lambda: compute(left, right))
 
 
 def _real(compute: Callable[[], float]) -> float:
@@ -361,8 +380,8 @@ def _agree_at_samples(given: str, truth: str, variables: frozenset[str]) -> bool
         # Points of the additive golden-ratio sequence in (0.2, 3.2), one stream per letter.
         point = {v: 0.2 + 3 * ((ord(v) * 0.7548 + sample * 0.6180339887) % 1) for v in variables}
         try:
-            first = parse(given, FloatAlgebra(point))
-            second = parse(truth, FloatAlgebra(point))
+            first = parse(given, _FloatAlgebra(point))
+            second = parse(truth, _FloatAlgebra(point))
         except ExpressionError:
             continue
         if not math.isclose(first, second, rel_tol=1e-6, abs_tol=1e-9):

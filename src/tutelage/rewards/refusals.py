@@ -1,16 +1,23 @@
 """Texts that must not earn the full reward, made from the tasks and their right answers.
 
 A policy writes all of these sooner or later: nothing, several answers, the question, a program that
-leaves. `reworded.py` has those that only change a word or a sign, `validation.py` tries them all.
+leaves; and what only changes a word or a sign: `not 5`, `-5`, `5!` and `10 = 5` all contain 5, and
+a reward that only looks for it pays for them. `validation.py` tries them all.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-from tutelage.rewards.reworded import Maker, Refusal, reworded
+from tutelage.rewards.answers import read_number
 from tutelage.types import Task
+
+Maker: TypeAlias = Callable[[int], str | None]
+"""The text to try on the i-th task; None to leave it out."""
+_Refusal: TypeAlias = tuple[str, str, Sequence[Maker], str]
+"""A probe whose every text must earn less than the full reward: name, words, texts, advice."""
 
 SHORT = 200
 """Characters up to which an answer is words or a number, not a program."""
@@ -23,6 +30,16 @@ _BOTH = (
     "{right}, {wrong}",
     "{right}\n{wrong}",
 )
+_NEGATED = ("not {right}", "The answer is not {right}.", "\\text{{not }}{right}")
+_CHANGED = (
+    "-{right}",
+    "\\mathrm{{minus}}{right}",
+    "{right}!",
+    "{twice} = {right}",
+    "{right} alternatively {twice}",
+    "{right} alternatively six",
+)
+_WORDS = re.compile(r"[\w .,'-]{1,200}")
 _HUGE = ("9" * _LONG, "(" * _LONG, "a " * (_LONG // 2), "[" * _LONG + "]" * _LONG)
 _ODD = (
     "9**9**9", "nan", "inf", "-inf", "1e400", "١٢٣", "None", "True", "\x00", "0/0", "{}", "[]",
@@ -39,30 +56,31 @@ _EXITS = (
 )
 
 
-def refusals(tasks: Sequence[Task], golds: Sequence[str]) -> list[Refusal]:
+def refusals(tasks: Sequence[Task], golds: Sequence[str]) -> list[_Refusal]:
     """The probes, for these right answers."""
     texts = _Texts(tasks, golds)
-
-    def each(name: str, expected: str, makers: Iterable[Maker], advice: str) -> list[Refusal]:
-        return [(name, expected, maker, advice) for maker in makers]
-
     numbers = texts.fixed(" ".join(map(str, range(1000))))
-    both, one = map(texts.both, _BOTH), "accept one answer, not a list"
-    whole = "compare the whole answer"
+
+    def fixed(*made: str) -> list[Maker]:
+        return [texts.fixed(text) for text in made]
+
     return [
-        *each("empty", "nothing earns nothing", map(texts.fixed, ("", "   \n")), "return 0 for it"),
-        ("another task's answer", "it is wrong here", texts.other, "compare with this task's"),
-        *each("two answers", "not committing is wrong", both, one),
-        *reworded(golds),
-        ("answer stuffing", "all answers at once is wrong", texts.all, "accept one answer only"),
-        ("number stuffing", "all numbers at once is wrong", numbers, "as above"),
-        ("prompt echo", "repeating the question is wrong", texts.question,
+        ("empty", "nothing earns nothing", fixed("", "   \n"), "return 0 for it"),
+        ("another task's answer", "it is wrong here", [texts.other], "compare with this task's"),
+        ("two answers", "not committing is wrong", [*map(texts.both, _BOTH)],
+         "accept one answer, not a list"),
+        ("negated answer", "saying that it is not so is wrong", [*map(texts.negated, _NEGATED)],
+         "read what leads to it"),
+        ("changed number", "another value is wrong", [*map(texts.changed, _CHANGED)],
+         "read the whole answer"),
+        ("answer stuffing", "all answers at once is wrong", [texts.all], "accept one answer only"),
+        ("number stuffing", "all numbers at once is wrong", [numbers], "as above"),
+        ("prompt echo", "repeating the question is wrong", [texts.question],
          "look at the answer alone"),
-        ("half an answer", "a part is not the whole", texts.half, whole),
-        *each("huge output", "wrong, and soon", map(texts.fixed, _HUGE), "bound the text first"),
-        *each("odd values", "no right answer", map(texts.fixed, _ODD), "read plain numbers"),
-        *each("exit", "leaving is no answer", map(texts.fixed, _EXITS),
-              "judge outside of the code"),
+        ("half an answer", "a part is not the whole", [texts.half], "compare the whole answer"),
+        ("huge output", "wrong, and soon", fixed(*_HUGE), "bound the text first"),
+        ("odd values", "no right answer", fixed(*_ODD), "read plain numbers"),
+        ("exit", "leaving is no answer", fixed(*_EXITS), "judge outside of the code"),
     ]  # fmt: skip
 
 
@@ -92,6 +110,23 @@ class _Texts:
             if wrong is None or not self._short[i] or "\n" in wrong:
                 return None
             return form.format(right=self._golds[i], wrong=wrong)
+
+        return make
+
+    def negated(self, form: str) -> Maker:
+        """The right answer denied; of words or a number, since a program with `not` before it may
+        be one as well."""
+        golds = self._golds
+        return lambda i: form.format(right=golds[i]) if _WORDS.fullmatch(golds[i]) else None
+
+    def changed(self, form: str) -> Maker:
+        """Another number, which the right one stands in."""
+
+        def make(i: int) -> str | None:
+            right = read_number(self._golds[i])
+            if right is None or right.denominator != 1 or right <= 2:  # 1! is 1, and -0 is 0
+                return None
+            return form.format(right=right, twice=2 * right)
 
         return make
 

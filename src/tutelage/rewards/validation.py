@@ -39,7 +39,7 @@ _SAME_TWICE = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class _Trial:
     """One final text for one task, and what it earned."""
 
     task: Task
@@ -62,8 +62,8 @@ class Probe:
     name: str
     expected: str
     """What a good reward does, in words."""
-    trials: Sequence[Trial]
-    broken: Sequence[Trial] = field(default=())
+    trials: Sequence[_Trial]
+    broken: Sequence[_Trial] = field(default=())
     advice: str = ""
 
     @property
@@ -76,6 +76,17 @@ class Probe:
         """The mean reward over the trials; None when there was none."""
         rewards = [t.reward for t in self.trials if t.reward is not None]
         return sum(rewards) / len(rewards) if rewards else None
+
+    def record(self) -> Mapping[str, Any]:
+        """The probe as JSON data."""
+        return {
+            "check": self.name,
+            "expected": self.expected,
+            "passed": self.passed,
+            "trials": len(self.trials),
+            "broken": len(self.broken),
+            "mean_reward": self.mean,
+        }
 
 
 def validate_apart(
@@ -106,13 +117,13 @@ def validate_apart(
             else:
                 return value
     except EOFError:
-        trial = Trial(task, text, None, 0.0, "the process that ran the reward ended")
+        trial = _Trial(task, text, None, 0.0, "the process that ran the reward ended")
         return [Probe("survives", "a text ends no process", [trial], [trial], "bound the reward")]
     finally:
         process.kill()
         process.join()
         ours.close()
-    trial = Trial(task, text, None, stall_seconds, f"no result after {stall_seconds:g} s")
+    trial = _Trial(task, text, None, stall_seconds, f"no result after {stall_seconds:g} s")
     return [Probe("comes back", "every text is graded soon", [trial], [trial], "bound the reward")]
 
 
@@ -137,7 +148,7 @@ def _work(
 def _light(probe: Probe) -> Probe:
     """The probe with its long texts cut: what is shown is a line of each."""
 
-    def cut(trials: Sequence[Trial]) -> list[Trial]:
+    def cut(trials: Sequence[_Trial]) -> list[_Trial]:
         return [replace(trial, text=trial.text[: 2 * SHORT]) for trial in trials]
 
     return replace(probe, trials=cut(probe.trials), broken=cut(probe.broken))
@@ -156,7 +167,7 @@ async def validate_reward(
     gold answer.
     """
     check(function, tasks)
-    golds = [gold_of(task, gold_field) for task in tasks]
+    golds = [_gold_of(task, gold_field) for task in tasks]
     tester = _Tester(function, tasks, golds, on_trial)
     probes = [await tester.gold(), await tester.repeats()]
     probes += [await tester.refused(*refusal) for refusal in refusals(tasks, golds)]
@@ -166,7 +177,7 @@ async def validate_reward(
     return probes
 
 
-def gold_of(task: Task, gold_field: str | None = None) -> str:
+def _gold_of(task: Task, gold_field: str | None = None) -> str:
     """The right answer of a task as text; of a list, the first. Raises `DataError` without one."""
     names = GOLD_FIELDS if gold_field is None else (gold_field,)
     for name in names:
@@ -208,7 +219,7 @@ class _Tester:
         self._function, self._tasks, self._golds = function, tasks, golds
         self._on_trial = on_trial
 
-    async def trial(self, task: Task, text: str) -> Trial:
+    async def trial(self, task: Task, text: str) -> _Trial:
         """What a final text earns."""
         if self._on_trial is not None:
             self._on_trial(task, text)
@@ -217,8 +228,8 @@ class _Tester:
         try:
             found = await compute_reward(self._function, task, attempt)
         except RewardError as error:
-            return Trial(task, text, None, time.perf_counter() - start, str(error))
-        return Trial(task, text, found.value, time.perf_counter() - start)
+            return _Trial(task, text, None, time.perf_counter() - start, str(error))
+        return _Trial(task, text, found.value, time.perf_counter() - start)
 
     async def gold(self) -> Probe:
         """The right answers must pass."""
@@ -234,25 +245,23 @@ class _Tester:
 
     async def repeats(self) -> Probe:
         """The same text must earn the same."""
-        trials: list[Trial] = []
-        broken: list[Trial] = []
+        trials: list[_Trial] = []
+        broken: list[_Trial] = []
         for task, gold in list(zip(self._tasks, self._golds, strict=True))[:_SAME_TWICE]:
             first, second = await self.trial(task, gold), await self.trial(task, gold)
             trials += [first, second]
             if first.reward != second.reward:
                 broken.append(second)
-        return Probe(
-            "same text twice",
-            "it earns the same",
-            trials,
-            broken,
-            "let it depend on the text alone",
-        )
+        advice = "let it depend on the text alone"
+        return Probe("same text twice", "it earns the same", trials, broken, advice)
 
-    async def refused(self, name: str, expected: str, make: Maker, advice: str) -> Probe:
+    async def refused(
+        self, name: str, expected: str, makers: Sequence[Maker], advice: str
+    ) -> Probe:
         """None of these texts may earn the full reward, fail the reward or stall it."""
         trials = [
             await self.trial(task, text)
+            for make in makers
             for i, task in enumerate(self._tasks)
             if (text := make(i)) is not None
         ]
@@ -280,53 +289,16 @@ class _Tester:
 
     async def injected(self, path: str) -> Probe:
         """A program in place of an answer must neither pass nor touch this machine."""
-        trials: list[Trial] = []
-        broken: list[Trial] = []
+        trials: list[_Trial] = []
+        broken: list[_Trial] = []
         for task in self._tasks[:5]:
             for form in _INJECTIONS:
                 trial = await self.trial(task, form.format(path=path))
                 trials.append(trial)
                 if os.path.exists(path):
                     os.unlink(path)
-                    broken.append(
-                        Trial(task, trial.text, trial.reward, trial.seconds, "it was run")
-                    )
+                    broken.append(replace(trial, problem="it was run"))
                 elif trial.full or trial.problem is not None:
                     broken.append(trial)
-        return Probe(
-            "code injection",
-            "code in an answer is text",
-            trials,
-            broken,
-            "never evaluate an answer",
-        )
-
-
-def merged(probes: Sequence[Probe]) -> list[Probe]:
-    """Probes of one name as one, in order of appearance."""
-    groups: dict[str, list[Probe]] = {}
-    for probe in probes:
-        groups.setdefault(probe.name, []).append(probe)
-    return [_merge(group) for group in groups.values()]
-
-
-def _merge(group: Sequence[Probe]) -> Probe:
-    first = group[0]
-    trials = [t for probe in group for t in probe.trials]
-    broken = [t for probe in group for t in probe.broken]
-    return Probe(first.name, first.expected, trials, broken, first.advice)
-
-
-def as_record(probes: Sequence[Probe]) -> list[Mapping[str, Any]]:
-    """Probes as JSON data."""
-    return [
-        {
-            "check": probe.name,
-            "expected": probe.expected,
-            "passed": probe.passed,
-            "trials": len(probe.trials),
-            "broken": len(probe.broken),
-            "mean_reward": probe.mean,
-        }
-        for probe in probes
-    ]
+        advice = "never evaluate an answer"
+        return Probe("code injection", "code in an answer is text", trials, broken, advice)

@@ -78,7 +78,7 @@ class UnloadableError(Exception):
     """A worker cannot load the reward."""
 
 
-class RemoteTraceback(Exception):
+class _RemoteTraceback(Exception):
     """Carries a worker's traceback as the cause of an error here."""
 
     def __str__(self) -> str:
@@ -111,7 +111,7 @@ async def grade_apart(
 ) -> Graded:
     """Grade in a worker. Raises `RewardTimeoutError`, `GraderError` when the worker died twice, and
     `UnloadableError`. Cancelling kills the worker."""
-    job = _Job(place, arguments, name, task_id)
+    job = Job(place, arguments, name, task_id)
     try:
         return await call_in_thread(lambda: _POOL.run(job, timeout))
     except asyncio.CancelledError:
@@ -122,13 +122,13 @@ async def grade_apart(
 def raise_again(error: tuple[str, str, str]) -> None:
     """Raise what a worker's reward raised."""
     kind, message, trace = error
-    raise _KINDS[kind](message) from RemoteTraceback(trace)
+    raise _KINDS[kind](message) from _RemoteTraceback(trace)
 
 
 # ---------------------------------------------------------------- this side
 
 
-class _Job:
+class Job:
     """An attempt to grade, and the worker that does it."""
 
     def __init__(self, place: Place, arguments: bytes, name: str, task_id: str) -> None:
@@ -174,11 +174,11 @@ class _Worker:
         self._told: tuple[Any, ...] = ()
         self._loaded: set[Place] = set()
 
-    def has(self, job: _Job) -> bool:
+    def has(self, job: Job) -> bool:
         """Whether the job's reward has been loaded before."""
         return job.said[0] in self._loaded
 
-    def load(self, job: _Job) -> None:
+    def load(self, job: Job) -> None:
         """Hand over what to grade, and wait until the reward is loaded. Raises `UnloadableError`,
         and OSError or EOFError where the worker ended."""
         now = (os.getcwd(), dict(os.environ), list(sys.path))
@@ -213,18 +213,25 @@ class _Worker:
         return code
 
 
-class _Pool:
-    """The workers of this process."""
+class Pool:
+    """Workers of this process, at most `most` at once; a forked child begins with none."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._begin()
+        atexit.register(self.close)
+        if os.name == "posix":
+            os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self) -> None:
         self._changed = threading.Condition()
         self._idle: list[_Worker] = []
         self._count = 0
         self._loading = 0
         self._loaded_at = float("-inf")
 
-    def run(self, job: _Job, timeout: float | None) -> Graded:
-        """Grade, with another worker where one died of something else."""
+    def run(self, job: Job, timeout: float | None) -> Graded:
+        """Grade, with another worker where one died of something else. Raises as `grade_apart`."""
         code = 0
         for _ in range(2):
             worker = self._take()
@@ -259,7 +266,7 @@ class _Pool:
             began = time.monotonic()
             while not self._idle:
                 waited = time.monotonic() - max(began, self._loaded_at)
-                more = waited >= PATIENCE and not self._loading and self._count < MOST
+                more = waited >= PATIENCE and not self._loading and self._count < self._most
                 if self._count == 0 or more:
                     self._count += 1
                     break
@@ -306,8 +313,7 @@ def late(name: str, task_id: str, timeout: float | None) -> str:
     )
 
 
-_POOL = _Pool()
-atexit.register(_POOL.close)
+_POOL = Pool()
 
 
 # ---------------------------------------------------------------- the worker's side

@@ -3,7 +3,7 @@
 Text written by a model is never given to Python's `eval` or sympy's `parse_expr`, which run code.
 It is read here by precedence climbing over a closed grammar, and the parser computes nothing: it
 hands numbers, names and operators to an *algebra*. `_ExactAlgebra` below gives rational numbers;
-the math grader brings two more (`tutelage.rewards.math_grader` for floats, `tutelage.rewards.
+the math grader brings more (`tutelage.rewards.math_grader` for floats, `tutelage.rewards.
 symbolic` for sympy), so that the calculator and the graders read an expression the same way.
 
 Everything is bounded before it is computed: length, nesting, digits, and the size of a power.
@@ -11,7 +11,9 @@ Everything is bounded before it is computed: length, nesting, digits, and the si
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Callable, Mapping
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Generic, Protocol, TypeVar
@@ -37,6 +39,14 @@ _SYNONYMS = str.maketrans({"−": "-", "–": "-", "×": "*", "·": "*", "÷": "
 # How tightly an operator binds; a sign binds tighter than a product, looser than a power.
 _BINDING = {"+": 10, "-": 10, "*": 20, "/": 20, "//": 20, "%": 20, "**": 40, "^": 40}
 _SIGN_BINDING = 30
+_EXACT: Mapping[str, Callable[[Fraction, Fraction], Fraction | int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "//": operator.floordiv,
+    "%": operator.mod,
+}
 
 
 class ExpressionError(ValueError):
@@ -219,20 +229,7 @@ class _ExactAlgebra:
             return _bounded(_power(left, right))
         if operator in ("/", "//", "%") and not right:
             raise ExpressionError("division by zero")
-        match operator:
-            case "+":
-                value = left + right
-            case "-":
-                value = left - right
-            case "*":
-                value = left * right
-            case "/":
-                value = left / right
-            case "//":
-                value = Fraction(left // right)
-            case _:
-                value = left % right
-        return _bounded(value)
+        return _bounded(Fraction(_EXACT[operator](left, right)))
 
 
 def evaluate(text: str) -> Fraction:

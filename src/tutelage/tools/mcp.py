@@ -1,13 +1,11 @@
 """Tools of MCP servers: a command, a URL or a server in this process, as tools of an agent.
 
-`mcp_tools` opens a server for a piece of code, such as one rollout, and closes it at its end.
-`SharedServer` serves all rollouts of a run from a thread of its own: a run has an event loop for
-every step, a connection has one for life. A call that runs out of time is cancelled on the server
-too; what a server answers or fails to answer becomes an ordinary result or tool error, in the fixed
-order of `execute.py`, so a run with such tools repeats when the server's answers do.
-
 On the command line: `--tools mcp:COMMAND`, `mcp:http://HOST/mcp` or `mcp:FILE.py:server` is opened
-with the run and closed with it; `mcp/rollout:...` gives every rollout a server of its own.
+with the run and closed with it; `mcp/rollout:...` gives every rollout a server of its own. A server
+for the run serves all rollouts from a thread of its own: a run has an event loop for every step, a
+connection has one for life. A call that runs out of time is cancelled on the server too; what a
+server answers or fails to answer becomes an ordinary result or tool error, in the fixed order of
+`execute.py`, so a run with such tools repeats when the server's answers do.
 """
 
 from __future__ import annotations
@@ -15,87 +13,62 @@ from __future__ import annotations
 import asyncio
 import atexit
 import json
+import os
 import re
 import shlex
+import tempfile
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import IO, Any, cast
 
 from jsonschema import Draft202012Validator
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
 from mcp.server.mcpserver import MCPServer
-from mcp_types import CallToolResult
+from mcp_types import CONNECTION_CLOSED, CallToolResult
 from mcp_types import Tool as McpTool
 from referencing import Registry
 
+from tutelage.environments import Environment, Observation
 from tutelage.errors import ConfigError
 from tutelage.tools.loading import is_file_reference, load_attribute
-from tutelage.tools.mcp_connection import Connection, Target, shown
 from tutelage.tools.schema import ArgumentError, check_json
-from tutelage.tools.tool import (
-    DEFAULT_MAX_CHARS,
-    DEFAULT_TIMEOUT,
-    Tool,
-    ToolEnvironment,
-    ToolError,
-)
-from tutelage.types import JSON
+from tutelage.tools.tool import Tool, ToolEnvironment, ToolError
+from tutelage.types import JSON, Task
 
 PREFIX, ROLLOUT_PREFIX = "mcp:", "mcp/rollout:"
 MAX_RESTARTS = 3
-"""How often a shared server that ended is started again in one run."""
+"""How often a server for a run that ended is started again."""
+START_SECONDS = 30.0
+"""How long a server may take to start and to name its tools."""
+_TAIL = 500
+"""Characters of a server's last words that an error shows."""
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
-_SERVER = "mcp_server"
-"""Attribute of a tool's function that says which `SharedServer` it calls."""
-
-
-@asynccontextmanager
-async def mcp_tools(
-    server: Target,
-    *,
-    timeout: float = DEFAULT_TIMEOUT,
-    max_chars: int = DEFAULT_MAX_CHARS,
-    env: Mapping[str, str] | None = None,
-) -> AsyncGenerator[dict[str, Tool]]:
-    """The tools of a server by name, while the block runs; then the server is closed.
-
-    `timeout` is seconds for one call. `env` are further variables for a command, which otherwise
-    has those of this process. Raises `ConfigError` when the server cannot be reached.
-    """
-    connection = Connection(server, env)
-    try:
-        yield _tools(await connection.open(), connection.call, timeout, max_chars)
-    finally:
-        await connection.close()
-
-
-def close_tools(tools: Mapping[str, Tool]) -> None:
-    """Close the servers that serve a whole run."""
-    for tool in tools.values():
-        server = getattr(tool.fn, _SERVER, None)
-        if isinstance(server, SharedServer):
-            server.close()
+_Target = str | Sequence[str] | MCPServer
+"""A URL, the words of a command, or a server in here."""
 
 
 def tools_of(reference: str) -> list[Tool]:
     """What `mcp:...` or `mcp/rollout:...` names. Raises `ConfigError` when it cannot be opened."""
     prefix = ROLLOUT_PREFIX if reference.startswith(ROLLOUT_PREFIX) else PREFIX
     target = _read_target(reference.removeprefix(prefix))
-    shared = SharedServer(target)
+    shared = _SharedServer(target)
+    try:
+        tools = _tools(shared.found)
+    except ConfigError:
+        shared.close_after_run()
+        raise
     if prefix == PREFIX:
-        return list(shared.tools.values())
-    shared.close()  # it was opened to ask for its tools; each rollout opens its own
-    environment = partial(ToolEnvironment, shown(target), lambda task: Connection(target))
-    return [
-        replace(tool, fn=_method(name), environment=environment)
-        for name, tool in zip(shared.names, shared.tools.values(), strict=True)
-    ]
+        return [tool.bind(shared) for tool in tools]
+    shared.close_after_run()  # it was opened to ask for its tools; each rollout opens its own
+    environment = partial(ToolEnvironment, _shown(target), lambda task: _Connection(target))
+    return [replace(tool, environment=environment) for tool in tools]
 
 
-def _read_target(text: str) -> Target:
+def _read_target(text: str) -> _Target:
     """A URL, `FILE.py:name` of a server object, or a command, from one text."""
     text = text.strip()
     if not text:
@@ -115,43 +88,29 @@ def _read_target(text: str) -> Target:
         raise ConfigError(f"the command {text!r} cannot be read: {error}") from None
 
 
-class SharedServer:
-    """One server for many rollouts, in any event loop, until `close`; started again when it ends.
+class _SharedServer:
+    """One server for many rollouts, in any event loop, until it is closed; started again when it
+    ends. Raises `ConfigError` when it cannot be started."""
 
-    Raises `ConfigError` when it cannot be started.
-    """
-
-    def __init__(
-        self,
-        target: Target,
-        *,
-        timeout: float = DEFAULT_TIMEOUT,
-        max_chars: int = DEFAULT_MAX_CHARS,
-        env: Mapping[str, str] | None = None,
-    ) -> None:
-        self._target, self._env = target, env
+    def __init__(self, target: _Target) -> None:
+        self._target = target
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="mcp", daemon=True)
         self._thread.start()
         self._starting = asyncio.Lock()
         self._restarts = 0
-        self._connection = Connection(target, env)
+        self._connection = _Connection(target)
         try:
-            found = asyncio.run_coroutine_threadsafe(self._connection.open(), self._loop).result()
+            opening = asyncio.run_coroutine_threadsafe(self._connection.open(), self._loop)
+            self.found = opening.result()
         except BaseException:
-            self.close()
+            self.close_after_run()
             raise
-        self.names = [each.name for each in found]
-        """What the server calls its tools."""
-        self.tools = _tools(found, self.call, timeout, max_chars)
-        """By the names that a model sees, in the same order."""
-        for tool in self.tools.values():
-            vars(tool.fn)[_SERVER] = self
-        atexit.register(self.close)
+        atexit.register(self.close_after_run)
 
-    def close(self) -> None:
-        """Close the connection and end the thread. May be called twice."""
-        atexit.unregister(self.close)
+    def close_after_run(self) -> None:
+        """Close the connection and end the thread; `registry.close_tools` calls it, twice too."""
+        atexit.unregister(self.close_after_run)
         if self._loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(self._connection.close(), self._loop).result()
@@ -173,9 +132,129 @@ class SharedServer:
                     raise ToolError(f"the MCP server ended {MAX_RESTARTS + 1} times")
                 self._restarts += 1
                 await self._connection.close()
-                self._connection = Connection(self._target, self._env)
+                self._connection = _Connection(self._target)
                 await self._connection.open()
         return await self._connection.call(name, arguments)
+
+
+# ---------------------------------------------------------------- a connection
+
+
+class _Connection(Environment):
+    """A client that lives in a task of its own: it must be left in the task that entered it, while
+    tools are opened, called and closed from wherever a rollout happens to be."""
+
+    def __init__(self, target: _Target) -> None:
+        self._target = target
+        self._task: asyncio.Task[None] | None = None
+        self._client: Client | None = None
+        self._stop = asyncio.Event()
+        self._broken = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether the server, or the connection to it, is gone."""
+        return self._broken or self._task is None or self._task.done()
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        """Connect, for one rollout."""
+        await self.open()
+        return Observation()
+
+    async def open(self) -> list[McpTool]:
+        """Connect; returns the server's tools. Raises `ConfigError`."""
+        ready: asyncio.Future[list[McpTool]] = asyncio.get_running_loop().create_future()
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as words:
+            self._task = asyncio.create_task(self._live(ready, words))
+            try:
+                async with asyncio.timeout(START_SECONDS):
+                    return await asyncio.shield(ready)
+            except (Exception, asyncio.CancelledError) as error:
+                await self.close()
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                    raise
+                raise ConfigError(self._failure(error, words)) from error
+
+    async def _live(self, ready: asyncio.Future[list[McpTool]], words: IO[str]) -> None:
+        try:
+            async with Client(_transport(self._target, words)) as client:
+                tools: list[McpTool] = []
+                cursor: str | None = None
+                while True:
+                    page = await client.list_tools(cursor=cursor)
+                    tools += page.tools
+                    cursor = page.next_cursor
+                    if not cursor:
+                        break
+                self._client = client
+                ready.set_result(tools)
+                await self._stop.wait()
+        except BaseException as error:
+            if not ready.done():
+                ready.set_exception(_plain(error))
+            elif isinstance(error, asyncio.CancelledError):
+                raise
+        finally:
+            self._client = None
+
+    async def call(self, name: str, arguments: JSON) -> CallToolResult:
+        """Call a tool. Raises `ToolError` when the server is gone."""
+        client, task = self._client, self._task
+        if client is None or task is None:
+            raise ToolError("the MCP server ended")
+        try:
+            return await client.call_tool(name, arguments)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            # Whatever else went wrong, the server did say it itself.
+            self._broken = not isinstance(error, MCPError) or error.code == CONNECTION_CLOSED
+            raise ToolError(f"the MCP server failed: {_plain(error)}") from error
+
+    async def close(self) -> None:
+        """Leave the connection, which ends a server that was started for it."""
+        self._stop.set()
+        if self._task is None:
+            return
+        if self._client is None:
+            self._task.cancel()
+        await asyncio.wait({self._task})
+        if not self._task.cancelled():
+            self._task.exception()  # looked at, so that asyncio does not complain
+
+    def _failure(self, error: BaseException, words: IO[str]) -> str:
+        reason = str(error) or type(error).__name__
+        if isinstance(error, TimeoutError):
+            reason = f"it did not answer within {START_SECONDS:g} seconds"
+        words.seek(0)
+        last = words.read()[-_TAIL:].strip()
+        said = f"; it said: {last}" if last else ""
+        return f"the MCP server {_shown(self._target)!r} cannot be used: {reason}{said}"
+
+
+def _transport(target: _Target, words: IO[str]) -> Any:
+    if isinstance(target, str | MCPServer):
+        return target
+    # A child gets almost no variables unless it is given them.
+    given = StdioServerParameters(command=target[0], args=[*target[1:]], env=dict(os.environ))
+    return stdio_client(given, errlog=cast("Any", words))
+
+
+def _shown(target: _Target) -> str:
+    """A server in a message."""
+    if isinstance(target, MCPServer):
+        return target.name
+    return target if isinstance(target, str) else shlex.join(target)
+
+
+def _plain(error: BaseException) -> BaseException:
+    """The first real error in a group, as task groups wrap theirs."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    if isinstance(error, asyncio.CancelledError):
+        return ConnectionError("the connection was closed")
+    return error
 
 
 # ---------------------------------------------------------------- tools
@@ -206,46 +285,28 @@ def _problem(error: Any) -> str:
     return f"argument {path!r}: {error.message}" if path else str(error.message)
 
 
-def _tools(
-    found: Sequence[McpTool],
-    call: Callable[[str, JSON], Coroutine[Any, Any, CallToolResult]],
-    timeout: float,
-    max_chars: int,
-) -> dict[str, Tool]:
+def _tools(found: Sequence[McpTool]) -> list[Tool]:
+    """The tools of a server, to be bound to what calls it."""
     tools: dict[str, Tool] = {}
     for each in found:
         name = _NOT_A_NAME.sub("_", each.name)[:64]
         if name in tools:
             raise ConfigError(f"the MCP server has two tools that are both {name!r} to a model")
-        tools[name] = Tool(
-            name=name,
-            description=(each.description or "").strip(),
-            fn=_function(each.name, call),
-            signature=_JsonSignature(_untitled(each.input_schema)),
-            timeout=timeout,
-            max_chars=max_chars,
-        )
-    return tools
+        signature = _JsonSignature(_untitled(each.input_schema))
+        about = (each.description or "").strip()
+        tools[name] = Tool(name, about, _method(each.name), signature)
+    return list(tools.values())
 
 
-def _function(
-    name: str, call: Callable[[str, JSON], Coroutine[Any, Any, CallToolResult]]
-) -> Callable[..., Coroutine[Any, Any, str]]:
-    async def run(**arguments: Any) -> str:
-        result = await call(name, arguments)
+def _method(name: str) -> Callable[..., Coroutine[Any, Any, str]]:
+    """The tool as a method: `Tool.bind` gives its first argument."""
+
+    async def run(server: _SharedServer | _Connection, /, **arguments: Any) -> str:
+        result = await server.call(name, arguments)
         text = _text(result)
         if result.is_error:
             raise ToolError(text or f"{name} failed")
         return text
-
-    return run
-
-
-def _method(name: str) -> Callable[..., Coroutine[Any, Any, str]]:
-    """The same, as a method of a connection: what `Tool.bind` gives its first argument."""
-
-    async def run(connection: Connection, **arguments: Any) -> str:
-        return await _function(name, connection.call)(**arguments)
 
     return run
 

@@ -15,28 +15,25 @@ from pydantic import Field
 
 from tutelage.tools.expression import ExpressionError, evaluate, format_number
 
-Expression = Annotated[
+_Expression = Annotated[
     str, Field(description="Numbers with + - * / // % ** and parentheses, such as 17 * 23 + 5.")
 ]
 
 
-def make_server() -> MCPServer:
-    """A new server with the one tool."""
-    # A wrong expression is the model's business, nothing to log.
-    server = MCPServer("tutelage-calculator", log_level="ERROR")
-
-    @server.tool(description="Evaluate an arithmetic expression.", structured_output=False)
-    def calculator(expression: Expression) -> str:
-        try:
-            return format_number(evaluate(expression))
-        except ExpressionError as error:
-            raise ToolError(str(error)) from error
-
-    return server
-
-
-server = make_server()
+# A wrong expression is the model's business, nothing to log.
+server = MCPServer("tutelage-calculator", log_level="ERROR")
 """For `mcp:FILE.py:server`, which needs no process of its own."""
+
+
+@server.tool(
+    "calculator", description="Evaluate an arithmetic expression.", structured_output=False
+)
+def _calculate(expression: _Expression) -> str:  # pyright: ignore[reportUnusedFunction]
+    try:
+        return format_number(evaluate(expression))
+    except ExpressionError as error:
+        raise ToolError(str(error)) from error
+
 
 if __name__ == "__main__":
     server.run()

@@ -9,7 +9,6 @@ made from options (`options.py`), which is when they find out whether they can w
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from tutelage.errors import ConfigError, MissingExtraError
@@ -54,9 +53,10 @@ def resolve_tools(names: Sequence[str], options: ToolOptions | None = None) -> d
 
 def close_tools(tools: Mapping[str, Tool]) -> None:
     """Close what tools hold open for a whole run, as the servers of `mcp:...` are."""
-    module = sys.modules.get("tutelage.tools.mcp")  # nobody has such a tool who never loaded it
-    if module is not None:
-        module.close_tools(tools)
+    for found in tools.values():
+        close = getattr(getattr(found.fn, "__self__", None), "close_after_run", None)
+        if close is not None:
+            close()
 
 
 def _resolve(reference: str, options: ToolOptions) -> list[Tool]:
