@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tutelage.agents.react import as_arguments
+from tutelage.agents.react import ReactAgent
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import EngineError
 from tutelage.orchestration.execution.prompts import fill
@@ -57,7 +57,9 @@ async def test_tool_arguments(tiny: Any) -> None:
 
 def test_an_action_of_a_react_agent() -> None:
     for deep in DEEP:
-        written = as_arguments(deep, total)
+        agent = ReactAgent({"total": total}, Sampling())
+        (called,) = agent.read_text(f"Action: total\nAction Input: {deep}", "t").calls
+        written = called.arguments
         assert written == deep or json.loads(written) == {"values": deep}
 
 

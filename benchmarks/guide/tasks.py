@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tutelage.agents.code import CODE_PROMPT
-from tutelage.agents.react import react_prompt
+from tutelage.agents.react import ReactAgent
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import demonstrations
 from tutelage.tools import ToolOptions, corpus, resolve_tools
 from tutelage.tools.search import RESULTS, told
-from tutelage.types import Message, Task
+from tutelage.types import Message, Sampling, Task
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
@@ -56,7 +56,8 @@ def react(folder: Path, count: int) -> Material:
     rows.write_text("".join(json.dumps(r) + "\n" for r in corpus_rows(0)))
     corpus.build([rows], folder / "corpus.db")
     options = ToolOptions(search_index=str(folder / "corpus.db"))
-    prompt = react_prompt(resolve_tools(["google_search", "answer"], options))
+    tools = resolve_tools(["google_search", "answer"], options)
+    prompt = ReactAgent(tools, Sampling()).own_prompt()
     tasks, rng = search_tasks("train", 4000, 0), _rng("react")
     shown: list[JSON] = []
     for i in range(count):

@@ -43,9 +43,9 @@ def parse_json(
     try:
         value = loads(text)
     except RecursionError:
-        raise too_deep(deepest) from None
+        raise _too_deep(deepest) from None
     if opened(text) > deepest:  # else it cannot be
-        check_depth(value, deepest)
+        _check_depth(value, deepest)
     return value
 
 
@@ -56,7 +56,7 @@ def opened(text: str | bytes) -> int:
     return text.count("[") + text.count("{")
 
 
-def check_depth(value: Any, deepest: int = DEEPEST) -> None:
+def _check_depth(value: Any, deepest: int = DEEPEST) -> None:
     """Raise `ValueError` for a value of JSON that is nested deeper; never recurses."""
     level: list[Any] = [value]
     for _ in range(deepest + 1):
@@ -74,10 +74,10 @@ def check_depth(value: Any, deepest: int = DEEPEST) -> None:
         ] if level else []  # fmt: skip
         if not level:
             return
-    raise too_deep(deepest)
+    raise _too_deep(deepest)
 
 
-def too_deep(deepest: int = DEEPEST) -> ValueError:
+def _too_deep(deepest: int = DEEPEST) -> ValueError:
     """The error for JSON that is nested too deeply."""
     return ValueError(f"the JSON is nested more than {deepest} levels deep")
 

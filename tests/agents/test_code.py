@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tutelage.agents.code import EXECUTOR, CodeAgent, read_turn
+from tutelage.agents.code import EXECUTOR, CodeAgent
 from tutelage.agents.session import RolloutSession
 from tutelage.engine.chat import ChatSession
 from tutelage.errors import ConfigError
@@ -119,5 +119,5 @@ async def test_any_text_is_obeyed_or_answered(codec: Codec, script: list[str]) -
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=200) | st.lists(st.sampled_from(PIECES), max_size=15).map("".join))
 def test_reading_a_turn_never_fails_and_never_says_nothing(text: str) -> None:
-    turn = read_turn(text, "t")
+    turn = CodeAgent({}, Sampling()).read_text(text, "t")
     assert (turn.answer is not None) + bool(turn.calls) + bool(turn.errors) == 1

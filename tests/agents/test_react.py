@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tutelage.agents.builtin import told_by_template
-from tutelage.agents.react import ReactAgent, as_arguments, read_turn
+from tutelage.agents.react import ReactAgent
 from tutelage.agents.session import RolloutSession
 from tutelage.engine.chat import ChatSession
 from tutelage.policy.codec import Codec
@@ -82,12 +82,17 @@ async def test_a_single_parameter_may_be_given_bare(codec: Codec, given: str) ->
 
 
 def test_a_bare_value_takes_the_type_of_its_parameter() -> None:
-    assert json.loads(as_arguments("12", TOOLS["sum_1_to_n"])) == {"n": 12}
-    assert json.loads(as_arguments("12", TOOLS["calculator"])) == {"expression": "12"}
-    assert json.loads(as_arguments("twelve", TOOLS["sum_1_to_n"])) == {"n": "twelve"}
-    assert as_arguments("1, 2", TOOLS["add"]) == "1, 2"
-    assert as_arguments('{"n": 1}', TOOLS["sum_1_to_n"]) == '{"n": 1}'
-    assert as_arguments("x", None) == "x"
+    def arguments(given: str, name: str) -> str:
+        text = f"Action: {name}\nAction Input: {given}"
+        (called,) = ReactAgent(TOOLS, Sampling()).read_text(text, "t").calls
+        return called.arguments
+
+    assert json.loads(arguments("12", "sum_1_to_n")) == {"n": 12}
+    assert json.loads(arguments("12", "calculator")) == {"expression": "12"}
+    assert json.loads(arguments("twelve", "sum_1_to_n")) == {"n": "twelve"}
+    assert arguments("1, 2", "add") == "1, 2"
+    assert arguments('{"n": 1}', "sum_1_to_n") == '{"n": 1}'
+    assert arguments("x", "nobody") == "x"
 
 
 async def test_several_actions_of_a_turn_are_observed_in_their_order(codec: Codec) -> None:
@@ -158,7 +163,7 @@ async def test_any_text_is_obeyed_or_answered(codec: Codec, script: list[str]) -
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=200))
 def test_reading_a_turn_never_fails_and_never_says_nothing(text: str) -> None:
-    turn = read_turn(text, TOOLS, "t")
+    turn = ReactAgent(TOOLS, Sampling()).read_text(text, "t")
     assert turn.answer is not None or turn.calls or turn.errors
 
 

@@ -17,7 +17,6 @@ from tutelage.tools.sandbox import (
     SandboxError,
     Tier,
     client,
-    plain_value,
     spawn,
     tier_problems,
     usable_tier,
@@ -124,7 +123,7 @@ async def test_programs_repeat(tier: Tier) -> None:
 )
 async def test_values_that_are_plain_data_come_out(tier: Tier, expression: str, value: Any) -> None:
     async with Sandbox(tier=tier) as sandbox:
-        found = plain_value(await sandbox.evaluate(expression))
+        found = (await sandbox.evaluate(expression)).plain_value()
         assert found == value
         assert type(found) is type(value)
 
@@ -156,7 +155,7 @@ async def test_values_that_only_look_like_data_do_not(tier: Tier, expression: st
             "deep = []\nfor _ in range(200): deep = [deep]"
         )
         with pytest.raises(ValueError, match=r"no plain value|malformed"):
-            plain_value(await sandbox.evaluate(expression))
+            (await sandbox.evaluate(expression)).plain_value()
 
 
 async def test_nothing_starts_before_code_runs() -> None:

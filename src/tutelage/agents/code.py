@@ -70,36 +70,36 @@ class CodeAgent(LoopAgent):
     def read(self, call: Call) -> Turn:
         """The block or the answer of a turn."""
         if call.reply.tool_calls or call.parse_errors:
-            return Turn(errors=(f"calls in <tool_call> tags are not read here; write {_FORM}",))
-        return read_turn(call.reply.content or "", call.id)
+            return Turn.wrong(f"calls in <tool_call> tags are not read here; write {_FORM}")
+        return self.read_text(call.reply.content or "", call.id)
+
+    def read_text(self, text: str, turn_id: str) -> Turn:
+        """What the text of a turn asks for; a block and an answer in one turn contradict each
+        other.
+
+        All that follows `Answer:` is the answer, blocks included: they are handed in, not run.
+        """
+        blocks, answer, open_fence = _split_blocks(text)
+        if open_fence:
+            return Turn.wrong("the code block is not closed by ```")
+        if len(blocks) > 1:
+            return Turn.wrong(f"{len(blocks)} code blocks in one turn; write one")
+        if blocks and answer is not None:
+            return Turn.wrong("a code block and an answer in one turn; write one of them")
+        if answer is not None:
+            return Turn(answer=answer)
+        if not blocks:
+            return Turn.wrong(f"no code and no answer; write {_FORM}")
+        language, code = blocks[0]
+        if language.lower() not in _LANGUAGES:
+            return Turn.wrong(f"a block of {language!r} is not run; write {_FORM}")
+        return Turn(calls=(ToolCall(f"{turn_id}.0", EXECUTOR, json.dumps({"code": code})),))
 
     def observe(self, call: Call, turn: Turn, results: Sequence[ToolResult]) -> list[Message]:
         """One message with the output, or with what was wrong."""
         texts = [f"Output:\n{r.text.rstrip()}" for r in results]
         texts += [f"Error: {reason}" for reason in turn.errors]
         return [Message("user", "\n".join(texts))]
-
-
-def read_turn(text: str, turn_id: str) -> Turn:
-    """What the text of a turn asks for; a block and an answer in one turn contradict each other.
-
-    All that follows `Answer:` is the answer, blocks included: they are handed in, not run.
-    """
-    blocks, answer, open_fence = _split_blocks(text)
-    if open_fence:
-        return _wrong("the code block is not closed by ```")
-    if len(blocks) > 1:
-        return _wrong(f"{len(blocks)} code blocks in one turn; write one")
-    if blocks and answer is not None:
-        return _wrong("a code block and an answer in one turn; write one of them")
-    if answer is not None:
-        return Turn(answer=answer)
-    if not blocks:
-        return _wrong(f"no code and no answer; write {_FORM}")
-    language, code = blocks[0]
-    if language.lower() not in _LANGUAGES:
-        return _wrong(f"a block of {language!r} is not run; write {_FORM}")
-    return Turn(calls=(ToolCall(f"{turn_id}.0", EXECUTOR, json.dumps({"code": code})),))
 
 
 def _split_blocks(text: str) -> tuple[list[tuple[str, str]], str | None, bool]:
@@ -117,7 +117,3 @@ def _split_blocks(text: str) -> tuple[list[tuple[str, str]], str | None, bool]:
             blocks.append((language, text[begin : match.start()].rstrip("\n")))
             begin = -1
     return blocks, None, begin >= 0
-
-
-def _wrong(reason: str) -> Turn:
-    return Turn(errors=(reason,))

@@ -44,6 +44,11 @@ class Turn:
     calls: tuple[ToolCall, ...] = ()
     errors: tuple[str, ...] = ()
 
+    @classmethod
+    def wrong(cls, reason: str) -> Turn:
+        """A turn in which nothing can be done, and why."""
+        return cls(errors=(reason,))
+
 
 @dataclass(frozen=True, slots=True)
 class LoopAgent(Agent, ABC):

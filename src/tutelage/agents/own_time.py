@@ -48,13 +48,12 @@ class OwnTime:
             running = 0.0 if self._calls else time.monotonic() - self._since
             return self._before + running
 
-
-async def done_within(task: asyncio.Task[Any], own: OwnTime, limit: float) -> bool:
-    """Wait for a task, at most until its own time reaches the limit; whether it is done."""
-    while not task.done():
-        left = limit - own.elapsed()
-        if left <= 0:
-            return False
-        # The limit cannot be reached before `left` wall seconds from now.
-        await asyncio.wait({task}, timeout=max(left, _LEAST_PAUSE))
-    return True
+    async def done_within(self, task: asyncio.Task[Any], limit: float) -> bool:
+        """Wait for a task, at most until this time reaches the limit; whether it is done."""
+        while not task.done():
+            left = limit - self.elapsed()
+            if left <= 0:
+                return False
+            # The limit cannot be reached before `left` wall seconds from now.
+            await asyncio.wait({task}, timeout=max(left, _LEAST_PAUSE))
+        return True

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -42,20 +42,73 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReactAgent(LoopAgent):
-    """Without `system_prompt` it is `react_prompt(tools)`."""
+    """Thoughts, actions and answers as lines of text."""
 
     own_stops: ClassVar[tuple[str, ...]] = (STOP,)
 
     def own_prompt(self) -> str:
         """The tools, and the form to write in."""
-        return react_prompt(self.tools)
+        if not self.tools:
+            return "Think, then end with the answer alone in this form:\nThought: ...\nAnswer: ..."
+        described = "\n".join(_described(tool) for tool in self.tools.values())
+        return (
+            f"Answer the question. You can use these tools:\n{described}\n\n"
+            "To use a tool, write\nThought: what to do next\nAction: the tool's name\n"
+            "Action Input: its arguments as a JSON object\n"
+            "and stop; an observation follows. When you know the answer, write\n"
+            "Thought: why this is the answer\nAnswer: the answer alone"
+        )
 
     def read(self, call: Call) -> Turn:
         """The actions or the answer of a turn."""
         if call.reply.tool_calls or call.parse_errors:
-            tags = f"calls in <tool_call> tags are not read here; write {_FORM}"
-            return Turn(errors=(tags,))
-        return read_turn(call.reply.content or "", self.tools, call.id)
+            return Turn.wrong(f"calls in <tool_call> tags are not read here; write {_FORM}")
+        return self.read_text(call.reply.content or "", call.id)
+
+    def read_text(self, text: str, turn_id: str) -> Turn:
+        """What the text of a turn asks for.
+
+        An answer and an action in one turn contradict each other, an observation that the model
+        wrote itself is none: both are errors, and nothing is run.
+        """
+        parts = _split_parts(text)
+        while parts and parts[-1].label == "observation" and not parts[-1].text:
+            parts.pop()  # the stop string
+        labels = [part.label for part in parts]
+        if "observation" in labels:
+            return Turn.wrong("observations come from the tools; stop after 'Action Input:'")
+        answers = [part.text for part in parts if part.label == "answer"]
+        if "action" in labels or "action input" in labels:
+            if answers:
+                return Turn.wrong("an action and an answer in one turn; write one of them")
+            return self._actions(parts, turn_id)
+        if len(answers) > 1:
+            return Turn.wrong(f"{len(answers)} answers in one turn; write one")
+        if answers:
+            return Turn(answer=answers[0])
+        return Turn.wrong(f"no action and no answer; write {_FORM}")
+
+    def _actions(self, parts: Sequence[_Part], turn_id: str) -> Turn:
+        calls: list[ToolCall] = []
+        errors: list[str] = []
+        steps = [part for part in parts if part.label in ("action", "action input")]
+        at = 0
+        while at < len(steps):
+            label, text = steps[at]
+            at += 1
+            if label == "action input":
+                errors.append("'Action Input:' without 'Action:' before it")
+                continue
+            given = ""
+            if at < len(steps) and steps[at].label == "action input":
+                given = steps[at].text
+                at += 1
+            if not text:
+                errors.append("'Action:' names no tool")
+                continue
+            arguments = _as_arguments(given, self.tools.get(text))
+            calls.append(ToolCall(f"{turn_id}.{len(calls)}", text, arguments))
+        return Turn(calls=tuple(calls), errors=tuple(errors))
 
     def observe(self, call: Call, turn: Turn, results: Sequence[ToolResult]) -> list[Message]:
         """One message with all that was observed, numbered when it is more than one thing."""
@@ -66,20 +119,6 @@ class ReactAgent(LoopAgent):
         return [Message("user", "\n".join(lines))]
 
 
-def react_prompt(tools: Mapping[str, Tool]) -> str:
-    """The system prompt: the tools, and the form to write in."""
-    if not tools:
-        return "Think, then end with the answer alone in this form:\nThought: ...\nAnswer: ..."
-    described = "\n".join(_described(tool) for tool in tools.values())
-    return (
-        f"Answer the question. You can use these tools:\n{described}\n\n"
-        "To use a tool, write\nThought: what to do next\nAction: the tool's name\n"
-        "Action Input: its arguments as a JSON object\n"
-        "and stop; an observation follows. When you know the answer, write\n"
-        "Thought: why this is the answer\nAnswer: the answer alone"
-    )
-
-
 def _described(tool: Tool) -> str:
     parameters = tool.parameters.get("properties", {})
     told: list[str] = []
@@ -88,30 +127,6 @@ def _described(tool: Tool) -> str:
         told.append(f"{name} ({about.rstrip('.')})" if about else str(name))
     first = tool.description.partition("\n")[0]
     return f"- {tool.name}: {first} Arguments: {'; '.join(told) if told else 'none'}."
-
-
-def read_turn(text: str, tools: Mapping[str, Tool], turn_id: str) -> Turn:
-    """What the text of a turn asks for.
-
-    An answer and an action in one turn contradict each other, an observation that the model wrote
-    itself is none: both are errors, and nothing is run.
-    """
-    parts = _split_parts(text)
-    while parts and parts[-1].label == "observation" and not parts[-1].text:
-        parts.pop()  # the stop string
-    labels = [part.label for part in parts]
-    if "observation" in labels:
-        return _wrong("observations come from the tools; stop after 'Action Input:'")
-    answers = [part.text for part in parts if part.label == "answer"]
-    if "action" in labels or "action input" in labels:
-        if answers:
-            return _wrong("an action and an answer in one turn; write one of them")
-        return _actions(parts, tools, turn_id)
-    if len(answers) > 1:
-        return _wrong(f"{len(answers)} answers in one turn; write one")
-    if answers:
-        return Turn(answer=answers[0])
-    return _wrong(f"no action and no answer; write {_FORM}")
 
 
 def _split_parts(text: str) -> list[_Part]:
@@ -126,30 +141,7 @@ def _split_parts(text: str) -> list[_Part]:
     return parts
 
 
-def _actions(parts: Sequence[_Part], tools: Mapping[str, Tool], turn_id: str) -> Turn:
-    calls: list[ToolCall] = []
-    errors: list[str] = []
-    steps = [part for part in parts if part.label in ("action", "action input")]
-    at = 0
-    while at < len(steps):
-        label, text = steps[at]
-        at += 1
-        if label == "action input":
-            errors.append("'Action Input:' without 'Action:' before it")
-            continue
-        given = ""
-        if at < len(steps) and steps[at].label == "action input":
-            given = steps[at].text
-            at += 1
-        if not text:
-            errors.append("'Action:' names no tool")
-            continue
-        arguments = as_arguments(given, tools.get(text))
-        calls.append(ToolCall(f"{turn_id}.{len(calls)}", text, arguments))
-    return Turn(calls=tuple(calls), errors=tuple(errors))
-
-
-def as_arguments(text: str, tool: Tool | None) -> str:
+def _as_arguments(text: str, tool: Tool | None) -> str:
     """An action's input as the JSON object of arguments that a tool takes.
 
     What begins with `{` is that object. For a tool with a single parameter anything else is its
@@ -185,7 +177,3 @@ def _unquoted(text: str) -> str:
 def _without_fence(text: str) -> str:
     fenced = re.fullmatch(r"```[a-zA-Z]*\n(.*)\n?```", text, re.DOTALL)
     return fenced[1].strip() if fenced else text
-
-
-def _wrong(reason: str) -> Turn:
-    return Turn(errors=(reason,))

@@ -3,6 +3,12 @@
 Everything here is a pure function over ASCII numbers, bounded in time on any text: only the end of
 a long text is searched, and no pattern can backtrack over it. What cannot be read with certainty
 is None, which earns nothing; that is safer than a guess that a policy can learn to exploit.
+
+Which words around a number leave it the number it is, and which change it or take it back, is the
+second half: `5 apples` is 5; `5 million`, `5!`, `5 alternatively six` and `not 5` are not. The
+words are those of English, a closed list for each kind: what changes a value only where it stands
+right after the number (`5 squared`, but `5 litres to drink`), what never stands beside a committed
+answer (negations, alternatives, doubts, further numbers in words).
 """
 
 from __future__ import annotations
@@ -11,12 +17,57 @@ import re
 import unicodedata
 from fractions import Fraction
 
-from tutelage.rewards.equations import without_period
-from tutelage.rewards.wording import CHANGES_IT, denied_claim, is_unit, taken_back
-
 MAX_NUMBER_CHARS = 400
 SEARCHED_CHARS = 4000
 """How much of the end of a text is searched for an answer."""
+MOST_WORDS = 12
+"""Words after a number that may still be its unit; more is a sentence of its own."""
+
+_NUMBER_WORDS = (
+    "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|"
+    "fifteen|sixteen|seventeen|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|seventy|eighty|"
+    "ninety|hundreds?|thousands?|millions?|billions?|trillions?|dozens?|half|halves"
+)
+_DENIED = (
+    r"not|nor|neither|never|cannot|\w+n['’]t|wrong|incorrect|false|untrue|invalid|mistaken|"
+    "impossible|unlikely"
+)
+_OPEN = (
+    "or|alternatively|either|else|otherwise|instead|rather|versus|vs|maybe|perhaps|possibly|"
+    "probably"
+)
+_BESIDE = "no|none|nothing|unless|except|negative|minus|negated|plus|between|if|than|least|most"
+DENIED_OR_OPEN = re.compile(rf"\b(?:{_DENIED}|{_OPEN})\b", re.IGNORECASE)
+"""Words that never stand before an answer that is committed to one number."""
+_UNCOMMITTED = re.compile(rf"\b(?:{_NUMBER_WORDS}|{_DENIED}|{_OPEN}|{_BESIDE})\b", re.IGNORECASE)
+"""Words that never stand after one."""
+_NUMBER_WORD = re.compile(rf"(?:\s*-?\s*\b(?:{_NUMBER_WORDS})\b)+\s*\Z", re.IGNORECASE)
+CHANGES_IT = (
+    "[a-z]|pi|percent|squared|cubed|times|over|divided|multiplied|to|by|and|mod|modulo|point|"
+    "factorial|raised|power|less|halved|doubled|tripled|score|gross|thirds?|fourths?|fifths?|"
+    "sixths?|sevenths?|eighths?|ninths?|tenths?|hundredths?|thousandths?|increased|decreased"
+)
+"""What right after a number changes it."""
+
+_SYMBOLS = re.compile(r"[=<>±+*^≠≤≥≈|¬~∨]|\\[A-Za-z]")
+_BEFORE = re.compile(
+    r"(?:\b(?:not|never|neither|nor|cannot|except|than|without)|n['’]t|≠|¬|!=|<>|\\ne|\\neq|\\lnot)"
+    r"(?:\s+(?:be|equals?|equal\s+to|exactly|the|final|correct|right|answer|is))*[\s$:(*]*\Z",
+    re.IGNORECASE,
+)
+_AFTER = re.compile(
+    r"[\s$*)]*(?:(?:is|was|would\s+be|seems)\s+)?"
+    r"(?:not\b|wrong\b|incorrect\b|false\b|untrue\b|(?:is|was|ca|wo)n['’]t\b|!)",
+    re.IGNORECASE,
+)
+_DENIED_CLAIM = re.compile(
+    r"(?:\b(?:not|never|cannot|doubt|deny|false|wrong|incorrect|untrue|unlikely)|n['’]t)"
+    r"(?:\s+(?:true|correct|right|clear|certain|sure|the|case|think|believe|say|claim|mean|know|"
+    r"agree|if|whether|that|final|my|your|a|an))*\s*\Z",
+    re.IGNORECASE,
+)
+_LOOKED_AT = 60
+"""Characters before and after a marked answer that could take it back."""
 
 _NUMBER = (
     r"(?P<sign>[-+]?)[$€£]?(?P<sign2>[-+]?)"
@@ -96,7 +147,7 @@ def last_box(text: str) -> str | None:
 def leading_number(answer: str) -> Fraction | None:
     """The number that an answer such as `12 pens` begins with; None for `12 or 13`, `2 pi`.
 
-    What follows must leave it as it is (`wording.py`).
+    What follows must leave it as it is.
     """
     match = _LEADING.match(answer.replace("−", "-"))
     if match is None or _too_long(match[0]) or not is_unit(answer[match.end() :]):
@@ -111,7 +162,7 @@ def stated_answer(text: str) -> str | None:
     if boxed is not None:
         return boxed.strip()
     heads = list(_STATED.finditer(tail))
-    if not heads or denied_claim(tail[: heads[-1].start()]):
+    if not heads or _denied_claim(tail[: heads[-1].start()]):
         return None
     answer = tail[heads[-1].end() :].partition("\n")[0]
     end = _SENTENCE_END.search(answer)
@@ -142,6 +193,41 @@ def normalise_text(text: str) -> str:
 def relative_error(given: Fraction, truth: Fraction) -> Fraction:
     """`|given - truth| / max(|truth|, 1e-10)`, exactly."""
     return abs(given - truth) / max(abs(truth), Fraction(1, 10**10))
+
+
+def without_period(text: str) -> str:
+    """The text without the period that ends it.
+
+    `5...` goes on and stays as it is; of `3.33...` the digits are what was meant.
+    """
+    bare = text.rstrip(".")
+    cut = len(text) - len(bare)
+    return text if cut > 1 and re.search(r"(?<![0-9.])[0-9]+\Z", bare) else bare
+
+
+def is_unit(text: str) -> bool:
+    """Whether what follows a number leaves it as it is: a unit, the thing counted, or nothing."""
+    return (
+        len(text.split()) <= MOST_WORDS
+        and not any(ch.isdigit() for ch in text)
+        and not _UNCOMMITTED.search(text)
+        and not _SYMBOLS.search(text)
+    )
+
+
+def is_number_word(text: str) -> bool:
+    """Whether a text is a number in words, such as `six`, and nothing else."""
+    return bool(_NUMBER_WORD.match(text))
+
+
+def _taken_back(before: str, after: str) -> bool:
+    """Whether the words beside a marked answer, such as a box, deny it."""
+    return bool(_BEFORE.search(before[-_LOOKED_AT:]) or _AFTER.match(after[:_LOOKED_AT]))
+
+
+def _denied_claim(before: str) -> bool:
+    """Whether `answer is` is denied by what leads to it: `it is not true that the`."""
+    return bool(_DENIED_CLAIM.search(before[-_LOOKED_AT:]))
 
 
 def _too_long(value: object) -> bool:
@@ -175,6 +261,6 @@ def _last_box(text: str) -> str | None:
         elif text[at] == "}":
             depth -= 1
             if not depth:
-                denied = taken_back(text[:start], text[at + 1 :])
+                denied = _taken_back(text[:start], text[at + 1 :])
                 return None if denied else text[begin + 1 : at]
     return None

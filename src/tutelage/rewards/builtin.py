@@ -27,7 +27,7 @@ PARTIAL_TOLERANCE = Fraction(1, 10)
 """Relative error up to which `numeric_partial_credit` gives something."""
 
 
-def same_number(given: Fraction, truth: Fraction) -> bool:
+def _same_number(given: Fraction, truth: Fraction) -> bool:
     """Equal; or, where one of them is not whole, equal but for rounding."""
     if given.denominator == 1 and truth.denominator == 1:
         return given == truth
@@ -44,7 +44,7 @@ def exact_number(prediction: str, answer: Any) -> float:
     if truth is None:
         return _same_text(prediction, answer)
     given = find_number(prediction)
-    return 1.0 if given is not None and same_number(given, truth) else 0.0
+    return 1.0 if given is not None and _same_number(given, truth) else 0.0
 
 
 @reward(inline=True)
@@ -80,7 +80,7 @@ def numeric_partial_credit(prediction: str, answer: Any) -> dict[str, float]:
     truth, given = read_number(true_answer(answer)), find_number(prediction)
     if truth is None or given is None:
         return {"reward": 0.0, "exact": 0.0}
-    if same_number(given, truth):
+    if _same_number(given, truth):
         return {"reward": 1.0, "exact": 1.0}
     error = relative_error(given, truth)
     credit = 1.0 - 5.0 * float(error) if error <= PARTIAL_TOLERANCE else 0.0

@@ -32,7 +32,6 @@ from tutelage.tools.sandbox import (
     Sandbox,
     SandboxError,
     Tier,
-    plain_value,
     usable_tier,
 )
 
@@ -133,7 +132,7 @@ class _Grader:
             try:
                 # The code may have forged the reply: what is no literal must not reach the test.
                 # A long value takes a while to read, and other rollouts wait for the event loop.
-                await asyncio.to_thread(plain_value, found)
+                await asyncio.to_thread(found.plain_value)
             except ValueError:
                 return False, found.error == "timeout"
             values.append(str(found.value))
@@ -167,7 +166,7 @@ class _Grader:
 
         try:
             found = await _again(ask)
-            return plain_value(found) is True
+            return found.plain_value() is True
         except ValueError:
             return False
 

@@ -26,7 +26,7 @@ LONGEST = 500
 
 def raised(error: BaseException, name: str, task_id: str) -> RewardError:
     """What a reward's exception means for its rollout, naming reward and task."""
-    told = f"{type(error).__name__}: {shortened(error)}"
+    told = f"{type(error).__name__}: {_shortened(error)}"
     text = f"reward {name!r} failed on task {task_id!r}: {told}"
     for told_so in (AnswerError, GraderError, RewardError):
         if isinstance(error, told_so):
@@ -35,7 +35,7 @@ def raised(error: BaseException, name: str, task_id: str) -> RewardError:
     return kind(text)
 
 
-def shortened(error: object) -> str:
+def _shortened(error: object) -> str:
     """An exception's words, no longer than a few lines, and such that they can be stored."""
     try:
         text = str(error)

@@ -9,7 +9,6 @@ the answer's, or the grader's own. Built-in rewards are found through `registry.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import pickle
@@ -20,16 +19,9 @@ from typing import Any, Literal, overload
 from tutelage.errors import RewardError, RewardTimeoutError
 from tutelage.rewards.faults import raised
 from tutelage.rewards.values import to_reward
-from tutelage.rewards.worker import (
-    Place,
-    UnloadableError,
-    grade_apart,
-    in_process,
-    late,
-    raise_again,
-)
+from tutelage.rewards.worker import Place, UnloadableError, grade_apart, in_process, late
 from tutelage.tools.environments import opened_environments
-from tutelage.tools.execute import call_in_thread, ended_within
+from tutelage.tools.execute import outcome_of
 from tutelage.tools.loading import nearest
 from tutelage.types import Attempt, Reward, Task
 
@@ -192,7 +184,7 @@ async def compute_reward(
     packed = None if place is None else _packed(arguments)
     if place is not None and packed is not None:
         try:
-            graded = await grade_apart(place, packed, function.name, task.id, timeout)
+            return await grade_apart(place, packed, function.name, task.id, timeout)
         except UnloadableError as error:
             _UNLOADABLE.add(place)
             logger.warning(
@@ -201,10 +193,6 @@ async def compute_reward(
                 function.name,
                 error,
             )
-        else:
-            if graded.error is not None:
-                raise_again(graded.error)
-            return Reward(graded.value, graded.parts)
     return await _graded_here(function, arguments, task, timeout)
 
 
@@ -212,37 +200,16 @@ async def _graded_here(
     function: RewardFunction, arguments: Mapping[str, Any], task: Task, timeout: float | None
 ) -> Reward:
     """In this process: on the event loop, or in a thread, which is left behind when it is late."""
-    value, error = None, None
-    if function.inline and not inspect.iscoroutinefunction(function.fn):
-        value, error = await _outcome(function, arguments)
-    else:
-        work = asyncio.ensure_future(_outcome(function, arguments))
-        limit = None if function.bounded or function.inline else timeout
-        if not await ended_within(work, limit):
-            raise RewardTimeoutError(late(function.name, task.id, timeout))
-        if work.cancelled():
-            error = asyncio.CancelledError("the reward cancelled itself")
-        else:
-            value, error = work.result()
+    limit = None if function.bounded or function.inline else timeout
+    try:
+        value, error = await outcome_of(
+            function.fn, arguments, what="reward", inline=function.inline, seconds=limit
+        )
+    except TimeoutError:
+        raise RewardTimeoutError(late(function.name, task.id, timeout)) from None
     if error is not None:
         raise raised(error, function.name, task.id) from error
     return to_reward(value, function.name, task.id)
-
-
-async def _outcome(
-    function: RewardFunction, arguments: Mapping[str, Any]
-) -> tuple[Any, BaseException | None]:
-    """What the function returned or raised; SystemExit would end the event loop."""
-
-    def call() -> Any:
-        return function.fn(**arguments)
-
-    try:
-        on_loop = function.inline or inspect.iscoroutinefunction(function.fn)
-        value = call() if on_loop else await call_in_thread(call)
-        return (await value if inspect.isawaitable(value) else value), None
-    except (Exception, SystemExit) as error:
-        return None, error
 
 
 def _place(function: RewardFunction) -> Place | None:

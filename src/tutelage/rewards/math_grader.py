@@ -2,33 +2,36 @@
 
 Cheap and certain checks come first: equal text, option letters, then numbers (with a relative
 tolerance of 1 %). Only two expressions with variables that agree at several sample points reach
-sympy, in a process that can be killed (`symbolic.py`). Nothing a model wrote is ever evaluated as
-code: expressions are read by the calculator's parser (`tutelage.tools.expression`) with the
-algebra of floats below.
+sympy, in a process that can be killed (`symbolic.py`). How a formula becomes a number is
+`formulas.py`.
+
+A text that is an equation claims its right side: `5` of `x = 5` and of `2 + 3 = 5`, nothing of
+`6 = 5`. The left side has to let it: it is a name, words, or something of the same value. One of
+another value, one that leaves a letter to be solved for (`x + 1 = 5`), and one whose words deny or
+leave a choice claim nothing.
 """
 
 from __future__ import annotations
 
-import math
-import operator
 import pickle
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from tutelage.errors import GraderError
 from tutelage.rewards.answers import (
-    leading_number,
+    DENIED_OR_OPEN,
+    is_number_word,
     normalise_text,
     read_number,
     stated_answer,
     true_answer,
+    without_period,
 )
-from tutelage.rewards.equations import claims, is_name, left_sides, right_side
+from tutelage.rewards.formulas import agree_at_samples, float_value, plain_math, variables_of
 from tutelage.rewards.function import reward
-from tutelage.rewards.wording import CHANGES_IT, is_unit
 from tutelage.rewards.worker import Job, Place, Pool, UnloadableError
-from tutelage.tools.expression import MAX_LENGTH, ExpressionError, parse
+from tutelage.tools.expression import MAX_LENGTH, ExpressionError
 
 TOLERANCE = 0.01
 """Relative, strictly below."""
@@ -39,48 +42,16 @@ MAX_NESTING = 8
 QUESTION_SECONDS = 0.7
 """For one question to sympy; importing it is no part of that."""
 
-_SAMPLES = 8
 _OPTION_MARKS = str.maketrans("", "", " \t\r\n()[].:*")
-_MIXED_NUMBER = re.compile(r"[0-9]\s*\\[dt]?frac")
-_LATEX_GROUPS = (
-    (re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}"), r"((\1)/(\2))"),
-    (re.compile(r"\\[dt]?frac\s*([0-9])\s*([0-9])"), r"((\1)/(\2))"),
-    (re.compile(r"\\sqrt\s*\{([^{}]*)\}"), r" sqrt(\1)"),
-    (re.compile(r"\\sqrt\s*([0-9a-z])(?![0-9a-z])"), r" sqrt(\1)"),
-    (re.compile(r"\^\s*\{([^{}]*)\}"), r"^(\1)"),
-)
-_LATEX_UNIT = re.compile(
-    r"(?<=[^\s\\{(])\s*(?:\\[,;! ]\s*)*\\(?:text|mathrm)\s*\{([^{}]*)\}(?:\s*\^\s*\{?[23]\}?)?\s*\Z"
-)
-_UPRIGHT_UNIT = re.compile(rf"\s*(?:[msghlLNJWVACF]\s*\Z|(?!(?i:{CHANGES_IT})\b)[A-Za-z])")
-"""Words, or one letter that upright is a unit; an upright `i`, `e` or `k` is none."""
-_LATEX_TEXT = re.compile(r"\\(?:text|mathrm)\s*\{([^{}]*)\}")
-_LATEX_WORDS = (
-    (re.compile(r"\\(?:left|right|[,;! ])"), ""),
-    (re.compile(r"\\(?:cdot|times)\b"), "*"),
-    (re.compile(r"\\div\b"), "/"),
-    (re.compile(r"\\(pi|sin|cos|tan|log|ln|exp)\b"), r" \1"),
-    (re.compile(r"\\([%$()])"), r"\1"),
-)
-_FLOAT_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "sqrt": math.sqrt,
-    "exp": math.exp,
-    "log": math.log,
-    "ln": math.log,
-    "abs": abs,
-    "sin": math.sin,
-    "cos": math.cos,
-    "tan": math.tan,
-}
-_FLOAT_OPERATORS: Mapping[str, Callable[[float, float], float]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "**": math.pow,
-}
-_CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e}
 
+
+_AROUND = re.compile(r"^(?:around|about|approximately|≈|~)\s*", re.IGNORECASE)
+_CHOICE = re.compile(r"[<>!≤≥≠¬∨±]|==|\\(?:ne|neq|lnot|pm|geq?|leq?)\b|\b(?:or|and|not)\b")
+_NAME = re.compile(
+    r"\\?[A-Za-z]+(?:_(?:[A-Za-z0-9]|\{\w+\}))?['′]?(?:\s*\([^()]*\))?\Z"  # x, x_1, f(2), Area
+)
+_LAST_SUM = re.compile(r"(?:\A|(?<=[\s:,]))[-+]?[0-9(.][0-9+\-*/^(). ×·÷−]*\Z")
+_UNIT = re.compile(r"[\s]*[-+$€£]?[0-9.,]+\s*([A-Za-z].*)", re.DOTALL)
 
 _HELPER = Pool(1)
 """One helper process for this process, started only when an answer needs it. It keeps nothing from
@@ -160,8 +131,8 @@ def _same_scalar(
     try:
         if not _claims(given, truth):
             return False
-        given, truth = right_side(given), right_side(truth)
-        given_variables, true_variables = _variables_of(given), _variables_of(truth)
+        given, truth = _right_side(given), _right_side(truth)
+        given_variables, true_variables = variables_of(given), variables_of(truth)
         if true_variables:
             return _same_expression(given, truth, given_variables, true_variables, symbolic)
         true_value = float_value(truth)
@@ -180,24 +151,84 @@ def _claims(given: str, truth: str) -> bool:
 
     Raises `ExpressionError` where its right side is nothing that could be compared.
     """
-    lefts = left_sides(given)
+    lefts = _left_sides(given)
     if not lefts:
         return True
-    named = [left for left in left_sides(truth) if is_name(left)]
-    if named and is_name(lefts[0]) and lefts[0].strip("$ ") != named[0].strip("$ "):
+    named = [left for left in _left_sides(truth) if _is_name(left)]
+    if named and _is_name(lefts[0]) and lefts[0].strip("$ ") != named[0].strip("$ "):
         return False  # `y = 5` where `x = 5` was asked for
-    right = right_side(given)
-    letters = _variables_of(right)
+    right = _right_side(given)
+    letters = variables_of(right)
     if not letters:
-        return claims(given, float_value, _close)
+        return _claims_number(given)
     return all(
-        is_name(left)
+        _is_name(left)
         or (
-            _variables_of(left) == letters
-            and _agree_at_samples(_plain_math(left), _plain_math(right), letters)
+            variables_of(left) == letters
+            and agree_at_samples(plain_math(left), plain_math(right), letters)
         )
         for left in lefts
     )
+
+
+def _right_side(text: str) -> str:
+    """`X` of `... = X`, of `= around X`, and of a plain `X`.
+
+    Inequalities, and texts that leave a choice (`x = 5 or x = 6`), stay whole.
+    """
+    if not _CHOICE.search(text):
+        text = text.rpartition("=")[2]
+    return without_period(_AROUND.sub("", text.strip()).strip())
+
+
+def _left_sides(text: str) -> list[str]:
+    """What stands before each `=`; none where `_right_side` leaves the text whole."""
+    return [] if _CHOICE.search(text) else [part.strip() for part in text.split("=")[:-1]]
+
+
+def _is_name(text: str) -> bool:
+    """Whether a left side is a letter or a word that the right side is the value of."""
+    return bool(_NAME.match(text.strip(" $"))) or not text
+
+
+def _claims_number(text: str) -> bool:
+    """Whether an equation between numbers gives its right side as the answer.
+
+    Raises `ExpressionError` where the right side is no number.
+    """
+    right = _right_side(text)
+    for place, left in enumerate(_left_sides(text)):
+        if DENIED_OR_OPEN.search(left) or is_number_word(left):
+            return False
+        left = without_period(_AROUND.sub("", left))
+        if _is_name(left) or _other_unit(left, right):
+            continue
+        try:
+            if not _close(float_value(left), float_value(right)):
+                return False
+        except ExpressionError:
+            if not _words_allow(left, place, float_value(right)):
+                return False
+    return True
+
+
+def _words_allow(left: str, place: int, wanted: float) -> bool:
+    """Whether `So the total is 2 + 3` allows `= 5`: its last sum has that value, if it has one."""
+    found = _LAST_SUM.search(left)
+    if found is not None:
+        try:
+            return _close(float_value(found.group()), wanted)
+        except ExpressionError:
+            return False
+    # `x = 6 y = 5` answers twice; `x + 1` and `2x` are no names; `Step 2: x` and words are.
+    has_digit = any(ch.isdigit() for ch in left)
+    return not has_digit or (place == 0 and bool(re.search(r"[A-Za-z]{2}", left)))
+
+
+def _other_unit(left: str, right: str) -> bool:
+    """Whether both are numbers of different units, as in `1 hour = 60 minutes`."""
+    one, other = _UNIT.match(left), _UNIT.match(right)
+    return one is not None and other is not None and one[1].strip() != other[1].strip()
 
 
 def _same_expression(
@@ -210,8 +241,8 @@ def _same_expression(
     # Other letters could still cancel, as in y + x - x; that is no final answer.
     if given_variables != true_variables:
         return False
-    given, truth = _plain_math(given), _plain_math(truth)
-    return _agree_at_samples(given, truth, true_variables) and symbolic(given, truth)
+    given, truth = plain_math(given), plain_math(truth)
+    return agree_at_samples(given, truth, true_variables) and symbolic(given, truth)
 
 
 def split_list(text: str) -> list[str] | None:
@@ -226,167 +257,6 @@ def split_list(text: str) -> list[str] | None:
             return parts
     parts = _split_top(text)
     return parts if parts is not None and len(parts) > 1 else None
-
-
-def _plain_math(text: str) -> str:
-    """LaTeX as the grammar of expressions; what cannot be translated is left and then refused."""
-    if _MIXED_NUMBER.search(text):
-        # 2\\frac{1}{2} means 2.5 to some and 1 to others.
-        raise ExpressionError("a mixed number has no certain value")
-    text = _with_words(text.replace("\\$", "").replace("$", "").replace("π", " pi ").strip())
-    for pattern, replacement in _LATEX_WORDS:
-        text = pattern.sub(replacement, text)
-    for _ in range(20):
-        before = text
-        for pattern, replacement in _LATEX_GROUPS:
-            text = pattern.sub(replacement, text)
-        if text == before:
-            break
-    return text.strip()
-
-
-def _with_words(text: str) -> str:
-    r"""The text without the unit that ends it in `\text{}`; other such words as plain words."""
-    unit = _LATEX_UNIT.search(text)
-    if unit is not None and _UPRIGHT_UNIT.match(unit[1]) and is_unit(unit[1]):
-        text = text[: unit.start()]
-    return _LATEX_TEXT.sub(r" \1 ", text)
-
-
-def float_value(text: str) -> float:
-    """The value of a number, with or without a unit, or of an expression without variables.
-
-    Raises `ExpressionError`.
-    """
-    number = read_number(text)
-    try:
-        if number is not None:
-            return float(number)
-        try:
-            plain = _plain_math(text)
-            # What was LaTeX may be a number now, as `50\\%` is.
-            number = read_number(plain)
-            value = parse(plain, _FloatAlgebra({})) if number is None else float(number)
-        except ExpressionError:
-            number = leading_number(text)
-            if number is None:
-                raise
-            return float(number)
-    except OverflowError:
-        raise ExpressionError("too large") from None
-    if not math.isfinite(value):
-        raise ExpressionError("not a finite number")
-    return value
-
-
-def _variables_of(text: str) -> frozenset[str]:
-    """The letters that an expression leaves open; none for a number, with or without a unit.
-
-    Raises `ExpressionError` when it is no expression.
-    """
-    if read_number(text) is not None:
-        return frozenset()
-    try:
-        plain = _plain_math(text)
-        if read_number(plain) is not None:
-            return frozenset()
-        return parse(plain, _VariablesAlgebra())
-    except ExpressionError:
-        if leading_number(text) is None:
-            raise
-        return frozenset()
-
-
-class _VariablesAlgebra:
-    """The set of letters in an expression."""
-
-    functions = frozenset(_FLOAT_FUNCTIONS)
-    implicit_product = True
-
-    def number(self, text: str) -> frozenset[str]:
-        """None."""
-        return frozenset()
-
-    def name(self, name: str) -> frozenset[str]:
-        """The letter itself, unless it is a constant; words are no variables."""
-        if name in _CONSTANTS:
-            return frozenset()
-        if len(name) > 1:
-            raise ExpressionError(f"unknown name {name[:20]!r}")
-        return frozenset(name)
-
-    def call(self, name: str, arguments: list[frozenset[str]]) -> frozenset[str]:
-        """Those of the arguments."""
-        return frozenset().union(*arguments)
-
-    def negative(self, value: frozenset[str]) -> frozenset[str]:
-        """Those of `value`."""
-        return value
-
-    def binary(self, operator: str, left: frozenset[str], right: frozenset[str]) -> frozenset[str]:
-        """Those of both sides."""
-        return left | right
-
-
-class _FloatAlgebra:
-    """Floats within the real numbers, with the values of variables given."""
-
-    functions = frozenset(_FLOAT_FUNCTIONS)
-    implicit_product = True
-
-    def __init__(self, variables: Mapping[str, float]) -> None:
-        self._variables = variables
-
-    def number(self, text: str) -> float:
-        """The nearest float."""
-        return float(text)
-
-    def name(self, name: str) -> float:
-        """A constant, or the value given for a letter."""
-        if name in _CONSTANTS:
-            return _CONSTANTS[name]
-        if name not in self._variables:
-            raise ExpressionError(f"unknown name {name[:20]!r}")
-        return self._variables[name]
-
-    def call(self, name: str, arguments: list[float]) -> float:
-        """One of `functions`; `log` takes a base as its second argument."""
-        if len(arguments) != 1 and (name != "log" or len(arguments) != 2):
-            raise ExpressionError(f"{name} takes one argument")
-        return _real(lambda: _FLOAT_FUNCTIONS[name](*arguments))
-
-    def negative(self, value: float) -> float:
-        """Minus `value`."""
-        return -value
-
-    def binary(self, operator: str, left: float, right: float) -> float:
-        """+ - * / and **, within the real numbers."""
-        compute = _FLOAT_OPERATORS.get(operator)
-        if compute is None:
-            raise ExpressionError(f"{operator!r} has no meaning in an answer")
-        return _real(lambda: compute(left, right))
-
-
-def _real(compute: Callable[[], float]) -> float:
-    try:
-        return compute()
-    except (ValueError, ArithmeticError) as error:
-        raise ExpressionError(f"no real value: {error}") from error
-
-
-def _agree_at_samples(given: str, truth: str, variables: frozenset[str]) -> bool:
-    """Whether both have the same value wherever both have one, at a few fixed points."""
-    for sample in range(_SAMPLES):
-        # Points of the additive golden-ratio sequence in (0.2, 3.2), one stream per letter.
-        point = {v: 0.2 + 3 * ((ord(v) * 0.7548 + sample * 0.6180339887) % 1) for v in variables}
-        try:
-            first = parse(given, _FloatAlgebra(point))
-            second = parse(truth, _FloatAlgebra(point))
-        except ExpressionError:
-            continue
-        if not math.isclose(first, second, rel_tol=1e-6, abs_tol=1e-9):
-            return False
-    return True
 
 
 def _split_top(text: str) -> list[str] | None:

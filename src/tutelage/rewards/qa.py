@@ -57,7 +57,7 @@ def f1(prediction: str, truth: str) -> float:
 @reward(inline=True)
 def qa_f1_reward(prediction: str, answer: Any) -> dict[str, float]:
     """Word F1 with `answer`, or with the best of a list of answers. Part `exact` is exact match."""
-    truths = answers_of(answer)
+    truths = _answers_of(answer)
     if len(prediction) > LONGEST:
         return {"reward": 0.0, "exact": 0.0}
     return {
@@ -69,10 +69,10 @@ def qa_f1_reward(prediction: str, answer: Any) -> dict[str, float]:
 @reward(inline=True)
 def exact_match(prediction: str, answer: Any) -> float:
     """1.0 when the final text is `answer`, or one of a list, after SQuAD's normalisation."""
-    return 0.0 if len(prediction) > LONGEST else _exact(prediction, answers_of(answer))
+    return 0.0 if len(prediction) > LONGEST else _exact(prediction, _answers_of(answer))
 
 
-def answers_of(answer: Any) -> list[str]:
+def _answers_of(answer: Any) -> list[str]:
     """The right answers as texts: one, or those of a list."""
     if isinstance(answer, (list, tuple)):
         return [str(item) for item in cast("Sequence[Any]", answer)]

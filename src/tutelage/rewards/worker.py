@@ -37,6 +37,7 @@ from tutelage.rewards.faults import raised
 from tutelage.rewards.values import to_reward
 from tutelage.tools.execute import call_in_thread
 from tutelage.tools.loading import USER_MODULE, load_attribute
+from tutelage.types import Reward
 
 MOST = 8
 """Workers at once."""
@@ -65,7 +66,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Graded:
+class _Graded:
     """What a reward said of one attempt: a number with its parts, or why there is none."""
 
     value: float = 0.0
@@ -108,21 +109,19 @@ def _attribute(found: Any, name: str) -> Any:
 
 async def grade_apart(
     place: Place, arguments: bytes, name: str, task_id: str, timeout: float | None
-) -> Graded:
-    """Grade in a worker. Raises `RewardTimeoutError`, `GraderError` when the worker died twice, and
-    `UnloadableError`. Cancelling kills the worker."""
+) -> Reward:
+    """Grade in a worker. Raises what the reward raised, `RewardTimeoutError`, `GraderError` when
+    the worker died twice, and `UnloadableError`. Cancelling kills the worker."""
     job = Job(place, arguments, name, task_id)
     try:
-        return await call_in_thread(lambda: _POOL.run(job, timeout))
+        graded = await call_in_thread(lambda: _POOL.run(job, timeout))
     except asyncio.CancelledError:
         job.abandon()
         raise
-
-
-def raise_again(error: tuple[str, str, str]) -> None:
-    """Raise what a worker's reward raised."""
-    kind, message, trace = error
-    raise _KINDS[kind](message) from _RemoteTraceback(trace)
+    if graded.error is not None:
+        kind, message, trace = graded.error
+        raise _KINDS[kind](message) from _RemoteTraceback(trace)
+    return Reward(graded.value, graded.parts)
 
 
 # ---------------------------------------------------------------- this side
@@ -189,7 +188,7 @@ class _Worker:
             raise UnloadableError(refused)
         self._loaded.add(job.said[0])
 
-    def grade(self, timeout: float | None) -> Graded:
+    def grade(self, timeout: float | None) -> _Graded:
         """Grade what was loaded. Raises `TimeoutError`, and OSError or EOFError where the worker
         ended."""
         return self._receive(timeout)
@@ -230,7 +229,7 @@ class Pool:
         self._loading = 0
         self._loaded_at = float("-inf")
 
-    def run(self, job: Job, timeout: float | None) -> Graded:
+    def run(self, job: Job, timeout: float | None) -> _Graded:
         """Grade, with another worker where one died of something else. Raises as `grade_apart`."""
         code = 0
         for _ in range(2):
@@ -360,7 +359,7 @@ def _load(place: Place) -> Any:
     return getattr(found, "fn", found)
 
 
-def _grade(fn: Any, arguments: Mapping[str, Any], name: str, task_id: str) -> Graded:
+def _grade(fn: Any, arguments: Mapping[str, Any], name: str, task_id: str) -> _Graded:
     try:
         try:
             value = fn(**arguments)
@@ -369,10 +368,10 @@ def _grade(fn: Any, arguments: Mapping[str, Any], name: str, task_id: str) -> Gr
         except (Exception, SystemExit) as error:
             raise raised(error, name, task_id) from error
         found = to_reward(value, name, task_id)
-        return Graded(found.value, dict(found.parts))
+        return _Graded(found.value, dict(found.parts))
     except RewardError as error:
         kind = next(k for k in type(error).__mro__ if k.__name__ in _KINDS).__name__
-        return Graded(error=(kind, str(error), traceback.format_exc()))
+        return _Graded(error=(kind, str(error), traceback.format_exc()))
 
 
 async def _awaited(value: Any) -> Any:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tutelage.gateway import Gateway
 
 
-class AttemptModels:
+class _AttemptModels:
     """The models of one attempt; these are none."""
 
     client: ChatClient | None = None
@@ -63,9 +63,9 @@ class Models:
         """Around a rollout, for an engine whose schedule knows which rollouts there are."""
         return nullcontext()
 
-    def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> AttemptModels:
+    def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> _AttemptModels:
         """The models of one attempt. Raises `EngineError`."""
-        return AttemptModels()
+        return _AttemptModels()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +79,14 @@ class EngineModels(Models):
         """See `Models`."""
         return self.engine.participant()
 
-    def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> AttemptModels:
+    def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> _AttemptModels:
         """See `Models`."""
         return _EngineAttempt(
             ChatSession(self.engine, self.codec, seeds=seeds, name=attempt_id, order=order)
         )
 
 
-class _EngineAttempt(AttemptModels):
+class _EngineAttempt(_AttemptModels):
     def __init__(self, session: ChatSession) -> None:
         super().__init__()
         self.client = self._session = session
@@ -137,7 +137,7 @@ class GatewayModels(Models):
     token_budget: int | None = None
     tokenizers: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
-    def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> AttemptModels:
+    def open(self, rollout_id: str, attempt_id: str, seeds: SeedTree, order: int) -> _AttemptModels:
         """Open a door for an attempt."""
         attempt = _GatewayAttempt(self)
         for place, (name, source) in enumerate(self.sources.items()):
@@ -171,7 +171,7 @@ class GatewayModels(Models):
         return found.name if isinstance(found, LLM) else ""
 
 
-class _GatewayAttempt(AttemptModels):
+class _GatewayAttempt(_AttemptModels):
     """An attempt's door, and what its requests came to over all its models."""
 
     def __init__(self, models: GatewayModels) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import inf
@@ -23,22 +23,22 @@ from typing import Any
 
 from tutelage.agents.agent import Agent
 from tutelage.agents.isolated import AgentRaisedError
-from tutelage.agents.own_time import done_within
 from tutelage.agents.session import RolloutSession, enter
 from tutelage.errors import ContextOverflowError, EngineError
-from tutelage.resources import NamedResources
+from tutelage.resources import MAIN_AGENT, NamedResources
 from tutelage.rewards import RewardFunction
 from tutelage.rewards.function import REWARD_SECONDS
 from tutelage.rollouts.grading import Grader
-from tutelage.rollouts.marks import trained
-from tutelage.rollouts.models import AttemptModels, Models
+from tutelage.rollouts.models import Models
 from tutelage.seeds import SeedTree
 from tutelage.tools.environments import rollout_environments
 from tutelage.tools.execute import cancelled
 from tutelage.tools.tool import ToolError
+from tutelage.tracing import names
 from tutelage.tracing.records import Identity, SpanRecord
 from tutelage.types import (
     Attempt,
+    Call,
     Failure,
     FailureCause,
     Mode,
@@ -233,12 +233,12 @@ class Runner:
             calls = await models.close()
             records = () if trace is None else trace.records
             spans += records
-            failure = _with_engine(played.failure, models)
+            failure = _with_engine(played.failure, models.failure, models.lost)
             attempt = Attempt(
                 id=attempt_id,
                 index=number,
                 status=RolloutStatus.SUCCEEDED if failure is None else RolloutStatus.FAILED,
-                calls=tuple(trained(calls, session.marked, records)),
+                calls=tuple(_trained(calls, session.marked, records)),
                 tool_results=tuple(session.tool_results),
                 answer=session.answer,
                 failure=failure,
@@ -261,7 +261,7 @@ class Runner:
         # A task of its own, so that what the agent sets in its context stays there.
         task = asyncio.create_task(_guarded(self._agent, session))
         try:
-            done = await done_within(task, session.own_time, session.limit)
+            done = await session.own_time.done_within(task, session.limit)
         except asyncio.CancelledError:
             session.cancelled = session.closed = True
             await cancelled(task)
@@ -300,17 +300,82 @@ async def _guarded(agent: Agent, session: RolloutSession) -> _Played:
         return _Played(failure=Failure(cause, message, traceback.format_exc()))
 
 
-def _with_engine(failure: Failure | None, models: AttemptModels) -> Failure | None:
+def _with_engine(
+    failure: Failure | None, engine: EngineError | None, lost: EngineError | None
+) -> Failure | None:
     """The failure, or what lay behind it: over HTTP an engine's failure reaches the agent as an
     exception of its client, which is not the agent's fault; and many frameworks make the error of a
     model an answer, which is none."""
     if failure is None:
-        if models.lost is None:
+        if lost is None:
             return None
-        return Failure(FailureCause.ENGINE_ERROR, f"{models.lost} (the agent went on without)")
-    engine = models.failure
+        return Failure(FailureCause.ENGINE_ERROR, f"{lost} (the agent went on without)")
     if engine is None or failure.cause is not FailureCause.AGENT_ERROR:
         return failure
     overflow = isinstance(engine, ContextOverflowError)
     cause = FailureCause.CONTEXT_OVERFLOW if overflow else FailureCause.ENGINE_ERROR
     return Failure(cause, f"{engine} (the agent: {failure.message})", failure.traceback)
+
+
+# ---------------------------------------------------------------- marked agents
+
+
+def _trained(
+    calls: Sequence[Call], marked: Collection[str], spans: Sequence[SpanRecord]
+) -> list[Call]:
+    """The calls, with no policy where the agent that made them is not marked.
+
+    A call is known by the name that it carries (`rollout.agent(...)`, a key, a path), else by the
+    one that a framework's own spans give it: the span of the call stands below that of the agent,
+    and names the response that our gateway gave. Where a framework's spans name no response, the
+    one agent that was at work for the whole of the call is taken.
+    """
+    if not marked:
+        return list(calls)
+    frameworks = _Agents(spans)
+    out: list[Call] = []
+    for call in calls:
+        if call.agent == MAIN_AGENT and call.agent not in marked:
+            call = replace(call, agent=frameworks.of(call) or call.agent)
+        out.append(call if call.agent in marked else replace(call, policy=None))
+    return out
+
+
+class _Agents:
+    """The agents of an attempt's spans."""
+
+    def __init__(self, spans: Sequence[SpanRecord]) -> None:
+        self._by_id: Mapping[str, SpanRecord] = {span.span_id: span for span in spans}
+        self._of_response: dict[str, SpanRecord] = {}
+        for span in spans:
+            response = span.attributes.get(names.RESPONSE_ID)
+            if isinstance(response, str):
+                self._of_response[response] = span
+        self._agents = [span for span in spans if _name(span) is not None]
+
+    def of(self, call: Call) -> str | None:
+        """The agent of a call; None where its spans do not tell."""
+        span = self._of_response.get(call.id)
+        if span is not None:
+            return next((n for s in self._upward(span) if (n := _name(s)) is not None), None)
+        began = call.started * 1e9
+        ended = began + call.seconds * 1e9
+        around = [s for s in self._agents if s.start_ns <= began and ended <= s.end_ns]
+        outer = {above.span_id for s in around for above in self._upward(s)[1:]}
+        inner = {_name(s) for s in around if s.span_id not in outer}
+        return inner.pop() if len(inner) == 1 else None
+
+    def _upward(self, span: SpanRecord) -> list[SpanRecord]:
+        """A span and those above it, the nearest first."""
+        out, seen = [span], {span.span_id}
+        while (above := self._by_id.get(out[-1].parent_id or "")) is not None:
+            if above.span_id in seen:
+                break
+            seen.add(above.span_id)
+            out.append(above)
+        return out
+
+
+def _name(span: SpanRecord) -> str | None:
+    found = span.attributes.get(names.AGENT)
+    return found if isinstance(found, str) and found else None

@@ -119,7 +119,7 @@ def sum_problem(n: int) -> Problem:
     return Problem("sum", f"sum:{n}", n * (n + 1) // 2, (("sum_1_to_n", {"n": n}),), {"n": str(n)})
 
 
-def shopping_problem(item: Item, count: int) -> Problem:
+def _shopping_problem(item: Item, count: int) -> Problem:
     """The price of `count` pieces of `item`: a look-up, then a product."""
     calls: tuple[tuple[str, dict[str, Any]], ...] = (
         ("lookup", {"item": item.name}),
@@ -205,7 +205,7 @@ def _draw_problem(level: str, family: Family, rng: random.Random) -> Problem:
     if family == "sum":
         return sum_problem(rng.randint(2 if hard else 10, 999))
     if family == "shopping":
-        return shopping_problem(
+        return _shopping_problem(
             rng.choice(SHORT_ITEMS + LONG_ITEMS if hard else SHORT_ITEMS), rng.randint(2, 99)
         )
     size = rng.choice((2, 3, 3)) if hard else 2

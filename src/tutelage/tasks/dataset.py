@@ -28,7 +28,7 @@ from tutelage.types import INPUT_FIELDS, Task
 RowT = TypeVar("RowT", bound=Mapping[str, Any])
 
 
-def content_id(fields: Mapping[str, Any]) -> str:
+def _content_id(fields: Mapping[str, Any]) -> str:
     """The id of a task that was given none: a hash of its fields, whatever their order."""
     text = json.dumps(fields, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return "task_" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -189,7 +189,7 @@ def _free(name: str, times: Counter[str], taken: set[str]) -> str:
 
 def _id_of(place: str, fields: Mapping[str, Any]) -> str:
     if "id" not in fields:
-        return content_id(fields)
+        return _content_id(fields)
     given = fields["id"]
     if isinstance(given, bool) or not isinstance(given, (str, int)) or given == "":
         raise DataError(

@@ -51,10 +51,10 @@ def load_demonstrations(paths: Sequence[str | Path]) -> list[Demonstration]:
 
     Raises `DataError` naming file, line and field of the first bad row.
     """
-    return [read_demonstration(row) for path in paths for row in read_rows(path)]
+    return [_read_demonstration(row) for path in paths for row in read_rows(path)]
 
 
-def read_demonstration(row: Row) -> Demonstration:
+def _read_demonstration(row: Row) -> Demonstration:
     """Check one raw row and make it a demonstration. Raises `DataError` with place and field."""
     place, value = row
     if not isinstance(value, Mapping):

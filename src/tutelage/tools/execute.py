@@ -4,7 +4,7 @@ Whatever a model writes and whatever a tool does becomes a `ToolResult`: the tex
 observes and, when it failed, a word for how. That keeps one broken call from ending a rollout, and
 lets metrics tell a model's mistakes from a tool's. Synchronous tools run in threads of their own
 (a shared pool would be used up by the first tools that hang, and would keep the process from
-exiting). `tutelage.rewards` runs synchronous rewards the same way, with `call_in_thread`.
+exiting). `tutelage.rewards` runs rewards the same way, with `outcome_of`.
 """
 
 from __future__ import annotations
@@ -61,54 +61,57 @@ async def _outcome(call: ToolCall, tools: Mapping[str, Tool]) -> tuple[str, str 
     except ArgumentError as error:
         return f"Error: {tool.name}: {error}", "invalid_arguments"
     try:
-        value = await _run(tool, arguments)
-    except _TimedOutError:
+        value, failure = await outcome_of(
+            tool.fn, arguments, what="tool", inline=tool.inline, seconds=tool.timeout
+        )
+    except TimeoutError:
         return f"Error: {tool.name} took longer than {tool.timeout:g} seconds", "timeout"
-    except _FailedError as failed:
-        late = isinstance(failed.error, ToolTimeoutError)
-        return f"Error: {_reason(failed.error)}", "timeout" if late else "raised"
+    if failure is not None:
+        late = isinstance(failure, ToolTimeoutError)
+        return f"Error: {_reason(failure)}", "timeout" if late else "raised"
     try:
         return _text_of(value), None
     except (TypeError, ValueError, RecursionError) as error:
         return f"Error: {tool.name} returned no usable result: {error}", "bad_result"
 
 
-class _TimedOutError(Exception):
-    """The tool did not end within its timeout."""
+async def outcome_of(
+    fn: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    *,
+    what: str,
+    inline: bool,
+    seconds: float | None,
+) -> tuple[Any, BaseException | None]:
+    """What a user's function returned, or what it raised; `what` it is stands in messages.
+
+    `inline` runs a synchronous one on the event loop, where nothing bounds its time. Raises
+    `TimeoutError` when another did not end within `seconds`.
+    """
+    if inline and not inspect.iscoroutinefunction(fn):
+        return await _held_back(fn, arguments, inline=True)
+    work = asyncio.ensure_future(_held_back(fn, arguments, inline=False))
+    if not await _ended_within(work, seconds):
+        raise TimeoutError
+    if work.cancelled():
+        return None, asyncio.CancelledError(f"the {what} cancelled itself")
+    return work.result()
 
 
-class _FailedError(Exception):
-    """The tool raised `error`."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(repr(error))
-        self.error = error
-
-
-async def _run(tool: Tool, arguments: Mapping[str, Any]) -> Any:
-    """What the tool returns. Raises `_FailedError` or `_TimedOutError`."""
-    if tool.inline and not inspect.iscoroutinefunction(tool.fn):
-        try:
-            return tool.fn(**arguments)
-        except (Exception, SystemExit) as error:
-            raise _FailedError(error) from error
-    task = asyncio.ensure_future(_guarded(tool, arguments))
-    if not await ended_within(task, tool.timeout):
-        raise _TimedOutError
-    if task.cancelled():
-        raise _FailedError(asyncio.CancelledError("the tool cancelled itself"))
-    return task.result()
-
-
-async def _guarded(tool: Tool, arguments: Mapping[str, Any]) -> Any:
-    """Call the tool, holding back SystemExit, which would otherwise stop the event loop."""
+async def _held_back(
+    fn: Callable[..., Any], arguments: Mapping[str, Any], *, inline: bool
+) -> tuple[Any, BaseException | None]:
+    """What the function returned or raised; SystemExit would end the event loop."""
     try:
-        return await call(tool.fn, **arguments)
+        if not inline:
+            return await call(fn, **arguments), None
+        value = fn(**arguments)
+        return (await value if inspect.isawaitable(value) else value), None
     except (Exception, SystemExit) as error:
-        raise _FailedError(error) from error
+        return None, error
 
 
-async def ended_within(task: asyncio.Future[Any], seconds: float | None) -> bool:
+async def _ended_within(task: asyncio.Future[Any], seconds: float | None) -> bool:
     """Wait for a task; whether it ended in time. One that did not is cancelled, and so is every
     one when who waits is."""
     try:

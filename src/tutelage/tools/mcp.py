@@ -262,7 +262,7 @@ def _plain(error: BaseException) -> BaseException:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _JsonSignature:
-    """Arguments by a JSON schema that somebody else wrote; see `schema.Signature`."""
+    """Arguments by a JSON schema that somebody else wrote; see `schema.py`."""
 
     schema: JSON
 

@@ -37,7 +37,7 @@ class ArgumentError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Signature:
+class _Signature:
     """The parameters of a tool: their JSON schema, and how to read arguments that a model wrote."""
 
     schema: JSON
@@ -65,7 +65,7 @@ class Signature:
 
 def signature_of(
     fn: Callable[..., Any], namespace: Mapping[str, Any] | None = None
-) -> tuple[str, Signature]:
+) -> tuple[str, _Signature]:
     """The description and the parameters of a function; a first parameter `self` is left out.
 
     `namespace` helps to resolve annotations that name something local to where `fn` is defined.
@@ -104,7 +104,7 @@ def signature_of(
         raise ToolDefinitionError(
             f"tool {name!r}: no JSON schema can be made from its signature: {reason}"
         ) from error
-    return description, Signature(schema, model, names)
+    return description, _Signature(schema, model, names)
 
 
 def _parse_docstring(doc: str) -> tuple[str, dict[str, str]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tutelage.bounded import fetch
@@ -33,18 +33,7 @@ logger = logging.getLogger(__name__)
 
 def search_tool(options: ToolOptions) -> Tool:
     """The tool `search` over the local corpus. Raises `ConfigError` without one."""
-    path = _index(options, "search")
-
-    @tool("search", timeout=20.0)
-    def search(query: str) -> str:
-        """Search the local corpus for passages about something.
-
-        Args:
-            query: What to look for, in a few words.
-        """
-        return told(corpus.search(path, query, RESULTS))
-
-    return search
+    return _local(options, "search", "Search the local corpus for passages about something.")
 
 
 def google_search_tool(options: ToolOptions) -> Tool:
@@ -56,24 +45,16 @@ def google_search_tool(options: ToolOptions) -> Tool:
     if service is not None:
         return _web_tool(service)
     try:
-        path = _index(options, "google_search")
+        local = _local(options, "google_search", "Search for passages about something.")
     except ConfigError as error:
         raise ConfigError(
             f"{error}; or set SERPER_API_KEY, or GOOGLE_API_KEY and GOOGLE_CSE_ID, to search the "
             "web"
         ) from error
-    logger.warning("google_search: no key of a search service, so it searches %s", path)
-
-    @tool("google_search", timeout=20.0)
-    def google_search(query: str) -> str:
-        """Search for passages about something.
-
-        Args:
-            query: What to look for, in a few words.
-        """
-        return told(corpus.search(path, query, RESULTS))
-
-    return google_search
+    logger.warning(
+        "google_search: no key of a search service, so it searches %s", options.index_path
+    )
+    return local
 
 
 def told(passages: Sequence[corpus.Passage]) -> str:
@@ -91,7 +72,7 @@ def told(passages: Sequence[corpus.Passage]) -> str:
     return "\n".join(lines)
 
 
-def _index(options: ToolOptions, name: str) -> str:
+def _local(options: ToolOptions, name: str, about: str) -> Tool:
     path = options.index_path
     if path is None:
         raise ConfigError(
@@ -99,14 +80,24 @@ def _index(options: ToolOptions, name: str) -> str:
             "with tools.search_index=PATH"
         )
     corpus.check(path)
-    return path
+
+    @tool(name, timeout=20.0)
+    def search(query: str) -> str:
+        """Search the local corpus.
+
+        Args:
+            query: What to look for, in a few words.
+        """
+        return told(corpus.search(path, query, RESULTS))
+
+    return replace(search, description=about)
 
 
 # ---------------------------------------------------------------- the web
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class _Service:
     """A search service: one request for a query, and where its results are in the answer."""
 
     name: str
@@ -119,7 +110,7 @@ class Service:
     """The field of the answer that holds the results."""
 
 
-def _service_of(environ: Mapping[str, str]) -> Service | None:
+def _service_of(environ: Mapping[str, str]) -> _Service | None:
     """The service whose key the environment has; None without one.
 
     `SERPER_URL` and `GOOGLE_SEARCH_URL` replace the addresses, for a proxy.
@@ -127,16 +118,16 @@ def _service_of(environ: Mapping[str, str]) -> Service | None:
     key = environ.get("SERPER_API_KEY")
     if key:
         url = environ.get("SERPER_URL", SERPER)
-        return Service("Serper", "POST", url, {"X-API-KEY": key}, {"num": str(RESULTS)}, "organic")
+        return _Service("Serper", "POST", url, {"X-API-KEY": key}, {"num": str(RESULTS)}, "organic")
     key, engine = environ.get("GOOGLE_API_KEY"), environ.get("GOOGLE_CSE_ID")
     if key and engine:
         fixed = {"key": key, "cx": engine, "num": str(RESULTS)}
         url = environ.get("GOOGLE_SEARCH_URL", GOOGLE)
-        return Service("Google", "GET", url, {}, fixed, "items")
+        return _Service("Google", "GET", url, {}, fixed, "items")
     return None
 
 
-def _web_tool(service: Service) -> Tool:
+def _web_tool(service: _Service) -> Tool:
 
     @tool("google_search", timeout=_HTTP_SECONDS + 5)
     async def google_search(query: str) -> str:
@@ -150,7 +141,7 @@ def _web_tool(service: Service) -> Tool:
     return google_search
 
 
-async def _ask_service(service: Service, query: str) -> list[corpus.Passage]:
+async def _ask_service(service: _Service, query: str) -> list[corpus.Passage]:
     """The results of a query. Raises `ToolError`, whose message never holds the key."""
     import httpx2
 

@@ -61,7 +61,7 @@ class ToolEnvironment(Environment):
 
 
 class _Reader(Protocol):
-    """The parameters of a tool: `schema.Signature`, or an MCP server's own."""
+    """The parameters of a tool: of a function, or an MCP server's own."""
 
     @property
     def schema(self) -> JSON:

@@ -5,13 +5,7 @@ processes behind it, `worker.py` for the interpreter inside. Tools and rewards t
 (`tools/python.py`, `rewards/code.py`) are its users.
 """
 
-from tutelage.tools.sandbox.client import (
-    Execution,
-    Sandbox,
-    plain_value,
-    tier_problems,
-    usable_tier,
-)
+from tutelage.tools.sandbox.client import Execution, Sandbox, tier_problems, usable_tier
 from tutelage.tools.sandbox.limits import MIB, TIERS, Limits, Tier
 from tutelage.tools.sandbox.spawn import SandboxError
 
@@ -23,7 +17,6 @@ __all__ = [
     "Sandbox",
     "SandboxError",
     "Tier",
-    "plain_value",
     "tier_problems",
     "usable_tier",
 ]

@@ -59,6 +59,17 @@ class Execution:
         """Whether the interpreter, and its state, are gone."""
         return self.error in _ENDED
 
+    def plain_value(self) -> Any:
+        """The value that `Sandbox.evaluate` found. Raises `ValueError` when there is none."""
+        if self.value is None:
+            raise ValueError("no plain value")
+        if self.value == "set()":
+            return set()
+        try:
+            return ast.literal_eval(self.value)
+        except (SyntaxError, MemoryError, RecursionError, TypeError) as error:
+            raise ValueError(f"no plain value: {error}") from error
+
 
 class Sandbox:
     """An interpreter with state; an async context manager that always ends it."""
@@ -158,18 +169,6 @@ def _read(reply: dict[str, Any], limits: Limits) -> Execution:
 
 def _characters(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-def plain_value(execution: Execution) -> Any:
-    """The value that `Sandbox.evaluate` found. Raises `ValueError` when there is none."""
-    if execution.value is None:
-        raise ValueError("no plain value")
-    if execution.value == "set()":
-        return set()
-    try:
-        return ast.literal_eval(execution.value)
-    except (SyntaxError, MemoryError, RecursionError, TypeError) as error:
-        raise ValueError(f"no plain value: {error}") from error
 
 
 # ---------------------------------------------------------------- one interpreter

@@ -1,4 +1,4 @@
-"""The filter of system calls: a small BPF program, built here and installed by `system.py`.
+"""The filter of system calls: a small BPF program, built here and installed by `confine.py`.
 
 It is a list of what is refused, with EPERM, so that the refused call raises `PermissionError` in
 Python: sockets, other processes, new programs, mounts and namespaces, kernel interfaces with a
@@ -85,11 +85,6 @@ _EQUAL, _GREATER_EQUAL, _ANY_BIT, _AND = 0x15, 0x35, 0x45, 0x54
 _ALLOW, _KILL_PROCESS, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _NR, _ARCH, _ARGUMENTS = 0, 4, 16
 _X32 = 0x40000000
-
-
-def supported() -> bool:
-    """Whether the numbers of this machine's system calls are known."""
-    return os.uname().machine in _ARCHITECTURES
 
 
 def program(own_pid: int, *, one_process: bool, shared_files: bool = False) -> bytes:

@@ -8,7 +8,10 @@ find. It runs without the package (see `spawn.py`).
 For each sandbox it forks a *watcher*, which stays outside, ends the sandbox when the client closes
 its line or dies, and removes the folder. In the tier `namespaces` there is a chain below it: a
 process that leaves the namespaces, the first process of the new one (whose end ends all others),
-and the worker. In the others the worker is the watcher's own child.
+and the worker. In the others the worker is the watcher's own child. In the tier `rlimit` no limit
+of the kernel covers all files together, files without a name, or the threads of root: there the
+watcher counts them ten times a second, and ends a sandbox that has too many or that hides them,
+since what cannot be counted is too much.
 """
 
 from __future__ import annotations
@@ -24,14 +27,16 @@ import shutil
 import signal
 import site
 import socket
+import stat
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
-from tutelage.tools.sandbox import confine, system, watching
+from tutelage.tools.sandbox import confine
 from tutelage.tools.sandbox.channel import packed, receive
 from tutelage.tools.sandbox.limits import Limits, Tier
-from tutelage.tools.sandbox.view import ListedPackages, View, find_modules, look
+from tutelage.tools.sandbox.view import ListedPackages, View, look
 from tutelage.tools.sandbox.worker import Interpreter
 
 _PRELOADED = (
@@ -43,6 +48,25 @@ _WATCH_SECONDS = 0.1
 _LONGEST_REQUEST = 1 << 16
 _DYNAMIC_USERS = (61184, 65520)
 """User ids that systemd sets aside for services: never those of a person."""
+_BLOCK = 4096
+"""Bytes that a file or folder takes at least, so that empty ones are bounded too."""
+_SLACK = 64 << 10
+"""For folders and for blocks that a file does not fill."""
+_DEEPEST = 64
+"""Folders within folders; a path of more could grow too long to be looked at."""
+
+
+class _Asked(NamedTuple):
+    """A sandbox to start."""
+
+    tier: Tier
+    limits: Limits
+    channel: int
+    lifeline: int
+    view: View
+    place: str
+    """Where the new root is made, or the folder that the sandbox has."""
+    number: int
 
 
 def main(control: int, base: str, places: Sequence[str]) -> NoReturn:
@@ -91,7 +115,7 @@ def _load_library() -> None:
 
 @functools.cache
 def _view(packages: tuple[str, ...], places: tuple[str, ...], programs: bool) -> View:
-    return look(find_modules(packages, places), programs=programs)
+    return look(packages, places, programs=programs)
 
 
 def _die_on_error(work: Callable[[], None], channel: int) -> NoReturn:
@@ -113,19 +137,19 @@ def _watch(
     os.setsid()
     tier: Tier = request["tier"]
     limits = Limits(**request["limits"])
-    system.adopt_orphans()
+    confine.adopt_orphans()
     home = "" if tier == "namespaces" else os.path.join(base, f"{os.getpid()}")
     if home:
         os.mkdir(home, 0o700)
     start = _start_in_namespaces if tier == "namespaces" else _start_here
-    child = start(tier, limits, channel, lifeline, view, home or root, count)
+    child = start(_Asked(tier, limits, channel, lifeline, view, home or root, count))
     os.close(channel)
     try:
         _wait(child, lifeline, home, limits)
     finally:
         _kill_all(child)
         if home:
-            watching.remove(home)
+            _remove(home)
 
 
 def _wait(child: int, lifeline: int, home: str, limits: Limits) -> None:
@@ -135,7 +159,7 @@ def _wait(child: int, lifeline: int, home: str, limits: Limits) -> None:
     poll.register(lifeline, select.POLLIN | select.POLLHUP | select.POLLRDHUP)
     poll.register(ended, select.POLLIN)
     while not poll.poll(_WATCH_SECONDS * 1000 if home else None):
-        if watching.uses_too_much(child, home, limits.disk, confine.TASKS):
+        if _uses_too_much(child, home, limits.disk, confine.TASKS):
             return
 
 
@@ -148,46 +172,30 @@ def _kill_all(child: int) -> None:
             os.wait()
 
 
-def _start_here(
-    tier: Tier,
-    limits: Limits,
-    channel: int,
-    lifeline: int,
-    view: View,
-    home: str,
-    count: int,
-) -> int:
+def _start_here(asked: _Asked) -> int:
     child = os.fork()
     if child == 0:
-        os.close(lifeline)
+        os.close(asked.lifeline)
 
         def work() -> None:
-            system.die_with_parent()
-            os.chdir(home)
-            _serve(tier, limits, channel, view, home)
+            confine.die_with_parent()
+            os.chdir(asked.place)
+            _serve(asked, asked.place)
 
-        _die_on_error(work, channel)
+        _die_on_error(work, asked.channel)
     return child
 
 
-def _start_in_namespaces(
-    tier: Tier,
-    limits: Limits,
-    channel: int,
-    lifeline: int,
-    view: View,
-    root: str,
-    count: int,
-) -> int:
+def _start_in_namespaces(asked: _Asked) -> int:
     left, right = socket.socketpair()
     child = os.fork()
     if child == 0:
-        os.close(lifeline)
+        os.close(asked.lifeline)
         left.close()
-        _die_on_error(lambda: _leave(right, limits, channel, view, root), channel)
+        _die_on_error(lambda: _leave(right, asked), asked.channel)
     right.close()
     if left.recv(1):  # it has a user namespace: say who is who in it
-        _map_users(child, count)
+        _map_users(child, asked.number)
         left.sendall(b"m")
     left.close()
     return child
@@ -217,40 +225,37 @@ def _write(path: str, text: str) -> None:
         os.close(fd)
 
 
-def _leave(line: socket.socket, limits: Limits, channel: int, view: View, root: str) -> None:
+def _leave(line: socket.socket, asked: _Asked) -> None:
     """The process that leaves the namespaces; its child is the first of the new ones."""
-    system.die_with_parent()
-    system.unshare(system.ALL_NAMESPACES)
+    confine.die_with_parent()
+    confine.leave_namespaces()
     line.sendall(b"u")
     if not line.recv(1):
         raise OSError("the users of the namespace could not be mapped")
     line.close()
     first = os.fork()
     if first == 0:
-        _die_on_error(lambda: _first(limits, channel, view, root), channel)
-    os.close(channel)
+        _die_on_error(lambda: _first(asked), asked.channel)
+    os.close(asked.channel)
     os.waitpid(first, 0)
 
 
-def _first(limits: Limits, channel: int, view: View, root: str) -> None:
+def _first(asked: _Asked) -> None:
     """The first process of the namespace: builds the root, starts the worker, ends with it."""
-    # As root the change of user below would clear this, so it is asked for again afterwards.
-    system.die_with_parent()
-    confine.build_root(root, view, limits)
-    confine.become_nobody()
-    system.drop_privileges()
-    system.die_with_parent()
+    confine.die_with_parent()
+    confine.be_nobody_in(asked.place, asked.view, asked.limits)
     worker = os.fork()
     if worker == 0:
-        _die_on_error(lambda: _serve("namespaces", limits, channel, view, confine.HOME), channel)
-    system.hide_from_debuggers()
-    os.close(channel)
+        _die_on_error(lambda: _serve(asked, confine.HOME), asked.channel)
+    confine.hide_from_debuggers()
+    os.close(asked.channel)
     while os.wait()[0] != worker:
         pass
 
 
-def _serve(tier: Tier, limits: Limits, channel: int, view: View, home: str) -> None:
+def _serve(asked: _Asked, home: str) -> None:
     """The worker: confine itself for good, then answer requests until the channel is closed."""
+    channel, limits = asked.channel, asked.limits
     os.environ.update({"HOME": home, "TMPDIR": home, "PWD": home})
     # In memory, so that a full disk does not silence the code; bounded like any file.
     output = os.memfd_create("output")
@@ -264,13 +269,13 @@ def _serve(tier: Tier, limits: Limits, channel: int, view: View, home: str) -> N
     os.closerange(3, keep[0])
     os.closerange(keep[0] + 1, keep[1])
     os.closerange(keep[1] + 1, 1 << 16)
-    confine.restrict(tier, limits, view, home)
+    confine.restrict(asked.tier, limits, asked.view, home)
     for name in [n for n in sys.modules if n.partition(".")[0] == "tutelage"]:
         del sys.modules[name]
-    sys.meta_path.append(ListedPackages(view.modules))
+    sys.meta_path.append(ListedPackages(asked.view.modules))
     _seed_random()
     line = socket.socket(fileno=channel)
-    line.sendall(packed({"ready": tier}))
+    line.sendall(packed({"ready": asked.tier}))
     interpreter = Interpreter(output, limits.output)
     while (message := receive(line)) is not None:
         line.sendall(packed(interpreter.answer(message)))
@@ -281,3 +286,86 @@ def _seed_random() -> None:
     import random
 
     random.seed(0)
+
+
+# ---------------------------------------------------------------- what a watcher sees
+
+
+def _uses_too_much(child: int, home: str, disk: int, threads: int) -> bool:
+    """Whether the process has more than `disk` bytes of files or more than `threads` threads.
+
+    So has one that keeps its files from being counted. A process that is gone has none.
+    """
+    try:
+        if len(os.listdir(f"/proc/{child}/task")) > threads:
+            return True
+        return _in_folder(home) + _without_name(child) > disk + _SLACK
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except OSError:
+        return True
+
+
+def _in_folder(home: str) -> int:
+    """Bytes of all files below `home`. Raises `OSError` where a folder cannot be read."""
+    total, pending = 0, [(home, 0)]
+    while pending:
+        folder, depth = pending.pop()
+        if depth > _DEEPEST:
+            raise OSError(f"more than {_DEEPEST} folders within folders")
+        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+            for entry in entries:
+                total += _BLOCK
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append((entry.path, depth + 1))
+                    else:
+                        blocks = entry.stat(follow_symlinks=False).st_blocks
+                        total += max(0, blocks * 512 - _BLOCK)
+    return total
+
+
+def _without_name(child: int) -> int:
+    """Bytes of files that the process removed and still holds open or in its memory."""
+    held: dict[int, int] = {}
+    place = f"/proc/{child}/fd"
+    for name in os.listdir(place):
+        # A file descriptor may be closed between the two looks.
+        with contextlib.suppress(FileNotFoundError):
+            found = os.stat(f"{place}/{name}")
+            ours = os.readlink(f"{place}/{name}").startswith("/memfd:")
+            if stat.S_ISREG(found.st_mode) and not found.st_nlink and not ours:
+                held[found.st_ino] = found.st_blocks * 512
+    for line in Path(f"/proc/{child}/maps").read_text(errors="replace").splitlines():
+        if line.endswith(" (deleted)") and "/memfd:" not in line and "/dev/zero" not in line:
+            span, _, _, _, inode, *_ = line.split()
+            first, _, last = span.partition("-")
+            held.setdefault(int(inode), 0)
+            held[int(inode)] = max(held[int(inode)], int(last, 16) - int(first, 16))
+    return sum(held.values())
+
+
+def _remove(home: str) -> None:
+    """Remove a folder and all below it, once nothing writes there.
+
+    Inner folders are moved to the top before they are emptied: neither their depth nor their modes
+    can keep one alive.
+    """
+    moved = 0
+    with contextlib.suppress(OSError):
+        os.chmod(home, 0o700)
+        while entries := list(os.scandir(home)):
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    os.unlink(entry.path)
+                    continue
+                os.chmod(entry.path, 0o700)
+                for inner in list(os.scandir(entry.path)):
+                    if inner.is_dir(follow_symlinks=False):
+                        os.chmod(inner.path, 0o700)
+                        moved += 1
+                        os.rename(inner.path, os.path.join(home, f"{os.getpid()}.{moved}"))
+                    else:
+                        os.unlink(inner.path)
+                os.rmdir(entry.path)
+        os.rmdir(home)

@@ -57,7 +57,7 @@ def site_folders() -> list[str]:
     return [p for p in sys.path if os.path.basename(p) in _PACKAGE_FOLDERS and os.path.isdir(p)]
 
 
-def find_modules(names: Iterable[str], places: Sequence[str]) -> dict[str, str]:
+def _find_modules(names: Iterable[str], places: Sequence[str]) -> dict[str, str]:
     """The packages that are installed in one of `places`, with the file of each."""
     found: dict[str, str] = {}
     for name in names:
@@ -68,8 +68,9 @@ def find_modules(names: Iterable[str], places: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def look(modules: Mapping[str, str], *, programs: bool) -> View:
-    """What there is for this interpreter, which must have been started without `site`.
+def look(packages: Iterable[str], places: Sequence[str], *, programs: bool) -> View:
+    """What there is for this interpreter, which must have been started without `site`: its library
+    and the `packages` that are installed in one of `places`.
 
     With `programs` also those of the system, for sandboxes that may start some.
     """
@@ -86,6 +87,7 @@ def look(modules: Mapping[str, str], *, programs: bool) -> View:
         wanted += [path for path in _PROGRAMS if not os.path.islink(path)]
         files.append(os.path.realpath(sys.executable))
     folders = _outermost(wanted)
+    modules = _find_modules(packages, places)
     hidden = [h for f in folders for name in _PACKAGE_FOLDERS for h in _hidden(f, name)]
     parts = [part for folder in folders for part in _parts(folder, hidden)]
     return View(tuple(folders), tuple(hidden), tuple(parts), tuple(_outermost(files)), modules)

@@ -55,14 +55,14 @@ class Interpreter:
         try:
             if request.get("op") == "value":
                 value = eval(compile(source, name, "eval"), self._names)
-                reply["value"] = literal(value)
+                reply["value"] = _literal(value)
             else:
                 self._run(source, name, show=request.get("op") == "cell")
         except BaseException as error:
             reply["error"] = type(error).__name__
             if isinstance(error, SystemExit):
                 reply["exit"] = error.code if isinstance(error.code, int) else int(bool(error.code))
-            told = cut(_told(error, name), self._kept)
+            told = _cut(_told(error, name), self._kept)
         reply["output"] = self._collect(out) + told
         return reply
 
@@ -87,14 +87,14 @@ class Interpreter:
         tail = os.pread(self._output, room, max(room, size - room)) if size > room else b""
         os.ftruncate(self._output, 0)
         if not tail:
-            return cut(head.decode("utf-8", "replace"), self._kept)
+            return _cut(head.decode("utf-8", "replace"), self._kept)
         half = self._kept // 2
         first, rest = head.decode("utf-8", "replace")[:half], tail.decode("utf-8", "replace")
         missing = size - len(first.encode()) - len(rest[-half:].encode())
         return f"{first}\n[{missing} bytes cut]\n{rest[-half:]}"
 
 
-def cut(text: str, limit: int) -> str:
+def _cut(text: str, limit: int) -> str:
     """`text`, of which the middle is left out where it is longer than `limit` characters."""
     if len(text) <= limit:
         return text
@@ -102,7 +102,7 @@ def cut(text: str, limit: int) -> str:
     return f"{text[:half]}\n[{len(text) - 2 * half} characters cut]\n{text[-half:]}"
 
 
-def literal(value: object, depth: int = 0) -> str | None:
+def _literal(value: object, depth: int = 0) -> str | None:
     """Plain data as Python writes it; None for anything else, however it pretends."""
     kind = type(value)
     if kind is float and value in (float("inf"), -float("inf")):
@@ -114,13 +114,13 @@ def literal(value: object, depth: int = 0) -> str | None:
         return None
     if kind is dict:
         pairs = [
-            (literal(k, depth + 1), literal(v, depth + 1))
+            (_literal(k, depth + 1), _literal(v, depth + 1))
             for k, v in value.items()  # pyright: ignore[reportAttributeAccessIssue]
         ]
         parts = [None if k is None or v is None else f"{k}: {v}" for k, v in pairs]
         return _joined("{", parts, "}")
     if kind in (list, tuple, set, frozenset):
-        items = [literal(v, depth + 1) for v in value]  # pyright: ignore[reportGeneralTypeIssues]
+        items = [_literal(v, depth + 1) for v in value]  # pyright: ignore[reportGeneralTypeIssues]
         if kind is list:
             return _joined("[", items, "]")
         if kind is tuple:

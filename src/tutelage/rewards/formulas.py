@@ -1,0 +1,219 @@
+"""Formulas that a model wrote, as numbers: LaTeX into the grammar of expressions, and its values.
+
+Nothing is ever evaluated as code: a formula is read by the calculator's parser
+(`tutelage.tools.expression`) with the algebras below, of floats and of the letters that are left
+open. `math_grader.py` compares what is found here.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tutelage.rewards.answers import CHANGES_IT, is_unit, leading_number, read_number
+from tutelage.tools.expression import ExpressionError, parse
+
+_SAMPLES = 8
+_MIXED_NUMBER = re.compile(r"[0-9]\s*\\[dt]?frac")
+_LATEX_GROUPS = (
+    (re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}"), r"((\1)/(\2))"),
+    (re.compile(r"\\[dt]?frac\s*([0-9])\s*([0-9])"), r"((\1)/(\2))"),
+    (re.compile(r"\\sqrt\s*\{([^{}]*)\}"), r" sqrt(\1)"),
+    (re.compile(r"\\sqrt\s*([0-9a-z])(?![0-9a-z])"), r" sqrt(\1)"),
+    (re.compile(r"\^\s*\{([^{}]*)\}"), r"^(\1)"),
+)
+_LATEX_UNIT = re.compile(
+    r"(?<=[^\s\\{(])\s*(?:\\[,;! ]\s*)*\\(?:text|mathrm)\s*\{([^{}]*)\}(?:\s*\^\s*\{?[23]\}?)?\s*\Z"
+)
+_UPRIGHT_UNIT = re.compile(rf"\s*(?:[msghlLNJWVACF]\s*\Z|(?!(?i:{CHANGES_IT})\b)[A-Za-z])")
+"""Words, or one letter that upright is a unit; an upright `i`, `e` or `k` is none."""
+_LATEX_TEXT = re.compile(r"\\(?:text|mathrm)\s*\{([^{}]*)\}")
+_LATEX_WORDS = (
+    (re.compile(r"\\(?:left|right|[,;! ])"), ""),
+    (re.compile(r"\\(?:cdot|times)\b"), "*"),
+    (re.compile(r"\\div\b"), "/"),
+    (re.compile(r"\\(pi|sin|cos|tan|log|ln|exp)\b"), r" \1"),
+    (re.compile(r"\\([%$()])"), r"\1"),
+)
+_FLOAT_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "sqrt": math.sqrt,
+    "exp": math.exp,
+    "log": math.log,
+    "ln": math.log,
+    "abs": abs,
+    "sin": math.sin,
+    "cos": math.cos,
+    "tan": math.tan,
+}
+_FLOAT_OPERATORS: Mapping[str, Callable[[float, float], float]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "**": math.pow,
+}
+_CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e}
+
+
+def plain_math(text: str) -> str:
+    """LaTeX as the grammar of expressions; what cannot be translated is left and then refused."""
+    if _MIXED_NUMBER.search(text):
+        # 2\\frac{1}{2} means 2.5 to some and 1 to others.
+        raise ExpressionError("a mixed number has no certain value")
+    text = _with_words(text.replace("\\$", "").replace("$", "").replace("π", " pi ").strip())
+    for pattern, replacement in _LATEX_WORDS:
+        text = pattern.sub(replacement, text)
+    for _ in range(20):
+        before = text
+        for pattern, replacement in _LATEX_GROUPS:
+            text = pattern.sub(replacement, text)
+        if text == before:
+            break
+    return text.strip()
+
+
+def _with_words(text: str) -> str:
+    r"""The text without the unit that ends it in `\text{}`; other such words as plain words."""
+    unit = _LATEX_UNIT.search(text)
+    if unit is not None and _UPRIGHT_UNIT.match(unit[1]) and is_unit(unit[1]):
+        text = text[: unit.start()]
+    return _LATEX_TEXT.sub(r" \1 ", text)
+
+
+def float_value(text: str) -> float:
+    """The value of a number, with or without a unit, or of an expression without variables.
+
+    Raises `ExpressionError`.
+    """
+    number = read_number(text)
+    try:
+        if number is not None:
+            return float(number)
+        try:
+            plain = plain_math(text)
+            # What was LaTeX may be a number now, as `50\\%` is.
+            number = read_number(plain)
+            value = parse(plain, _FloatAlgebra({})) if number is None else float(number)
+        except ExpressionError:
+            number = leading_number(text)
+            if number is None:
+                raise
+            return float(number)
+    except OverflowError:
+        raise ExpressionError("too large") from None
+    if not math.isfinite(value):
+        raise ExpressionError("not a finite number")
+    return value
+
+
+def variables_of(text: str) -> frozenset[str]:
+    """The letters that an expression leaves open; none for a number, with or without a unit.
+
+    Raises `ExpressionError` when it is no expression.
+    """
+    if read_number(text) is not None:
+        return frozenset()
+    try:
+        plain = plain_math(text)
+        if read_number(plain) is not None:
+            return frozenset()
+        return parse(plain, _VariablesAlgebra())
+    except ExpressionError:
+        if leading_number(text) is None:
+            raise
+        return frozenset()
+
+
+class _VariablesAlgebra:
+    """The set of letters in an expression."""
+
+    functions = frozenset(_FLOAT_FUNCTIONS)
+    implicit_product = True
+
+    def number(self, text: str) -> frozenset[str]:
+        """None."""
+        return frozenset()
+
+    def name(self, name: str) -> frozenset[str]:
+        """The letter itself, unless it is a constant; words are no variables."""
+        if name in _CONSTANTS:
+            return frozenset()
+        if len(name) > 1:
+            raise ExpressionError(f"unknown name {name[:20]!r}")
+        return frozenset(name)
+
+    def call(self, name: str, arguments: list[frozenset[str]]) -> frozenset[str]:
+        """Those of the arguments."""
+        return frozenset().union(*arguments)
+
+    def negative(self, value: frozenset[str]) -> frozenset[str]:
+        """Those of `value`."""
+        return value
+
+    def binary(self, operator: str, left: frozenset[str], right: frozenset[str]) -> frozenset[str]:
+        """Those of both sides."""
+        return left | right
+
+
+class _FloatAlgebra:
+    """Floats within the real numbers, with the values of variables given."""
+
+    functions = frozenset(_FLOAT_FUNCTIONS)
+    implicit_product = True
+
+    def __init__(self, variables: Mapping[str, float]) -> None:
+        self._variables = variables
+
+    def number(self, text: str) -> float:
+        """The nearest float."""
+        return float(text)
+
+    def name(self, name: str) -> float:
+        """A constant, or the value given for a letter."""
+        if name in _CONSTANTS:
+            return _CONSTANTS[name]
+        if name not in self._variables:
+            raise ExpressionError(f"unknown name {name[:20]!r}")
+        return self._variables[name]
+
+    def call(self, name: str, arguments: list[float]) -> float:
+        """One of `functions`; `log` takes a base as its second argument."""
+        if len(arguments) != 1 and (name != "log" or len(arguments) != 2):
+            raise ExpressionError(f"{name} takes one argument")
+        return _real(lambda: _FLOAT_FUNCTIONS[name](*arguments))
+
+    def negative(self, value: float) -> float:
+        """Minus `value`."""
+        return -value
+
+    def binary(self, operator: str, left: float, right: float) -> float:
+        """+ - * / and **, within the real numbers."""
+        compute = _FLOAT_OPERATORS.get(operator)
+        if compute is None:
+            raise ExpressionError(f"{operator!r} has no meaning in an answer")
+        return _real(lambda: compute(left, right))
+
+
+def _real(compute: Callable[[], float]) -> float:
+    try:
+        return compute()
+    except (ValueError, ArithmeticError) as error:
+        raise ExpressionError(f"no real value: {error}") from error
+
+
+def agree_at_samples(given: str, truth: str, variables: frozenset[str]) -> bool:
+    """Whether both have the same value wherever both have one, at a few fixed points."""
+    for sample in range(_SAMPLES):
+        # Points of the additive golden-ratio sequence in (0.2, 3.2), one stream per letter.
+        point = {v: 0.2 + 3 * ((ord(v) * 0.7548 + sample * 0.6180339887) % 1) for v in variables}
+        try:
+            first = parse(given, _FloatAlgebra(point))
+            second = parse(truth, _FloatAlgebra(point))
+        except ExpressionError:
+            continue
+        if not math.isclose(first, second, rel_tol=1e-6, abs_tol=1e-9):
+            return False
+    return True
