@@ -29,8 +29,6 @@ async def test_a_completion_is_the_call_on_record(door: Open) -> None:
         "completion_tokens": len(call.sampled.token_ids),
         "total_tokens": len(call.prompt_ids) + len(call.sampled.token_ids),
     }
-    assert case.door.calls_of(answer["id"]) == (call.id,)
-    assert case.door.response_id(call.id) == answer["id"]
 
 
 async def test_tool_calls_carry_the_ids_on_record(door: Open) -> None:
@@ -140,8 +138,6 @@ async def test_several_choices_are_several_calls(door: Open) -> None:
     assert [g["seed"] for g in client.given] == [5, 6, 7]
     assert answer["usage"]["prompt_tokens"] == 3
     assert answer["usage"]["completion_tokens"] == 6
-    assert case.door.calls_of(answer["id"]) == ("call_1", "call_2", "call_3")
-    assert case.door.response_id("call_2") == f"{answer['id']}-1"
 
 
 async def test_logprobs_are_those_on_record(door: Open) -> None:

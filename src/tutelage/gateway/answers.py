@@ -1,9 +1,7 @@
 """Sampling of one request, shared by everybody who waits for it, and kept for who asks again.
 
 An `Answer` is a task of its own, so a client that repeats a request joins the one that runs, and a
-client that goes away cancels it only when nobody else waits. The `Ledger` finds the answer of a
-repeated request (`x-stainless-retry-count`, or an equal `Idempotency-Key`): sampling twice would
-put a call into the record that no agent ever saw. `door.py` owns one ledger an attempt.
+client that goes away cancels it only when nobody else waits. `door.py` keeps the answers.
 """
 
 from __future__ import annotations
@@ -11,18 +9,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import Decoder
 from tutelage.types import Call, ChatClient
-
-KEPT_ANSWERS = 256
-"""Answers an attempt keeps for repeats, the latest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +35,17 @@ class Model:
         found = getattr(client, "codec", None)
         decoder = cast("Decoder", found) if hasattr(found, "decode") else None
         return Model(name, client, _hands_out_tokens(client), decoder)
+
+    def usage(self, calls: Sequence[Call]) -> tuple[int, int]:
+        """Prompt and completion tokens. A client without ids may know them from its server."""
+        counted = getattr(self.client, "usage", None)
+        pairs = [counted(c) if counted else None for c in calls]
+        known = [
+            pair or (len(call.prompt_ids), len(call.sampled.token_ids))
+            for pair, call in zip(pairs, calls, strict=True)
+        ]
+        # All choices answer one prompt, which counts once.
+        return max((p for p, _ in known), default=0), sum(n for _, n in known)
 
 
 class Answer:
@@ -153,50 +158,5 @@ def _hands_out_tokens(client: ChatClient) -> bool:
         return False
 
 
-def with_limit(request: ChatRequest, left: int | None) -> ChatRequest:
-    """The request with no more tokens than the attempt has left."""
-    if left is None or request.sampling.max_tokens <= left:
-        return request
-    return replace(request, sampling=replace(request.sampling, max_tokens=left))
-
-
 OnEnd = Callable[[Answer, tuple[Call, ...], BaseException | None], None]
 """Takes an answer that has ended, with its calls or with what ended it."""
-
-
-class Ledger:
-    """The latest answers of an attempt by what was asked."""
-
-    def __init__(self, size: int = KEPT_ANSWERS) -> None:
-        self._size = size
-        self._kept: OrderedDict[str, tuple[bytes, Answer]] = OrderedDict()
-        self._by_key: dict[bytes, dict[str, Answer]] = {}
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def find(self, key: bytes) -> Answer | None:
-        """The answer that a repeat of this request is about: the oldest that never arrived, else
-        the latest. Equal requests are common where an agent samples the same prompt several times.
-        """
-        usable = [a for a in self._by_key.get(key, {}).values() if a.usable]
-        return next((a for a in usable if not a.delivered), usable[-1] if usable else None)
-
-    def add(self, key: bytes, answer: Answer) -> None:
-        """Remember an answer, and forget the oldest when there are too many."""
-        self._kept[answer.id] = (key, answer)
-        self._by_key.setdefault(key, {})[answer.id] = answer
-        while len(self._kept) > self._size:
-            self._forget(next(iter(self._kept)))
-
-    def drop(self, answer: Answer) -> None:
-        """Forget an answer that came to nothing."""
-        if answer.id in self._kept:
-            self._forget(answer.id)
-
-    def _forget(self, id: str) -> None:
-        key, _ = self._kept.pop(id)
-        rest = self._by_key[key]
-        del rest[id]
-        if not rest:
-            del self._by_key[key]

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import blake2b
-from typing import Protocol
 
 from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
@@ -27,7 +26,7 @@ from tutelage.gateway.door import Door, gone
 from tutelage.gateway.keys import Pass, Registry
 from tutelage.gateway.limits import Limits
 from tutelage.gateway.problems import NO_RETRY, ApiError, described
-from tutelage.gateway.reply import ChatReply, ReplyStream, begun, ended
+from tutelage.gateway.reply import ChatReply, ReplyStream
 from tutelage.tracing import Identity
 from tutelage.types import JSON
 
@@ -39,22 +38,14 @@ PREFIXES = (
     "/agent/{agent}",
 )
 Handler = Callable[[Scope, Receive, Send, Pass], Awaitable[None]]
+OnTraces = Callable[..., bytes]
+"""Reads a body of spans in a worker thread; `tracing.TraceIngest` is one, and has the parameters.
+
+A ValueError is answered with its `status`, 400 where it has none.
+"""
 
 
-class OnTraces(Protocol):
-    """Takes the body of `POST /v1/traces`; `tracing.TraceIngest` is one."""
-
-    def __call__(
-        self, body: bytes, content_type: str, encoding: str = "", *, only: Identity | None = None
-    ) -> bytes | None:
-        """Read the spans of the attempt `only`, in a worker thread; returns the answer's body.
-
-        A ValueError is answered with its `status`, 400 where it has none.
-        """
-        ...
-
-
-class Endpoint:
+class _Endpoint:
     """One path: its methods, and errors as JSON."""
 
     def __init__(self, app: App, **handlers: Handler) -> None:
@@ -90,14 +81,15 @@ class App:
 
     def __init__(self, registry: Registry, limits: Limits) -> None:
         self.on_traces: OnTraces | None = None
+        """Takes the spans that agents send to `POST /v1/traces`; None refuses them."""
         self.in_flight = 0
         self._registry, self._limits = registry, limits
         endpoints = {
-            **{each.path: Endpoint(self, POST=partial(self._ask, each)) for each in DIALECTS},
-            "/v1/responses/{response}": Endpoint(self, GET=self._response),
-            "/v1/models": Endpoint(self, GET=self._models),
-            "/v1/models/{model:path}": Endpoint(self, GET=self._model),
-            "/v1/traces": Endpoint(self, POST=self._traces),
+            **{each.path: _Endpoint(self, POST=partial(self._ask, each)) for each in DIALECTS},
+            "/v1/responses/{response}": _Endpoint(self, GET=self._response),
+            "/v1/models": _Endpoint(self, GET=self._models),
+            "/v1/models/{model:path}": _Endpoint(self, GET=self._model),
+            "/v1/traces": _Endpoint(self, POST=self._traces),
         }
         self._router = Router(
             [
@@ -152,11 +144,11 @@ class App:
         key, repeat = _identity(scope, dialect.name, entry, body)
         answer = door.answer(dialect, key, repeat, request, entry.agent)
         if request.stream:
-            stream = ReplyStream(answer, dialect.writer(begun(answer)))
+            stream = ReplyStream(answer, dialect.writer(ChatReply.of(answer)))
             await self._stream(answer, door, dialect, stream, receive, send)
             return
         await self._finished(answer, door, receive)
-        reply = ended(answer)
+        reply = ChatReply.of(answer, answer.calls)
         _keep(reply, dialect.written, door)
         await http.send_json(send, 200, dialect.written(reply))
         answer.delivered = True
@@ -193,8 +185,6 @@ class App:
         except (TutelageError, ValueError) as error:
             status = int(getattr(error, "status", 400))
             raise ApiError(status, f"the traces cannot be read: {error}") from error
-        if answer is None:  # an empty ExportTraceServiceResponse
-            answer = b"{}" if "json" in kind else b""
         await http.send_bytes(send, 200, answer, kind or "application/x-protobuf")
 
     # ------------------------------------------------------------ waiting
@@ -266,7 +256,7 @@ class App:
     ) -> None:
         try:
             _check(answer, door)
-            reply = ended(answer)
+            reply = ChatReply.of(answer, answer.calls)
             _keep(reply, dialect.written, door)
             data = stream.finish(reply)
         except Exception as error:

@@ -3,14 +3,18 @@ on their number.
 
 uvicorn times only the pause between two requests; a client that connects and says nothing, or one
 byte a minute, would keep its connection for ever, and one that never reads its reply would keep the
-reply in memory. `server.py` gives the class to uvicorn.
+reply in memory. How many connections there may be is also a question of how many files this process
+may open (`_affordable`). `server.py` gives the class to uvicorn.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import importlib
 import logging
+import os
 import socket
 import struct
 from typing import Any
@@ -22,12 +26,18 @@ from tutelage.gateway.limits import Limits
 log = logging.getLogger(__name__)
 READ_AT_LEAST = 16 << 10
 """Bytes that a client must take of a waiting reply in `Limits.write_seconds`."""
+FILES_EACH = 2
+"""A connection and what it leads to: the engine's server, or the client's end of it in here."""
+RESERVED = 256
+"""Files that are left to everything else: stores, sandboxes, logs; at most a quarter of all."""
+FEWEST = 8
+"""Connections, however few files there may be."""
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 _Base: Any = AutoHTTPProtocol
 
 
-class Refusals:
+class _Refusals:
     """Says once that connections were refused; thousands of refusals are no news."""
 
     def __init__(self) -> None:
@@ -54,7 +64,7 @@ class _Connection(_Base):
 
     _limits: Limits
     _most: int
-    _refusals: Refusals
+    _refusals: _Refusals
     _head: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _reading: asyncio.TimerHandle | None = None
@@ -143,7 +153,44 @@ class _Connection(_Base):
         self.transport.abort()
 
 
-def protocol(limits: Limits, most: int, refusals: Refusals) -> type[asyncio.Protocol]:
-    """The protocol class for some limits and `most` connections."""
+def protocol(limits: Limits, loop: asyncio.AbstractEventLoop) -> type[asyncio.Protocol]:
+    """The protocol class for connections of a loop, which is told of those it cannot accept."""
+    refusals = _Refusals()
+    loop.set_exception_handler(refusals.handler)
+    most = _affordable(limits.connections)
     bound = {"_limits": limits, "_most": most, "_refusals": refusals}
     return type("Connection", (_Connection,), bound)
+
+
+def _affordable(connections: int) -> int:
+    """So many connections, or as many as the limit of open files allows.
+
+    The limit is raised as far as they need it and the system lets it be (`ulimit -Hn`).
+    """
+    try:
+        resource: Any = importlib.import_module("resource")
+    except ImportError:
+        return connections  # a system without such limits
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = _open_files()
+    needed = used + RESERVED + FILES_EACH * connections
+    if _less(soft, needed, resource.RLIM_INFINITY):
+        allowed = needed if not _less(hard, needed, resource.RLIM_INFINITY) else hard
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+            soft = allowed
+    if not _less(soft, needed, resource.RLIM_INFINITY):
+        return connections
+    room = soft - used - min(RESERVED, soft // 4)
+    return min(connections, max(FEWEST, room // FILES_EACH))
+
+
+def _less(limit: int, than: int, unlimited: int) -> bool:
+    return limit != unlimited and limit < than
+
+
+def _open_files() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return 64

@@ -11,51 +11,52 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tutelage.gateway.answers import Answer, Ledger, Model, with_limit
-from tutelage.gateway.dialects import Dialect
+from tutelage.gateway.answers import Answer, Model
+from tutelage.gateway.dialects import Dialect, StoredResponses
 from tutelage.gateway.problems import NO_RETRY, ApiError, invalid
 from tutelage.gateway.record import CallSpan, OnSpan, Recorder
-from tutelage.gateway.reply import finish_reason, usage
+from tutelage.gateway.reply import finish_reason
 from tutelage.gateway.request import ChatRequest
-from tutelage.types import JSON, Call, Message, Sampling
+from tutelage.types import Call, Sampling
 
-KEPT_RESPONSES = 1024
+KEPT_ANSWERS = 256
+"""Answers an attempt keeps for repeats."""
 KEPT_ERRORS = 100
 
 
-class StoredResponses:
-    """Responses of an attempt for `previous_response_id`, `GET` and item references."""
+class _Ledger:
+    """The latest answers of an attempt by what was asked.
 
-    def __init__(self, size: int = KEPT_RESPONSES) -> None:
-        self._size = size
-        self._kept: OrderedDict[str, tuple[tuple[Message, ...], JSON]] = OrderedDict()
-        self._items: dict[str, JSON] = {}
+    It finds the answer of a repeated request (`x-stainless-retry-count`, or an equal
+    `Idempotency-Key`): sampling twice would put a call into the record that no agent ever saw.
+    """
 
-    def add(self, response: JSON, conversation: tuple[Message, ...]) -> None:
-        """Keep a finished response with its whole conversation, its own turn included."""
-        self._kept[response["id"]] = (conversation, response)
-        self._items |= {item["id"]: item for item in response["output"]}
-        while len(self._kept) > self._size:
-            _, (_, old) = self._kept.popitem(last=False)
-            for item in old["output"]:
-                self._items.pop(item["id"], None)
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, tuple[bytes, Answer]] = OrderedDict()
 
-    def conversation(self, response_id: str) -> tuple[Message, ...] | None:
-        """The messages up to and with that response."""
-        found = self._kept.get(response_id)
-        return None if found is None else found[0]
+    def __len__(self) -> int:
+        return len(self._kept)
 
-    def item(self, item_id: str) -> JSON | None:
-        """An output item."""
-        return self._items.get(item_id)
+    def find(self, key: bytes) -> Answer | None:
+        """The answer that a repeat of this request is about: the oldest that never arrived, else
+        the latest. Equal requests are common where an agent samples the same prompt several times.
+        """
+        usable = [a for of, a in self._kept.values() if of == key and a.usable]
+        return next((a for a in usable if not a.delivered), usable[-1] if usable else None)
 
-    def get(self, response_id: str) -> JSON | None:
-        """The response as it was sent."""
-        found = self._kept.get(response_id)
-        return None if found is None else found[1]
+    def add(self, key: bytes, answer: Answer) -> None:
+        """Remember an answer, and forget the oldest when there are too many."""
+        self._kept[answer.id] = (key, answer)
+        if len(self._kept) > KEPT_ANSWERS:
+            self._kept.popitem(last=False)
+
+    def drop(self, answer: Answer) -> None:
+        """Forget an answer that came to nothing."""
+        self._kept.pop(answer.id, None)
 
 
 class Door:
@@ -89,7 +90,7 @@ class Door:
         """Tokens that the main client sampled so far."""
         self.errors: list[BaseException] = []
         """What went wrong in the engines behind, the latest last, at most a hundred."""
-        self.ledger, self.responses = Ledger(), StoredResponses()
+        self.ledger, self.responses = _Ledger(), StoredResponses()
         self._main, self._others, self._names = main, dict(others), names
         self._budget, self._on_span, self._recorder = token_budget, on_span, recorder
         self._key_for, self._on_close = key_for, on_close
@@ -97,8 +98,6 @@ class Door:
         self._count = 0
         self._running: set[Answer] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._calls: OrderedDict[str, tuple[str, ...]] = OrderedDict()
-        self._response_of: dict[str, str] = {}
 
     # ------------------------------------------------------------ for the runner
 
@@ -119,17 +118,6 @@ class Door:
     def budget_left(self) -> int | None:
         """Tokens that may still be sampled, None without a budget."""
         return None if self._budget is None else max(0, self._budget - self.spent)
-
-    def calls_of(self, response_id: str) -> tuple[str, ...]:
-        """Ids of the calls behind a response id (`gen_ai.response.id`); empty when unknown."""
-        return self._calls.get(response_id, ())
-
-    def response_id(self, call_id: str) -> str | None:
-        """The id under which a client saw a call: the join key of its spans and evaluations.
-
-        Of several choices the first has the response's id, the i-th that id with `-i`.
-        """
-        return self._response_of.get(call_id)
 
     def close(self, timeout: float = 5.0) -> None:
         """Refuse new requests, cancel what runs and wait for it, and flush what was recorded.
@@ -212,7 +200,9 @@ class Door:
                     code="token_budget_exhausted",
                     headers=NO_RETRY,
                 )
-            request = with_limit(request, left)
+            if left is not None and left < request.sampling.max_tokens:
+                sampling = replace(request.sampling, max_tokens=left)
+                request = replace(request, sampling=sampling)
         self._count += 1
         self._loop = asyncio.get_running_loop()
         answer = Answer(
@@ -233,8 +223,7 @@ class Door:
         self._running.discard(answer)
         if error is None:
             if answer.model is self._main:
-                self.spent += usage(answer.model.client, calls)[1]
-            self._remember(answer.id, calls)
+                self.spent += answer.model.usage(calls)[1]
         else:
             self.ledger.drop(answer)
             if isinstance(error, Exception):  # a cancelled request is nobody's failure
@@ -242,18 +231,10 @@ class Door:
         if self._on_span is not None:
             self._recorder.put(self._on_span, self._span(api, answer, calls, error))
 
-    def _remember(self, response_id: str, calls: Sequence[Call]) -> None:
-        self._calls[response_id] = tuple(c.id for c in calls)
-        for i, call in enumerate(calls):
-            self._response_of[call.id] = f"{response_id}-{i}" if i else response_id
-        while len(self._calls) > 4 * KEPT_RESPONSES:
-            for call_id in self._calls.popitem(last=False)[1]:
-                self._response_of.pop(call_id, None)
-
     def _span(
         self, api: str, answer: Answer, calls: tuple[Call, ...], error: BaseException | None
     ) -> CallSpan:
-        tokens = usage(answer.model.client, calls)
+        tokens = answer.model.usage(calls)
         return CallSpan(
             rollout_id=self.rollout_id,
             attempt_id=self.attempt_id,

@@ -47,7 +47,7 @@ def check_id(value: str, what: str) -> str:
     return value
 
 
-def agent_name(value: str, param: str) -> str:
+def _agent_name(value: str, param: str) -> str:
     """An agent id from a path or header."""
     if not value or len(value) > MAX_ID or not value.isprintable():
         raise ApiError(400, f"{param} is no name of an agent", param=param)
@@ -128,9 +128,9 @@ class Registry:
                     403, "the key belongs to another attempt than the path", code="wrong_attempt"
                 )
             if "agent" in path:
-                return Pass(door, agent_name(path["agent"], "the agent in the path"))
+                return Pass(door, _agent_name(path["agent"], "the agent in the path"))
         if header_agent is not None:
-            return Pass(door, agent_name(header_agent, "x-tutelage-agent"))
+            return Pass(door, _agent_name(header_agent, "x-tutelage-agent"))
         return Pass(door, agent)
 
 

@@ -9,9 +9,9 @@ listener that fails is counted too. `door.py` flushes the queue before an attemp
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from tutelage.types import Call
@@ -51,51 +51,30 @@ class Recorder:
     def __init__(self, size: int = QUEUED_SPANS) -> None:
         self.dropped = 0
         self.failed = 0
-        self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue(size)
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._room = threading.Semaphore(size)
+        self._pool = ThreadPoolExecutor(1, "tutelage-spans")
 
     def put(self, listener: OnSpan, span: CallSpan) -> None:
         """Queue a span; never waits."""
-        try:
-            self._queue.put_nowait(lambda: listener(span))
-        except queue.Full:
+        if self._room.acquire(blocking=False):
+            self._pool.submit(self._tell, listener, span)
+        else:
             self.dropped += 1
-            return
-        self._run()
 
     def flush(self, timeout: float = 5.0) -> bool:
         """Wait until what was queued so far has been handed on; False when that took too long."""
-        done = threading.Event()
-        try:
-            self._queue.put(done.set, timeout=timeout)
-        except queue.Full:
-            return False
-        self._run()
-        return done.wait(timeout)
+        return bool(wait([self._pool.submit(int)], timeout).done)
 
     def close(self) -> None:
         """Hand on what is queued and end the thread."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            self._queue.put(None)
-            thread.join()
+        pool, self._pool = self._pool, ThreadPoolExecutor(1, "tutelage-spans")
+        pool.shutdown()
 
-    def _run(self) -> None:
-        if self._thread is None:
-            with self._lock:
-                if self._thread is None:
-                    self._thread = threading.Thread(
-                        target=self._work, name="tutelage-spans", daemon=True
-                    )
-                    self._thread.start()
-
-    def _work(self) -> None:
-        while (job := self._queue.get()) is not None:
-            try:
-                job()
-            except Exception:
-                self.failed += 1
-                if self.failed == 1:
-                    log.exception("a listener of calls failed; later failures are only counted")
+    def _tell(self, listener: OnSpan, span: CallSpan) -> None:
+        self._room.release()
+        try:
+            listener(span)
+        except Exception:
+            self.failed += 1
+            if self.failed == 1:
+                log.exception("a listener of calls failed; later failures are only counted")

@@ -14,7 +14,7 @@ from typing import Protocol
 from tutelage.gateway.answers import Answer
 from tutelage.gateway.request import ChatRequest
 from tutelage.gateway.text import Decoder, TextStream, can_stream, cut
-from tutelage.types import JSON, Call, ChatClient, StopReason, ToolCall
+from tutelage.types import JSON, Call, StopReason, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,20 @@ class ChatReply:
         """Of prompt and completion."""
         return self.prompt_tokens + self.completion_tokens
 
+    @staticmethod
+    def of(answer: Answer, calls: Sequence[Call] = ()) -> ChatReply:
+        """The reply of an answer that made these calls; of one that is sampled, without any."""
+        prompt, sampled = answer.model.usage(calls)
+        return ChatReply(
+            answer.id,
+            answer.created,
+            answer.request,
+            answer.model.decoder,
+            tuple(Choice(call, _shown_content(call)) for call in calls),
+            prompt,
+            sampled,
+        )
+
     def logprobs(self, choice: Choice, *, ends: bool = False) -> list[JSON] | None:
         """Log-probabilities of the sampled tokens at temperature 1, None where none were asked for.
 
@@ -75,38 +89,6 @@ class ChatReply:
             exact = None if "\ufffd" in text else list(text.encode())
             found.append({"token": text, "logprob": value, "bytes": exact, "top_logprobs": []})
         return found
-
-
-def begun(answer: Answer) -> ChatReply:
-    """The reply of an answer that is being sampled."""
-    return ChatReply(answer.id, answer.created, answer.request, answer.model.decoder)
-
-
-def ended(answer: Answer) -> ChatReply:
-    """The whole reply. Raises what sampling raised."""
-    calls = answer.calls
-    prompt, sampled = usage(answer.model.client, calls)
-    return ChatReply(
-        answer.id,
-        answer.created,
-        answer.request,
-        answer.model.decoder,
-        tuple(Choice(call, _shown_content(call)) for call in calls),
-        prompt,
-        sampled,
-    )
-
-
-def usage(client: ChatClient, calls: Sequence[Call]) -> tuple[int, int]:
-    """Prompt and completion tokens. A client without token ids may know them from its server."""
-    counted = getattr(client, "usage", None)
-    pairs = [counted(c) if counted else None for c in calls]
-    known = [
-        pair or (len(call.prompt_ids), len(call.sampled.token_ids))
-        for pair, call in zip(pairs, calls, strict=True)
-    ]
-    # All choices answer one prompt, which counts once.
-    return max((p for p, _ in known), default=0), sum(n for _, n in known)
 
 
 def finish_reason(call: Call) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import importlib
 import importlib.util
 import ipaddress
@@ -17,19 +18,19 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Generator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import uvicorn
 
 from tutelage.errors import ConfigError
-from tutelage.gateway.app import App, OnTraces
-from tutelage.gateway.connections import Refusals, protocol
+from tutelage.gateway.app import App
+from tutelage.gateway.connections import protocol
 from tutelage.gateway.door import Door, Model
-from tutelage.gateway.garbage import loop_hidden_while_collecting
 from tutelage.gateway.keys import Registry, check_id, derive
-from tutelage.gateway.limits import Limits, affordable
+from tutelage.gateway.limits import Limits
 from tutelage.gateway.record import OnSpan, Recorder
 from tutelage.types import UNBOUNDED, ChatClient, Sampling
 
@@ -62,7 +63,8 @@ class Gateway:
         characters.
         """
         self.limits = limits or Limits()
-        self.host, self._port = host, port
+        self.host, self.port = host, port
+        """The port is known once started."""
         if secret is not None and len(secret) < MIN_SECRET:
             raise ConfigError(f"the secret has {len(secret)} characters; give it {MIN_SECRET}")
         if secret is None and not _is_loopback(host):
@@ -72,7 +74,8 @@ class Gateway:
             )
         self._secret = secrets.token_bytes(32) if secret is None else secret.encode()
         self._registry = Registry()
-        self._recorder = Recorder()
+        self.recorder = Recorder()
+        """The queue of spans, for its counters."""
         self.app = App(self._registry, self.limits)
         """The ASGI app; works without `start`, on whatever loop serves it."""
         self._server: _Server | None = None
@@ -85,13 +88,13 @@ class Gateway:
         """Listen and serve. Raises `ConfigError` when the address cannot be had."""
         if self._thread is not None:
             raise ConfigError("the gateway is already started")
-        sock = _listen(self.host, self._port)
-        self._port = int(sock.getsockname()[1])
-        most, refusals = affordable(self.limits.connections), Refusals()
+        sock = _listen(self.host, self.port)
+        self.port = int(sock.getsockname()[1])
+        self._loop = _new_loop()
         config = uvicorn.Config(
             self.app,
             loop="none",
-            http=protocol(self.limits, most, refusals),
+            http=protocol(self.limits, self._loop),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -105,8 +108,6 @@ class Gateway:
         )
         ready = threading.Event()
         self._server = _Server(config, ready)
-        self._loop = _new_loop()
-        self._loop.set_exception_handler(refusals.handler)
         self._thread = threading.Thread(
             target=_serve, args=(self._loop, self._server, sock), name="tutelage-gateway",
             daemon=True,
@@ -124,7 +125,7 @@ class Gateway:
             self._server.should_exit = True
             thread.join()
             self._loop = self._server = None
-        self._recorder.close()
+        self.recorder.close()
 
     @property
     def serving(self) -> bool:
@@ -160,26 +161,12 @@ class Gateway:
     # ------------------------------------------------------------ doors
 
     @property
-    def port(self) -> int:
-        """The port; known once started."""
-        return self._port
-
-    @property
     def url(self) -> str:
         """Scheme, host and port; a name that only an ASGI client understands before `start`."""
         if self._thread is None:
             return "http://gateway"
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return f"http://[{host}]:{self._port}" if ":" in host else f"http://{host}:{self._port}"
-
-    @property
-    def on_traces(self) -> OnTraces | None:
-        """Takes the spans that agents send to `POST /v1/traces`; None refuses them."""
-        return self.app.on_traces
-
-    @on_traces.setter
-    def on_traces(self, hook: OnTraces | None) -> None:
-        self.app.on_traces = hook
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     def open(
         self,
@@ -219,18 +206,13 @@ class Gateway:
             sampling=sampling,
             token_budget=token_budget,
             on_span=on_span,
-            recorder=self._recorder,
+            recorder=self.recorder,
             key_for=self._key_for,
             on_close=self._registry.remove,
             environment=self._trace_environment(),
         )
         self._registry.add(door)
         return door
-
-    @property
-    def recorder(self) -> Recorder:
-        """The queue of spans, for its counters."""
-        return self._recorder
 
     def _key_for(self, door: Door, agent: str) -> str:
         key = derive(self._secret, door.rollout_id, door.attempt_id, agent)
@@ -240,7 +222,9 @@ class Gateway:
 
     def _trace_environment(self) -> Mapping[str, str]:
         """Where an instrumented agent sends its spans, unless the user has said otherwise."""
-        if self.on_traces is None or any(k.startswith("OTEL_EXPORTER_OTLP") for k in os.environ):
+        if self.app.on_traces is None or any(
+            k.startswith("OTEL_EXPORTER_OTLP") for k in os.environ
+        ):
             return {}
         return {
             "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "{base}/traces",
@@ -269,7 +253,7 @@ def _serve(loop: asyncio.AbstractEventLoop, server: _Server, sock: socket.socket
     """The gateway's thread."""
     asyncio.set_event_loop(loop)
     try:
-        with loop_hidden_while_collecting():
+        with _loop_hidden_while_collecting():
             loop.run_until_complete(server.serve([sock]))
             left = asyncio.all_tasks(loop)
             for task in left:
@@ -281,6 +265,38 @@ def _serve(loop: asyncio.AbstractEventLoop, server: _Server, sock: socket.socket
         asyncio.set_event_loop(None)
         loop.close()
         sock.close()
+
+
+@contextmanager
+def _loop_hidden_while_collecting() -> Generator[None]:
+    """Around a loop's life in this thread: finalizers that the collector runs here see no loop.
+
+    An HTTP client that is dropped without being closed asks for the running loop when it is
+    collected, and has that loop close its connections; the OpenAI SDK's does so. Collected in the
+    gateway's thread it would be closed by the gateway's loop: with file numbers that are free by
+    then, and that a new connection of the agents' loop may already have. That connection would be
+    read no more, and its rollout would wait until its deadline. So such a client, collected here,
+    leaves its connections to their own finalizers.
+    """
+    here = threading.get_ident()
+    hidden: list[asyncio.AbstractEventLoop] = []
+
+    def watch(phase: str, info: Mapping[str, Any]) -> None:
+        if threading.get_ident() != here:
+            return
+        if phase == "start":
+            loop = asyncio._get_running_loop()  # pyright: ignore[reportPrivateUsage]
+            if loop is not None:
+                hidden.append(loop)
+                asyncio._set_running_loop(None)  # pyright: ignore[reportPrivateUsage]
+        elif hidden:
+            asyncio._set_running_loop(hidden.pop())  # pyright: ignore[reportPrivateUsage]
+
+    gc.callbacks.append(watch)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(watch)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -111,7 +111,7 @@ class Stage:
         """
         given, models = resources or self.resources, Models()
         if self._gateway is not None:
-            self._gateway.on_traces = on_traces
+            self._gateway.app.on_traces = on_traces
             models = GatewayModels(
                 gateway=self._gateway,
                 resources=given,

@@ -3,9 +3,9 @@ what their requests share.
 """
 
 from tutelage.gateway.dialects.chat_completions import ChatCompletions
-from tutelage.gateway.dialects.dialect import Dialect
+from tutelage.gateway.dialects.dialect import Dialect, StoredResponses
 from tutelage.gateway.dialects.responses import Responses
 
 DIALECTS: tuple[Dialect, ...] = (ChatCompletions(), Responses())
 
-__all__ = ["DIALECTS", "ChatCompletions", "Dialect", "Responses"]
+__all__ = ["DIALECTS", "ChatCompletions", "Dialect", "Responses", "StoredResponses"]

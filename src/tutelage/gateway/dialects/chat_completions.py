@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, StrictBool, StrictInt, StrictStr
 
-from tutelage.gateway.dialects.dialect import Stored
+from tutelage.gateway.dialects.dialect import StoredResponses
 from tutelage.gateway.dialects.reading import (
     MAX_TOOLS,
     Arguments,
@@ -117,7 +117,7 @@ class ChatCompletions:
     path = "/v1/chat/completions"
     prefix = "chatcmpl-"
 
-    def read(self, body: JSON, defaults: Sampling, stored: Stored) -> ChatRequest:
+    def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
         """The request. Raises `ApiError`."""
         given = read(_Request, body)
         if given.stream_options is not None and not given.stream:
@@ -157,9 +157,9 @@ class ChatCompletions:
             out["prompt_token_ids"] = reply.choices[0].call.prompt_ids
         return out
 
-    def writer(self, reply: ChatReply) -> Chunks:
+    def writer(self, reply: ChatReply) -> _Chunks:
         """The stream of a reply."""
-        return Chunks(reply)
+        return _Chunks(reply)
 
 
 # ---------------------------------------------------------------- reading
@@ -231,7 +231,7 @@ def _ending(reply: ChatReply, choice: Choice) -> JSON:
     }
 
 
-class Chunks:
+class _Chunks:
     """The chunks of a stream; see `Writer`."""
 
     def __init__(self, reply: ChatReply) -> None:

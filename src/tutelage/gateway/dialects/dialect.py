@@ -7,23 +7,46 @@ for all. A further dialect is one file beside this one and its entry in `DIALECT
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Protocol
 
 from tutelage.gateway.reply import ChatReply, Writer
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Message, Sampling
 
+KEPT_RESPONSES = 1024
 
-class Stored(Protocol):
-    """What earlier replies of the attempt left."""
+
+class StoredResponses:
+    """Responses of an attempt for `previous_response_id`, `GET` and item references."""
+
+    def __init__(self, size: int = KEPT_RESPONSES) -> None:
+        self._size = size
+        self._kept: OrderedDict[str, tuple[tuple[Message, ...], JSON]] = OrderedDict()
+        self._items: dict[str, JSON] = {}
+
+    def add(self, response: JSON, conversation: tuple[Message, ...]) -> None:
+        """Keep a finished response with its whole conversation, its own turn included."""
+        self._kept[response["id"]] = (conversation, response)
+        self._items |= {item["id"]: item for item in response["output"]}
+        while len(self._kept) > self._size:
+            _, (_, old) = self._kept.popitem(last=False)
+            for item in old["output"]:
+                self._items.pop(item["id"], None)
 
     def conversation(self, response_id: str) -> tuple[Message, ...] | None:
-        """The messages up to and with that response, None when it is not known."""
-        ...
+        """The messages up to and with that response."""
+        found = self._kept.get(response_id)
+        return None if found is None else found[0]
 
     def item(self, item_id: str) -> JSON | None:
         """An output item."""
-        ...
+        return self._items.get(item_id)
+
+    def get(self, response_id: str) -> JSON | None:
+        """The response as it was sent."""
+        found = self._kept.get(response_id)
+        return None if found is None else found[1]
 
 
 class Dialect(Protocol):
@@ -35,7 +58,7 @@ class Dialect(Protocol):
     prefix: str
     """Of the ids of its replies."""
 
-    def read(self, body: JSON, defaults: Sampling, stored: Stored) -> ChatRequest:
+    def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
         """The request; `defaults` says what holds where it is silent. Raises `ApiError`.
 
         Every field is honoured, known to be harmless, or refused with its name: an agent that

@@ -20,7 +20,7 @@ from pydantic import (
     StrictStr,
 )
 
-from tutelage.gateway.dialects.dialect import Stored
+from tutelage.gateway.dialects.dialect import StoredResponses
 from tutelage.gateway.dialects.reading import (
     MAX_TOOLS,
     Arguments,
@@ -138,7 +138,7 @@ class Responses:
     path = "/v1/responses"
     prefix = "resp_"
 
-    def read(self, body: JSON, defaults: Sampling, stored: Stored) -> ChatRequest:
+    def read(self, body: JSON, defaults: Sampling, stored: StoredResponses) -> ChatRequest:
         """The request. Raises `ApiError`."""
         given = read(_Request, body)
         tools = tool_specs(given.tools)
@@ -191,15 +191,15 @@ class Responses:
             },
         }
 
-    def writer(self, reply: ChatReply) -> Events:
+    def writer(self, reply: ChatReply) -> _Events:
         """The stream of a reply."""
-        return Events(reply, self.written)
+        return _Events(reply, self.written)
 
 
 # ---------------------------------------------------------------- reading
 
 
-def _conversation(given: _Request, stored: Stored) -> tuple[Message, ...]:
+def _conversation(given: _Request, stored: StoredResponses) -> tuple[Message, ...]:
     before: tuple[Message, ...] = ()
     previous = given.previous_response_id
     if previous is not None:
@@ -219,7 +219,7 @@ def _conversation(given: _Request, stored: Stored) -> tuple[Message, ...]:
     return whole
 
 
-def _messages(items: Iterable[Any], stored: Stored) -> tuple[Message, ...]:
+def _messages(items: Iterable[Any], stored: StoredResponses) -> tuple[Message, ...]:
     """Input items as messages; a message and the calls that follow it make one assistant turn."""
     messages: list[Message] = []
     open_turn = False
@@ -315,7 +315,7 @@ def _logprobs(reply: ChatReply, choice: Choice) -> list[JSON]:
     return [{**entry, "bytes": entry["bytes"] or []} for entry in reply.logprobs(choice) or ()]
 
 
-class Events:
+class _Events:
     """The events of a stream, each with its `sequence_number`; see `Writer`."""
 
     def __init__(self, reply: ChatReply, written: Callable[[ChatReply], JSON]) -> None:
