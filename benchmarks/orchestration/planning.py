@@ -46,7 +46,6 @@ from tutelage.orchestration.evaluation.metrics import (
 )
 from tutelage.orchestration.plan.catalog import Catalog, read_catalog
 from tutelage.orchestration.planner.fit import Fitting
-from tutelage.orchestration.planner.retrieval import neighbours
 from tutelage.orchestration.planner.settings import Phase1
 from tutelage.orchestration.planner.text import features
 from tutelage.seeds import SeedTree
@@ -74,7 +73,7 @@ def plans_of(
     model = fitting.model
     texts = [features(w.instruction) for w in test]
     assert model.memory is not None
-    nearest = neighbours(model.memory, texts, model.idf, 1).index_BK[:, 0].tolist()
+    nearest = model.memory.texts.products(texts, model.idf).topk(1, dim=1).indices[:, 0].tolist()
     made = model.plan_all([w.instruction for w in test])
     raw += [p.raw_valid for p in made]
     found = dict(baseline_plans(fitting.remembered, test, nearest))

@@ -18,7 +18,7 @@ from tutelage.orchestration.data.formats import read_workflows
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.data.workflows import to_row
 from tutelage.orchestration.evaluation.results import evaluate
-from tutelage.orchestration.evaluation.tables import scores_table
+from tutelage.orchestration.evaluation.tables import planning_tables
 from tutelage.orchestration.plan.dag import to_text
 from tutelage.orchestration.planner.saving import load_planner
 from tutelage.orchestration.planner.settings import Request
@@ -360,7 +360,7 @@ def test_what_the_older_planner_learned_is_told(run: Path, files: Path) -> None:
     new = read_workflows(files / "test.json", catalog)[:6]
     result, _ = evaluate(model, [], learned + new, SeedTree(0), load_planner(run))
     assert result["before_learned"] == 4
-    assert "It learned 4 of these workflows" in scores_table(result).lead
+    assert "It learned 4 of these workflows" in planning_tables(result)[0].lead
     # A planner against itself gains nothing.
     gain = result["gains"]["before"]["edge_f1"]
     assert (gain["low"], gain["mean"], gain["high"], gain["ties"]) == (0.0, 0.0, 0.0, 10)

@@ -19,8 +19,8 @@ from tutelage.orchestration.planner.fit import Fitting
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.network import Shape
 from tutelage.orchestration.planner.settings import Phase1
-from tutelage.orchestration.planner.targets import WorkflowDataset, targets_of
-from tutelage.orchestration.planner.text import features, split_words
+from tutelage.orchestration.planner.targets import Targets, WorkflowDataset
+from tutelage.orchestration.planner.text import features
 from tutelage.seeds import SeedTree
 
 SEEDS = SeedTree(1)
@@ -98,7 +98,7 @@ def test_the_four_fields_of_a_call_with_gradients() -> None:
 def test_targets_as_ragged_lists() -> None:
     workflows = generate(builtin_graph(), 3, SEEDS)
     model = small(workflows)
-    exact = targets_of(workflows, model.vocabulary)
+    exact = Targets.of(workflows, model.vocabulary)
     ragged = {
         "task_types": [[model.catalog.index(t) for t in w.tools] for w in workflows],
         "dependencies": [[list(p) for p in w.plan.dependencies] for w in workflows],
@@ -119,7 +119,7 @@ def test_the_dag_loss_reaches_the_edges_of_the_network() -> None:
     workflows = generate(builtin_graph(), 8, SEEDS)
     model = small(workflows)
     outputs = model([w.instruction for w in workflows])
-    loss = model.compute_supervised_loss(outputs, targets_of(workflows, model.vocabulary))
+    loss = model.compute_supervised_loss(outputs, Targets.of(workflows, model.vocabulary))
     loss["dag_loss"].backward()
     gradient = model.network.edge_source.weight.grad
     assert gradient is not None
@@ -132,7 +132,7 @@ def test_the_loss_of_a_plan_does_not_depend_on_its_batch() -> None:
 
     def types(rows: list[Workflow]) -> float:
         found = model.compute_supervised_loss(
-            model([w.instruction for w in rows]), targets_of(rows, model.vocabulary)
+            model([w.instruction for w in rows]), Targets.of(rows, model.vocabulary)
         )
         return float(found["set_loss"].detach()) * len(rows)
 
@@ -208,7 +208,7 @@ def test_plans_of_200_nodes() -> None:
     short = sorted_workflow("stop", [tools[0].name], [[]])
     model = small([long, short], Catalog(tools))
     outputs = model([long.instruction, short.instruction])
-    loss = model.compute_supervised_loss(outputs, targets_of([long, short], model.vocabulary))
+    loss = model.compute_supervised_loss(outputs, Targets.of([long, short], model.vocabulary))
     loss["total_loss"].backward()
     assert torch.isfinite(loss["total_loss"])
     settings = replace(model.settings, max_nodes=200, repeats=True, length_bonus=50.0)
@@ -249,7 +249,9 @@ def test_empty_instructions_and_beams_are_refused(trained: Fitting) -> None:
 
 
 def test_any_script_has_features() -> None:
-    assert split_words("getWeather_now2") == ["get", "weather", "now", "2"]
+    apart = features("get weather now 2")
+    assert features("getWeather_now2").ids.tolist() == apart.ids.tolist()
+    assert len(apart.words) == 4
     assert len(features("翻译 这份报告").ids) > 2
     assert len(features("!!!").ids) > 0
 

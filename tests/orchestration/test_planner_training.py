@@ -17,7 +17,7 @@ from tutelage.orchestration.planner.loss import DagLoss, dag_loss
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.network import WINDOW, Shape, mentions, one_before, surroundings
 from tutelage.orchestration.planner.settings import Phase1
-from tutelage.orchestration.planner.targets import targets_of
+from tutelage.orchestration.planner.targets import Targets
 from tutelage.seeds import SeedTree
 
 SEEDS = SeedTree(3)
@@ -111,7 +111,7 @@ def test_prepared_instructions_are_planned_and_scored_alike() -> None:
     prepared = model.prepare(texts)
     assert model.plan_all(prepared) == model.plan_all(texts)
     chosen = [5, 2, 9]
-    targets = targets_of([workflows[i] for i in chosen], model.vocabulary)
+    targets = Targets.of([workflows[i] for i in chosen], model.vocabulary)
     one = model.compute_supervised_loss(model(prepared.rows(chosen)), targets)
     two = model.compute_supervised_loss(model([texts[i] for i in chosen]), targets)
     assert torch.equal(one["total_loss"], two["total_loss"])

@@ -16,7 +16,7 @@ from tutelage.cli import build_app
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.data.workflows import to_row
-from tutelage.orchestration.evaluation.tables import scores_table
+from tutelage.orchestration.evaluation.tables import planning_tables
 from tutelage.orchestration.planner.settings import Phase1
 from tutelage.orchestration.setup import Request, read_sets
 from tutelage.prompts.config import resolve_prompt
@@ -182,8 +182,8 @@ def test_a_planner_counts_instructions(tmp_path: Path) -> None:
 
 def test_a_planners_table_says_it() -> None:
     scores = {"planner": {"validity": 1.0, "hallucination": 0.0}}
-    test = {"workflows": 30, "scores": scores, "in_training": 10}
-    assert scores_table(test).lead.startswith(
+    test = {"workflows": 30, "scores": scores, "in_training": 10, "gains": {}, "shapes": {}}
+    assert planning_tables(test)[0].lead.startswith(
         "30 test workflows, of which 10 are also training workflows."
     )
-    assert scores_table({**test, "in_training": 0}).lead.startswith("30 held-out workflows.")
+    assert planning_tables({**test, "in_training": 0})[0].lead.startswith("30 held-out workflows.")

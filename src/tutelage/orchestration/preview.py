@@ -21,7 +21,7 @@ from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import Fitting
 from tutelage.orchestration.planner.settings import Phase1, Request, Settings, check
-from tutelage.orchestration.planner.targets import targets_of
+from tutelage.orchestration.planner.targets import Targets
 from tutelage.orchestration.routing.phase2 import read_checkpoint
 from tutelage.orchestration.setup import Sets, read_sets
 from tutelage.runs.loggers import check_loggers
@@ -76,7 +76,7 @@ def _planning(
     with torch.no_grad():
         loss = model.eval().compute_supervised_loss(
             model([w.instruction for w in rows]),
-            targets_of(rows, model.vocabulary),
+            Targets.of(rows, model.vocabulary),
             phase.lambda_dag,
             phase.dag_loss,
         )["total_loss"]

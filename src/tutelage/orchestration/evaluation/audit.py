@@ -31,10 +31,9 @@ from tutelage.orchestration.execution.workers import Pool, Work, Worker
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.routing.contract import (
-    Choice,
     RandomRouter,
+    RankedRouter,
     Router,
-    RouteState,
     cheapest,
     most_accurate,
 )
@@ -233,24 +232,11 @@ def judged_of(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return kept
 
 
-class _Oracle:
-    """A `Router` that knows which answers are right and takes the cheapest of them."""
-
-    name = ORACLE
-
-    def __init__(self, knows: Callable[[Worker, Work], bool]) -> None:
-        self._knows = knows
-
-    def choose(self, state: RouteState) -> Choice:
-        """The cheapest right worker; stop when nobody is right."""
-        right = [i for i in state.candidates if self._knows(state.workers[i], state.work)]
-        if not right:
-            return Choice(state.stop)
-        return Choice(min(right, key=lambda i: (state.estimates[i].cost, i)))
-
-
 def audit_routers(pool: Pool, random: Router) -> dict[str, Router]:
-    """The policies that are ranked. Raises `ConfigError` for a pool without the truth."""
+    """The policies that are ranked. Raises `ConfigError` for a pool without the truth.
+
+    The oracle knows which answers are right and takes the cheapest of them.
+    """
     knows: Callable[[Worker, Work], bool] | None = getattr(pool, "knows", None)
     if knows is None:
         raise ConfigError(
@@ -261,7 +247,9 @@ def audit_routers(pool: Pool, random: Router) -> dict[str, Router]:
         "random": random,
         "cheapest": cheapest(escalate=False),
         "best": most_accurate(escalate=False),
-        ORACLE: _Oracle(knows),
+        ORACLE: RankedRouter(
+            lambda s, i: s.estimates[i].cost if knows(s.workers[i], s.work) else math.inf
+        ),
     }
 
 

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import torch
-
 from tutelage.orchestration.data.workflows import Workflow, to_row
 from tutelage.orchestration.evaluation.metrics import (
     PlanScores,
@@ -23,7 +21,7 @@ from tutelage.orchestration.evaluation.metrics import (
 )
 from tutelage.orchestration.planner.decode import Planned
 from tutelage.orchestration.planner.model import PlannerModel
-from tutelage.orchestration.planner.retrieval import neighbours, products, remember
+from tutelage.orchestration.planner.retrieval import Rows
 from tutelage.orchestration.planner.text import features
 from tutelage.orchestration.setup import overlap_of
 from tutelage.seeds import SeedTree
@@ -59,11 +57,9 @@ def evaluate(
         scores[BEFORE] = score([p.plan for p in old], test, model.catalog, raw)
         more["before_learned"] = _learned_by(before, test)
     if train:
-        known = remember(
-            [features(w.instruction) for w in train], model.idf, torch.zeros(len(train), 1)
-        )
-        texts = [features(w.instruction) for w in test]
-        nearest = neighbours(known, texts, model.idf, 1).index_BK[:, 0].tolist()
+        known = Rows.of([features(w.instruction) for w in train], model.idf)
+        similar = known.products([features(w.instruction) for w in test], model.idf)
+        nearest = similar.topk(1, dim=1).indices[:, 0].tolist()
         for name, found in baseline_plans(train, test, nearest).items():
             scores[name] = score(found, test, model.catalog)
     scores["no edges"] = score([without_edges(plan) for plan in plans], test, model.catalog)
@@ -89,7 +85,7 @@ def _learned_by(model: PlannerModel, workflows: Sequence[Workflow]) -> int:
     if model.memory is None or not workflows:
         return 0
     texts = [features(w.instruction) for w in workflows]
-    return int((products(model.memory.texts, texts, model.idf).amax(1) > _SAME).sum())
+    return int((model.memory.texts.products(texts, model.idf).amax(1) > _SAME).sum())
 
 
 def _shapes(scores: PlanScores) -> dict[str, int]:

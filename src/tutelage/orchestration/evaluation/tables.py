@@ -30,7 +30,7 @@ _COMPARED: Mapping[str, str] = {
 
 def planning_tables(test: Mapping[str, Any]) -> list[Table]:
     """Scores against baselines, gains with intervals, and scores by shape."""
-    return [scores_table(test), _gains_table(test), _shapes_table(test)]
+    return [_scores_table(test), _gains_table(test), _shapes_table(test)]
 
 
 def _table(title: str, lead: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -38,7 +38,7 @@ def _table(title: str, lead: str, columns: Sequence[str], rows: Iterable[Sequenc
     return Table(columns, [TableRow(row) for row in rows], range(1, len(columns)), title, lead)
 
 
-def scores_table(test: Mapping[str, Any]) -> Table:
+def _scores_table(test: Mapping[str, Any]) -> Table:
     """The planner and its baselines, in percent."""
     rows = [
         (name, *(_percent(found.get(key)) for key in _SCORES))

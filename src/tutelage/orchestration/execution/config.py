@@ -34,7 +34,7 @@ ROUTERS: dict[str, Callable[[], Router]] = {
     "cheapest": routing.cheapest,
     "fastest": routing.fastest,
     "accurate": routing.most_accurate,
-    "greedy": routing.GreedyUtility,
+    "greedy": routing.greedy,
     "random": routing.RandomRouter,
 }
 """Routers that need nothing but their name."""

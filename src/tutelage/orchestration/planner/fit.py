@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -29,7 +29,7 @@ from tutelage.orchestration.planner.decode import Prepared, Searched, SearchSett
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.network import Shape
 from tutelage.orchestration.planner.settings import Phase1
-from tutelage.orchestration.planner.targets import Targets, targets_of
+from tutelage.orchestration.planner.targets import Targets
 from tutelage.seeds import SeedTree
 
 Stage = Literal["search", "refit", "done"]
@@ -117,11 +117,11 @@ class Fitting:
 
     # -------------------------------------------------------------- one epoch
 
-    def epoch(self, on_batch: Callable[[int, int], None] | None = None) -> dict[str, float]:
+    def epoch(self) -> dict[str, float]:
         """Train for one epoch and measure. Returns the metrics by name."""
         refit = self.at.stage == "refit"
         self._set_rate(refit)
-        totals = self._learn(on_batch)
+        totals = self._learn()
         self.at.epoch += 1
         self._swap()
         metrics = {"train_loss": totals.pop("total_loss"), **totals, "learning_rate": self.at.rate}
@@ -147,7 +147,7 @@ class Fitting:
         for group in self.optimizer.param_groups:
             group["lr"] = self.at.rate
 
-    def _learn(self, on_batch: Callable[[int, int], None] | None) -> dict[str, float]:
+    def _learn(self) -> dict[str, float]:
         """Step through all workflows once; the mean losses by name."""
         workflows, prepared, targets = self._data
         place = self.seeds.child(self.at.stage, self.at.epoch)
@@ -155,15 +155,11 @@ class Fitting:
         batches = drawn(sizes, self.settings.batch_size, place.child("order").numpy())
         self.model.train()
         totals: dict[str, float] = {}
-        trained = 0
         with _seeded(place.child("dropout")):
             for chosen in batches:
-                parts = self._step(prepared.rows(chosen), _rows(targets, chosen))
+                parts = self._step(prepared.rows(chosen), targets.rows(chosen))
                 for name, value in parts.items():
                     totals[name] = totals.get(name, 0.0) + value * len(chosen) / len(workflows)
-                trained += len(chosen)
-                if on_batch is not None:
-                    on_batch(trained, len(workflows))
         return totals
 
     def _step(self, given: Prepared, targets: Targets) -> dict[str, float]:
@@ -204,7 +200,7 @@ class Fitting:
             rows = list(range(begin, min(begin + _LOSS_ROWS, len(self.held_out))))
             found = self.model.compute_supervised_loss(
                 self.model(prepared.rows(rows)),
-                _rows(targets, rows),
+                targets.rows(rows),
                 self.settings.lambda_dag,
                 self.settings.dag_loss,
             )
@@ -316,7 +312,7 @@ class Fitting:
 
     def _given(self, workflows: list[Workflow]) -> tuple[Prepared, Targets]:
         prepared = self.model.prepare([w.instruction for w in workflows])
-        return prepared, targets_of(workflows, self.model.vocabulary)
+        return prepared, Targets.of(workflows, self.model.vocabulary)
 
     def _first_search(self) -> SearchSettings:
         workflows = self.train + self.held_out
@@ -377,18 +373,6 @@ def drawn(sizes: Sequence[int], batch: int, draw: np.random.Generator) -> list[l
         made = [pool[i : i + batch] for i in range(0, len(pool), batch)]
         found += [made[i] for i in draw.permutation(len(made)).tolist()]
     return found
-
-
-def _rows(targets: Targets, chosen: list[int]) -> Targets:
-    """Some rows, without the padding that only longer plans need."""
-    lengths = targets.lengths_B[chosen]
-    n = int(lengths.max()) + 1
-    return Targets(
-        targets.types_BN[chosen, :n],
-        targets.workers_BN[chosen, :n],
-        targets.adjacency_BNN[chosen][:, :n, :n],
-        lengths,
-    )
 
 
 @contextmanager

@@ -102,14 +102,9 @@ _TERMS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def type_loss(logits_BNT: Tensor, targets_BN: Tensor, smoothing: float = 0.0) -> Tensor:
+def type_loss(logits_BNT: Tensor, targets_BN: Tensor) -> Tensor:
     """Mean cross-entropy over the positions with a target, the end among them."""
-    return F.cross_entropy(
-        logits_BNT.flatten(0, 1),
-        targets_BN.flatten(),
-        ignore_index=IGNORED,
-        label_smoothing=smoothing,
-    )
+    return F.cross_entropy(logits_BNT.flatten(0, 1), targets_BN.flatten(), ignore_index=IGNORED)
 
 
 def set_loss(logits_BT: Tensor, targets_BN: Tensor) -> Tensor:

@@ -39,21 +39,14 @@ from tutelage.orchestration.planner.network import (
     mentions,
     one_before,
 )
-from tutelage.orchestration.planner.retrieval import (
-    Memory,
-    neighbours,
-    prior_of,
-    products,
-    remember,
-    sparse_rows,
-)
-from tutelage.orchestration.planner.targets import Targets, given_targets, targets_of
-from tutelage.orchestration.planner.text import features, inverse_frequency, met, pack
-from tutelage.orchestration.planner.vocabulary import (
-    Vocabulary,
-    compatibility,
-    text_of,
-    worker_names,
+from tutelage.orchestration.planner.retrieval import Memory, Rows
+from tutelage.orchestration.planner.targets import Targets, Vocabulary
+from tutelage.orchestration.planner.text import (
+    BUCKETS,
+    Features,
+    Packed,
+    features,
+    inverse_frequency,
 )
 
 SET_WEIGHT = 0.5
@@ -95,9 +88,11 @@ class PlannerModel(nn.Module):
         if not workflows:
             raise DataError("there are no workflows to learn from; give at least one")
         texts = [features(w.instruction) for w in workflows]
-        described = [features(text_of(tool)) for tool in catalog.tools]
-        vocabulary = Vocabulary(catalog, worker_names(workflows))
-        model = cls(vocabulary, inverse_frequency(texts), met(texts + described), shape)
+        active = torch.zeros(BUCKETS, dtype=torch.bool)
+        for text in texts + _described(catalog):
+            active[torch.from_numpy(text.ids)] = True
+        vocabulary = Vocabulary.of(workflows, catalog)
+        model = cls(vocabulary, inverse_frequency(texts), active, shape)
         used = {tool for workflow in workflows for tool in workflow.tools}
         model.seen.copy_(torch.tensor([name in used for name in catalog.names]))
         model.use_catalog(catalog)
@@ -108,15 +103,15 @@ class PlannerModel(nn.Module):
         their texts alone."""
         trained = self.vocabulary.catalog
         self.catalog = catalog
-        described = [features(text_of(tool)) for tool in catalog.tools]
-        self._texts = pack(described)
-        self._words = sparse_rows(described, self.idf * inverse_frequency(described))
+        described = _described(catalog)
+        self._texts = Packed.of(described)
+        self._words = Rows.of(described, self.idf * inverse_frequency(described))
         self._known = torch.tensor(
             [self._number(t.name) if t.name in trained else -1 for t in catalog.tools]
         )
         places = [catalog.index(t.name) if t.name in catalog else -1 for t in trained.tools]
         self._numbers = torch.tensor([*places, len(catalog)])
-        self._compatible = compatibility(catalog)
+        self._compatible = _compatibility(catalog)
 
     # -------------------------------------------------------------- the document's calls
 
@@ -128,7 +123,7 @@ class PlannerModel(nn.Module):
         if not instructions:
             raise DataError("there are no instructions; give at least one")
         items = [features(text) for text in instructions]
-        return Prepared(instructions, items, products(self._words, items, self.idf))
+        return Prepared(instructions, items, self._words.products(items, self.idf))
 
     def forward(self, instructions: Sequence[str] | Prepared) -> PlannerOutputs:
         """Encode instructions; see `PlannerOutputs`. Raises `DataError` for an empty batch."""
@@ -141,15 +136,14 @@ class PlannerModel(nn.Module):
         targets: Targets | Mapping[str, Any],
         lambda_dag: float = 0.3,
         dag_loss: losses.DagLoss = "poly",
-        smoothing: float = 0.0,
     ) -> dict[str, Tensor]:
         """`ce_loss`, `dag_loss` and `total_loss` = ce + lambda_dag x dag, with the parts of the
         cross-entropy: `type_loss`, `worker_loss`, `edge_loss`, `set_loss`.
 
-        `targets` as `given_targets` takes them.
+        `targets` as `Targets.given` takes them.
         """
         end = len(self.catalog)
-        given = given_targets(targets, end)
+        given = Targets.given(targets, end)
         types = given.types_BN
         count = types.shape[1]
         text = outputs.text
@@ -163,7 +157,7 @@ class PlannerModel(nn.Module):
         logits = logits.masked_fill(F.pad(absent, (0, 1)), _ABSENT)
         anywhere = self.network.set_logits(text).masked_fill(absent, _ABSENT)
         parts = {
-            "type_loss": losses.type_loss(logits, types, smoothing),
+            "type_loss": losses.type_loss(logits, types),
             "set_loss": losses.set_loss(anywhere, types),
         }
         nodes = max(1, count - 1)
@@ -185,9 +179,9 @@ class PlannerModel(nn.Module):
 
     def remember(self, workflows: Sequence[Workflow]) -> None:
         """Keep these plans as the memory of the retrieval prior."""
-        plans = targets_of(workflows, self.vocabulary).types_BN
+        plans = Targets.of(workflows, self.vocabulary).types_BN
         texts = [features(w.instruction) for w in workflows]
-        self.memory = remember(texts, self.idf, torch.where(plans >= 0, plans, -1))
+        self.memory = Memory(Rows.of(texts, self.idf), torch.where(plans >= 0, plans, -1))
 
     def plan(self, instruction: str) -> Plan:
         """The plan of one instruction: what an `OrchestrationSystem` asks of a planner."""
@@ -238,9 +232,9 @@ class PlannerModel(nn.Module):
     def _searched(self, given: Prepared, settings: SearchSettings) -> Searched:
         text, prior = self._read(given), None
         if settings.prior_weight > 0 and self.memory is not None:
-            near = neighbours(self.memory, given.items, self.idf)
-            new = self._known < 0
-            prior = prior_of(self.memory, near, self._numbers, new, settings.prior_weight)
+            prior = self.memory.prior(
+                given.items, self.idf, self._numbers, self._known < 0, settings.prior_weight
+            )
         return Searched(given.instructions, text, *search(self.network, text, settings, prior))
 
     @torch.no_grad()
@@ -307,7 +301,7 @@ class PlannerModel(nn.Module):
         return number if bool(self.seen[number]) else -1
 
     def _read(self, given: Prepared) -> Encoded:
-        return self.network.read(pack(given.items), self._texts, self._known, given.shared_BT)
+        return self.network.read(Packed.of(given.items), self._texts, self._known, given.shared_BT)
 
     def _states(self, text: Encoded, placed: Tensor) -> tuple[Tensor, Tensor, Mentions]:
         """States and attention along plans (the end where there is no tool), and where the tools
@@ -331,3 +325,25 @@ class PlannerModel(nn.Module):
     ) -> Tensor:
         compatible = F.pad(self._compatible, (0, 1, 0, 1))[placed[:, :, None], placed[:, None, :]]
         return self.network.edge_logits(text, state, placed, mentioned, compatible, lengths)
+
+
+def _described(catalog: Catalog) -> list[Features]:
+    """What each tool is called, what it does, and what it takes and gives."""
+    return [
+        features(" ".join([tool.name, tool.description, *tool.inputs, *tool.outputs]))
+        for tool in catalog.tools
+    ]
+
+
+def _compatibility(catalog: Catalog) -> Tensor:
+    """(T, T): 1 where a type that row gives is one that column takes, 0 where none is, 0.5 where
+    nothing is known of either.
+    """
+    table = torch.full((len(catalog), len(catalog)), 0.5)
+    given = [{kind.lower() for kind in tool.outputs} for tool in catalog.tools]
+    taken = [{kind.lower() for kind in tool.inputs} for tool in catalog.tools]
+    for i, gives in enumerate(given):
+        for j, takes in enumerate(taken):
+            if gives and takes:
+                table[i, j] = float(bool(gives & takes))
+    return table

@@ -3,7 +3,7 @@
 The training plans are kept with the TF-IDF vectors of their instructions. For a new instruction the
 nearest ones vote, by similarity, for the tools that stand in their plans and for what follows what;
 the votes are mixed into the decoder's scores with a weight that validation chose. `decode.py` asks,
-`evaluation/metrics.py` uses the same search for the baseline that copies the nearest plan.
+`evaluation/results.py` uses the same products for the baseline that copies the nearest plan.
 """
 
 from __future__ import annotations
@@ -34,69 +34,38 @@ class Rows(NamedTuple):
     ids_F: Tensor
     values_F: Tensor
 
+    @classmethod
+    def of(cls, texts: Sequence[Features], weights: Tensor) -> Rows:
+        """Each text as the unit vector of its features, weighed by (BUCKETS,) `weights`."""
+        found = [_unit(text, weights.numpy()) for text in texts]
+        sizes = np.cumsum([len(ids) for ids, _ in found])
+        return cls(
+            torch.from_numpy(np.concatenate([[0], sizes])),
+            torch.from_numpy(np.concatenate([ids for ids, _ in found])),
+            torch.from_numpy(np.concatenate([values for _, values in found])),
+        )
 
-class Memory(NamedTuple):
-    """Instructions and their plans."""
-
-    texts: Rows
-    plans_MN: Tensor
-    """Tools by number, the end after the last one, -1 beyond."""
-
-
-class _Neighbours(NamedTuple):
-    """For each of B texts its nearest memories, the nearest first."""
-
-    index_BK: Tensor
-    share_BK: Tensor
-    """Softmax of the similarities: how much each may say."""
-
-
-def remember(texts: Sequence[Features], idf: Tensor, plans_MN: Tensor) -> Memory:
-    """The memory of training instructions and their plans."""
-    return Memory(sparse_rows(texts, idf), plans_MN)
-
-
-def sparse_rows(texts: Sequence[Features], weights: Tensor) -> Rows:
-    """Each text as the unit vector of its features, weighed by (BUCKETS,) `weights`."""
-    found = [_unit(text, weights.numpy()) for text in texts]
-    sizes = np.cumsum([len(ids) for ids, _ in found])
-    return Rows(
-        torch.from_numpy(np.concatenate([[0], sizes])),
-        torch.from_numpy(np.concatenate([ids for ids, _ in found])),
-        torch.from_numpy(np.concatenate([values for _, values in found])),
-    )
+    def products(self, texts: Sequence[Features], weights: Tensor) -> Tensor:
+        """(B, M): the inner products of texts, as unit vectors weighed by `weights`, with these."""
+        size = (len(self.starts_M1) - 1, BUCKETS)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*Sparse CSR.*")
+            matrix = torch.sparse_csr_tensor(*self, size=size, check_invariants=False)
+        parts: list[Tensor] = []
+        for begin in range(0, len(texts), _ROWS):
+            some = texts[begin : begin + _ROWS]
+            dense = torch.zeros(BUCKETS, len(some))
+            for column, text in enumerate(some):
+                ids, values = _unit(text, weights.numpy())
+                dense[torch.from_numpy(ids), column] = torch.from_numpy(values)
+            parts.append((matrix @ dense).T)
+        return torch.cat(parts)
 
 
 def _unit(text: Features, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     found = np.unique(text.ids)
     values = weights[found]
     return found, (values / max(1e-9, float(np.sqrt((values**2).sum())))).astype(np.float32)
-
-
-def products(rows: Rows, texts: Sequence[Features], weights: Tensor) -> Tensor:
-    """(B, M): the inner products of texts, as unit vectors weighed by `weights`, with the rows."""
-    size = (len(rows.starts_M1) - 1, BUCKETS)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*Sparse CSR.*")
-        matrix = torch.sparse_csr_tensor(*rows, size=size, check_invariants=False)
-    parts: list[Tensor] = []
-    for begin in range(0, len(texts), _ROWS):
-        some = texts[begin : begin + _ROWS]
-        dense = torch.zeros(BUCKETS, len(some))
-        for column, text in enumerate(some):
-            ids, values = _unit(text, weights.numpy())
-            dense[torch.from_numpy(ids), column] = torch.from_numpy(values)
-        parts.append((matrix @ dense).T)
-    return torch.cat(parts)
-
-
-def neighbours(
-    memory: Memory, texts: Sequence[Features], idf: Tensor, count: int = NEIGHBOURS
-) -> _Neighbours:
-    """The nearest memories of each text."""
-    found = products(memory.texts, texts, idf)
-    value, index = found.topk(min(count, found.shape[1]), dim=1)
-    return _Neighbours(index, (value * _SHARPNESS).softmax(1))
 
 
 class Prior(NamedTuple):
@@ -132,18 +101,34 @@ class Prior(NamedTuple):
         return self.weight * torch.log(votes + FLOOR)
 
 
-def prior_of(
-    memory: Memory, near: _Neighbours, numbers_V: Tensor, new_T: Tensor, weight: float
-) -> Prior:
-    """The votes of the neighbours. `numbers_V` gives the place in the catalog for each number of
-    the memory's plans, -1 for a tool that the catalog lacks; its last entry is the end.
-    """
-    raw = memory.plans_MN[near.index_BK]
-    plans = torch.where(raw >= 0, numbers_V[raw.clamp(min=0)], -1)
-    tools = int(numbers_V[-1])
-    is_tool = (plans >= 0) & (plans < tools)
-    anywhere = torch.zeros(len(plans), tools + 1)
-    places = torch.where(is_tool, plans, tools).flatten(1)
-    anywhere.scatter_add_(1, places, (near.share_BK[:, :, None] * is_tool).flatten(1))
-    lengths = ((raw >= 0).sum(2) - 1).clamp(min=0)
-    return Prior(plans, near.share_BK, anywhere[:, :tools].clamp(max=1.0), lengths, new_T, weight)
+class Memory(NamedTuple):
+    """Instructions and their plans."""
+
+    texts: Rows
+    plans_MN: Tensor
+    """Tools by number, the end after the last one, -1 beyond."""
+
+    def prior(
+        self,
+        texts: Sequence[Features],
+        idf: Tensor,
+        numbers_V: Tensor,
+        new_T: Tensor,
+        weight: float,
+    ) -> Prior:
+        """The votes of the nearest memories. `numbers_V` gives the place in the catalog for each
+        number of the memory's plans, -1 for a tool that the catalog lacks; its last entry is the
+        end.
+        """
+        similar = self.texts.products(texts, idf)
+        value, index = similar.topk(min(NEIGHBOURS, similar.shape[1]), dim=1)
+        share_BK = (value * _SHARPNESS).softmax(1)
+        raw = self.plans_MN[index]
+        plans = torch.where(raw >= 0, numbers_V[raw.clamp(min=0)], -1)
+        tools = int(numbers_V[-1])
+        is_tool = (plans >= 0) & (plans < tools)
+        anywhere = torch.zeros(len(plans), tools + 1)
+        places = torch.where(is_tool, plans, tools).flatten(1)
+        anywhere.scatter_add_(1, places, (share_BK[:, :, None] * is_tool).flatten(1))
+        lengths = ((raw >= 0).sum(2) - 1).clamp(min=0)
+        return Prior(plans, share_BK, anywhere[:, :tools].clamp(max=1.0), lengths, new_T, weight)

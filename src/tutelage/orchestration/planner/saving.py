@@ -23,11 +23,16 @@ from tutelage.orchestration.planner.decode import SearchSettings
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.network import Shape
 from tutelage.orchestration.planner.retrieval import Memory, Rows
-from tutelage.orchestration.planner.vocabulary import Vocabulary
+from tutelage.orchestration.planner.targets import Vocabulary
 
 PHASE1 = "phase1_best.pth"
 BEST = "checkpoint_best.pth"
 FORMAT = 1
+UNREADABLE = (
+    OSError, RuntimeError, EOFError, UnpicklingError, ValueError, LookupError, TypeError,
+    AttributeError,
+)  # fmt: skip
+"""What torch raises for a file that holds no tensors."""
 
 
 def checkpoint(
@@ -71,10 +76,7 @@ def read(path: str | Path) -> dict[str, Any]:
         raise ModelError(
             f"there is no file {str(path)!r}; train with: tutelage train planner"
         ) from error
-    except (
-        OSError, RuntimeError, EOFError, UnpicklingError, ValueError, LookupError, TypeError,
-        AttributeError,
-    ) as error:  # fmt: skip
+    except UNREADABLE as error:
         raise ModelError(
             f"{str(path)!r} is no checkpoint that can be read: {str(error).partition(chr(10))[0]}"
         ) from error

@@ -1,13 +1,14 @@
 """Workflows as the tensors a planner learns from.
 
 `WorkflowDataset` is the document's: five parallel lists in, one row of padded tensors an item out,
-so that any `DataLoader` batches it. Types may be names or numbers. `targets_of` makes the same
-tensors for the training loop.
+so that any `DataLoader` batches it. Types may be names or numbers, which a `Vocabulary` tells
+apart. `Targets.of` makes the same tensors for the training loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -17,9 +18,61 @@ from torch.utils.data import Dataset
 from tutelage.errors import DataError
 from tutelage.orchestration.data.formats import workflow_of
 from tutelage.orchestration.data.workflows import Workflow, catalog_of
-from tutelage.orchestration.plan.catalog import Catalog
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.planner.loss import IGNORED
-from tutelage.orchestration.planner.vocabulary import Vocabulary, worker_names
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a planner's numbers mean: the tools of a catalog and the names of workers, by place.
+
+    It travels in the checkpoint as plain lists, so that this is read with `weights_only=True`.
+    """
+
+    catalog: Catalog
+    workers: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, workflows: Sequence[Workflow], catalog: Catalog | None = None) -> Vocabulary:
+        """Of a training set; its own tools without a catalog. Raises `DataError` when workers are
+        named in one place and numbered in another.
+        """
+        return cls(catalog or catalog_of(workflows), _worker_names(workflows))
+
+    def state(self) -> dict[str, Any]:
+        """As plain data; `from_state` gives it back."""
+        return {
+            "task_types": [
+                asdict(tool) | {"inputs": list(tool.inputs), "outputs": list(tool.outputs)}
+                for tool in self.catalog.tools
+            ],
+            "workers": list(self.workers),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Vocabulary:
+        """What `state` gave."""
+        tools = tuple(
+            CatalogTool(**dict[str, Any](t, inputs=tuple(t["inputs"]), outputs=tuple(t["outputs"])))
+            for t in state["task_types"]
+        )
+        return cls(Catalog(tools), tuple(state["workers"]))
+
+
+def _worker_names(workflows: Iterable[Workflow]) -> tuple[str, ...]:
+    """The workers that a set names, by number first: number k is called `worker k`.
+
+    Raises `DataError` when names and numbers are mixed.
+    """
+    seen = {worker for w in workflows for worker in (w.workers or ())}
+    names = sorted(worker for worker in seen if isinstance(worker, str))
+    numbers = [worker for worker in seen if isinstance(worker, int)]
+    if names and numbers:
+        raise DataError(
+            f"'model_selections' holds both names ({names[0]!r}) and numbers ({numbers[0]!r}); "
+            f"write all of them in one way"
+        )
+    return tuple(f"worker {k}" for k in range(max(numbers) + 1)) if numbers else tuple(names)
 
 
 class Targets(NamedTuple):
@@ -32,25 +85,65 @@ class Targets(NamedTuple):
     adjacency_BNN: Tensor
     lengths_B: Tensor
 
+    @classmethod
+    def of(cls, workflows: Sequence[Workflow], vocabulary: Vocabulary) -> Targets:
+        """The tensors of some workflows. Raises `DataError` for an unknown tool or worker."""
+        count = 1 + max(len(w.tools) for w in workflows)
+        end = len(vocabulary.catalog)
+        types = torch.full((len(workflows), count), IGNORED)
+        workers = torch.full((len(workflows), count), IGNORED)
+        adjacency = torch.zeros(len(workflows), count, count)
+        for row, workflow in enumerate(workflows):
+            size = len(workflow.tools)
+            numbers = [vocabulary.catalog.index(tool) for tool in workflow.tools]
+            types[row, : size + 1] = torch.tensor([*numbers, end])
+            if workflow.workers is not None:
+                chosen = [_worker(worker, vocabulary.workers) for worker in workflow.workers]
+                workers[row, :size] = torch.tensor(chosen)
+            for before, after in workflow.plan.edges:
+                adjacency[row, before, after] = 1.0
+        lengths = torch.tensor([len(w.tools) for w in workflows])
+        return cls(types, workers, adjacency, lengths)
 
-def targets_of(workflows: Sequence[Workflow], vocabulary: Vocabulary) -> Targets:
-    """The tensors of some workflows. Raises `DataError` for an unknown tool or worker."""
-    count = 1 + max(len(w.tools) for w in workflows)
-    end = len(vocabulary.catalog)
-    types = torch.full((len(workflows), count), IGNORED)
-    workers = torch.full((len(workflows), count), IGNORED)
-    adjacency = torch.zeros(len(workflows), count, count)
-    for row, workflow in enumerate(workflows):
-        size = len(workflow.tools)
-        numbers = [vocabulary.catalog.index(tool) for tool in workflow.tools]
-        types[row, : size + 1] = torch.tensor([*numbers, end])
-        if workflow.workers is not None:
-            chosen = [_worker(worker, vocabulary.workers) for worker in workflow.workers]
-            workers[row, :size] = torch.tensor(chosen)
-        for before, after in workflow.plan.edges:
-            adjacency[row, before, after] = 1.0
-    lengths = torch.tensor([len(w.tools) for w in workflows])
-    return Targets(types, workers, adjacency, lengths)
+    @classmethod
+    def given(cls, targets: Targets | Mapping[str, Any], end: int) -> Targets:
+        """Targets as `compute_supervised_loss` is given them: a `Targets`, a batch of a
+        `WorkflowDataset`, or ragged lists under `task_types`, `model_selections`, `dependencies`.
+
+        Without dependencies or adjacency the edges are not scored: lengths are 0 there.
+        """
+        if isinstance(targets, Targets):
+            return targets
+        types = _padded(targets["task_types"], end)
+        lengths = ((types >= 0) & (types < end)).sum(1)
+        workers = torch.full_like(types, IGNORED)
+        if targets.get("model_selections") is not None:
+            given = _padded(targets["model_selections"], None)
+            workers[:, : given.shape[1]] = given[:, : workers.shape[1]]
+        count = types.shape[1]
+        adjacency = torch.zeros(len(types), count, count)
+        if targets.get("adjacency") is not None:
+            matrix = torch.as_tensor(targets["adjacency"]).float()
+            adjacency[:, : matrix.shape[1], : matrix.shape[1]] = matrix
+        elif targets.get("dependencies") is not None:
+            for row, parents in enumerate(targets["dependencies"]):
+                for child, before in enumerate(parents):
+                    for parent in before:
+                        adjacency[row, parent, child] = 1.0
+        else:
+            lengths = torch.zeros_like(lengths)
+        return cls(types, workers, adjacency, lengths)
+
+    def rows(self, chosen: Sequence[int]) -> Targets:
+        """Some of the plans, without the padding that only longer ones need."""
+        lengths = self.lengths_B[chosen]
+        n = int(lengths.max()) + 1
+        return Targets(
+            self.types_BN[chosen, :n],
+            self.workers_BN[chosen, :n],
+            self.adjacency_BNN[chosen][:, :n, :n],
+            lengths,
+        )
 
 
 def _worker(worker: int | str, names: Sequence[str]) -> int:
@@ -106,8 +199,8 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
 
     def _adopt(self, workflows: list[Workflow], catalog: Catalog | None) -> None:
         self.workflows = workflows
-        self.vocabulary = Vocabulary(catalog or catalog_of(workflows), worker_names(workflows))
-        self._targets = targets_of(workflows, self.vocabulary)
+        self.vocabulary = Vocabulary.of(workflows, catalog)
+        self._targets = Targets.of(workflows, self.vocabulary)
 
     def __len__(self) -> int:
         return len(self.workflows)
@@ -121,35 +214,6 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
             "adjacency": adjacency,
             "length": lengths,
         }
-
-
-def given_targets(targets: Targets | Mapping[str, Any], end: int) -> Targets:
-    """Targets as `compute_supervised_loss` is given them: a `Targets`, a batch of a
-    `WorkflowDataset`, or ragged lists under `task_types`, `model_selections`, `dependencies`.
-
-    Without dependencies or adjacency the edges are not scored: lengths are 0 there.
-    """
-    if isinstance(targets, Targets):
-        return targets
-    types = _padded(targets["task_types"], end)
-    lengths = ((types >= 0) & (types < end)).sum(1)
-    workers = torch.full_like(types, IGNORED)
-    if targets.get("model_selections") is not None:
-        given = _padded(targets["model_selections"], None)
-        workers[:, : given.shape[1]] = given[:, : workers.shape[1]]
-    count = types.shape[1]
-    adjacency = torch.zeros(len(types), count, count)
-    if targets.get("adjacency") is not None:
-        matrix = torch.as_tensor(targets["adjacency"]).float()
-        adjacency[:, : matrix.shape[1], : matrix.shape[1]] = matrix
-    elif targets.get("dependencies") is not None:
-        for row, parents in enumerate(targets["dependencies"]):
-            for child, before in enumerate(parents):
-                for parent in before:
-                    adjacency[row, parent, child] = 1.0
-    else:
-        lengths = torch.zeros_like(lengths)
-    return Targets(types, workers, adjacency, lengths)
 
 
 def _padded(rows: Any, end: int | None) -> Tensor:

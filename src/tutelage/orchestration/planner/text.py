@@ -40,7 +40,7 @@ class Features:
     """(P,) int64, ascending starts in `ids`; at least one word."""
 
 
-def split_words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """Lower-case words and single digits; snake_case and camelCase come apart."""
     return [word.lower() for word in _WORD.findall(_CAMEL.sub(" ", text).replace("_", " "))]
 
@@ -64,7 +64,7 @@ def _of_word(word: str) -> tuple[int, ...]:
 
 def features(text: str) -> Features:
     """The features of one text; a text without a word has one feature, that of the empty word."""
-    words = split_words(text) or [""]
+    words = _split_words(text) or [""]
     ids: list[int] = []
     starts: list[int] = []
     for index, word in enumerate(words):
@@ -95,25 +95,27 @@ class Packed:
     def __len__(self) -> int:
         return len(self.text_starts_B)
 
-
-def pack(texts: Sequence[Features]) -> Packed:
-    """Texts side by side, as an `EmbeddingBag` takes them."""
-    sizes = np.asarray([len(t.ids) for t in texts])
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-    counts = np.asarray([len(t.words) for t in texts])
-    firsts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
-    width = min(MAX_WORDS, int(counts.max()))
-    steps = np.arange(width)
-    real = steps[None, :] < counts[:, None]
-    places = np.where(real, firsts[:, None] + steps[None, :], 0)
-    return Packed(
-        torch.from_numpy(np.concatenate([t.ids for t in texts])),
-        torch.from_numpy(np.concatenate([t.shares for t in texts])),
-        torch.from_numpy(np.concatenate([t.words + s for t, s in zip(texts, starts, strict=True)])),
-        torch.from_numpy(starts),
-        torch.from_numpy(places),
-        torch.from_numpy(real),
-    )
+    @classmethod
+    def of(cls, texts: Sequence[Features]) -> Packed:
+        """Texts side by side, as an `EmbeddingBag` takes them."""
+        sizes = np.asarray([len(t.ids) for t in texts])
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+        counts = np.asarray([len(t.words) for t in texts])
+        firsts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
+        width = min(MAX_WORDS, int(counts.max()))
+        steps = np.arange(width)
+        real = steps[None, :] < counts[:, None]
+        places = np.where(real, firsts[:, None] + steps[None, :], 0)
+        return cls(
+            torch.from_numpy(np.concatenate([t.ids for t in texts])),
+            torch.from_numpy(np.concatenate([t.shares for t in texts])),
+            torch.from_numpy(
+                np.concatenate([t.words + s for t, s in zip(texts, starts, strict=True)])
+            ),
+            torch.from_numpy(starts),
+            torch.from_numpy(places),
+            torch.from_numpy(real),
+        )
 
 
 def inverse_frequency(texts: Sequence[Features]) -> Tensor:
@@ -124,11 +126,3 @@ def inverse_frequency(texts: Sequence[Features]) -> Tensor:
     total = max(2, len(texts))
     idf = np.log(total / np.maximum(counts, 1.0)) + 0.1
     return torch.from_numpy(idf.astype(np.float32))
-
-
-def met(texts: Sequence[Features]) -> Tensor:
-    """(BUCKETS,) bool: the buckets that some text has."""
-    found = torch.zeros(BUCKETS, dtype=torch.bool)
-    for text in texts:
-        found[torch.from_numpy(text.ids)] = True
-    return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from tutelage.errors import ConfigError
@@ -101,35 +101,20 @@ class Router(Protocol):
         ...
 
 
-class ActionRefusedError(ConfigError):
-    """A router chose what its mask forbids."""
-
-
 def check_choice(state: RouteState, choice: Choice) -> Choice:
-    """The choice with its mask filled in. Raises `ActionRefusedError` for a forbidden action."""
+    """The choice with its mask filled in. Raises `ConfigError` for a forbidden action."""
     mask = choice.mask or state.mask
     size = len(state.workers) + 2
     widened = len(mask) != size or any(m and not s for m, s in zip(mask, state.mask, strict=False))
     if widened or not 0 <= choice.action < size or not mask[choice.action]:
-        raise ActionRefusedError(
+        raise ConfigError(
             f"the router chose action {choice.action!r} at node {state.work.node}, and legal are "
             f"{[i for i in range(size) if state.mask[i]]!r} of {size}; a router keeps to the mask"
         )
-    if mask is choice.mask:
-        return choice
-    return Choice(choice.action, choice.log_prob, mask, choice.value, choice.features)
+    return choice if mask is choice.mask else replace(choice, mask=mask)
 
 
-Predictor = Callable[[Work, Worker, Sequence[Tried]], float]
-"""How likely a worker's answer is right, given what was tried at this node; 0 to 1."""
-
-
-def _by_skill(work: Work, worker: Worker, tries: Sequence[Tried]) -> float:
-    """The worker's own share of right answers for this type: the predictor without training."""
-    return worker.skill(*work.labels)
-
-
-class _Ranked:
+class RankedRouter:
     """Takes the worker with the least finite key; gives up when none is left.
 
     `escalate` False tries one worker a node.
@@ -150,24 +135,44 @@ class _Ranked:
         return Choice(min(known)[1])
 
 
-def cheapest(*, escalate: bool = True) -> _Ranked:
+def cheapest(*, escalate: bool = True) -> RankedRouter:
     """The worker whose expected cost for this work is least."""
-    return _Ranked(lambda s, i: s.estimates[i].cost, escalate=escalate, name="cheapest")
+    return RankedRouter(lambda s, i: s.estimates[i].cost, escalate=escalate, name="cheapest")
 
 
-def fastest(*, escalate: bool = True) -> _Ranked:
+def fastest() -> RankedRouter:
     """The worker that is expected to answer soonest."""
-    return _Ranked(lambda s, i: s.estimates[i].seconds, escalate=escalate, name="fastest")
+    return RankedRouter(lambda s, i: s.estimates[i].seconds, name="fastest")
 
 
-def most_accurate(predict: Predictor = _by_skill, *, escalate: bool = True) -> _Ranked:
-    """The worker whose answer is most likely right."""
-    return _Ranked(
-        lambda s, i: -predict(s.work, s.workers[i], s.tries), escalate=escalate, name="accurate"
+def most_accurate(*, escalate: bool = True) -> RankedRouter:
+    """The worker whose own share of right answers for this type is highest."""
+    return RankedRouter(
+        lambda s, i: -s.workers[i].skill(*s.work.labels), escalate=escalate, name="accurate"
     )
 
 
-def cascade(names: Sequence[str]) -> _Ranked:
+def greedy(weights: RewardWeights | None = None) -> RankedRouter:
+    """The worker of the highest expected utility; after the first try, none when all are below 0.
+
+    Utility = alpha * skill - beta * cost / references.cost - gamma * seconds / references.latency,
+    with the weights of the reward: alpha is what a verified node is worth.
+    """
+    given = weights or RewardWeights()
+
+    def key(state: RouteState, worker: int) -> float:
+        estimate, against = state.estimates[worker], state.references or References(1.0, 1.0)
+        utility = (
+            given.alpha * state.workers[worker].skill(*state.work.labels)
+            - given.beta * estimate.cost / against.cost
+            - given.gamma_latency * estimate.seconds / against.latency
+        )
+        return math.inf if state.tries and utility <= 0 else -utility
+
+    return RankedRouter(key, name="greedy")
+
+
+def cascade(names: Sequence[str]) -> RankedRouter:
     """A fixed order of workers by name; those that it does not name are never asked.
 
     Raises `ConfigError` when it is empty.
@@ -175,7 +180,7 @@ def cascade(names: Sequence[str]) -> _Ranked:
     if not names:
         raise ConfigError("a cascade names no workers; give them in the order of asking")
     order = {name: float(place) for place, name in enumerate(names)}
-    return _Ranked(lambda s, i: order.get(s.workers[i].name, math.inf), name="cascade")
+    return RankedRouter(lambda s, i: order.get(s.workers[i].name, math.inf), name="cascade")
 
 
 class RandomRouter:
@@ -193,42 +198,3 @@ class RandomRouter:
             return Choice(state.stop)
         mask = tuple(i in found for i in range(len(state.workers) + 2))
         return Choice(state.seeds.python().choice(found), -math.log(len(found)), mask)
-
-
-class GreedyUtility:
-    """The worker with the highest expected utility of this try, and none when all are below 0.
-
-    Utility = value * p - beta * cost / references.cost - gamma * seconds / references.latency,
-    with the weights of the reward and `value` = alpha: what a verified node is worth.
-    """
-
-    name = "greedy"
-
-    def __init__(
-        self,
-        references: References | None = None,
-        *,
-        predict: Predictor = _by_skill,
-        weights: RewardWeights | None = None,
-    ) -> None:
-        """Without references those of the workflow are taken."""
-        self._references, self._predict = references, predict
-        self._weights = weights or RewardWeights()
-
-    def utility(self, state: RouteState, worker: int) -> float:
-        """Of trying that worker now."""
-        weights, estimate = self._weights, state.estimates[worker]
-        against = self._references or state.references or References(1.0, 1.0)
-        right = self._predict(state.work, state.workers[worker], state.tries)
-        return (
-            weights.alpha * right
-            - weights.beta * estimate.cost / against.cost
-            - weights.gamma_latency * estimate.seconds / against.latency
-        )
-
-    def choose(self, state: RouteState) -> Choice:
-        """See `Router`."""
-        best = max(state.candidates, key=lambda i: (self.utility(state, i), -i), default=None)
-        if best is None or (state.tries and self.utility(state, best) <= 0):
-            return Choice(state.stop)
-        return Choice(best)

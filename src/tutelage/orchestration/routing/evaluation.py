@@ -117,7 +117,7 @@ def evaluate_routers(
     return Evaluation(
         rows=rows,
         curves=curves,
-        differences=differences(rewards, seeds.child("bootstrap")),
+        differences=_differences(rewards, seeds.child("bootstrap")),
         rewards=rewards,
         query_aiq=query_aiq,
         query_points=query_points,
@@ -125,7 +125,7 @@ def evaluate_routers(
     )
 
 
-def differences(rewards: Mapping[str, Floats], seeds: SeedTree) -> dict[str, Difference]:
+def _differences(rewards: Mapping[str, Floats], seeds: SeedTree) -> dict[str, Difference]:
     """The policy's reward less each other router's, with paired bootstrap intervals."""
     mine = [float(r) for r in rewards[POLICY]]
     return {

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -26,6 +24,7 @@ from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes
 from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
 from tutelage.orchestration.evaluation.rewards import RewardWeights
 from tutelage.orchestration.plan.dag import is_valid_dag
+from tutelage.orchestration.planner import saving
 from tutelage.orchestration.routing.choosers import node_utility, of_policy, play
 from tutelage.orchestration.routing.evaluation import POLICY, Evaluation, evaluate_routers
 from tutelage.orchestration.routing.learning import clone_oracle, collect, ppo_update
@@ -237,7 +236,7 @@ class _Run:
             "success_rate": float(outcome.success_B.mean()),
             "avg_cost": float(outcome.cost_B.mean()),
             "avg_latency": 1000.0 * float(outcome.latency_B.mean()),
-            "workflow_validity": validity(flows),
+            "workflow_validity": _validity(flows),
         }
         self.progress.update = number + 1
         due = (number + 1) % settings.validate_every == 0 or number + 1 == settings.updates
@@ -268,7 +267,7 @@ class _Run:
             log(line)
 
     def _save(self, name: str) -> None:
-        """Write a checkpoint aside and rename it, so that a kill leaves the one before."""
+        """Write a checkpoint; a kill leaves the one before."""
         last = name == LAST
         state: dict[str, Any] = {
             "epoch": self.progress.update,
@@ -285,13 +284,7 @@ class _Run:
                 "task_types": list(dict.fromkeys(self.world.splits.train.types)),
                 "phase1": self.phase1,
             }
-        aside = self.folder / f".{name}.tmp"
-        try:
-            torch.save(state, aside)
-            os.replace(aside, self.folder / name)
-        except (OSError, RuntimeError) as error:
-            aside.unlink(missing_ok=True)
-            raise RunError(f"{str(self.folder / name)!r} cannot be written: {error}") from error
+        saving.write(self.folder / name, state)
 
     def restore(self) -> None:
         """Take over `checkpoint_last.pth`. Raises `RunError` when it is of another run."""
@@ -318,10 +311,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """A checkpoint of either phase. Raises `RunError` unless it has the published fields."""
     try:
         state: Any = torch.load(path, weights_only=True, map_location="cpu")
-    except (
-        OSError, RuntimeError, EOFError, UnpicklingError, ValueError, LookupError, TypeError,
-        AttributeError,
-    ) as error:  # fmt: skip
+    except saving.UNREADABLE as error:
         raise RunError(
             f"the checkpoint {str(path)!r} cannot be read: {str(error).partition(chr(10))[0]}; "
             "give one that phase 1 or phase 2 wrote"
@@ -335,7 +325,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     return state
 
 
-def validity(flows: Workflows) -> float:
+def _validity(flows: Workflows) -> float:
     """Share of workflows whose graph is a DAG."""
     checked = [is_valid_dag(parents.astype(int).tolist()) for parents in flows.parents_BNN]
     return float(np.mean(checked))

@@ -193,7 +193,7 @@ def _node_text(plan: Plan, node: int) -> str:
     return " ".join([told.tool, *(str(value) for value in told.arguments.values())])
 
 
-def load_router(path: str | Path, *, sample: bool = False) -> LearnedRouter:
+def load_router(path: str | Path) -> LearnedRouter:
     """The router of a phase 2 checkpoint. Raises `RunError` when it is none."""
     from tutelage.orchestration.routing.phase2 import read_checkpoint, terms_of
 
@@ -207,4 +207,4 @@ def load_router(path: str | Path, *, sample: bool = False) -> LearnedRouter:
     model.load_state_dict(state["model_state_dict"])
     router = state["router"]
     predictor = OutcomePredictor.from_state(router["predictor"])
-    return LearnedRouter(predictor, terms_of(router), model, sample=sample)
+    return LearnedRouter(predictor, terms_of(router), model)
