@@ -18,7 +18,7 @@ from tutelage.agents.code import CODE_PROMPT
 from tutelage.agents.react import ReactAgent
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import demonstrations
-from tutelage.tools import ToolOptions, corpus, resolve_tools
+from tutelage.tools import Options, corpus, resolve_tools
 from tutelage.tools.search import RESULTS, told
 from tutelage.types import Message, Sampling, Task
 
@@ -55,7 +55,7 @@ def react(folder: Path, count: int) -> Material:
     rows = folder / "corpus.jsonl"
     rows.write_text("".join(json.dumps(r) + "\n" for r in corpus_rows(0)))
     corpus.build([rows], folder / "corpus.db")
-    options = ToolOptions(search_index=str(folder / "corpus.db"))
+    options = Options(search_index=str(folder / "corpus.db"))
     tools = resolve_tools(["google_search", "answer"], options)
     prompt = ReactAgent(tools, Sampling()).own_prompt()
     tasks, rng = search_tasks("train", 4000, 0), _rng("react")

@@ -38,9 +38,10 @@ async def solve(task, llm: LLM, prompt: PromptTemplate):
 
 JUDGED = '''
 from tutelage.rewards import reward
-from tutelage.rewards.judge import judge_at
+from tutelage.rewards.judge import llm_judge
+from tutelage.tools import Options
 
-judge = judge_at("{url}", "m")
+judge = llm_judge(Options(judge_base_url="{url}", judge_model="m"))
 
 @reward
 async def judged(answer, task):

@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 import pytest
 
 from tutelage.errors import ConfigError, RewardError
-from tutelage.rewards import RewardOptions, compute_reward, judge, resolve_reward
+from tutelage.rewards import compute_reward, judge, resolve_reward
 from tutelage.rewards.judge import read_verdict
 from tutelage.testing.loopback import listening
+from tutelage.tools import Options
 from tutelage.types import Attempt, RolloutStatus, Task
 
 TASK = Task("t", {"question": "Capital of Norway?", "answer": "Oslo"})
@@ -47,7 +48,9 @@ def address(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 async def grade(address: str, prediction: str) -> float:
-    options = RewardOptions(address, "big", environ={"TUTELAGE_JUDGE_API_KEY": "k"})
+    options = Options(
+        judge_base_url=address, judge_model="big", environ={"TUTELAGE_JUDGE_API_KEY": "k"}
+    )
     attempt = Attempt("a", 0, RolloutStatus.SUCCEEDED, answer=prediction)
     return (await compute_reward(resolve_reward("llm_judge", options), TASK, attempt)).value
 
@@ -94,7 +97,10 @@ async def test_an_empty_or_endless_answer_is_not_even_asked_about(address: str) 
 @pytest.mark.parametrize(("base", "model"), [(None, "m"), ("http://x/v1", None), (None, None)])
 def test_no_policy_judges_itself_unnoticed(base: str | None, model: str | None) -> None:
     with pytest.raises(ConfigError, match="never its own judge"):
-        resolve_reward("llm_judge", RewardOptions(base, model, environ={"OPENAI_API_KEY": "k"}))
+        resolve_reward(
+            "llm_judge",
+            Options(judge_base_url=base, judge_model=model, environ={"OPENAI_API_KEY": "k"}),
+        )
 
 
 @pytest.mark.parametrize(

@@ -74,11 +74,11 @@ def arguments(text: Any) -> list[Any]:
     ("messages", "field", "told"),
     [
         ([USER], "messages", "no turn of the assistant"),
-        ([], "messages", "a list of messages"),
-        ("hello", "messages", "a list of messages"),
+        ([], "messages", "at least 1 item"),
+        ("hello", "messages", "a valid list"),
         ([USER, {"role": "bot", "content": "x"}], "messages[1].role", "'bot'"),
-        ([USER, {"role": "assistant", "content": ["x"]}], "messages[1].content", "a text"),
-        ([{"role": "user", "content": ""}, SAYS], "messages[0].content", "empty"),
+        ([USER, {"role": "assistant", "content": ["x"]}], "messages[1].content", "a valid string"),
+        ([{"role": "user", "content": ""}, SAYS], "messages[0]", "content is empty"),
         ([USER, {"role": "assistant", "content": ""}], "messages[1].content", "empty"),
         ([SAYS], "messages[0]", "before the user"),
         ([USER, SAYS, SAYS], "messages[2]", "twice"),
@@ -86,7 +86,7 @@ def arguments(text: Any) -> list[Any]:
         ([USER, CALLS, {**RESULT, "tool_call_id": "c9"}, SAYS], "messages[2]", "'c9'"),
         ([USER, SAYS, {"role": "system", "content": "x"}], "messages[2]", "stands first"),
         ([USER, SAYS, USER], "messages[2]", "ends with the assistant"),
-        ([{**USER, "tool_calls": [CALL]}, SAYS], "messages[0].tool_calls", "only the assistant"),
+        ([{**USER, "tool_calls": [CALL]}, SAYS], "messages[0]", "only the assistant calls tools"),
         (arguments("{2+3"), "messages[1].tool_calls[0].function.arguments", "no JSON"),
         (arguments("[1]"), "messages[1].tool_calls[0].function.arguments", "object"),
         (arguments(3), "messages[1].tool_calls[0].function.arguments", "JSON text"),
@@ -113,7 +113,7 @@ def test_what_cannot_have_happened_is_refused(
         ({"question": 3, "answer": "x"}, "'question'"),
         ({"messages": [USER, SAYS], "tools": {}}, "'tools'"),
         ({"messages": [USER, SAYS], "tools": [{"function": {"name": "f"}}]}, "parameters"),
-        ({"messages": [USER, SAYS], "tools": [{"parameters": {}}]}, "tools[0].function.name"),
+        ({"messages": [USER, SAYS], "tools": [{"parameters": {}}]}, "tools[0].name"),
     ],
 )
 def test_rows_that_are_no_demonstration_are_refused(tmp_path: Path, row: Any, told: str) -> None:

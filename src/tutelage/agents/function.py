@@ -19,7 +19,7 @@ from tutelage.agents.session import RolloutSession, as_caller
 from tutelage.errors import ConfigError
 from tutelage.resources import LLM, MAIN_AGENT, NamedResources
 from tutelage.tools.execute import call
-from tutelage.tools.loading import nearest
+from tutelage.tools.loading import hint
 from tutelage.types import Task
 
 MODEL, TOKENIZER, PROMPT = "llm", "tokenizer", "prompt_template"
@@ -94,10 +94,9 @@ class AgentFunction:
         for name in self.required:
             if name in given or name == PROMPT:
                 continue
-            near = nearest(name, given)
             raise ConfigError(
                 f"agent {self.name!r} needs {name!r}, and there is no resource of that name"
-                + (f"; did you mean {near!r}?" if near else ".")
+                + (hint(name, given) or ".")
                 + f" Give one: Trainer(resources=NamedResources({{{name!r}: ...}}))"
             )
 

@@ -50,15 +50,20 @@ def validate(
 ) -> None:
     """Prove a reward: gold answers pass; empty, constant and hacked answers do not."""
     from tutelage.cli.console import output
-    from tutelage.rewards import RewardOptions, resolve_reward
+    from tutelage.rewards import resolve_reward
     from tutelage.rewards.validation import validate_apart
     from tutelage.tasks.dataset import Dataset
+    from tutelage.tools import Options
 
     reward, limit = options.reward, options.limit
     loaded = Dataset([task for path in tasks for task in Dataset.load(path)])
     function = resolve_reward(
         reward,
-        RewardOptions(options.judge_base_url, options.judge_model, options.allow_unsandboxed),
+        Options(
+            judge_base_url=options.judge_base_url,
+            judge_model=options.judge_model,
+            allow_unsandboxed=options.allow_unsandboxed,
+        ),
     )
     probes = validate_apart(function, list(loaded)[:limit], options.gold)
     good = all(probe.passed for probe in probes)

@@ -19,7 +19,7 @@ from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.errors import ConfigError
 from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.resources import LLM, NamedResources, PromptTemplate
-from tutelage.tools.loading import nearest
+from tutelage.tools.loading import hint
 from tutelage.tools.tool import Tool
 from tutelage.types import Sampling, Task
 
@@ -78,10 +78,9 @@ def components_of(resources: NamedResources, named: Sequence[str], tools: bool) 
             found[name] = _text(name, value)
     for name in named:
         if name not in resources:
-            near = nearest(name, resources)
-            hint = f"; did you mean {near!r}?" if near else "."
+            near = hint(name, resources) or "."
             known = ", ".join(map(repr, resources)) or "none"
-            raise ConfigError(f"there is no resource {name!r}{hint} There are {known}")
+            raise ConfigError(f"there is no resource {name!r}{near} There are {known}")
     if not found:
         raise ConfigError(
             "this agent has no text to search over: give it a resource such as "

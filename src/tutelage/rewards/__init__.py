@@ -8,12 +8,10 @@ only a model can judge, `answers.py` for how an answer is found in a text and wh
 """
 
 from tutelage.rewards.function import RewardFunction, check, compute_reward, reward
-from tutelage.rewards.options import RewardOptions
 from tutelage.rewards.registry import resolve_reward
 
 __all__ = [
     "RewardFunction",
-    "RewardOptions",
     "check",
     "compute_reward",
     "resolve_reward",

@@ -25,7 +25,7 @@ from tutelage.rewards.code_tests import (
     substituted,
 )
 from tutelage.rewards.function import RewardFunction, reward
-from tutelage.rewards.options import RewardOptions
+from tutelage.tools.options import Options
 from tutelage.tools.sandbox import (
     Execution,
     Limits,
@@ -45,7 +45,7 @@ LONGEST = 100_000
 _BLOCK = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
 
 
-def code_reward(options: RewardOptions) -> RewardFunction:
+def code_reward(options: Options) -> RewardFunction:
     """The reward. Raises `ConfigError` where no sandbox works and none was not allowed."""
     tier = usable_tier(allow_unsandboxed=options.allow_unsandboxed)
     return code_reward_in(tier)

@@ -22,7 +22,7 @@ from tutelage.rewards.values import to_reward
 from tutelage.rewards.worker import Place, UnloadableError, grade_apart, in_process, late
 from tutelage.tools.environments import opened_environments
 from tutelage.tools.execute import outcome_of
-from tutelage.tools.loading import nearest
+from tutelage.tools.loading import hint
 from tutelage.types import Attempt, Reward, Task
 
 REWARD_SECONDS = 60.0
@@ -132,11 +132,10 @@ def _check_task(function: RewardFunction, task: Task) -> None:
     fields = ", ".join(map(repr, task.fields))
     for parameter in function.required:
         if parameter not in task.fields and parameter not in GIVEN:
-            near = nearest(parameter, [*task.fields, *GIVEN])
             raise RewardError(
                 f"reward {function.name!r} needs {parameter!r}, which task {task.id!r} does not "
                 f"have; its fields are {fields}, and {', '.join(GIVEN)} are always there"
-                + (f"; did you mean {near!r}?" if near else "")
+                + hint(parameter, [*task.fields, *GIVEN])
             )
     if function.one_of and not any(name in task.fields for name in function.one_of):
         raise RewardError(

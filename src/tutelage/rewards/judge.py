@@ -17,7 +17,7 @@ from typing import Any
 from tutelage.bounded import fetch, parse_json
 from tutelage.errors import ConfigError, GraderError
 from tutelage.rewards.function import RewardFunction, reward
-from tutelage.rewards.options import RewardOptions
+from tutelage.tools.options import Options
 from tutelage.types import Task
 
 TRIES = 4
@@ -40,8 +40,11 @@ INSTRUCTION = (
 _RETRIED = (408, 409, 429)
 
 
-def llm_judge(options: RewardOptions) -> RewardFunction:
-    """The reward. Raises `ConfigError` unless the judge's address and model are configured."""
+def llm_judge(options: Options) -> RewardFunction:
+    """A judge: 1.0 when the configured model finds the final text right, else 0.0.
+
+    Raises `ConfigError` unless its address and model are configured.
+    """
     base = options.judge_base_url or options.environ.get("TUTELAGE_JUDGE_BASE_URL")
     model = options.judge_model or options.environ.get("TUTELAGE_JUDGE_MODEL")
     if not base or not model:
@@ -51,13 +54,8 @@ def llm_judge(options: RewardOptions) -> RewardFunction:
             "judge.model=NAME); the policy is never its own judge"
         )
     key = options.environ.get("TUTELAGE_JUDGE_API_KEY") or options.environ.get("OPENAI_API_KEY")
-    return judge_at(base, model, key)
-
-
-def judge_at(base_url: str, model: str, api_key: str | None = None) -> RewardFunction:
-    """A judge: 1.0 when the model at `base_url` finds the final text right, else 0.0."""
-    url = base_url.rstrip("/") + "/chat/completions"
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    url = base.rstrip("/") + "/chat/completions"
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
 
     @reward("llm_judge", bounded=True)
     async def judge(prediction: str, answer: Any, task: Task) -> float:

@@ -96,34 +96,25 @@ def gaia_scorer(prediction: str, answer: Any) -> float:
 
 def gaia_correct(given: str, truth: str) -> bool:
     """Whether GAIA's scorer accepts an answer."""
-    number = _float(truth)
-    if number is not None:
-        return _same_number(given, number)
+    if _float(truth) is not None:
+        return _same_part(given, truth)
+    parts, true_parts = [given], [truth]
     if "," in truth or ";" in truth:
-        given_parts, true_parts = re.split("[,;]", given), re.split("[,;]", truth)
-        return len(given_parts) == len(true_parts) and all(
-            _same_part(g, t) for g, t in zip(given_parts, true_parts, strict=True)
-        )
-    return _same_text(given, truth)
+        parts, true_parts = re.split("[,;]", given), re.split("[,;]", truth)
+    return len(parts) == len(true_parts) and all(map(_same_part, parts, true_parts))
 
 
 def _same_part(given: str, truth: str) -> bool:
     number = _float(truth)
-    return _same_text(given, truth) if number is None else _same_number(given, number)
-
-
-def _same_text(given: str, truth: str) -> bool:
+    if number is not None:
+        found = _float(given.translate(_NUMBER_SIGNS))
+        return found is not None and abs(found - number) <= GAIA_TOLERANCE
     wanted = _squeezed(truth)
     return bool(wanted) and _squeezed(given) == wanted
 
 
 def _squeezed(text: str) -> str:
     return "".join(text.lower().translate(_PUNCTUATION).split())
-
-
-def _same_number(given: str, truth: float) -> bool:
-    number = _float(given.translate(_NUMBER_SIGNS))
-    return number is not None and abs(number - truth) <= GAIA_TOLERANCE
 
 
 def _float(text: str) -> float | None:

@@ -6,14 +6,10 @@ is imported only when it is asked for.
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from typing import cast
-
 from tutelage.errors import RewardError
 from tutelage.rewards.function import RewardFunction, reward
-from tutelage.rewards.options import RewardOptions
-from tutelage.tools.loading import is_file_reference, load_attribute, nearest
+from tutelage.tools.loading import hint, import_attribute, is_file_reference, load_attribute
+from tutelage.tools.options import Options
 
 BUILTIN_REWARDS = {
     "math": "tutelage.rewards.builtin:exact_number",
@@ -31,23 +27,19 @@ BUILTIN_REWARDS = {
 """Where each built-in reward is, by name: the reward itself, or what makes it from options."""
 
 
-def resolve_reward(name: str, options: RewardOptions | None = None) -> RewardFunction:
+def resolve_reward(name: str, options: Options | None = None) -> RewardFunction:
     """The reward of that name, or at `FILE.py:name`.
 
     Raises `RewardError` for an unknown name, `ConfigError` for a missing file or function, or for
     a reward that cannot work with these options.
     """
     if name in BUILTIN_REWARDS:
-        module, _, attribute = BUILTIN_REWARDS[name].partition(":")
-        found = getattr(importlib.import_module(module), attribute)
-        if isinstance(found, RewardFunction):
-            return found
-        return cast("Callable[[RewardOptions], RewardFunction]", found)(options or RewardOptions())
+        found = import_attribute(BUILTIN_REWARDS[name])
+        return found if isinstance(found, RewardFunction) else found(options or Options())
     if not is_file_reference(name):
-        near = nearest(name, BUILTIN_REWARDS)
-        hint = f"did you mean {near!r}? " if near else ""
+        near = hint(name, BUILTIN_REWARDS, "did you mean {!r}? ")
         raise RewardError(
-            f"unknown reward {name!r}; {hint}built-in rewards are "
+            f"unknown reward {name!r}; {near}built-in rewards are "
             f"{', '.join(BUILTIN_REWARDS)}; your own are FILE.py:name"
         )
     found = load_attribute(name, "reward")

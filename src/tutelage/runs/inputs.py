@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from tutelage.agents.builtin import AGENTS, told_by_template
 from tutelage.config import RunConfig
 from tutelage.errors import ConfigError
-from tutelage.rewards import RewardFunction, RewardOptions, resolve_reward
+from tutelage.rewards import RewardFunction, resolve_reward
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD, Level, make_tasks
 from tutelage.tasks.dataset import Dataset
 from tutelage.tasks.overlap import hold_out
-from tutelage.tools.options import ToolOptions
+from tutelage.tools.options import Options
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
 from tutelage.types import Task
@@ -47,12 +47,7 @@ class Tasks:
 
 def reward_of(config: RunConfig) -> RewardFunction:
     """The reward that the configuration names."""
-    options = RewardOptions(
-        judge_base_url=config.judge.base_url,
-        judge_model=config.judge.model,
-        allow_unsandboxed=config.tools.allow_unsandboxed,
-    )
-    return resolve_reward(config.agent.reward_name or EMBEDDED_REWARD, options)
+    return resolve_reward(config.agent.reward_name or EMBEDDED_REWARD, _options(config))
 
 
 def load_tools(config: RunConfig) -> dict[str, Tool]:
@@ -60,10 +55,16 @@ def load_tools(config: RunConfig) -> dict[str, Tool]:
     if not config.agent.use_agent:
         return {}
     own = AGENTS.find(config.agent.agent_type).own_tools or EMBEDDED_TOOLS
-    options = ToolOptions(
-        search_index=config.tools.search_index, allow_unsandboxed=config.tools.allow_unsandboxed
+    return resolve_tools(config.agent.tools or own, _options(config))
+
+
+def _options(config: RunConfig) -> Options:
+    return Options(
+        search_index=config.tools.search_index,
+        judge_base_url=config.judge.base_url,
+        judge_model=config.judge.model,
+        allow_unsandboxed=config.tools.allow_unsandboxed,
     )
-    return resolve_tools(config.agent.tools or own, options)
 
 
 def told_tools(

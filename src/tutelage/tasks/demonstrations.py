@@ -10,24 +10,31 @@ Files become rows in `readers.py`; `weights/sft.py` makes token rows of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Literal, Self, TypeVar, cast
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from tutelage.bounded import parse_json
 from tutelage.errors import DataError
 from tutelage.tasks.overlap import Overlap, content_of, count_overlap
 from tutelage.tasks.readers import Row, read_rows
-from tutelage.types import INPUT_FIELDS, Message, Task, ToolCall, ToolSpec
+from tutelage.types import INPUT_FIELDS, JSON, Message, Task, ToolCall, ToolSpec
 
 ANSWER_FIELDS = ("answer", "response")
 """The field of a pair that the assistant says: the first of these that the row has."""
 
 UNREADABLE = "unreadable"
 """Name of the results by which the built-in agent answers calls that it could not read."""
-
-ROLES = ("system", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,93 +101,98 @@ def _pair(place: str, fields: Mapping[str, Any]) -> list[Message]:
     return [*before, Message("assistant", answer)]
 
 
-def _messages(place: str, field: str, value: Any) -> list[Message]:
-    if not isinstance(value, list) or not value:
-        raise DataError(f"{place}: field {field!r} must be a list of messages, not {_short(value)}")
-    items = cast("list[Any]", value)
-    return [_message(place, f"{field}[{i}]", item) for i, item in enumerate(items)]
-
-
-def _message(place: str, field: str, value: Any) -> Message:
-    if not isinstance(value, Mapping):
-        raise DataError(f"{place}: field {field!r} must be an object, not {_short(value)}")
-    item = cast("Mapping[str, Any]", value)
-    role, content = item.get("role"), item.get("content")
-    if role not in ROLES:
-        raise DataError(
-            f"{place}: field '{field}.role' is {role!r}; the roles are {', '.join(ROLES)}"
-        )
-    if content is not None and not isinstance(content, str):
-        raise DataError(f"{place}: field '{field}.content' must be a text, not {_short(content)}")
-    calls = tuple(_calls(place, f"{field}.tool_calls", item.get("tool_calls")))
-    if calls and role != "assistant":
-        raise DataError(f"{place}: field '{field}.tool_calls': only the assistant calls tools")
-    if not content and role in ("system", "user"):
-        raise DataError(f"{place}: field '{field}.content' is empty; the {role} says nothing")
-    call_id, name = item.get("tool_call_id"), item.get("name")
-    return Message(
-        role,
-        content,
-        calls,
-        tool_call_id=None if call_id is None else str(call_id),
-        name=None if name is None else str(name),
-    )
-
-
-def _calls(place: str, field: str, value: Any) -> Iterator[ToolCall]:
-    if value is None:
-        return
-    if not isinstance(value, list):
-        raise DataError(f"{place}: field {field!r} must be a list of calls, not {_short(value)}")
-    for i, item in enumerate(cast("list[Any]", value)):
-        here = f"{field}[{i}]"
-        call = cast("Mapping[str, Any]", item) if isinstance(item, Mapping) else {}
-        function = call.get("function")
-        if not isinstance(function, Mapping):
-            raise DataError(f"{place}: field {here!r} has no 'function', as a call of a tool has")
-        named = cast("Mapping[str, Any]", function)
-        name = named.get("name")
-        if not isinstance(name, str) or not name:
-            raise DataError(f"{place}: field '{here}.function.name' is {name!r}, not a tool's name")
-        arguments = _arguments(place, f"{here}.function.arguments", named.get("arguments"))
-        yield ToolCall(str(call.get("id") or f"call_{i}"), name, arguments)
-
-
-def _arguments(place: str, field: str, value: Any) -> str:
-    """The arguments as the JSON text of an object."""
-    if isinstance(value, Mapping):
+def _json_object(value: Any) -> Any:
+    """Arguments as the JSON text of an object."""
+    if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     if not isinstance(value, str):
-        raise DataError(f"{place}: field {field!r} must be JSON text, not {_short(value)}")
+        raise ValueError("JSON text or an object is needed")
     try:
         read = parse_json(value)
     except ValueError as error:
-        raise DataError(f"{place}: field {field!r} is no JSON: {error}, in {value!r}") from error
+        raise ValueError(f"it is no JSON: {error}") from error
     if not isinstance(read, dict):
-        raise DataError(f"{place}: field {field!r} must be a JSON object, not {value!r}")
+        raise ValueError("it must be a JSON object")
     return value
 
 
+class _Function(BaseModel):
+    """What of a call is the model's own."""
+
+    name: str = Field(min_length=1)
+    arguments: Annotated[str, BeforeValidator(_json_object)]
+
+
+class _Call(BaseModel):
+    """A call of a tool, as OpenAI writes it."""
+
+    id: Any = None
+    function: _Function
+
+
+class _Said(BaseModel):
+    """A message, as OpenAI writes it."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    tool_calls: list[_Call] | None = None
+    tool_call_id: Any = None
+    name: Any = None
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("only the assistant calls tools")
+        if not self.content and self.role in ("system", "user"):
+            raise ValueError(f"content is empty; the {self.role} says nothing")
+        return self
+
+    def read(self) -> Message:
+        """The same as one of ours."""
+        calls = [
+            ToolCall(str(call.id or f"call_{i}"), call.function.name, call.function.arguments)
+            for i, call in enumerate(self.tool_calls or ())
+        ]
+        call_id = None if self.tool_call_id is None else str(self.tool_call_id)
+        name = None if self.name is None else str(self.name)
+        return Message(self.role, self.content, tuple(calls), call_id, name)
+
+
+class _Told(BaseModel):
+    """A tool, without or within OpenAI's `function`."""
+
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: JSON
+
+
+def _within_function(value: Any) -> Any:
+    return cast("JSON", value).get("function", value) if isinstance(value, dict) else value
+
+
+_MESSAGES = TypeAdapter(Annotated[list[_Said], Field(min_length=1)])
+_TOOLS = TypeAdapter(list[Annotated[_Told, BeforeValidator(_within_function)]] | None)
+Read = TypeVar("Read")
+
+
+def _read(adapter: TypeAdapter[Read], place: str, field: str, value: Any) -> Read:
+    """A field by its types. Raises `DataError` with what is wrong first."""
+    try:
+        return adapter.validate_python(value, strict=True)
+    except ValidationError as misfit:
+        error = misfit.errors()[0]
+        steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in error["loc"]]
+        told = f"{error['msg']}, not {_short(error['input'])}"
+        raise DataError(f"{place}: field {field + ''.join(steps)!r}: {told}") from misfit
+
+
+def _messages(place: str, field: str, value: Any) -> list[Message]:
+    return [said.read() for said in _read(_MESSAGES, place, field, value)]
+
+
 def _tools(place: str, value: Any) -> tuple[ToolSpec, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise DataError(f"{place}: field 'tools' must be a list, not {_short(value)}")
-    out: list[ToolSpec] = []
-    for i, item in enumerate(cast("list[Any]", value)):
-        tool = cast("Mapping[str, Any]", item) if isinstance(item, Mapping) else {}
-        tool = cast("Mapping[str, Any]", tool.get("function", tool))
-        name, parameters = tool.get("name"), tool.get("parameters")
-        if not isinstance(name, str) or not name:
-            raise DataError(f"{place}: field 'tools[{i}].function.name' is {name!r}, not a name")
-        if not isinstance(parameters, Mapping):
-            raise DataError(
-                f"{place}: field 'tools[{i}].function.parameters' must be a JSON schema, not "
-                f"{_short(parameters)}"
-            )
-        schema = dict(cast("Mapping[str, Any]", parameters))
-        out.append(ToolSpec(name, str(tool.get("description") or ""), schema))
-    return tuple(out)
+    found = _read(_TOOLS, place, "tools", value) or ()
+    return tuple(ToolSpec(t.name, t.description or "", t.parameters) for t in found)
 
 
 def _check_order(place: str, messages: Sequence[Message]) -> None:

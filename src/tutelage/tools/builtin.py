@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tutelage.tasks.arithmetic import PRICES
 from tutelage.tools.expression import ExpressionError, evaluate, format_number
-from tutelage.tools.loading import nearest
+from tutelage.tools.loading import hint
 from tutelage.tools.tool import ToolError, tool
 
 _MAX_N = 10**18
@@ -50,8 +50,7 @@ def lookup(item: str) -> int:
     """
     name = " ".join(item[:100].lower().split())
     if name not in PRICES:
-        near = nearest(name, PRICES)
-        raise ToolError(f"no item {name!r}" + (f"; did you mean {near!r}?" if near else ""))
+        raise ToolError(f"no item {name!r}{hint(name, PRICES)}")
     return PRICES[name]
 
 

@@ -174,12 +174,11 @@ def _create(database: sqlite3.Connection) -> None:
 
 
 def _insert(database: sqlite3.Connection, passages: Iterable[Passage]) -> int:
-    before = database.total_changes
     count = 0
     for passage in passages:
         database.execute("INSERT INTO passages VALUES (?, ?)", (passage.title, passage.text))
         count += 1
-    return count if database.total_changes > before else 0
+    return count
 
 
 def _connect(path: str | Path) -> sqlite3.Connection:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from tutelage.tools.loading import nearest
+from tutelage.tools.loading import hint
 from tutelage.tools.schema import ArgumentError
 from tutelage.tools.tool import DEFAULT_MAX_CHARS, Tool, ToolError, ToolTimeoutError
 from tutelage.types import ToolCall, ToolResult
@@ -215,9 +215,8 @@ def _reason(error: BaseException) -> str:
 def _unknown(name: str, tools: Mapping[str, Tool]) -> str:
     if not tools:
         return f"Error: unknown tool {name!r}; there are no tools"
-    near = nearest(name, tools)
-    hint = f" Did you mean {near!r}?" if near else ""
+    near = hint(name, tools, " Did you mean {!r}?")
     listed = ", ".join(list(tools)[:_LISTED_TOOLS]) + (
         ", ..." if len(tools) > _LISTED_TOOLS else ""
     )
-    return f"Error: unknown tool {name!r}.{hint} Tools: {listed}"
+    return f"Error: unknown tool {name!r}.{near} Tools: {listed}"

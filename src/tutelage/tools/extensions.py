@@ -10,13 +10,12 @@ before any model loads; what it held then is used to the end. The registries are
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from tutelage.errors import ConfigError
-from tutelage.tools.loading import is_file_reference, load_attribute, nearest
+from tutelage.tools.loading import hint, import_attribute, is_file_reference, load_attribute
 
 Entry = TypeVar("Entry")
 
@@ -44,8 +43,7 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
         return len(self._places)
 
     def __getitem__(self, name: str) -> Entry:
-        module, _, attribute = self._places[name].partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        return import_attribute(self._places[name])
 
     def load(self, name: str) -> Entry:
         """The entry of a name, or of `FILE.py:name` as the file is now.
@@ -76,10 +74,8 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
             return self._loaded[name]
         if is_file_reference(name):
             return self.load(name)
-        near = nearest(name, self)
-        hint = f"did you mean {near!r}? " if near else ""
-        listed = ", ".join(self)
-        raise ConfigError(f"{self.key}={name!r} is unknown; {hint}use one of: {listed}")
+        near, listed = hint(name, self, "did you mean {!r}? "), ", ".join(self)
+        raise ConfigError(f"{self.key}={name!r} is unknown; {near}use one of: {listed}")
 
     def known(self, name: str) -> Entry | None:
         """What `load` gives, None for a name that stands for nothing."""
@@ -92,6 +88,5 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
         listed = ", ".join(self)
         if name in self.planned:
             return self.planned[name], f"Built: {listed}. Use {self.key}={next(iter(self))}."
-        near = nearest(name, self)
-        hint = f"Did you mean {near!r}? " if near else ""
-        return "there is none of this name", f"{hint}Use one of {listed}, or FILE.py:name."
+        near = hint(name, self, "Did you mean {!r}? ")
+        return "there is none of this name", f"{near}Use one of {listed}, or FILE.py:name."

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import importlib
 import importlib.util
 import sys
 from collections.abc import Iterable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import Any
 
 from tutelage.errors import ConfigError, TutelageError
 
@@ -22,11 +24,17 @@ USER_MODULE = "tutelage_user_"
 """How the names of modules begin that were made from a file."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known name closest to `word`, or None when nothing is close."""
+def hint(word: str, known: Iterable[str], form: str = "; did you mean {!r}?") -> str:
+    """`form` with the known name closest to `word`; empty when nothing is close."""
     # The word may be megabytes of a model's text; no name is that long.
     close = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.5)
-    return close[0] if close else None
+    return form.format(close[0]) if close else ""
+
+
+def import_attribute(place: str) -> Any:
+    """What stands at `module:attribute` in this package, imported when it is asked for."""
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def is_file_reference(reference: str) -> bool:
@@ -53,9 +61,8 @@ def load_attribute(reference: str, what: str) -> object:
     module = _load(path.resolve(), f"{what} {reference!r}")
     if not hasattr(module, name):
         public = [key for key in vars(module) if not key.startswith("_")]
-        near = nearest(name, public)
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise ConfigError(f"{what} {reference!r}: {path.name} defines no {name!r}{hint}")
+        near = hint(name, public)
+        raise ConfigError(f"{what} {reference!r}: {path.name} defines no {name!r}{near}")
     return getattr(module, name)
 
 

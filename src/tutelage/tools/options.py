@@ -1,7 +1,8 @@
-"""What a user may configure about tools, beyond their names: the section `tools` of a run.
+"""What a user may configure about tools and rewards, beyond their names.
 
-A plain record, so that tools can be made without a configuration (`ToolOptions()` and what the
-environment variables say). `registry.py` hands it to the tools that need it.
+A plain record, so that both can be made without a configuration (`Options()` and what the
+environment variables say). The registries hand it to the tools and rewards that need it. Keys of
+services are taken from the environment, never from a file.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ def _environ() -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolOptions:
-    """Options of tools; keys of services are taken from the environment, never from a file."""
+class Options:
+    """Options of tools and rewards."""
 
     search_index: str | None = None
     """The corpus that `search` reads: a file made by `tutelage index`."""
+    judge_base_url: str | None = None
+    """Address of the OpenAI-compatible server that judges, up to and with its `/v1`."""
+    judge_model: str | None = None
+    """Model that judges."""
     allow_unsandboxed: bool = False
     """Run model-written code even where no sandbox works."""
     environ: Mapping[str, str] = field(default_factory=_environ, repr=False)
-    """Environment variables, where keys of search services are looked up."""
+    """Environment variables."""
 
     @property
     def index_path(self) -> str | None:

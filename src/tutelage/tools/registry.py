@@ -8,14 +8,13 @@ made from options (`options.py`), which is when they find out whether they can w
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.tools.builtin import answer, calculator, lookup, sum_1_to_n
 from tutelage.tools.environments import environment_tools
-from tutelage.tools.loading import is_file_reference, load_attribute, nearest
-from tutelage.tools.options import ToolOptions
+from tutelage.tools.loading import hint, import_attribute, is_file_reference, load_attribute
+from tutelage.tools.options import Options
 from tutelage.tools.tool import Tool, tool
 
 BUILTIN_TOOLS: Mapping[str, Tool] = {t.name: t for t in (calculator, sum_1_to_n, lookup, answer)}
@@ -25,14 +24,14 @@ CONFIGURED_TOOLS: Mapping[str, str] = {
     "search": "tutelage.tools.search:search_tool",
     "google_search": "tutelage.tools.search:google_search_tool",
 }
-"""Where the tools are made that need `ToolOptions`, by name."""
+"""Where the tools are made that need `Options`, by name."""
 
 
 MCP_PREFIXES = ("mcp:", "mcp/rollout:")
 """What tools of an MCP server begin with; see `mcp.py`."""
 
 
-def resolve_tools(names: Sequence[str], options: ToolOptions | None = None) -> dict[str, Tool]:
+def resolve_tools(names: Sequence[str], options: Options | None = None) -> dict[str, Tool]:
     """Tools by their own names, in the order of `names`.
 
     Raises `ConfigError` for an unknown name, a missing file or function, two tools of one name, or
@@ -41,7 +40,7 @@ def resolve_tools(names: Sequence[str], options: ToolOptions | None = None) -> d
     """
     tools: dict[str, Tool] = {}
     for reference in names:
-        for found in _resolve(reference, options or ToolOptions()):
+        for found in _resolve(reference, options or Options()):
             if found.name in tools:
                 raise ConfigError(
                     f"two tools are named {found.name!r}, the second from {reference!r}; "
@@ -59,21 +58,18 @@ def close_tools(tools: Mapping[str, Tool]) -> None:
             close()
 
 
-def _resolve(reference: str, options: ToolOptions) -> list[Tool]:
+def _resolve(reference: str, options: Options) -> list[Tool]:
     if reference.startswith(MCP_PREFIXES):
         return _mcp(reference)
     if reference in BUILTIN_TOOLS:
         return [BUILTIN_TOOLS[reference]]
     if reference in CONFIGURED_TOOLS:
-        module, _, attribute = CONFIGURED_TOOLS[reference].partition(":")
-        make: Callable[[ToolOptions], Tool] = getattr(importlib.import_module(module), attribute)
-        return [make(options)]
+        return [import_attribute(CONFIGURED_TOOLS[reference])(options)]
     if not is_file_reference(reference):
         known = [*BUILTIN_TOOLS, *CONFIGURED_TOOLS]
-        near = nearest(reference, known)
-        hint = f"did you mean {near!r}? " if near else ""
+        near = hint(reference, known, "did you mean {!r}? ")
         raise ConfigError(
-            f"unknown tool {reference!r}; {hint}built-in tools are "
+            f"unknown tool {reference!r}; {near}built-in tools are "
             f"{', '.join(known)}; your own are FILE.py:name, an MCP server's mcp:COMMAND"
         )
     found = load_attribute(reference, "tool")

@@ -16,7 +16,7 @@ from typing import Any
 from tutelage.bounded import fetch
 from tutelage.errors import ConfigError
 from tutelage.tools import corpus
-from tutelage.tools.options import ToolOptions
+from tutelage.tools.options import Options
 from tutelage.tools.tool import Tool, ToolError, ToolTimeoutError, tool
 
 RESULTS = 3
@@ -31,12 +31,12 @@ _NOTHING = "No results. Try other words."
 logger = logging.getLogger(__name__)
 
 
-def search_tool(options: ToolOptions) -> Tool:
+def search_tool(options: Options) -> Tool:
     """The tool `search` over the local corpus. Raises `ConfigError` without one."""
     return _local(options, "search", "Search the local corpus for passages about something.")
 
 
-def google_search_tool(options: ToolOptions) -> Tool:
+def google_search_tool(options: Options) -> Tool:
     """The tool `google_search`: the web with a key, else the local corpus.
 
     Raises `ConfigError` when there is neither.
@@ -72,7 +72,7 @@ def told(passages: Sequence[corpus.Passage]) -> str:
     return "\n".join(lines)
 
 
-def _local(options: ToolOptions, name: str, about: str) -> Tool:
+def _local(options: Options, name: str, about: str) -> Tool:
     path = options.index_path
     if path is None:
         raise ConfigError(
