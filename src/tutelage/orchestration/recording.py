@@ -19,27 +19,14 @@ from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.metrics import SCORES, score
 from tutelage.orchestration.evaluation.rewards import References, reward_parts
 from tutelage.orchestration.execution.pools.replay import replayed
+from tutelage.orchestration.execution.stored import stored_call, stored_rollout
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan, to_text
 from tutelage.orchestration.routing.simulator import Outcome
 from tutelage.orchestration.routing.situation import Terms
 from tutelage.orchestration.routing.workflows import Board, Workflows
 from tutelage.seeds import SeedTree
-from tutelage.types import (
-    Attempt,
-    Call,
-    Failure,
-    FailureCause,
-    Message,
-    Mode,
-    Reward,
-    Rollout,
-    RolloutStatus,
-    Sampled,
-    Sampling,
-    StopReason,
-    Task,
-)
+from tutelage.types import JSON, Call, Failure, FailureCause, Message, Mode, Reward, Rollout, Task
 
 PLANNED = "phase1/planner"
 """Label of the plans of test workflows."""
@@ -62,16 +49,17 @@ def plan_rollouts(
         fields = {"instruction": wanted.instruction, "expected": to_text(wanted.plan)}
         place, task = seeds.child(PLANNED, i), Task(wanted.name or f"test-{i}", fields)
         answer = to_text(plan)
-        attempt = Attempt(
-            place.id("att"),
-            0,
-            RolloutStatus.SUCCEEDED,
+        rollout = stored_rollout(
+            place,
+            run_id,
+            task,
+            PLANNED,
+            step=step,
             calls=(_call(place, 0, "planner", wanted.instruction, answer),),
             answer=answer,
             reward=Reward(value, parts),
-            stop="answer",
         )
-        out.append(_rollout(place, run_id, task, attempt, Mode.TEST, step, PLANNED))
+        out.append(rollout)
     return out
 
 
@@ -91,34 +79,17 @@ def routed_rollouts(
     out: list[Rollout] = []
     for b in range(min(most, len(flows))):
         place = seeds.child(label or mode.value, step, b)
-        attempt = _attempt(place, b, board, flows, outcome, terms)
         task = _task(f"{mode.value}-{step}-{b}", b, board, flows)
-        out.append(_rollout(place, run_id, task, attempt, mode, step, label))
+        played = _attempt(place, b, board, flows, outcome, terms)
+        out.append(stored_rollout(place, run_id, task, label, mode=mode, step=step, **played))
     return out
-
-
-def _rollout(
-    place: SeedTree, run_id: str, task: Task, attempt: Attempt, mode: Mode, step: int, label: str
-) -> Rollout:
-    return Rollout(place.id("roll"), run_id, task, mode, step, task.id, 0, (attempt,), label)
 
 
 def _call(
     place: SeedTree, index: int, agent: str, asked: str, said: str, seconds: float = 0.0
 ) -> Call:
-    """One that trains nothing: there are no tokens in it."""
-    return Call(
-        id=place.child("call", index).id("call"),
-        agent=agent,
-        index=index,
-        messages=(Message("user", asked),),
-        prompt_ids=(),
-        sampled=Sampled((), (), (), StopReason.STOP, 0),
-        reply=Message("assistant", said),
-        sampling=Sampling(),
-        seconds=seconds,
-        policy=None,
-    )
+    call_id = place.child("call", index).id("call")
+    return stored_call(call_id, index, agent, (Message("user", asked),), said, seconds=seconds)
 
 
 def _task(name: str, b: int, board: Board, flows: Workflows) -> Task:
@@ -137,7 +108,8 @@ def _task(name: str, b: int, board: Board, flows: Workflows) -> Task:
 
 def _attempt(
     place: SeedTree, b: int, board: Board, flows: Workflows, outcome: Outcome, terms: Terms
-) -> Attempt:
+) -> JSON:
+    """What a workflow came to, as `stored_rollout` takes it."""
     table = board.table
     calls: list[Call] = []
     for d in np.flatnonzero(outcome.row_D == b):
@@ -156,14 +128,10 @@ def _attempt(
         late, stopped = outcome.late_B[b], outcome.stopped_B[b]
         told = "its deadline came" if late else "it was given up" if stopped else "a wrong answer"
         failure = Failure(FailureCause.TIMEOUT if late else FailureCause.AGENT_ERROR, told)
-    return Attempt(
-        place.id("att"),
-        0,
-        RolloutStatus.SUCCEEDED if good else RolloutStatus.FAILED,
-        calls=tuple(calls),
-        answer=calls[-1].reply.content if calls else None,
-        reward=Reward(math.fsum(parts.values()), parts),
-        failure=failure,
-        stop="answer" if good else None,
-        seconds=float(outcome.latency_B[b]),
-    )
+    return {
+        "calls": tuple(calls),
+        "answer": calls[-1].reply.content if calls else None,
+        "reward": Reward(math.fsum(parts.values()), parts),
+        "failure": failure,
+        "seconds": float(outcome.latency_B[b]),
+    }

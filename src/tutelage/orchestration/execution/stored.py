@@ -14,8 +14,8 @@ call that came of it, which is how `tracing/tree.py` brings that call below the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
@@ -28,13 +28,13 @@ from tutelage.orchestration.evaluation.rewards import (
 from tutelage.orchestration.execution.prompts import node_prompt, worker_messages
 from tutelage.orchestration.execution.record import Execution, NodeResult, Step
 from tutelage.runs.signals import held
+from tutelage.seeds import SeedTree
 from tutelage.store import StoreWriter
 from tutelage.tracing import names
 from tutelage.tracing.records import (
     Identity,
     SpanEvent,
     SpanRecord,
-    Status,
     span_id_of,
     trace_id_of,
 )
@@ -72,9 +72,22 @@ class ExecutionRecorder:
 
     def __call__(self, execution: Execution, sampling: Sampling, began: float, plan: float) -> None:
         """Write one that began at `began`, in seconds since 1970, with planning for `plan`."""
-        reward = reward_of(execution, self.preset, self.weights)
-        calls = _calls(execution, sampling, began + plan)
-        rollout = _rollout(execution, self.run_id, reward, calls, began, plan, self.label)
+        failure = _failure(execution)
+        lost = failure is not None and failure.cause.infrastructure
+        leaves = set(range(len(execution.nodes))) - {before for before, _ in execution.plan.edges}
+        ended = [execution.outputs.get(str(node)) for node in sorted(leaves)]
+        rollout = stored_rollout(
+            execution.seeds,
+            self.run_id,
+            Task(execution.id, {"instruction": execution.plan.instruction}),
+            self.label,
+            calls=_calls(execution, sampling, began + plan),
+            answer="\n\n".join(str(text) for text in ended if text is not None) or None,
+            reward=None if lost else reward_of(execution, self.preset, self.weights),
+            failure=failure,
+            seconds=execution.wall_seconds + plan,
+            started=began,
+        )
         spans = _execution_spans(execution, rollout, began, plan)
         with held():
             # Spans first: a collector joins what is there when the rollout comes.
@@ -96,50 +109,62 @@ def reward_of(
     return Reward(sum(parts.values()), parts)
 
 
-def _rollout(
-    execution: Execution,
+def stored_rollout(
+    place: SeedTree,
     run_id: str,
-    reward: Reward,
-    calls: Sequence[Call],
-    began: float,
-    plan: float,
+    task: Task,
     label: str,
+    *,
+    mode: Mode = Mode.TEST,
+    step: int = 0,
+    failure: Failure | None = None,
+    **attempt: Any,
 ) -> Rollout:
-    leaves = set(range(len(execution.nodes))) - {before for before, _ in execution.plan.edges}
-    ended = [execution.outputs.get(str(node)) for node in sorted(leaves)]
-    answer = "\n\n".join(str(text) for text in ended if text is not None)
+    """A rollout of one attempt, whose identifiers come from `place`."""
+    status = RolloutStatus.SUCCEEDED if failure is None else RolloutStatus.FAILED
+    stop = "answer" if failure is None else None
+    tried = Attempt(place.id("att"), 0, status, failure=failure, stop=stop, **attempt)
+    return Rollout(place.id("roll"), run_id, task, mode, step, task.id, 0, (tried,), label)
+
+
+def stored_call(
+    call_id: str,
+    index: int,
+    agent: str,
+    messages: tuple[Message, ...],
+    said: str,
+    *,
+    sampling: Sampling | None = None,
+    stop: StopReason = StopReason.STOP,
+    seconds: float = 0.0,
+    started: float = 0.0,
+) -> Call:
+    """A call that trains nothing: there are no tokens in it."""
+    return Call(
+        id=call_id,
+        agent=agent,
+        index=index,
+        messages=messages,
+        prompt_ids=(),
+        sampled=Sampled((), (), (), stop, 0),
+        reply=Message("assistant", said),
+        sampling=sampling or Sampling(),
+        started=started,
+        seconds=seconds,
+        policy=None,
+    )
+
+
+def _failure(execution: Execution) -> Failure | None:
+    """Why an execution failed; None where it did not."""
+    if execution.success:
+        return None
     lost = [node for node in execution.nodes if not node.kept]
-    failure, earned = None, reward
-    if not execution.success:
-        cause = _CAUSES.get(execution.reason, FailureCause.AGENT_ERROR)
-        told = "; ".join(f"node {node.node}: {node.reason or node.status}" for node in lost)
-        whole = "an answer was kept that no verifier passed"
-        if execution.reason == WRONG_PLAN:
-            whole = "the plan is not what the instruction asks for"
-        failure, earned = Failure(cause, told or whole), None if cause.infrastructure else reward
-    attempt = Attempt(
-        id=execution.seeds.id("att"),
-        index=0,
-        status=RolloutStatus.SUCCEEDED if execution.success else RolloutStatus.FAILED,
-        calls=tuple(calls),
-        answer=answer or None,
-        reward=earned,
-        failure=failure,
-        stop="answer" if execution.success else None,
-        seconds=execution.wall_seconds + plan,
-        started=began,
-    )
-    return Rollout(
-        id=rollout_id(execution),
-        run_id=run_id,
-        task=Task(execution.id, {"instruction": execution.plan.instruction}),
-        mode=Mode.TEST,
-        step=0,
-        group=execution.id,
-        index=0,
-        attempts=(attempt,),
-        label=label,
-    )
+    told = "; ".join(f"node {node.node}: {node.reason or node.status}" for node in lost)
+    whole = "an answer was kept that no verifier passed"
+    if execution.reason == WRONG_PLAN:
+        whole = "the plan is not what the instruction asks for"
+    return Failure(_CAUSES.get(execution.reason, FailureCause.AGENT_ERROR), told or whole)
 
 
 # ---------------------------------------------------------------- calls
@@ -151,7 +176,7 @@ def _call_id(execution: Execution, step: Step) -> str | None:
     return execution.seeds.child("step", step.index).id("call") if said else None
 
 
-def _calls(execution: Execution, sampling: Sampling, origin: float) -> list[Call]:
+def _calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Call, ...]:
     """The calls in the order of dispatch; a request that a busy server refused is none."""
     outputs = {node.node: node.output for node in execution.nodes if node.output is not None}
     calls: list[Call] = []
@@ -161,23 +186,20 @@ def _calls(execution: Execution, sampling: Sampling, origin: float) -> list[Call
             continue
         cut = answer.error is not None and answer.error.kind == "truncated"
         before = sum(request.seconds for request in step.requests[:-1])
-        tool = execution.plan.nodes[step.node].tool
         calls.append(
-            Call(
-                id=call_id,
-                agent=f"{tool} #{step.node}",
-                index=len(calls),
-                messages=worker_messages(node_prompt(execution.plan, step.node, outputs)),
-                prompt_ids=(),
-                sampled=Sampled((), (), (), StopReason.LENGTH if cut else StopReason.STOP, 0),
-                reply=Message("assistant", answer.output),
+            stored_call(
+                call_id,
+                len(calls),
+                f"{execution.plan.nodes[step.node].tool} #{step.node}",
+                worker_messages(node_prompt(execution.plan, step.node, outputs)),
+                answer.output,
                 sampling=sampling,
+                stop=StopReason.LENGTH if cut else StopReason.STOP,
                 started=origin + step.started + step.queued + before,
                 seconds=answer.seconds,
-                policy=None,
             )
         )
-    return calls
+    return tuple(calls)
 
 
 # ---------------------------------------------------------------- spans
@@ -190,8 +212,9 @@ def _execution_spans(
     identity = Identity(rollout.run_id, rollout.id, rollout.last.id)
     trace = trace_id_of(identity)
     planned, origin = int(began * 1e9), int((began + plan) * 1e9)
-    root = span_id_of(trace, "workflow")
     told = " ".join(execution.plan.instruction.split())[:_NAME_LENGTH]
+    own = {names.ROLLOUT_ID: identity.rollout_id, names.ATTEMPT_ID: identity.attempt_id}
+    shared = {names.PROVIDER: "tutelage", **own}
     attributes: dict[str, Any] = {
         names.OPERATION: names.INVOKE_WORKFLOW,
         names.WORKFLOW: execution.id,
@@ -203,22 +226,39 @@ def _execution_spans(
     }
     if not execution.success:
         attributes[names.ERROR_TYPE] = execution.reason or "failed"
-    end = origin + int(execution.wall_seconds * 1e9)
-    top = _span(
-        identity, root, span_id_of(trace), f"{names.INVOKE_WORKFLOW} {told}", (planned, end),
-        attributes, status="ok" if execution.success else "error",
-    )  # fmt: skip
+    top = SpanRecord(
+        trace_id=trace,
+        span_id=span_id_of(trace, "workflow"),
+        parent_id=span_id_of(trace),
+        name=f"{names.INVOKE_WORKFLOW} {told}",
+        start_ns=planned,
+        end_ns=origin + int(execution.wall_seconds * 1e9),
+        attributes=attributes | shared,
+        status="ok" if execution.success else "error",
+        resource={names.SERVICE: "tutelage", names.RUN_ID: identity.run_id},
+        scope=SCOPE,
+        rollout_id=identity.rollout_id,
+        attempt_id=identity.attempt_id,
+    )
     nodes = {names.OPERATION: names.PLAN, names.NODES: len(execution.plan.nodes)}
-    plan_id = span_id_of(trace, "workflow", "plan")
-    made = _span(identity, plan_id, root, names.PLAN, (planned, origin), nodes)
+    below = replace(
+        top,
+        span_id=span_id_of(trace, "workflow", "plan"),
+        parent_id=top.span_id,
+        name=names.PLAN,
+        end_ns=origin,
+        attributes=nodes | shared,
+        status="unset",
+    )
     ran = [node for node in execution.nodes if node.status != "skipped"]
-    return [top, made, *(_node(execution, node, identity, root, origin) for node in ran)]
+    return [top, below, *(_node_span(execution, node, below, shared) for node in ran)]
 
 
-def _node(
-    execution: Execution, node: NodeResult, identity: Identity, root: str, origin: int
+def _node_span(
+    execution: Execution, node: NodeResult, plan: SpanRecord, shared: Mapping[str, Any]
 ) -> SpanRecord:
-    tool = execution.plan.nodes[node.node].tool
+    """The span of a node, which begins where that of the plan has ended, or later."""
+    tool, origin = execution.plan.nodes[node.node].tool, plan.end_ns
     mine = [step for step in execution.steps if step.node == node.node]
     attributes: dict[str, Any] = {
         names.OPERATION: names.EXECUTE_TOOL,
@@ -232,19 +272,19 @@ def _node(
         attributes[names.ERROR_TYPE] = node.reason or node.status
     started = origin + int(min((s.started for s in mine), default=node.started) * 1e9)
     ended = origin + int(max((s.ended for s in mine), default=node.ended) * 1e9)
-    # One nanosecond more a node, so that those that begin at once stay in order.
-    times = (started + node.node, max(started, ended) + node.node)
-    return _span(
-        identity,
-        span_id_of(trace_id_of(identity), "node", node.node),
-        root,
-        f"{names.EXECUTE_TOOL} {tool}",
-        times,
-        attributes,
-        events=[
-            SpanEvent(names.DECISION, origin + int(s.started * 1e9), _decision(execution, s))
-            for s in mine
-        ],
+    decisions = [
+        SpanEvent(names.DECISION, origin + int(s.started * 1e9), _decision(execution, s))
+        for s in mine
+    ]
+    return replace(
+        plan,
+        span_id=span_id_of(plan.trace_id, "node", node.node),
+        name=f"{names.EXECUTE_TOOL} {tool}",
+        # One nanosecond more a node, so that those that begin at once stay in order.
+        start_ns=started + node.node,
+        end_ns=max(started, ended) + node.node,
+        attributes=attributes | shared,
+        events=tuple(decisions),
         status="ok" if node.status == "succeeded" else "unset" if node.kept else "error",
     )
 
@@ -276,32 +316,3 @@ def _decision(execution: Execution, step: Step) -> dict[str, Any]:
         if not verdict.passed:
             told.setdefault(names.ERROR_TYPE, verdict.reason)
     return told
-
-
-def _span(
-    identity: Identity,
-    span_id: str,
-    parent: str,
-    name: str,
-    times: tuple[int, int],
-    attributes: Mapping[str, Any],
-    *,
-    events: Sequence[SpanEvent] = (),
-    status: Status = "unset",
-) -> SpanRecord:
-    own = {names.ROLLOUT_ID: identity.rollout_id, names.ATTEMPT_ID: identity.attempt_id}
-    return SpanRecord(
-        trace_id=trace_id_of(identity),
-        span_id=span_id,
-        parent_id=parent,
-        name=name,
-        start_ns=times[0],
-        end_ns=times[1],
-        attributes={**attributes, names.PROVIDER: "tutelage", **own},
-        events=tuple(events),
-        status=status,
-        resource={names.SERVICE: "tutelage", names.RUN_ID: identity.run_id},
-        scope=SCOPE,
-        rollout_id=identity.rollout_id,
-        attempt_id=identity.attempt_id,
-    )
