@@ -13,7 +13,8 @@ import pytest
 from tutelage.agents.react import ReactAgent
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.errors import EngineError
-from tutelage.orchestration.execution.prompts import fill
+from tutelage.orchestration.execution.prompts import node_prompt
+from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.policy.codec import Codec
 from tutelage.tools.execute import execute_tool_calls
 from tutelage.tools.tool import tool
@@ -73,8 +74,9 @@ def test_a_call_in_the_text_of_a_model(tiny: Any) -> None:
 
 
 def test_a_reference_into_another_nodes_output() -> None:
+    plan = Plan("x", (Node("a"), Node("b", {"t": "<node-0>.a"})))
     for deep in DEEP:
-        assert isinstance(fill("{{1.a}} and $1.a", {1: deep}), str)
+        assert f"- t: {deep}.a" in node_prompt(plan, 1, {0: deep})
 
 
 def test_spans_of_a_client() -> None:

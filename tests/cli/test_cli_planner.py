@@ -13,15 +13,16 @@ import torch
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
-from tutelage.orchestration import job
 from tutelage.orchestration.data.formats import read_workflows
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.data.workflows import to_row
 from tutelage.orchestration.evaluation.results import evaluate
 from tutelage.orchestration.evaluation.tables import planning_tables
+from tutelage.orchestration.job import Planner
 from tutelage.orchestration.plan.dag import to_text
 from tutelage.orchestration.planner.saving import load_planner
 from tutelage.orchestration.planner.settings import Request
+from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.kinds import name_of
 from tutelage.runs.loggers import numbers
@@ -160,7 +161,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
     request = request_of(files)
     whole = RunFolder(tmp_path / "whole")
     whole.checkpoints.mkdir(parents=True)
-    job.run(request, whole, Silent())
+    lifecycle.start(Planner(request), whole, Silent())
     folder = RunFolder(tmp_path / "cut")
     folder.checkpoints.mkdir(parents=True)
 
@@ -173,8 +174,8 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
 
     for _ in range(2):
         with pytest.raises(Killed):
-            job.run(request, folder, Cutting())
-    job.resume(folder, Silent())
+            lifecycle.start(Planner(request), folder, Cutting())
+    lifecycle.resume(Planner, folder, Silent())
     assert folder.metrics.read_bytes() == whole.metrics.read_bytes()
     assert (folder.path / "predictions.jsonl").read_bytes() == (
         whole.path / "predictions.jsonl"
@@ -202,7 +203,7 @@ def test_phase_2_that_was_killed_has_the_same_metrics(
     whole, folder = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "cut")
     for place in (whole, folder):
         place.checkpoints.mkdir(parents=True)
-    job.run(request, whole, Silent())
+    lifecycle.start(Planner(request), whole, Silent())
 
     class Stopping(Silent):
         def __init__(self, at: int) -> None:
@@ -214,8 +215,8 @@ def test_phase_2_that_was_killed_has_the_same_metrics(
 
     for at in (3, 5):
         with pytest.raises(KeyboardInterrupt):
-            job.run(request, folder, Stopping(at))
-    job.resume(folder, Silent())
+            lifecycle.start(Planner(request), folder, Stopping(at))
+    lifecycle.resume(Planner, folder, Silent())
     assert folder.metrics.read_bytes() == whole.metrics.read_bytes()
     lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     assert [line["tick"] for line in lines] == list(range(7))

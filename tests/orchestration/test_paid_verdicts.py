@@ -15,7 +15,6 @@ from executing import ScriptedPool, plan_of, right, workers
 from tutelage.errors import ConfigError
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.journal import Journal
-from tutelage.orchestration.execution.judge import Judge
 from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
@@ -32,7 +31,7 @@ WORK = Work(0, "sum", prompt="1 + 1?", expected="2")
 
 def judge(
     said: Callable[[dict[str, Any]], httpx2.Response] | str, **fields: Any
-) -> tuple[Judge, list[dict[str, Any]]]:
+) -> tuple[Any, list[dict[str, Any]]]:
     """A judge that replies so, and what it was asked."""
     asked: list[dict[str, Any]] = []
 
@@ -41,10 +40,8 @@ def judge(
         return answered(said) if isinstance(said, str) else said(asked[-1])
 
     transport = httpx2.MockTransport(reply)
-    return (
-        Judge("http://judge/v1", "m", price_in=2.0, price_out=4.0, transport=transport, **fields),
-        asked,
-    )
+    at = {"base_url": "http://judge/v1", "model": "m", "price_in": 2.0, "price_out": 4.0}
+    return make_verifier({"kind": "judge", **at, "transport": transport, **fields}), asked
 
 
 def answered(text: str, usage: Any = USAGE) -> httpx2.Response:
@@ -89,7 +86,7 @@ def test_no_verdict_is_paid_for_and_does_not_pass() -> None:
 def test_a_refused_request_costs_nothing_and_a_busy_server_is_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tutelage.orchestration.execution.judge.PAUSE", 0.0)
+    monkeypatch.setattr("tutelage.orchestration.execution.verifiers.PAUSE", 0.0)
     verdict = check(judge(lambda _: httpx2.Response(401, json={}))[0], "two")
     assert (verdict.passed, verdict.cost) == (False, 0.0)
     busy = [httpx2.Response(503, json={}), answered(RIGHT)]

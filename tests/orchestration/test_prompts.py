@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
 from tutelage.orchestration import Node, Plan
-from tutelage.orchestration.execution.prompts import NOTHING, fill, node_prompt
+from tutelage.orchestration.execution.prompts import NOTHING, node_prompt
+
+
+def told(argument: object, outputs: dict[int, str]) -> str:
+    """An argument as a worker reads it, which may name one of eight nodes."""
+    plan = Plan("x", (*(Node("t") for _ in range(8)), Node("a", {"x": argument})))
+    (line,) = re.findall(r"^- x: (.*)$", node_prompt(plan, 8, outputs), re.MULTILINE)
+    return line
+
 
 OUTPUTS = {0: '{"title": "Q1", "pages": [1, 2]}', 1: "plain"}
 
@@ -26,12 +37,12 @@ OUTPUTS = {0: '{"title": "Q1", "pages": [1, 2]}', 1: "plain"}
     ],
 )
 def test_references_are_filled_in(given: object, filled: object) -> None:
-    assert fill(given, OUTPUTS) == filled
+    assert told(given, OUTPUTS) == (filled if isinstance(filled, str) else json.dumps(filled))
 
 
 def test_an_output_is_never_read_as_a_reference_again() -> None:
     """What a worker says may look like a reference; it is data."""
-    assert fill("<node-0> <node-1>", {0: "<node-1>", 1: "secret"}) == "<node-1> secret"
+    assert told("<node-0> <node-1>", {0: "<node-1>", 1: "secret"}) == "<node-1> secret"
 
 
 def test_lists_and_objects_are_shown_as_json() -> None:

@@ -19,6 +19,7 @@ from tutelage.orchestration.execution.worker_files import (
     worker_to,
 )
 from tutelage.orchestration.execution.workers import Latency, Work, Worker, check_workers, legal
+from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 
 ROW: dict[str, Any] = {"name": "a", "price_in": 1, "price_out": 2, "latency": 0.5}
 
@@ -123,7 +124,7 @@ def test_the_preset_covers_every_tool_of_the_builtin_catalog() -> None:
     ],
 )
 def test_kinds_of_tools(name: str, types: tuple[str, ...], kind: str) -> None:
-    assert kind_of(name, "", types) == kind
+    assert kind_of(name, catalog=Catalog((CatalogTool(name, inputs=types),))) == kind
 
 
 # ------------------------------------------------------------ files

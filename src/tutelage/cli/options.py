@@ -33,6 +33,7 @@ _METAVARS: dict[str, str] = {
     **dict.fromkeys(("output", "output_dir"), "DIR"),
     **dict.fromkeys(("train", "test", "catalog", "outcomes", "models", "checkpoint"), "FILE"),
     **dict.fromkeys(("otlp", "store", "upstream"), "URL"),
+    "resume": "RUN",
     **dict.fromkeys(("deadline", "node_timeout", "try_timeout"), "TIME"),
     **dict.fromkeys(("budget", "budget_usd"), "USD"),
 }

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import Field
@@ -91,8 +91,10 @@ def audit(asked: _AuditConfig, as_json: AsJson = False) -> None:
         for name in ("seed", "seed_seconds")
     }
     if as_json:
+        told = {"source": source, "published_example": example}
+        told |= {"presets": [_json(found) for found in audits]}
         kept = {} if run is None else {"run": str(run)}
-        typer.echo(json.dumps(_json(audits, example, source) | kept, indent=2))
+        typer.echo(json.dumps(told | kept, indent=2))
     else:
         _show(audits, example, source if run is None else f"{source}; kept in {shown_path(run)}")
     if preset is not None and audits[0].warning is not None:
@@ -187,23 +189,11 @@ def _mean(found: RewardAudit) -> str:
     return f"{found.mean:.4f}{ends}"
 
 
-def _json(audits: Sequence[RewardAudit], example: dict[str, float], source: str) -> dict[str, Any]:
+def _json(found: RewardAudit) -> JSON:
+    told = ("preset", "executions", "mean", "interval", "fail_at_once", "losing", "variance")
     return {
-        "source": source,
-        "published_example": example,
-        "presets": [
-            {
-                "preset": found.preset,
-                "executions": found.executions,
-                "mean": found.mean,
-                "interval": None if found.interval is None else list(found.interval),
-                "fail_at_once": found.fail_at_once,
-                "losing": found.losing,
-                "variance": dict(found.variance),
-                "ranking": dict(found.ranking),
-                "oracle_on_top": found.oracle_on_top,
-                "warning": found.warning,
-            }
-            for found in audits
-        ],
+        **{name: getattr(found, name) for name in told},
+        "ranking": dict(found.ranking),
+        "oracle_on_top": found.oracle_on_top,
+        "warning": found.warning,
     }

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tutelage.types import JSON
 
 _RECIPE = "collect"
+_REFUSED = "a plan that nobody can do, or that the budget cannot begin"
 
 
 class _CollectConfig(WorkConfig, RunSettings):
@@ -170,28 +171,14 @@ def _run(
         return run_virtual(work(), jumps=system.pool.mock)
 
 
-def _refused(count: int) -> str:
-    from tutelage.cli.console import counted
-
-    refused = counted(count, "instruction")
-    return f"{refused} with a plan that nobody can do, or that the budget cannot begin"
-
-
 def _show(told: Collection, log: Path, run: Path) -> None:
     from tutelage.cli.console import counted, facts, number, output, say, shown_path
     from tutelage.cli.rates import rate_cell
-    from tutelage.runs.measured import Measured, judged_words
+    from tutelage.runs.measured import judged_words, measured
 
-    console = output()
-    found = Measured(
-        success=told.success_rate,
-        success_interval=told.interval,
-        rollouts=told.instructions,
-        judged=told.judged,
-        lost=told.lost,
-        failed=told.failed,
-        reason=told.reason,
-    )
+    console, refused = output(), counted(told.refused, "instruction")
+    record = asdict(told) | {"success": told.success_rate, "rollouts": told.instructions}
+    found = measured(record)
     done = f"{number(told.succeeded)} of {number(told.judged)}"
     if not found.withheld:
         done += f": {rate_cell(found, ends=True)}"
@@ -204,7 +191,7 @@ def _show(told: Collection, log: Path, run: Path) -> None:
             ("cost", f"{told.cost:.6f} USD, {told.alternatives_cost:.6f} USD for alternatives"),
             ("cheaper", f"{counted(told.alternatives_passed, 'alternative')} could do it as well"),
             ("latency", f"{told.mean_latency:.2f} s on average"),
-            *([("refused", _refused(told.refused))] if told.refused else []),
+            *([("refused", f"{refused} with {_REFUSED}")] if told.refused else []),
             ("log", shown_path(log)),
             ("run", shown_path(run)),
         ],

@@ -10,9 +10,7 @@ import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -21,12 +19,6 @@ if TYPE_CHECKING:
     from tutelage.orchestration.plan.catalog import Catalog
     from tutelage.orchestration.plan.dag import Plan
     from tutelage.orchestration.planner.model import PlannerModel
-
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Where all draws come from.")]
-CatalogFile = Annotated[
-    Path | None,
-    typer.Option("--catalog", metavar="FILE", help="Tools that plans may use; else the built-in."),
-]
 
 
 @dataclass(frozen=True, slots=True)

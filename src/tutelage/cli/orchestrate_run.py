@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
 from tutelage.cli.options import AsJson
 from tutelage.cli.orchestrate_parts import builtin_catalog, make_planner, pool_words
+from tutelage.config.fields import Section
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.orchestration.execution.config import ExecutionConfig
 from tutelage.runs.progress import Silent
@@ -51,29 +52,26 @@ class _Prepared(NamedTuple):
     """Which workers and whose plan, in words."""
 
 
-def run(
-    asked: ExecutionConfig,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN", help="Go on with a run that was stopped; nothing else is read."
-        ),
-    ] = None,
-    otlp: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Send the trace to this collector as well."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
+class _RunFlags(Section):
+    """How an execution is gone on with, and seen."""
+
+    resume: str | None = None
+    """Go on with a run that was stopped; nothing else is read."""
+    otlp: str | None = None
+    """Send the trace to this collector as well."""
+
+
+def run(asked: ExecutionConfig, flags: _RunFlags, as_json: AsJson = False) -> None:
     """Plan an instruction and run it with live progress, a budget and a deadline."""
     from tutelage.orchestration.execution.runs import RECIPE
     from tutelage.runs.folder import create, find, place_of
 
-    if resume is not None:
-        _go_on(find(resume), otlp=otlp, as_json=as_json)
+    if flags.resume is not None:
+        _go_on(find(flags.resume), otlp=flags.otlp, as_json=as_json)
         return
     prepared = _prepare(asked)
-    _finish(create(place_of(asked.output, RECIPE)), prepared, otlp, as_json)
+    folder = create(place_of(asked.output, RECIPE))
+    _finish(folder, prepared, flags.otlp, as_json)
 
 
 def _go_on(folder: RunFolder, *, otlp: str | None = None, as_json: bool = False) -> None:
@@ -129,7 +127,7 @@ def _finish(folder: RunFolder, prepared: _Prepared, otlp: str | None, as_json: b
     from tutelage.cli.job import watched
     from tutelage.cli.orchestrate_view import result_json, show_result
     from tutelage.orchestration.execution.runs import ExecutionRun
-    from tutelage.orchestration.execution.stored import reward_of, rollout_id
+    from tutelage.orchestration.execution.stored import reward_of
     from tutelage.runs import lifecycle
 
     executed: list[Execution] = []
@@ -144,7 +142,7 @@ def _finish(folder: RunFolder, prepared: _Prepared, otlp: str | None, as_json: b
             "cost": found.total_cost,
             "latency_ms": found.total_latency_ms,
             "reason": found.reason,
-            "rollout": rollout_id(found),
+            "rollout": found.rollout,
         }
 
     job, warnings = ExecutionRun(prepared.asked, work, prepared.plan, otlp=otlp), _Warnings()
@@ -157,10 +155,10 @@ def _finish(folder: RunFolder, prepared: _Prepared, otlp: str | None, as_json: b
     reward = reward_of(found, preset).value
     if as_json:
         row = result_json(found, reward)
-        row |= {"run": str(folder.path), "rollout": rollout_id(found)}
+        row |= {"run": str(folder.path), "rollout": found.rollout}
         typer.echo(json.dumps(row, indent=2, ensure_ascii=False))
     else:
-        show_result(folder, found, (preset, reward), rollout_id(found))
+        show_result(folder, found, (preset, reward), found.rollout)
     if not found.success:
         raise typer.Exit(1)
 

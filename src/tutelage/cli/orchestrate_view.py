@@ -49,7 +49,7 @@ class _Row:
 
 
 @dataclass(slots=True)
-class Watch:
+class _Watch:
     """Follows events. `rows` are the nodes, `spent` is in USD."""
 
     plan: Plan
@@ -86,7 +86,7 @@ class Watch:
 @contextmanager
 def progress(plan: Plan, told: dict[str, str]) -> Generator[Callable[[dict[str, Any]], None]]:
     """An observer that shows what happens, on the error stream."""
-    console, watch = messages(), Watch(plan)
+    console, watch = messages(), _Watch(plan)
     for name, words in told.items():
         say(console, (f"{name}: ", "dim"), words)
     if not console.is_terminal or console.is_dumb_terminal:
@@ -103,14 +103,14 @@ def progress(plan: Plan, told: dict[str, str]) -> Generator[Callable[[dict[str, 
         yield show
 
 
-def _line(console: Console, watch: Watch, node: int | None) -> None:
+def _line(console: Console, watch: _Watch, node: int | None) -> None:
     if node is not None:
         row = watch.rows[node]
         told = f"[{node}] {row.tool}: {row.state}"
         say(console, visible(told), (f"  {row.worker} {_usd(row.cost)}", "dim"))
 
 
-def _table(watch: Watch) -> Table:
+def _table(watch: _Watch) -> Table:
     table = plain_table("#", "subtask", "state", "worker", "tries", "cost", right=("#", "tries"))
     for index, row in enumerate(watch.rows[:_ROWS]):
         style = {"runs": "cyan", "failed": "red", "succeeded": "green"}.get(row.state, "dim")
@@ -190,20 +190,12 @@ def result_json(found: Execution, reward: float) -> dict[str, Any]:
     from tutelage.orchestration.execution.journal import plan_json
     from tutelage.orchestration.execution.record import step_json
 
+    first = ("id", "success", "reason", "outputs")
+    first += ("total_cost", "total_latency_ms", "verified_fraction")
     return {
-        "id": found.id,
-        "success": found.success,
-        "reason": found.reason,
-        "outputs": dict(found.outputs),
-        "total_cost": found.total_cost,
-        "total_latency_ms": found.total_latency_ms,
-        "verified_fraction": found.verified_fraction,
+        **{name: getattr(found, name) for name in first},
         "reward": reward,
-        "mock": found.mock,
-        "pool": found.pool,
-        "router": found.router,
-        "path": list(found.path),
-        "resumed": found.resumed,
+        **{name: getattr(found, name) for name in ("mock", "pool", "router", "path", "resumed")},
         "plan": plan_json(found.plan),
         "nodes": [asdict(node) for node in found.nodes],
         "steps": [step_json(step) for step in found.steps],

@@ -1,11 +1,13 @@
 """`tutelage train planner`: plans from instructions (phase 1), workers by their outcomes (phase 2).
 
 It has options of its own, so it is a command of its own: `KeyedCommand` hands over when the recipe
-is `planner`. The run itself is `orchestration/job.py`; the keys are those of the document.
+is `planner`. The run itself is `orchestration/job.py`, what `--dry-run` shows is made by
+`orchestration/preview.py`; the keys are those of the document.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,14 +30,14 @@ if TYPE_CHECKING:
     from tutelage.runs.folder import RunFolder
     from tutelage.runs.progress import Progress
     from tutelage.store import Store
-    from tutelage.types import Rollout
+    from tutelage.types import JSON, Rollout
 
 CHANGES = False
 EXAMPLE = '"Summarise the report, translate it to French and read it aloud"'
 
 
-class _KeyFlags(Section):
-    """Keys that have a flag of their own."""
+class _Flags(Section):
+    """Keys that have a flag of their own, and where the others and the run are."""
 
     epochs: str | None = None
     """Phase 1: passes over the data at most."""
@@ -45,6 +47,10 @@ class _KeyFlags(Section):
     """Phase 2: episodes to learn from."""
     logger: str | None = None
     """console, jsonl, tensorboard, wandb, mlflow."""
+    config: Path | None = None
+    """Keys from a YAML file."""
+    dry_run: bool = False
+    """Show settings, data and one plan; train nothing."""
 
 
 _KEYS = {
@@ -58,18 +64,11 @@ _KEYS = {
 
 def train_planner(
     asked: Request,
-    flags: _KeyFlags,
+    flags: _Flags,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Any key, such as lambda_dag=0.1."),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Keys from a YAML file.")
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Show settings, data and one plan; train nothing."),
-    ] = False,
 ) -> None:
     """Train a planner: an instruction becomes a graph of subtasks, each with a worker.
 
@@ -79,40 +78,72 @@ def train_planner(
 
     with waiting("loading torch ..."):
         pass
-    keys = {} if config is None else keys_of(config)
-    origins = dict.fromkeys(keys, f"file {config}")
+    keys = {} if flags.config is None else keys_of(flags.config)
+    origins = dict.fromkeys(keys, f"file {flags.config}")
     typed = {full_key(o.spelling): o.value for o in parse_overrides(overrides or ())}
-    given = {name: value for name, value in flags if value is not None}
+    given = {name: value for name, value in flags if name in _KEYS and value is not None}
     keys |= typed | {_KEYS[name]: value for name, value in given.items()}
     origins |= dict.fromkeys(typed, "command line")
     origins |= {_KEYS[name]: f"--{name.replace('_', '-')}" for name in given}
     request = asked.model_copy(update={"keys": keys})
     settings = check(request)
-    if dry_run:
-        from tutelage.cli.planner_dry import show_dry_run
-
-        show_dry_run(request, origins)
+    if flags.dry_run:
+        _show_dry_run(request, origins)
         return
     _run_planner(request, live="console" in settings.training.logger)
 
 
+def _show_dry_run(request: Request, origins: Mapping[str, str]) -> None:
+    """Print what a run would do. `origins` says of each key that was set who set it."""
+    from tutelage.cli.console import facts, output, prose, say, visible, waiting
+    from tutelage.orchestration.plan.dag import to_text
+
+    with waiting("reading workflows ..."):
+        from tutelage.orchestration.preview import preview
+
+        found = preview(request)
+    console = output()
+    section = ""
+    for key, value in found.settings.items():
+        here, _, name = key.rpartition(".")
+        if here != section:
+            section = here
+            say(console, (f"\n{section}", "bold"))
+        line = f"  {name}={json.dumps(value, ensure_ascii=False)}"
+        origin = origins.get(key)
+        style, remark = ("", "   # default") if origin is None else ("green", f"   # {origin}")
+        say(console, (visible(line), style), (visible(remark), "dim"))
+    say(console, ("\nData", "bold"))
+    facts(console, list(found.facts.items()), indent=2)
+    if found.wanted is not None and found.planned is not None:
+        say(console, ("\nOne workflow", "bold"))
+        prose(console, found.wanted.instruction)
+        for title, plan in (("wanted", found.wanted.plan), (found.planner, found.planned)):
+            say(console, (visible(title), "dim"))
+            say(console, visible(to_text(plan)))
+    say(console, "\nDry run: nothing was trained or written.")
+
+
 def _run_planner(request: Request, *, live: bool) -> None:
     """Run a request in a folder of its own and show what it came to."""
-    from tutelage.orchestration import job
+    from tutelage.orchestration.job import Planner
+    from tutelage.runs import lifecycle
     from tutelage.runs.folder import folder_at, place_of
 
     folder = folder_at(place_of(request.output, RECIPE))
-    _run(folder, lambda progress: job.run(request, folder, progress), live=live)
+    asked = Planner(request)
+    _run(folder, lambda progress: lifecycle.start(asked, folder, progress), live=live)
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
     """Go on with a planner's run and show what it came to."""
-    from tutelage.orchestration import job
+    from tutelage.orchestration.job import Planner
+    from tutelage.runs import lifecycle
 
-    _run(folder, lambda progress: job.resume(folder, progress), live=True)
+    _run(folder, lambda progress: lifecycle.resume(Planner, folder, progress), live=True)
 
 
-def _run(folder: RunFolder, work: Callable[[Progress], dict[str, Any]], *, live: bool) -> None:
+def _run(folder: RunFolder, work: Callable[[Progress], JSON], *, live: bool) -> None:
     from tutelage.cli.console import messages
     from tutelage.cli.display import LiveDisplay
     from tutelage.cli.job import watched

@@ -17,12 +17,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
-
-import torch
 
 from tutelage.config.fields import RunSettings
 from tutelage.errors import DataError
@@ -43,7 +40,7 @@ from tutelage.orchestration.routing.simulator import Outcome
 from tutelage.orchestration.routing.situation import Terms
 from tutelage.orchestration.routing.workflows import Board, Workflows
 from tutelage.orchestration.setup import Sets, read_sets
-from tutelage.runs import lifecycle
+from tutelage.policy.machine import one_thread
 from tutelage.runs.figures import Figures, Labels, RunFiles
 from tutelage.runs.folder import RunFolder, keep_lines, write_json, write_text
 from tutelage.runs.kinds import FINISHED, Head, Phase, RunKind, register, stored_settings
@@ -248,21 +245,6 @@ class Planner(RunKind):
         }
 
 
-def run(request: Request, folder: RunFolder, progress: Progress) -> JSON:
-    """Run a request in a folder that is new, or go on with the same request where it was left.
-
-    Returns the content of `result.json`. Raises `ConfigError`, `DataError` or `RunError` before
-    anything is trained.
-    """
-    check_loggers(check(request).training.logger)
-    return lifecycle.start(Planner(request), folder, progress)
-
-
-def resume(folder: RunFolder, progress: Progress) -> JSON:
-    """Go on with the run of a folder; a finished one gives its result again."""
-    return lifecycle.resume(Planner, folder, progress)
-
-
 def check_against(request: Request, sets: Sets | None) -> None:
     """Refuse an older planner that cannot be scored, before anything is trained."""
     if request.against is None or sets is None:
@@ -273,17 +255,6 @@ def check_against(request: Request, sets: Sets | None) -> None:
             f"to hold some back; give --test FILE"
         )
     saving.load_planner(request.against)
-
-
-@contextmanager
-def one_thread() -> Generator[None]:
-    """The operations are so small that several threads would wait more than they work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _keep(folder: RunFolder, fitting: Fitting) -> None:

@@ -1,7 +1,7 @@
 """What a planner's run would do, without training or writing: sets, sizes, one planned workflow.
 
 The data are read and the network is built as the run itself would, so what is wrong with either
-shows here. `job.py` is the run, `cli/planner_dry.py` shows this.
+shows here. `job.py` is the run, `cli/planner.py` shows this.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tutelage.config.keys import flatten
 from tutelage.orchestration.data.outcomes import read_outcomes
 from tutelage.orchestration.data.outcomes import split as split_table
 from tutelage.orchestration.data.workflows import Workflow
-from tutelage.orchestration.job import check_against, one_thread
+from tutelage.orchestration.job import check_against
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import Fitting
@@ -24,6 +24,7 @@ from tutelage.orchestration.planner.settings import Phase1, Request, Settings, c
 from tutelage.orchestration.planner.targets import Targets
 from tutelage.orchestration.routing.phase2 import read_checkpoint
 from tutelage.orchestration.setup import Sets, read_sets
+from tutelage.policy.machine import one_thread
 from tutelage.runs.loggers import check_loggers
 from tutelage.seeds import SeedTree
 

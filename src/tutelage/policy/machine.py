@@ -12,7 +12,8 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,17 @@ def _mismatch(config: RunConfig, dtype: torch.dtype) -> str:
 def set_threads(choice: Choice, config: RunConfig, parameters: int) -> None:
     """Tell torch how many threads one operation may use."""
     torch.set_num_threads(1 if parameters < SMALL_MODEL else threads_of(config)[0])
+
+
+@contextmanager
+def one_thread() -> Generator[None]:
+    """Around operations so small that several threads would wait more than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def trim_memory() -> None:

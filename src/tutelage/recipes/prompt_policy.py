@@ -27,7 +27,7 @@ from pathlib import Path
 import torch
 
 from tutelage.errors import ConfigError, ModelError
-from tutelage.policy.machine import bfloat16_pays, threads_of, trim_memory
+from tutelage.policy.machine import bfloat16_pays, one_thread, threads_of, trim_memory
 from tutelage.policy.model import Policy, build, load
 from tutelage.policy.numerics import Numerics
 from tutelage.policy.row import Row
@@ -163,7 +163,7 @@ def train_policy(recipe: Recipe, progress: Progress) -> Policy:
     tasks = prompted_tasks("train", MOST_TASKS, recipe.seed)
     progress.phase("building the embedded policy", steps=recipe.steps)
     numerics = Numerics(_dtype(), threads_of()[0])
-    with _one_thread_an_operation():
+    with one_thread():
         for step in range(recipe.steps):
             rows = lesson_rows(policy, tasks, recipe, seeds.child("step", step))
             share = cold_start.rate(step, recipe.steps - recipe.cooldown, recipe.cooldown)
@@ -296,14 +296,3 @@ def _lock(path: Path, progress: Progress) -> Generator[bool]:
             progress.note(f"{path.parent} cannot be locked; building without a lock")
             alone = False
         yield alone
-
-
-@contextmanager
-def _one_thread_an_operation() -> Generator[None]:
-    """Operations on so small a network wait more than they work with several threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -60,19 +60,6 @@ _WholePath = Annotated[Path, AfterValidator(Path.absolute)]
 """A path that is found from wherever a resume is started."""
 
 
-class PlannerConfig(Section):
-    """Who plans, and with which tools."""
-
-    checkpoint: _WholePath | None = None
-    """The planner: a run of train planner, or its file."""
-    catalog: _WholePath | None = None
-    """Tools that plans may use; else the built-in."""
-
-    def read_catalog(self) -> Catalog | None:
-        """The catalog of the file, None for none."""
-        return None if self.catalog is None else read_catalog(self.catalog)
-
-
 class PoolConfig(Section):
     """Where workers stand."""
 
@@ -118,7 +105,20 @@ class PoolConfig(Section):
         return ReplayPool(read_outcomes(self.outcomes, self.models))
 
 
-class WorkConfig(PlannerConfig, PoolConfig):
+class PlanningConfig(PoolConfig):
+    """Who plans, with which tools, for whom."""
+
+    checkpoint: _WholePath | None = None
+    """The planner: a run of train planner, or its file."""
+    catalog: _WholePath | None = None
+    """Tools that plans may use; else the built-in."""
+
+    def read_catalog(self) -> Catalog | None:
+        """The catalog of the file, None for none."""
+        return None if self.catalog is None else read_catalog(self.catalog)
+
+
+class WorkConfig(PlanningConfig):
     """Who plans, chooses workers, works and judges."""
 
     router: str = "cheapest"

@@ -17,7 +17,7 @@ from tutelage.orchestration.evaluation.references import plan_references
 from tutelage.orchestration.evaluation.rewards import References
 from tutelage.orchestration.execution.budget import Budget
 from tutelage.orchestration.execution.journal import Event, Journal, Observer
-from tutelage.orchestration.execution.record import Execution, NodeResult, Step, conclude
+from tutelage.orchestration.execution.record import Execution, NodeResult, Step
 from tutelage.orchestration.execution.workers import Work, legal
 from tutelage.orchestration.execution.workplace import Hint, Workplace
 from tutelage.orchestration.plan.catalog import check_plan
@@ -207,7 +207,7 @@ class PlanRun:
         ]
         if not self.reason and any(node.reason == "budget" for node in nodes):
             self.reason = "budget"
-        execution = conclude(
+        execution = Execution.of(
             self.plan,
             nodes,
             steps,

@@ -25,15 +25,15 @@ NOTHING = "(no output)"
 """Stands for the output of a node that has none."""
 
 
-def fill(value: object, outputs: Mapping[int, str]) -> object:
+def _fill(value: object, outputs: Mapping[int, str]) -> object:
     """An argument with its references replaced, inside lists and objects too."""
     if isinstance(value, str):
         return _REFERENCE.sub(lambda found: _one(found, outputs), value)
     if isinstance(value, Mapping):
         inner = cast("Mapping[object, object]", value)
-        return {key: fill(item, outputs) for key, item in inner.items()}
+        return {key: _fill(item, outputs) for key, item in inner.items()}
     if isinstance(value, (list, tuple)):
-        return [fill(item, outputs) for item in cast("Sequence[object]", value)]
+        return [_fill(item, outputs) for item in cast("Sequence[object]", value)]
     return value
 
 
@@ -58,7 +58,7 @@ def node_prompt(plan: Plan, index: int, outputs: Mapping[int, str]) -> str:
     if node.arguments:
         lines += ["", "Arguments:"]
         for name, value in node.arguments.items():
-            filled = fill(value, outputs)
+            filled = _fill(value, outputs)
             shown = filled if isinstance(filled, str) else json.dumps(filled, ensure_ascii=False)
             lines.append(f"- {name}: {shown}")
     named = references(node.arguments)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import TypeAdapter
 
@@ -124,6 +124,32 @@ class Execution(ExecutionResult):
     resumed: int = 0
     """Nodes that were taken over from the log of an earlier process."""
 
+    @classmethod
+    def of(
+        cls, plan: Plan, nodes: Sequence[NodeResult], steps: Sequence[Step], **fields: Any
+    ) -> Self:
+        """The execution that these nodes and steps come to."""
+        latency, path = critical_path(plan, [node.seconds for node in nodes])
+        good = [n.status == "succeeded" or (n.status == "accepted" and n.correct) for n in nodes]
+        passed = sum(node.status == "succeeded" for node in nodes)
+        return cls(
+            success=bool(nodes) and all(good),
+            outputs={str(node.node): node.output for node in nodes if node.output is not None},
+            total_cost=math.fsum(cost for step in steps for cost in step.costs),
+            total_latency_ms=1000.0 * latency,
+            verified_fraction=passed / len(nodes) if nodes else 0.0,
+            plan=plan,
+            nodes=tuple(nodes),
+            steps=tuple(steps),
+            path=path,
+            **fields,
+        )
+
+    @property
+    def rollout(self) -> str:
+        """The identifier of the rollout that it is stored as."""
+        return self.seeds.id("roll")
+
     @property
     def seed(self) -> int:
         """Of the run that it belongs to."""
@@ -136,27 +162,6 @@ class Execution(ExecutionResult):
         if any(not node.kept for node in self.nodes):
             return False
         return None if None in known else all(known)
-
-
-def conclude(
-    plan: Plan, nodes: Sequence[NodeResult], steps: Sequence[Step], **fields: Any
-) -> Execution:
-    """The execution that these nodes and steps come to."""
-    latency, path = critical_path(plan, [node.seconds for node in nodes])
-    good = [n.status == "succeeded" or (n.status == "accepted" and n.correct) for n in nodes]
-    passed = sum(node.status == "succeeded" for node in nodes)
-    return Execution(
-        success=bool(nodes) and all(good),
-        outputs={str(node.node): node.output for node in nodes if node.output is not None},
-        total_cost=math.fsum(cost for step in steps for cost in step.costs),
-        total_latency_ms=1000.0 * latency,
-        verified_fraction=passed / len(nodes) if nodes else 0.0,
-        plan=plan,
-        nodes=tuple(nodes),
-        steps=tuple(steps),
-        path=path,
-        **fields,
-    )
 
 
 # Steps as JSON: what logs hold.

@@ -14,7 +14,6 @@ call that came of it, which is how `tracing/tree.py` brings that call below the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,11 +92,6 @@ class ExecutionRecorder:
             # Spans first: a collector joins what is there when the rollout comes.
             self.writer.submit_spans(self.run_id, spans)
             self.writer.submit([rollout])
-
-
-def rollout_id(execution: Execution) -> str:
-    """Of the rollout that an execution is stored as."""
-    return execution.seeds.id("roll")
 
 
 def reward_of(
@@ -255,7 +249,7 @@ def _execution_spans(
 
 
 def _node_span(
-    execution: Execution, node: NodeResult, plan: SpanRecord, shared: Mapping[str, Any]
+    execution: Execution, node: NodeResult, plan: SpanRecord, shared: dict[str, str]
 ) -> SpanRecord:
     """The span of a node, which begins where that of the plan has ended, or later."""
     tool, origin = execution.plan.nodes[node.node].tool, plan.end_ns

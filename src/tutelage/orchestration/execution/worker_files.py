@@ -8,7 +8,7 @@ made up: a worker without one is refused too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration.data.rows import read_as, read_json
 from tutelage.orchestration.execution.workers import ANY, Latency, Worker, check_workers
-from tutelage.orchestration.plan.catalog import CatalogTool
+from tutelage.orchestration.plan.catalog import Catalog
 
 KINDS = ("text", "code", "vision", "audio", "document", "data")
 """What workers of the preset differ in."""
@@ -32,22 +32,24 @@ _BY_WORD: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def kind_of(name: str, description: str = "", types: Sequence[str] = ()) -> str:
-    """The kind of worker that a tool needs: by the types it takes and gives, else by its words.
+def kind_of(name: str, description: str = "", catalog: Catalog | None = None) -> str:
+    """The kind of worker that a tool needs: what its catalog says, else by the types that it takes
+    and gives, else by the words of its name, then of its description.
 
-    `text` when nothing says more. The name decides before the description.
+    `text` when nothing says more.
     """
-    for told in (" ".join(types), name, description):
+    types = ""
+    if catalog is not None and name in catalog:
+        tool = catalog[name]
+        if tool.kind:
+            return tool.kind
+        types, description = " ".join((*tool.inputs, *tool.outputs)), tool.description
+    for told in (types, name, description):
         words = told.lower().replace("_", " ").replace("-", " ").split()
         for kind, stems in _BY_WORD.items():
             if any(word.startswith(stem) for word in words for stem in stems):
                 return kind
     return "text"
-
-
-def kind_of_tool(tool: CatalogTool) -> str:
-    """The kind that the catalog gives a tool, else `kind_of` it."""
-    return tool.kind or kind_of(tool.name, tool.description, (*tool.inputs, *tool.outputs))
 
 
 def _classic(

@@ -18,7 +18,7 @@ from tutelage.errors import ConfigError
 from tutelage.orchestration.data.rows import remedy_of
 from tutelage.orchestration.execution.prompts import node_prompt
 from tutelage.orchestration.execution.verifiers import Verifiers, default_verifiers
-from tutelage.orchestration.execution.worker_files import kind_of, kind_of_tool
+from tutelage.orchestration.execution.worker_files import kind_of
 from tutelage.orchestration.execution.workers import Pool, Work, Worker
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.plan.dag import Plan
@@ -112,13 +112,10 @@ class Workplace:
     def work(self, plan: Plan, node: int, outputs: Mapping[int, str], **more: Any) -> Work:
         """One node's work, given the outputs of its parents."""
         told, hint = plan.nodes[node], more.pop("hint", None) or Hint()
-        kind = hint.kind
-        if kind is None and self.catalog is not None and told.tool in self.catalog:
-            kind = kind_of_tool(self.catalog[told.tool])
         return Work(
             node=node,
             type=told.tool,
-            kind=kind or kind_of(told.tool, told.description),
+            kind=hint.kind or kind_of(told.tool, told.description, self.catalog),
             instruction=plan.instruction,
             description=told.description,
             prompt=node_prompt(plan, node, outputs),

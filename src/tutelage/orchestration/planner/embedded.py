@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from importlib.resources import files
@@ -28,6 +28,7 @@ from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import Fitting
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.settings import Phase1
+from tutelage.policy.machine import one_thread
 from tutelage.seeds import SeedTree
 
 Watch = Callable[[int, int], None]
@@ -130,7 +131,7 @@ def _train(catalog: Catalog | None, recipe: Recipe, watch: Watch | None) -> Fitt
     settings = Phase1(
         num_epochs=recipe.epochs, width=recipe.width, refit=False, early_stopping=recipe.epochs
     )
-    with _one_thread():
+    with one_thread():
         fitting = Fitting(
             made[recipe.held_out :], made[: recipe.held_out], graph.catalog, settings,
             seeds.child("fit"),
@@ -140,14 +141,3 @@ def _train(catalog: Catalog | None, recipe: Recipe, watch: Watch | None) -> Fitt
             if watch is not None:
                 watch(fitting.at.epoch, recipe.epochs)
     return fitting
-
-
-@contextlib.contextmanager
-def _one_thread() -> Generator[None]:
-    """Several threads would wait more than they work, and add in another order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import httpx2
 
@@ -29,7 +29,7 @@ from tutelage.orchestration.execution.workers import (
     check_workers,
     prompt_tokens,
 )
-from tutelage.types import Call, Sampling, StopReason
+from tutelage.types import Message, Sampling, StopReason
 
 OPENAI_URL = "https://api.openai.com/v1"
 OPENAI_KEY = "OPENAI_API_KEY"
@@ -68,23 +68,9 @@ class OpenAIPool:
 
     async def execute(self, worker: Worker, work: Work) -> Answer:
         """Send one request; see `Pool`."""
-        client = self._client(worker)
         sampling = Sampling(temperature=self.temperature, max_tokens=work.max_tokens)
-        begun = time.perf_counter()
-        bound = self.estimate(worker, work).bound
-        try:
-            call = await client.chat(worker_messages(work.prompt), sampling=sampling)
-        except EngineError as error:
-            seconds = time.perf_counter() - begun
-            kind, billed = error_kind(error)
-            wait = error.retry_after if isinstance(error, RemoteError) else None
-            return Answer(
-                cost=bound if billed else 0.0,
-                seconds=seconds,
-                error=WorkError(kind, str(error), wait),
-                estimated=billed,
-            )
-        return self._answer(worker, call, client.usage(call), bound)
+        messages, bound = worker_messages(work.prompt), self.estimate(worker, work).bound
+        return await ask(self._client(worker), messages, sampling, worker.cost, bound)
 
     def estimate(self, worker: Worker, work: Work) -> Estimate:
         """By the worker's prices and latency profile.
@@ -127,27 +113,6 @@ class OpenAIPool:
             )
         return self._clients[worker.name]
 
-    def _answer(
-        self, worker: Worker, call: Call, usage: tuple[int, int] | None, bound: float
-    ) -> Answer:
-        tokens_in, tokens_out = usage or (0, 0)
-        output = call.reply.content or ""
-        error: WorkError | None = None
-        if call.sampled.stop_reason is StopReason.LENGTH:
-            told = f"the answer was cut off after {call.sampling.max_tokens} tokens"
-            error = WorkError("truncated", told)
-        elif not output.strip():
-            error = WorkError("empty", "the server answered without a text")
-        return Answer(
-            output=output,
-            cost=bound if usage is None else worker.cost(tokens_in, tokens_out),
-            seconds=call.seconds,
-            tokens_in=tokens_in,
-            tokens_out=tokens_out,
-            error=error,
-            estimated=usage is None,
-        )
-
 
 def _place(worker: Worker, environ: Mapping[str, str]) -> tuple[str, str | None]:
     """Base URL and key of a worker."""
@@ -167,7 +132,42 @@ def _place(worker: Worker, environ: Mapping[str, str]) -> tuple[str, str | None]
     return url, key
 
 
-def error_kind(error: EngineError) -> tuple[ErrorKind, bool]:
+async def ask(
+    client: RemoteChatClient,
+    messages: Sequence[Message],
+    sampling: Sampling,
+    price: Callable[[float, float], float],
+    bound: float,
+) -> Answer:
+    """One request. `price` is USD for tokens in and out, `bound` what it may come to at most."""
+    begun = time.perf_counter()
+    try:
+        call = await client.chat(messages, sampling=sampling)
+    except EngineError as failure:
+        seconds = time.perf_counter() - begun
+        kind, billed = _error_kind(failure)
+        wait = failure.retry_after if isinstance(failure, RemoteError) else None
+        error = WorkError(kind, str(failure), wait)
+        return Answer(cost=bound if billed else 0.0, seconds=seconds, error=error, estimated=billed)
+    usage, output, error = client.usage(call), call.reply.content or "", None
+    if call.sampled.stop_reason is StopReason.LENGTH:
+        told = f"the answer was cut off after {call.sampling.max_tokens} tokens"
+        error = WorkError("truncated", told)
+    elif not output.strip():
+        error = WorkError("empty", "the server answered without a text")
+    tokens_in, tokens_out = usage or (0, 0)
+    return Answer(
+        output=output,
+        cost=bound if usage is None else price(tokens_in, tokens_out),
+        seconds=call.seconds,
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
+        error=error,
+        estimated=usage is None,
+    )
+
+
+def _error_kind(error: EngineError) -> tuple[ErrorKind, bool]:
     """What an error means, and whether the request may be billed all the same."""
     if isinstance(error, ContextOverflowError):
         return "refused", False
