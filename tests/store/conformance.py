@@ -10,6 +10,7 @@ import dataclasses
 import re
 import struct
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -18,12 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from tutelage.errors import StoreError
 from tutelage.store import (
     CheckpointRow,
-    Discarded,
     FailureCount,
     MetricsRow,
-    PutResult,
     ResourceRow,
-    RunStatus,
     Store,
     Summary,
     Totals,
@@ -95,7 +93,7 @@ class StoreConformance:
     def test_a_rollout_comes_back_equal(self, store: Store) -> None:
         first = attempt(0, FAILED)
         given = rollout("roll_0", first, attempt(1), step=4, label="after/greedy", mode=Mode.VAL)
-        assert store.put_rollouts([given]) == PutResult(new=1)
+        assert store.put_rollouts([given]) == Counter(new=1)
         assert store.rollout("roll_0") == given
         assert repr(store.rollout("roll_0")) == repr(given)
 
@@ -108,11 +106,11 @@ class StoreConformance:
     def test_any_record_comes_back_equal(self, store: Store, record: Rollout) -> None:
         number = store.count("run_a")
         record = dataclasses.replace(record, id=f"{number}:{record.id}")
-        assert store.put_rollouts([record]) == PutResult(new=1)
+        assert store.put_rollouts([record]) == Counter(new=1)
         assert store.rollout(record.id) == record
         # Clock readings and the order of keys are no part of equality; zero loses its sign.
         assert unsigned(repr(store.rollout(record.id))) == unsigned(repr(record))
-        assert store.put_rollouts([record]) == PutResult(unchanged=1)
+        assert store.put_rollouts([record]) == Counter(unchanged=1)
 
     def test_floats_come_back_bit_for_bit(self, store: Store) -> None:
         values = (-0.0, 5e-324, 0.1 + 0.2, -1.7976931348623157e308, float("-inf"))
@@ -160,7 +158,7 @@ class StoreConformance:
         assert (back.started, back.tool_results[0].started) == (9.5, 1.7e9)
         assert (back.calls[0].started, back.calls[0].seconds) == (1.7e9, 0.25)
         bare = dataclasses.replace(attempt(), calls=(samples.call(),), tool_results=(result,))
-        assert store.put_rollouts([rollout("r", bare)]) == PutResult(unchanged=1)
+        assert store.put_rollouts([rollout("r", bare)]) == Counter(unchanged=1)
 
     def test_data_outlives_the_store(self, store: Store, opened: Opened) -> None:
         given = rollouts(3)
@@ -217,8 +215,8 @@ class StoreConformance:
 
     def test_a_repeat_changes_nothing(self, store: Store) -> None:
         given = rollouts(5)
-        assert store.put_rollouts(given) == PutResult(new=5)
-        assert store.put_rollouts(given[:3] + rollouts(1, first=5)) == PutResult(new=1, unchanged=3)
+        assert store.put_rollouts(given) == Counter(new=5)
+        assert store.put_rollouts(given[:3] + rollouts(1, first=5)) == Counter(new=1, unchanged=3)
         assert list(store.rollouts("run_a"))[:5] == given
         assert store.late_results("run_a", "roll_000000") == ()
 
@@ -227,11 +225,11 @@ class StoreConformance:
         running = attempt(0, RUNNING, calls=1, reward=None)
         more = attempt(0, RUNNING, calls=2, reward=None)
         both = store.put_rollouts([rollout("r", pending), rollout("r", running)])
-        assert both == PutResult(new=1, updated=1)
+        assert both == Counter(new=1, updated=1)
         assert store.rollout("r") == rollout("r", running)
-        assert store.put_rollouts([rollout("r", more)]) == PutResult(updated=1)
+        assert store.put_rollouts([rollout("r", more)]) == Counter(updated=1)
         assert store.count("run_a", status=RUNNING) == 1
-        assert store.put_rollouts([rollout("r", attempt(0))]) == PutResult(updated=1)
+        assert store.put_rollouts([rollout("r", attempt(0))]) == Counter(updated=1)
         assert store.rollout("r") == rollout("r", attempt(0))
         assert store.count("run_a", status=RUNNING) == 0
         assert store.count("run_a", status=SUCCEEDED) == 1
@@ -240,27 +238,27 @@ class StoreConformance:
         failed, running = attempt(0, FAILED), attempt(1, RUNNING, reward=None)
         store.put_rollouts([rollout("r", failed, running)])
         whole = rollout("r", failed, attempt(1))
-        assert store.put_rollouts([whole]) == PutResult(updated=1)
+        assert store.put_rollouts([whole]) == Counter(updated=1)
         assert store.rollout("r") == whole
 
     def test_a_late_result_is_kept_and_ignored(self, store: Store) -> None:
         failed, late = attempt(0, FAILED), attempt(0)
         store.put_rollouts([rollout("r", failed)])
-        assert store.put_rollouts([rollout("r", late)]) == PutResult(unchanged=1, late=1)
+        assert store.put_rollouts([rollout("r", late)]) == Counter(unchanged=1, late=1)
         assert store.rollout("r") == rollout("r", failed)
         assert store.count("run_a", status=FAILED) == 1
         assert store.late_results("run_a", "r") == (late,)
         # The same late result again is a repeat, another one is filed behind it.
-        assert store.put_rollouts([rollout("r", late)]) == PutResult(unchanged=1)
+        assert store.put_rollouts([rollout("r", late)]) == Counter(unchanged=1)
         other = attempt(0, answer="later still")
-        assert store.put_rollouts([rollout("r", other)]) == PutResult(unchanged=1, late=1)
+        assert store.put_rollouts([rollout("r", other)]) == Counter(unchanged=1, late=1)
         assert store.late_results("run_a", "r") == (late, other)
 
     def test_a_late_attempt_does_not_stop_the_retry(self, store: Store) -> None:
         failed, running = attempt(0, FAILED), attempt(1, RUNNING, reward=None)
         store.put_rollouts([rollout("r", failed, running)])
         result = store.put_rollouts([rollout("r", attempt(0), attempt(1))])
-        assert result == PutResult(updated=1, late=1)
+        assert result == Counter(updated=1, late=1)
         assert store.rollout("r") == rollout("r", failed, attempt(1))
         assert store.late_results("run_a", "r") == (attempt(0),)
 
@@ -327,7 +325,7 @@ class StoreConformance:
     def test_more_ids_than_a_statement_can_bind(self, store: Store) -> None:
         given = rollouts(1100, calls=0)
         store.put_rollouts(given)
-        assert store.put_rollouts(given) == PutResult(unchanged=1100)
+        assert store.put_rollouts(given) == Counter(unchanged=1100)
         assert store.count("run_a") == 1100
 
     def test_find_by_prefix(self, store: Store) -> None:
@@ -356,7 +354,7 @@ class StoreConformance:
     def test_two_runs_of_one_seed_share_a_store(self, store: Store) -> None:
         store.put_run("run_b", **samples.RUN)
         given = [rollout("r"), rollout("r", run_id="run_b", answer="other")]
-        assert store.put_rollouts(given) == PutResult(new=2)
+        assert store.put_rollouts(given) == Counter(new=2)
         assert [store.rollout("r", run) for run in ("run_a", "run_b")] == given
         with pytest.raises(StoreError, match="'run_a', 'run_b'"):
             store.rollout("r")
@@ -389,7 +387,7 @@ class StoreConformance:
     def test_a_run_and_its_end(self, store: Store) -> None:
         store.set_run_status("run_a", "succeeded", {"reward": 0.5})
         row = store.run("run_a")
-        assert (row.status, row.result) == (RunStatus.SUCCEEDED, {"reward": 0.5})
+        assert (row.status, row.result) == (RolloutStatus.SUCCEEDED, {"reward": 0.5})
         assert (row.config, row.seed, row.name) == (samples.RUN["config"], 7, "sums")
         assert row.created <= row.updated
         assert store.runs() == [row]
@@ -402,7 +400,7 @@ class StoreConformance:
         store.put_run("run_a", **samples.RUN | {"config": {"steps": 9}})
         after = store.run("run_a")
         assert after.config == {"steps": 9}
-        assert (after.status, after.created) == (RunStatus.RUNNING, before.created)
+        assert (after.status, after.created) == (RolloutStatus.RUNNING, before.created)
 
     @pytest.mark.parametrize("key", ["seed", "recipe", "algorithm"])
     def test_a_run_keeps_what_its_ids_come_from(self, store: Store, key: str) -> None:
@@ -416,7 +414,7 @@ class StoreConformance:
         store.set_run_status("run_a", "succeeded")
         with pytest.raises(StoreError, match="cannot become 'failed'"):
             store.set_run_status("run_a", "failed")
-        assert store.run("run_a").status is RunStatus.SUCCEEDED
+        assert store.run("run_a").status is RolloutStatus.SUCCEEDED
 
     def test_run_config_is_finite(self, store: Store) -> None:
         with pytest.raises(StoreError, match=r"config of run 'b'\['lr'\] is nan"):
@@ -515,7 +513,7 @@ class StoreConformance:
         store.put_resource("run_a", "prompt", 1, step=0, kind="prompt", data={})
         store.put_resource("run_a", "prompt", 2, step=3, kind="prompt", data={})
         removed = store.discard_after("run_a", 1, labels=["after"])
-        assert removed == Discarded(rollouts=3, metrics=2, checkpoints=1, resources=1)
+        assert removed == Counter(rollouts=3, metrics=2, checkpoints=1, resources=1)
         assert sorted(r.id for r in store.rollouts("run_a")) == ["e0", "r0", "r1"]
         assert [m.step for m in store.metrics("run_a")] == [0, 1]
         assert [c.step for c in store.checkpoints("run_a")] == [1]
@@ -523,12 +521,12 @@ class StoreConformance:
         assert store.late_results("run_a", "r2") == ()
         # The steps are done again under the same ids, with other wall-clock times.
         again = [dataclasses.replace(r, attempts=(attempt(answer="again"),)) for r in gone]
-        assert store.put_rollouts(again) == PutResult(new=3)
+        assert store.put_rollouts(again) == Counter(new=3)
         assert store.rollout("r2").last.answer == "again"
 
     def test_discard_without_labels_keeps_evaluations_of_the_step(self, store: Store) -> None:
         store.put_rollouts([rollout("e1", step=1, label="after"), rollout("r2", step=2)])
-        assert store.discard_after("run_a", 1).rollouts == 1
+        assert store.discard_after("run_a", 1)["rollouts"] == 1
         assert store.count("run_a", label="after") == 1
 
     # Sums
@@ -667,7 +665,7 @@ class StoreConformance:
         store.discard_training("run_a", 3)
         assert [row.step for row in store.training_rows("run_a")] == [0, 1, 2, 3]
         assert store.count("run_a") == 1
-        assert store.discard_after("run_a", 1).training_rows == 2
+        assert store.discard_after("run_a", 1)["training_rows"] == 2
         store.discard_rollout("run_a", "r0")
         assert store.training_rows("run_a") == []
 

@@ -11,7 +11,6 @@ from tutelage.store.status import (
     RUN_TRANSITIONS,
     TRANSITIONS,
     Merge,
-    RunStatus,
     Stamp,
     check_run_transition,
     merge,
@@ -58,9 +57,9 @@ RUN_STEPS = {
 }
 
 
-@pytest.mark.parametrize(("old", "new"), list(itertools.product(RunStatus, repeat=2)))
-def test_runs(old: RunStatus, new: RunStatus) -> None:
-    assert set(RUN_TRANSITIONS) == set(RunStatus)
+@pytest.mark.parametrize(("old", "new"), list(itertools.product(RolloutStatus, repeat=2)))
+def test_runs(old: RolloutStatus, new: RolloutStatus) -> None:
+    assert set(RUN_TRANSITIONS) == set(RolloutStatus)
     if old == new or (old.value, new.value) in RUN_STEPS:
         check_run_transition("run_a", old, new)
     else:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tutelage.errors import StoreError
-from tutelage.store import PutResult, Store, StoreWriter, TrainingRow, open_store
+from tutelage.store import Store, StoreWriter, TrainingRow, open_store
 from tutelage.types import Rollout, RolloutStatus
 
 from . import samples
@@ -34,13 +35,13 @@ class Gate:
         self.go = threading.Semaphore(0)
         self.error: Exception | None = None
 
-    def put_rollouts(self, rollouts: Sequence[Rollout], *more: object) -> PutResult:
+    def put_rollouts(self, rollouts: Sequence[Rollout], *more: object) -> Counter[str]:
         self.entered.release()
         self.go.acquire()
         if self.error is not None:
             raise self.error
         self.batches.append([r.id for r in rollouts])
-        return PutResult(new=len(rollouts))
+        return Counter(new=len(rollouts))
 
 
 def gated(**sizes: int) -> tuple[Gate, StoreWriter]:

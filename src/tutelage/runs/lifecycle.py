@@ -36,8 +36,8 @@ from tutelage.runs.progress import Progress
 from tutelage.runs.signals import held
 from tutelage.runs.stopping import StopSignal
 from tutelage.runs.trust import remember
-from tutelage.store import Listener, RunStatus, Store, StoreWriter, open_store
-from tutelage.types import JSON
+from tutelage.store import Listener, Store, StoreWriter, open_store
+from tutelage.types import JSON, RolloutStatus
 
 STOPPING = "stopping after this step; Ctrl-C again stops at once"
 NOTHING_LEFT = "the run is finished; there is nothing to resume"
@@ -191,7 +191,7 @@ def opened(
                 config=stored_config(folder),
                 seed=head.settings.seed,
                 folder=str(folder.path),
-                status=RunStatus.RUNNING,
+                status=RolloutStatus.RUNNING,
             )
         stack.callback(lambda: closing.enter_context(held()))
         yield Run(folder, store, writer, progress, stop, loggers, read_events(folder), traced)
@@ -259,23 +259,23 @@ def ending(run: Run, result: Callable[[str], JSON | None]) -> Generator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        _end(run, RunStatus.CANCELLED, result(STOPPED))
+        _end(run, RolloutStatus.CANCELLED, result(STOPPED))
         raise
     except asyncio.CancelledError:
         with suppress(Exception):
-            _end(run, RunStatus.CANCELLED, result(STOPPED))
+            _end(run, RolloutStatus.CANCELLED, result(STOPPED))
         raise
     except BaseException:
         # The disk may be what failed: whatever cannot be written now must not hide the reason.
         with suppress(TutelageError):
-            _end(run, RunStatus.FAILED, result(FAILED))
+            _end(run, RolloutStatus.FAILED, result(FAILED))
         raise
     finally:
         run.progress.finish()
-    _end(run, RunStatus.FAILED if run.failed else RunStatus.SUCCEEDED, result(FINISHED))
+    _end(run, RolloutStatus.FAILED if run.failed else RolloutStatus.SUCCEEDED, result(FINISHED))
 
 
-def _end(run: Run, status: RunStatus, result: JSON | None) -> None:
+def _end(run: Run, status: RolloutStatus, result: JSON | None) -> None:
     """Write the result, in the folder and in the store."""
     with held():
         run.writer.flush()

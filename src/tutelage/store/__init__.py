@@ -8,10 +8,8 @@ package writes SQL. The way in is `open_store`; a training loop puts its rollout
 from __future__ import annotations
 
 from tutelage.store.export import FORMATS, export_rows, rollout_record, sft_rows
-from tutelage.store.ingest import PutResult
 from tutelage.store.records import (
     CheckpointRow,
-    Discarded,
     FailureCount,
     Grade,
     MetricsRow,
@@ -22,7 +20,6 @@ from tutelage.store.records import (
     Totals,
     TrainingRow,
 )
-from tutelage.store.status import RunStatus
 from tutelage.store.store import Store, open_store
 from tutelage.store.values import dump_json
 from tutelage.store.writer import Listener, StoreWriter
@@ -30,16 +27,13 @@ from tutelage.store.writer import Listener, StoreWriter
 __all__ = [
     "FORMATS",
     "CheckpointRow",
-    "Discarded",
     "FailureCount",
     "Grade",
     "Listener",
     "MetricsRow",
-    "PutResult",
     "ResourceRow",
     "RolloutRow",
     "RunRow",
-    "RunStatus",
     "Store",
     "StoreWriter",
     "Summary",

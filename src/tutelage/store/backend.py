@@ -2,7 +2,7 @@
 
 A `Backend` is a pair of engines and two functions: how a writer waits its turn, and what a failure
 means to a person. Everything else is SQL that both understand. `sqlite.py` and `postgres.py` each
-make one, `opened.py` chooses between them. Tables of another format than `schema.FORMAT` are
+make one, `store.py` chooses between them. Tables of another format than `schema.FORMAT` are
 refused and left as they are: what they hold is read by the Tutelage that wrote it.
 """
 

@@ -2,27 +2,28 @@
 
 The identifiers that match are read first (they are small), then whole records page by page, each
 page in a snapshot of its own: an iteration left half way holds no lock, and a long one never keeps
-the write-ahead log from being folded into the file. `rows.py` turns the rows into records.
+the write-ahead log from being folded into the file. `ingest.py` is the way in.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from sqlalchemy import Column, ColumnElement, Connection, Select, Table, func, select
 
 from tutelage.errors import StoreError
 from tutelage.store import schema
-from tutelage.store.columns import RowLike
-from tutelage.store.rows import decode_attempt, decode_rollout, decode_toolset
-from tutelage.types import Attempt, FailureCause, Mode, Rollout, RolloutStatus, ToolSpec
+from tutelage.store.columns import RowLike, reader
+from tutelage.store.values import load_json
+from tutelage.types import Attempt, FailureCause, Mode, Reward, Rollout, RolloutStatus, ToolSpec
 
 PAGE = 64
 """Rollouts held in memory at once while iterating."""
 SHOWN = 5
 """Candidates that an error message lists."""
+_read_tools = reader(tuple[ToolSpec, ...])
 
 
 class Chosen(TypedDict, total=False):
@@ -63,18 +64,6 @@ def place() -> list[Column[Any]]:
     return [c.step, c.label, c.mode, c.group, c["index"], c.id]
 
 
-def matching_ids(conn: Connection, run_id: str, chosen: Chosen, limit: int | None) -> list[str]:
-    """Identifiers in the order of `place`."""
-    query = select(schema.rollouts.c.id).where(*clauses(run_id, chosen)).order_by(*place())
-    return list(conn.scalars(query.limit(limit)))
-
-
-def count_matching(conn: Connection, run_id: str, chosen: Chosen) -> int:
-    """How many rollouts `matching_ids` would name without a limit."""
-    query = select(func.count()).select_from(schema.rollouts).where(*clauses(run_id, chosen))
-    return conn.execute(query).scalar_one()
-
-
 def load_rollouts(conn: Connection, run_id: str, ids: Sequence[str]) -> list[Rollout]:
     """Whole records in the order of `ids`; those that are gone are left out."""
     heads = schema.rollouts
@@ -88,8 +77,9 @@ def load_rollouts(conn: Connection, run_id: str, ids: Sequence[str]) -> list[Rol
     out: list[Rollout] = []
     for rollout_id in ids:
         if (head := found.get(rollout_id)) is not None:
-            task = {"id": head["task_id"], "fields": head["fields"]}
-            out.append(decode_rollout(head, task, attempts[rollout_id]))
+            task = schema.TASK.decode({"id": head["task_id"], "fields": head["fields"]})
+            done = tuple(attempts[rollout_id])
+            out.append(schema.ROLLOUT.decode(head, task=task, attempts=done))
     return out
 
 
@@ -111,8 +101,31 @@ def load_attempts(
     query = _of(table, run_id, ids, late).order_by(*table.primary_key)
     for row in conn.execute(query).mappings():
         key = (row["rollout_id"], row["position"], row["late"])
-        attempts[row["rollout_id"]].append(decode_attempt(row, parts[key], toolsets))
+        attempts[row["rollout_id"]].append(_decode_attempt(row, parts[key], toolsets))
     return attempts
+
+
+def _decode_attempt(
+    row: RowLike,
+    parts: Mapping[str, Sequence[RowLike]],
+    toolsets: Mapping[str, tuple[ToolSpec, ...]],
+) -> Attempt:
+    """The attempt whose row and parts (by table name, each in order) these are.
+
+    `toolsets` has the tools that its calls name, by digest.
+    """
+    reward = None
+    if row["reward"] is not None:
+        reward = Reward(row["reward"], {r["name"]: r["value"] for r in parts["rewards"]})
+    return schema.ATTEMPT.decode(
+        row,
+        reward=reward,
+        calls=tuple(
+            schema.CALL.decode(r, tools=() if r["toolset"] is None else toolsets[r["toolset"]])
+            for r in parts["calls"]
+        ),
+        tool_results=tuple(schema.TOOL_RESULT.decode(r) for r in parts["tool_results"]),
+    )
 
 
 def _toolsets(conn: Connection, digests: set[str | None]) -> dict[str, tuple[ToolSpec, ...]]:
@@ -121,7 +134,7 @@ def _toolsets(conn: Connection, digests: set[str | None]) -> dict[str, tuple[Too
     if not wanted:
         return {}
     found = conn.execute(select(c.digest, c.tools).where(c.digest.in_(wanted)))
-    return {digest: decode_toolset(tools) for digest, tools in found}
+    return {digest: _read_tools(load_json(tools)) for digest, tools in found}
 
 
 def _of(table: Table, run_id: str, ids: Sequence[str], late: bool) -> Select[Any]:

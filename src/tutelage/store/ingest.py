@@ -1,15 +1,20 @@
 """How a batch of rollouts enters the tables: what is new, what is a repeat, what came too late.
 
-The number of statements depends on the number of tables, not of rollouts: known records are read
-in one go, `status.merge` decides for each, and the rows go in with one `executemany` a table.
-Everything runs inside the caller's write transaction. `rows.py` makes the rows, `fetch.py` reads
-them back.
+What one record holds is written by its columns (`schema.py`); here is which rows a rollout makes of
+them: a head with its summary, a task and toolsets that are stored once per content, and attempts
+with what belongs to them in order. Each attempt also gets a digest of its content, by which a
+repeat is told from a change. The number of statements depends on the number of tables, not of
+rollouts: known records are read in one go, `status.merge` decides for each, and the rows go in with
+one `executemany` a table, inside the caller's write transaction. `fetch.py` reads them back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
@@ -17,31 +22,185 @@ from sqlalchemy.dialects import postgresql, sqlite
 from tutelage.errors import StoreError
 from tutelage.store import schema
 from tutelage.store.columns import Row
-from tutelage.store.rows import AttemptRows, RolloutRows
+from tutelage.store.records import Summary, TrainingRow
 from tutelage.store.status import Merge, Stamp, merge
-from tutelage.types import RolloutStatus
+from tutelage.store.values import dump_json, finite
+from tutelage.tracing.records import SpanRecord
+from tutelage.types import Attempt, Rollout, RolloutStatus, ToolSpec
 
-Key = tuple[str, str]
-CHUNK = 500
+_Key = tuple[str, str]
+"""A run and a rollout."""
+_CHUNK = 500
 """Identifiers in one `IN (...)`, well below every database's limit on bound values."""
 
 
 @dataclass(frozen=True, slots=True)
-class PutResult:
-    """What became of a batch: rollouts by fate, and how many attempts were filed as late."""
+class _AttemptRows:
+    """One attempt: its own row, the rows of each table below it, and its stamp."""
 
-    new: int = 0
-    updated: int = 0
-    unchanged: int = 0
-    late: int = 0
+    row: Row
+    parts: dict[str, list[Row]]
+    stamp: Stamp
 
-    def __add__(self, other: PutResult) -> PutResult:
-        return PutResult(
-            self.new + other.new,
-            self.updated + other.updated,
-            self.unchanged + other.unchanged,
-            self.late + other.late,
-        )
+    def as_late(self, number: int) -> _AttemptRows:
+        """The same rows, filed as the `number`-th late result (from 1)."""
+        parts = {name: [r | {"late": number} for r in rows] for name, rows in self.parts.items()}
+        return _AttemptRows(self.row | {"late": number}, parts, self.stamp)
+
+
+@dataclass(frozen=True, slots=True)
+class _RolloutRows:
+    """One rollout: its head, what it came to so far, its task and its attempts."""
+
+    head: Row
+    summary: Row
+    task: Row
+    attempts: tuple[_AttemptRows, ...]
+
+    @property
+    def key(self) -> _Key:
+        return (self.head["run_id"], self.head["id"])
+
+
+class _Toolsets:
+    """The distinct tools of a batch's calls, each written and hashed once."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Row] = {}
+        self._known: dict[tuple[Any, ...], tuple[str, tuple[ToolSpec, ...]]] = {}
+
+    def digest(self, tools: tuple[ToolSpec, ...], where: str) -> str | None:
+        """Under which key the tools are stored; None for no tools."""
+        if not tools:
+            return None
+        # By identity of the schemas, which thousands of calls share; the tools are kept, so that
+        # no identity is used again while this lives.
+        key = tuple((t.name, t.description, id(t.parameters)) for t in tools)
+        if key not in self._known:
+            text = dump_json(tools, f"tools of {where}")
+            digest = _digest([{"tools": text}])
+            self._known[key] = (digest, tools)
+            self.rows[digest] = {"digest": digest, "tools": text}
+        return self._known[key][0]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The rows of one transaction, before it begins."""
+
+    rollouts: list[_RolloutRows]
+    toolsets: dict[str, Row]
+    spans: list[Row]
+    training_rows: list[Row]
+
+    @property
+    def run_ids(self) -> set[str]:
+        """The runs that they belong to."""
+        heads = [rollout.head for rollout in self.rollouts]
+        return {row["run_id"] for row in (*heads, *self.spans, *self.training_rows)}
+
+
+def encode(
+    rollouts: Sequence[Rollout],
+    spans: Mapping[str, Sequence[SpanRecord]],
+    training_rows: Mapping[str, Sequence[TrainingRow]],
+) -> Batch:
+    """All rows of some rollouts, and of spans and training rows by run; what they have in common is
+    made once. Raises `StoreError` for what cannot be stored exactly."""
+    toolsets = _Toolsets()
+    return Batch(
+        [_encode_rollout(rollout, toolsets) for rollout in rollouts],
+        toolsets.rows,
+        [_encode_span(run_id, span) for run_id, some in spans.items() for span in some],
+        [
+            {"run_id": run_id} | schema.TRAINING_ROW.encode(row, f"row of {row.rollout_id!r}")
+            for run_id, some in training_rows.items()
+            for row in some
+        ],
+    )
+
+
+def _encode_span(run_id: str, span: SpanRecord) -> Row:
+    if span.rollout_id is None:
+        raise StoreError(f"span {span.name!r} belongs to no rollout: join it first")
+    where = f"span {span.name!r} of rollout {span.rollout_id!r}"
+    return {"run_id": run_id} | schema.SPAN.encode(span, where)
+
+
+def _encode_rollout(rollout: Rollout, toolsets: _Toolsets) -> _RolloutRows:
+    if not rollout.attempts:
+        raise StoreError(f"rollout {rollout.id!r} has no attempts: put it with a pending one")
+    where = f"rollout {rollout.id!r}"
+    task = schema.TASK.encode(rollout.task, f"task {rollout.task.id!r} of {where}")
+    digest = _digest([task])
+    keys: Row = {"run_id": rollout.run_id, "rollout_id": rollout.id}
+    attempts = tuple(
+        _encode_attempt(attempt, keys, position, f"{where}, attempt {position}", toolsets)
+        for position, attempt in enumerate(rollout.attempts)
+    )
+    return _RolloutRows(
+        head=schema.ROLLOUT.encode(rollout, where) | {"task": digest},
+        summary=schema.SUMMARY.encode(Summary.of(rollout), where),
+        task={"digest": digest} | task,
+        attempts=attempts,
+    )
+
+
+def _encode_attempt(
+    attempt: Attempt, keys: Row, position: int, where: str, toolsets: _Toolsets
+) -> _AttemptRows:
+    reward = attempt.reward
+    row = schema.ATTEMPT.encode(attempt, where)
+    row["reward"] = None if reward is None else finite(reward.value, f"reward of {where}")
+    parts: dict[str, list[Row]] = {
+        "calls": [
+            schema.CALL.encode(c, f"{where}, call {i}")
+            | {"toolset": toolsets.digest(c.tools, where)}
+            for i, c in enumerate(attempt.calls)
+        ],
+        "tool_results": [
+            schema.TOOL_RESULT.encode(r, f"tool {r.name!r} of {where}")
+            for r in attempt.tool_results
+        ],
+        "rewards": [
+            {"name": name, "value": finite(value, f"reward part {name!r} of {where}")}
+            for name, value in ({} if reward is None else reward.parts).items()
+        ],
+    }
+    digest = _digest(_counted(row, parts))
+    placed = {
+        name: [
+            keys | {"attempt": position, "late": 0, "position": i} | r for i, r in enumerate(rows)
+        ]
+        for name, rows in parts.items()
+    }
+    own = keys | {"position": position, "late": 0, "digest": digest} | row
+    return _AttemptRows(own, placed, Stamp(RolloutStatus(attempt.status), digest))
+
+
+def _counted(row: Row, parts: Mapping[str, list[Row]]) -> Iterator[Row]:
+    """What decides whether two attempts are equal."""
+    yield schema.ATTEMPT.counted(row) | {"reward": row["reward"]}
+    for call in parts["calls"]:
+        yield schema.CALL.counted(call) | {"toolset": call["toolset"]}
+    for result in parts["tool_results"]:
+        yield schema.TOOL_RESULT.counted(result)
+    yield from parts["rewards"]
+
+
+def _digest(rows: Iterator[Row] | Sequence[Row]) -> str:
+    """A hash of the rows' values; lengths go in, so that no two contents share one byte string."""
+    state = hashlib.blake2b(digest_size=16)
+    for row in rows:
+        state.update(f"row {len(row)};".encode())
+        for value in row.values():
+            kind = type(value).__name__
+            data = (
+                value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+            )
+            state.update(f"{kind} {len(data)};".encode())
+            state.update(data)
+    return state.hexdigest()
 
 
 @dataclass(slots=True)
@@ -50,7 +209,7 @@ class _Known:
 
     head: Row
     stamps: list[Stamp] = field(default_factory=list[Stamp])
-    late: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
+    late: defaultdict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     """Digests of late results, by position of the attempt."""
 
 
@@ -61,73 +220,74 @@ class _Changes:
     heads: list[Row] = field(default_factory=list[Row])
     summaries: list[Row] = field(default_factory=list[Row])
     stale: list[Row] = field(default_factory=list[Row])
-    attempts: list[AttemptRows] = field(default_factory=list[AttemptRows])
+    attempts: list[_AttemptRows] = field(default_factory=list[_AttemptRows])
 
 
-def chunks(items: Sequence[str], size: int = CHUNK) -> Generator[Sequence[str]]:
-    """Consecutive slices of at most `size` items."""
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
+def _chunks(items: Sequence[str]) -> Generator[Sequence[str]]:
+    for start in range(0, len(items), _CHUNK):
+        yield items[start : start + _CHUNK]
 
 
-def put_encoded(conn: Connection, rollouts: Sequence[RolloutRows]) -> PutResult:
-    """Write a batch. Raises `StoreError` for a run that is not there or records that contradict."""
-    result = PutResult()
-    tasks = {rollout.head["task"]: rollout.task for rollout in rollouts}
-    toolsets = {d: {"digest": d, "tools": t} for r in rollouts for d, t in r.toolsets.items()}
-    insert_missing(conn, schema.tasks, tasks)
-    insert_missing(conn, schema.toolsets, toolsets)
-    for wave in _waves(rollouts):
+def put(conn: Connection, batch: Batch) -> Counter[str]:
+    """Write a batch; returns how many rollouts are `new`, `updated` and `unchanged`, and how many
+    attempts were filed as `late`.
+
+    Raises `StoreError` for a run that is not there or records that contradict.
+    """
+    _check_runs(conn, batch.run_ids)
+    _insert_missing(conn, schema.tasks, {r.head["task"]: r.task for r in batch.rollouts})
+    _insert_missing(conn, schema.toolsets, batch.toolsets)
+    result = Counter[str]()
+    for wave in _waves(batch.rollouts):
         result += _put_wave(conn, wave)
+    _insert_new(conn, schema.spans, batch.spans)
+    _insert_new(conn, schema.training_rows, batch.training_rows)
     return result
 
 
-def insert_missing(conn: Connection, table: Table, rows: dict[str, Row]) -> None:
+def _insert_missing(conn: Connection, table: Table, rows: dict[str, Row]) -> None:
     """Insert rows by digest that are not there; other processes may insert the same ones."""
     missing = set(rows)
-    for chunk in chunks(list(rows)):
+    for chunk in _chunks(list(rows)):
         missing -= set(conn.scalars(select(table.c.digest).where(table.c.digest.in_(chunk))))
     # In one order everywhere, so that no two writers wait for each other.
-    insert_new(conn, table, [rows[digest] for digest in sorted(missing)])
+    _insert_new(conn, table, [rows[digest] for digest in sorted(missing)])
 
 
-def insert_new(conn: Connection, table: Table, rows: list[Row]) -> None:
+def _insert_new(conn: Connection, table: Table, rows: list[Row]) -> None:
     """Insert rows; one whose key is there is left as it is."""
     if rows:
         dialect = postgresql if conn.dialect.name == "postgresql" else sqlite
         conn.execute(dialect.insert(table).on_conflict_do_nothing(), rows)
 
 
-def _waves(rollouts: Iterable[RolloutRows]) -> list[dict[Key, RolloutRows]]:
+def _waves(rollouts: Iterable[_RolloutRows]) -> list[dict[_Key, _RolloutRows]]:
     """The batch in order, cut so that no rollout occurs twice in a wave."""
-    waves: list[dict[Key, RolloutRows]] = []
-    seen: dict[Key, int] = {}
+    waves: list[dict[_Key, _RolloutRows]] = []
     for rollout in rollouts:
-        depth = seen.get(rollout.key, 0)
-        seen[rollout.key] = depth + 1
-        if depth == len(waves):
-            waves.append({})
-        waves[depth][rollout.key] = rollout
+        wave = next((wave for wave in waves if rollout.key not in wave), None)
+        if wave is None:
+            waves.append(wave := {})
+        wave[rollout.key] = rollout
     return waves
 
 
-def _put_wave(conn: Connection, wave: dict[Key, RolloutRows]) -> PutResult:
-    known = _load_known(conn, list(wave))
+def _put_wave(conn: Connection, wave: dict[_Key, _RolloutRows]) -> Counter[str]:
+    known = _load_known(conn, wave)
     changes = _Changes()
-    result = PutResult()
+    result = Counter[str]()
     for key, rollout in wave.items():
         result += _place(changes, rollout, known.get(key))
-    check_runs(conn, {head["run_id"] for head in changes.heads})
     _apply(conn, changes)
     return result
 
 
-def _place(changes: _Changes, rollout: RolloutRows, known: _Known | None) -> PutResult:
+def _place(changes: _Changes, rollout: _RolloutRows, known: _Known | None) -> Counter[str]:
     """Add one rollout's rows to `changes`."""
     if known is None:
         changes.heads.append(rollout.head | rollout.summary)
         changes.attempts.extend(rollout.attempts)
-        return PutResult(new=1)
+        return Counter(new=1)
     _check_head(rollout.head, known.head)
     run_id, rollout_id = rollout.key
     where = f"rollout {rollout_id!r}"
@@ -137,22 +297,21 @@ def _place(changes: _Changes, rollout: RolloutRows, known: _Known | None) -> Put
     changes.attempts.extend(rollout.attempts[i] for i in (*decided.replace, *decided.add))
     late = _late(rollout, known, decided)
     changes.attempts.extend(late)
-    if decided.add or decided.replace:
-        if len(rollout.attempts) >= len(known.stamps):
-            place = {"key_run": run_id, "key_rollout": rollout_id}
-            changes.summaries.append(place | rollout.summary)
-        return PutResult(updated=1, late=len(late))
-    return PutResult(unchanged=1, late=len(late))
+    if not decided.add and not decided.replace:
+        return Counter(unchanged=1, late=len(late))
+    if len(rollout.attempts) >= len(known.stamps):
+        place = {"key_run": run_id, "key_rollout": rollout_id}
+        changes.summaries.append(place | rollout.summary)
+    return Counter(updated=1, late=len(late))
 
 
-def _late(rollout: RolloutRows, known: _Known, decided: Merge) -> list[AttemptRows]:
+def _late(rollout: _RolloutRows, known: _Known, decided: Merge) -> list[_AttemptRows]:
     """The late attempts that were not filed before, numbered after those that were."""
-    out: list[AttemptRows] = []
-    for i in decided.late:
-        filed = known.late.get(i, [])
-        if rollout.attempts[i].stamp.digest not in filed:
-            out.append(rollout.attempts[i].as_late(len(filed) + 1))
-    return out
+    return [
+        rollout.attempts[i].as_late(len(known.late[i]) + 1)
+        for i in decided.late
+        if rollout.attempts[i].stamp.digest not in known.late[i]
+    ]
 
 
 def _check_head(new: Row, old: Row) -> None:
@@ -165,27 +324,24 @@ def _check_head(new: Row, old: Row) -> None:
             )
 
 
-def check_runs(conn: Connection, run_ids: set[str]) -> None:
-    """Raises `StoreError` unless all runs are there."""
-    if not run_ids:
-        return
+def _check_runs(conn: Connection, run_ids: set[str]) -> None:
     found = set(conn.scalars(select(schema.runs.c.id).where(schema.runs.c.id.in_(run_ids))))
     for run_id in sorted(run_ids - found):
         raise StoreError(f"run {run_id!r} is not in the store: call put_run before put_rollouts")
 
 
-def _load_known(conn: Connection, keys: Sequence[Key]) -> dict[Key, _Known]:
-    by_run: dict[str, list[str]] = {}
+def _load_known(conn: Connection, keys: Iterable[_Key]) -> dict[_Key, _Known]:
+    by_run: defaultdict[str, list[str]] = defaultdict(list)
     for run_id, rollout_id in keys:
-        by_run.setdefault(run_id, []).append(rollout_id)
-    known: dict[Key, _Known] = {}
+        by_run[run_id].append(rollout_id)
+    known: dict[_Key, _Known] = {}
     for run_id, ids in by_run.items():
-        for chunk in chunks(ids):
+        for chunk in _chunks(ids):
             known.update(_load_chunk(conn, run_id, chunk))
     return known
 
 
-def _load_chunk(conn: Connection, run_id: str, ids: Sequence[str]) -> dict[Key, _Known]:
+def _load_chunk(conn: Connection, run_id: str, ids: Sequence[str]) -> dict[_Key, _Known]:
     heads, attempts = schema.rollouts, schema.attempts
     query = select(heads).where(heads.c.run_id == run_id, heads.c.id.in_(ids))
     known = {(run_id, r["id"]): _Known(dict(r)) for r in conn.execute(query).mappings()}
@@ -200,7 +356,7 @@ def _load_chunk(conn: Connection, run_id: str, ids: Sequence[str]) -> dict[Key, 
     for rollout_id, position, late, status, digest in conn.execute(stamps):
         entry = known[(run_id, rollout_id)]
         if late:
-            entry.late.setdefault(position, []).append(digest)
+            entry.late[position].append(digest)
         else:
             entry.stamps.append(Stamp(RolloutStatus(status), digest))
     return known

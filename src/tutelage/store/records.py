@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tutelage.store.status import RunStatus
 from tutelage.types import JSON, FailureCause, Mode, Rollout, RolloutStatus
 
 
@@ -26,7 +25,7 @@ class RunRow:
     config: JSON
     seed: int
     folder: str
-    status: RunStatus
+    status: RolloutStatus
     result: JSON | None
     created: float
     updated: float
@@ -156,17 +155,6 @@ class TrainingRow:
             return None
         width = "e" if name in ("entropies", "importance_weights") else "f"
         return struct.unpack(f"<{self.tokens}{width}", data)
-
-
-@dataclass(frozen=True, slots=True)
-class Discarded:
-    """How much `Store.discard_after` removed."""
-
-    rollouts: int
-    metrics: int
-    checkpoints: int
-    resources: int
-    training_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)

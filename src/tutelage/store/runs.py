@@ -1,24 +1,28 @@
-"""A run's own rows: what it is, and what it has beside rollouts: metrics, checkpoints, resources.
+"""A run's own rows: what it is, what it has beside rollouts, and what is taken out of it again.
 
-Small tables that are written a row at a time and read whole. `store.py` calls these inside its
-transactions; `schema.py` has the columns.
+Metrics, checkpoints and resources are small tables, written a row at a time. Steps and rollouts
+that a resume does a second time are removed: deleting a rollout deletes its attempts and all below
+them (`schema.py`); spans and training rows stand by themselves, since they may be there without it.
+`store.py` calls these inside its transactions.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, insert, or_, select, update
 
 from tutelage.errors import StoreError
 from tutelage.store import schema
-from tutelage.store.columns import Columns, Row
+from tutelage.store.columns import Row
 from tutelage.store.records import MetricsRow, ResourceRow, RunRow
-from tutelage.store.status import RunStatus, check_run_transition
+from tutelage.store.status import check_run_transition
 from tutelage.store.values import dump_json
+from tutelage.types import RolloutStatus
 
-T = TypeVar("T")
 _FIXED = ("recipe", "algorithm", "seed")
 """What a run keeps for life: its identifiers and draws come from them."""
 _OWN = ("result", "created", "updated")
@@ -38,14 +42,14 @@ def put_run(conn: Connection, run: RunRow, row: Row) -> None:
                 f"run {run.id!r} has {key} {old[key]!r} and cannot get {row[key]!r}: "
                 "start a new run"
             )
-    check_run_transition(run.id, RunStatus(old["status"]), run.status)
+    check_run_transition(run.id, RolloutStatus(old["status"]), run.status)
     changed = {name: value for name, value in row.items() if name not in _OWN}
     if any(old[name] != value for name, value in changed.items()):
         _update(conn, run.id, changed | {"updated": row["updated"]})
 
 
 def set_run_status(
-    conn: Connection, run_id: str, status: RunStatus, result: str | None, now: float
+    conn: Connection, run_id: str, status: RolloutStatus, result: str | None, now: float
 ) -> None:
     """Change a run's status and its result, which is JSON text."""
     check_run_transition(run_id, one_run(conn, run_id).status, status)
@@ -66,12 +70,6 @@ def one_run(conn: Connection, run_id: str) -> RunRow:
     near = get_close_matches(run_id, known, n=3, cutoff=0.0)
     hint = f"the nearest are {', '.join(map(repr, near))}" if near else "it has none yet"
     raise StoreError(f"no run {run_id!r} in the store: {hint}")
-
-
-def all_runs(conn: Connection) -> list[RunRow]:
-    """All runs, the oldest first."""
-    query = select(schema.runs).order_by(schema.runs.c.created, schema.runs.c.id)
-    return [schema.RUN.decode(row) for row in conn.execute(query).mappings()]
 
 
 def put_metrics(conn: Connection, run_id: str, given: MetricsRow) -> None:
@@ -107,13 +105,32 @@ def put_row(conn: Connection, table: Table, row: Row) -> None:
         conn.execute(insert(table).values(row))
 
 
-def ordered(
-    conn: Connection, table: Table, columns: Columns[T], run_id: str, *tests: ColumnElement[bool]
-) -> list[T]:
-    """The records of a run in a table, in the order of their keys."""
-    query = select(table).where(table.c.run_id == run_id, *tests).order_by(*table.primary_key)
-    return [columns.decode(row) for row in conn.execute(query).mappings()]
-
-
 def _matches(table: Table, key: Row) -> Any:
     return and_(*(table.c[name] == value for name, value in key.items()))
+
+
+def discard_after(conn: Connection, run_id: str, step: int, labels: Sequence[str]) -> Counter[str]:
+    """Remove what belongs to later steps than `step`, and all rollouts with these labels; returns
+    how much of each table."""
+    c = schema.rollouts.c
+    gone = or_(c.step > step, c.label.in_(labels)) if labels else c.step > step
+    # Spans of rollouts that were never stored go with them.
+    known = select(c.id).where(c.run_id == run_id)
+    of_rollout = schema.spans.c.rollout_id
+    lost = or_(of_rollout.in_(known.where(gone)), of_rollout.not_in(known))
+    delete_rows(conn, schema.spans, run_id, lost)
+    tables = (schema.metrics, schema.checkpoints, schema.resources, schema.training_rows)
+    later = {table.name: delete_rows(conn, table, run_id, table.c.step > step) for table in tables}
+    return Counter(later | {"rollouts": delete_rows(conn, schema.rollouts, run_id, gone)})
+
+
+def discard_rollout(conn: Connection, run_id: str, rollout_id: str) -> None:
+    """Remove a rollout with its spans and training rows."""
+    for table in (schema.spans, schema.training_rows):
+        delete_rows(conn, table, run_id, table.c.rollout_id == rollout_id)
+    delete_rows(conn, schema.rollouts, run_id, schema.rollouts.c.id == rollout_id)
+
+
+def delete_rows(conn: Connection, table: Table, run_id: str, gone: ColumnElement[bool]) -> int:
+    """Remove rows of a run; returns how many there were."""
+    return conn.execute(delete(table).where(table.c.run_id == run_id, gone)).rowcount

@@ -1,62 +1,38 @@
 """Which status may follow which, and what becomes of a record that arrives after the end.
 
 Pure functions, so that the law "a terminal status is final, a late result is kept and ignored" is
-one table and one loop. Run statuses differ from rollout statuses in one way: a run that ended may
-be taken up again. `ingest.py` applies `merge` to each rollout that the store already has.
+one table and one loop. A run differs from a rollout in one way: one that ended may be taken up
+again. `ingest.py` applies `merge` to each rollout that the store already has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from tutelage.errors import StoreError
 from tutelage.types import RolloutStatus
 
-
-class RunStatus(StrEnum):
-    """Life of a run, in the words of `RolloutStatus`; each end can be resumed from."""
-
-    PENDING = "pending"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-
-_ENDS = frozenset({RolloutStatus.SUCCEEDED, RolloutStatus.FAILED, RolloutStatus.CANCELLED})
+_PENDING, _RUNNING, _SUCCEEDED, _FAILED, _CANCELLED = RolloutStatus
+_ENDS = frozenset({_SUCCEEDED, _FAILED, _CANCELLED})
 
 TRANSITIONS: Mapping[RolloutStatus, frozenset[RolloutStatus]] = {
     # A record is a snapshot, so one that skips `running` is fine; one that goes back is not.
-    RolloutStatus.PENDING: _ENDS | {RolloutStatus.PENDING, RolloutStatus.RUNNING},
-    RolloutStatus.RUNNING: _ENDS | {RolloutStatus.RUNNING},
-    RolloutStatus.SUCCEEDED: frozenset(),
-    RolloutStatus.FAILED: frozenset(),
-    RolloutStatus.CANCELLED: frozenset(),
+    _PENDING: _ENDS | {_PENDING, _RUNNING},
+    _RUNNING: _ENDS | {_RUNNING},
+    **dict.fromkeys(_ENDS, frozenset[RolloutStatus]()),
 }
 """What may follow each status of an attempt; after an end, nothing."""
 
-RUN_TRANSITIONS: Mapping[RunStatus, frozenset[RunStatus]] = {
-    RunStatus.PENDING: frozenset({RunStatus.RUNNING, RunStatus.FAILED, RunStatus.CANCELLED}),
-    RunStatus.RUNNING: frozenset({RunStatus.SUCCEEDED, RunStatus.FAILED, RunStatus.CANCELLED}),
-    RunStatus.SUCCEEDED: frozenset({RunStatus.RUNNING}),
-    RunStatus.FAILED: frozenset({RunStatus.RUNNING}),
-    RunStatus.CANCELLED: frozenset({RunStatus.RUNNING}),
+RUN_TRANSITIONS: Mapping[RolloutStatus, frozenset[RolloutStatus]] = {
+    _PENDING: frozenset({_RUNNING, _FAILED, _CANCELLED}),
+    _RUNNING: _ENDS,
+    **dict.fromkeys(_ENDS, frozenset({_RUNNING})),
 }
 """What may follow each status of a run; the same status again is always allowed."""
 
 
-def run_status(status: str) -> RunStatus:
-    """The status of that name; raises `StoreError` for any other word."""
-    try:
-        return RunStatus(status)
-    except ValueError:
-        known = ", ".join(RunStatus)
-        raise StoreError(f"{status!r} is no run status: use one of {known}") from None
-
-
-def check_run_transition(run_id: str, old: RunStatus, new: RunStatus) -> None:
+def check_run_transition(run_id: str, old: RolloutStatus, new: RolloutStatus) -> None:
     """Raises `StoreError` when a run in `old` cannot become `new`."""
     if new != old and new not in RUN_TRANSITIONS[old]:
         allowed = ", ".join(sorted(RUN_TRANSITIONS[old]))

@@ -3,7 +3,7 @@
 Every function here refuses, with a `StoreError` that names the place, what a database or JSON
 would quietly change: NaN (a null in many JSON writers and in SQLite), keys that are no strings,
 objects that JSON has no word for. Tokens and log-probabilities are packed little-endian, so that a
-float comes back bit for bit. `rows.py` applies these to whole records.
+float comes back bit for bit. `columns.py` applies these to whole records.
 """
 
 from __future__ import annotations

@@ -1,0 +1,322 @@
+"""What can be asked of a store: runs, rollouts and what training made of them, read from snapshots.
+
+Whole records hold every token; sums, grades and failures are answered from the small columns, so
+that a run of a hundred thousand rollouts is summed, sorted or counted in moments. `fetch.py` reads
+whole records, `records.py` has what else is given back, `store.py` is what can be put.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TypeVar, Unpack
+
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, func, select
+
+from tutelage.errors import StoreError
+from tutelage.store import runs, schema
+from tutelage.store.backend import Backend
+from tutelage.store.columns import Columns
+from tutelage.store.fetch import PAGE, Chosen, clauses, load_attempts, load_rollouts, place, resolve
+from tutelage.store.records import (
+    CheckpointRow,
+    FailureCount,
+    Grade,
+    MetricsRow,
+    ResourceRow,
+    RolloutRow,
+    RunRow,
+    Totals,
+    TrainingRow,
+)
+from tutelage.store.values import load_json
+from tutelage.tracing.records import SpanRecord
+from tutelage.types import Attempt, FailureCause, Mode, Rollout, RolloutStatus
+
+T = TypeVar("T")
+SortKey = Literal["reward", "turns", "tokens", "policy_version"]
+_ROW = Columns(RolloutRow, flat={"summary": ""})
+_BYTES = 4
+"""Of one packed token id; see `values.pack_ints`."""
+
+
+class Queries:
+    """What one database knows; thread-safe."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.where = backend.where
+        """The path, or the URL without its password."""
+        self._backend = backend
+        # Threads queue here; the database's own lock, which is polled, is for other processes.
+        self._writing = threading.Lock()
+        self._closed = False
+
+    def close(self) -> None:
+        """Close the database; further calls raise `StoreError`. May be called twice."""
+        with self._writing:
+            self._closed = True
+            self._backend.close()
+
+    def runs(self) -> list[RunRow]:
+        """All runs, the oldest first."""
+        query = select(schema.runs).order_by(schema.runs.c.created, schema.runs.c.id)
+        with self._read("read runs from") as conn:
+            return [schema.RUN.decode(row) for row in conn.execute(query).mappings()]
+
+    def run(self, run_id: str) -> RunRow:
+        """One run. Raises `StoreError` with the nearest ids when there is none."""
+        with self._read(f"read run {run_id!r} from") as conn:
+            return runs.one_run(conn, run_id)
+
+    # Rollouts
+
+    def rollout(self, rollout_id: str, run_id: str | None = None) -> Rollout:
+        """The whole record of one rollout, by its full id; see `find_rollout` for a part of it.
+
+        `run_id` is needed only when several runs of one seed share the file.
+        """
+        found = self.find_rollout(rollout_id, run_id)
+        if found.id != rollout_id:
+            raise StoreError(f"no rollout {rollout_id!r}: did you mean {found.id!r}?")
+        return found
+
+    def find_rollout(self, prefix: str, run_id: str | None = None) -> Rollout:
+        """The only rollout whose id begins with `prefix`; an exact match wins.
+
+        Raises `StoreError` that lists the candidates, or the nearest ids when there are none.
+        """
+        with self._read("read a rollout from") as conn:
+            run, rollout_id = resolve(conn, prefix, run_id)
+            return load_rollouts(conn, run, [rollout_id])[0]
+
+    def rollouts(
+        self, run_id: str, *, limit: int | None = None, **chosen: Unpack[Chosen]
+    ) -> Iterator[Rollout]:
+        """Whole records that match, read as the iteration goes; label '' is training.
+
+        In the order of step, label, mode, group, position. What is put while iterating is not
+        seen. Raises `StoreError` for an unknown run.
+        """
+        with self._read("read rollouts from", run_id) as conn:
+            query = select(schema.rollouts.c.id).where(*clauses(run_id, chosen))
+            ids = list(conn.scalars(query.order_by(*place()).limit(limit)))
+        return self._pages(run_id, ids)
+
+    def _pages(self, run_id: str, ids: list[str]) -> Generator[Rollout]:
+        for start in range(0, len(ids), PAGE):
+            with self._read("read rollouts from") as conn:
+                records = load_rollouts(conn, run_id, ids[start : start + PAGE])
+            yield from records
+
+    def count(self, run_id: str, **chosen: Unpack[Chosen]) -> int:
+        """How many rollouts match. Raises `StoreError` for an unknown run."""
+        query = select(func.count()).select_from(schema.rollouts).where(*clauses(run_id, chosen))
+        with self._read("count rollouts of", run_id) as conn:
+            return conn.execute(query).scalar_one()
+
+    def summaries(
+        self,
+        run_id: str,
+        *,
+        order: SortKey | None = None,
+        descending: bool = False,
+        limit: int | None = None,
+        **chosen: Unpack[Chosen],
+    ) -> list[RolloutRow]:
+        """The rollouts that match, without their conversations: in the order of `rollouts`, or by
+        a column of their summary, those that have none there last."""
+        heads, tasks = schema.rollouts, schema.tasks
+        own = [column for column in heads.c if column.name != "task"]
+        query = (
+            select(*own, tasks.c.id.label("task"))
+            .join(tasks, heads.c.task == tasks.c.digest)
+            .where(*clauses(run_id, chosen))
+        )
+        if order is not None:
+            column = heads.c[order]
+            query = query.order_by((column.desc() if descending else column).nulls_last())
+        with self._read("read rollouts from", run_id) as conn:
+            rows = conn.execute(query.order_by(*place()).limit(limit)).mappings()
+            return [_ROW.decode(row) for row in rows]
+
+    def failures(self, run_id: str, **chosen: Unpack[Chosen]) -> list[FailureCount]:
+        """Of the rollouts that match: how many failed or were cancelled, by cause, the most
+        frequent first."""
+        c = schema.rollouts.c
+        ended = c.status.in_([RolloutStatus.FAILED.value, RolloutStatus.CANCELLED.value])
+        query = (
+            select(c.cause, func.count().label("number"))
+            .where(*clauses(run_id, chosen), ended)
+            .group_by(c.cause)
+        )
+        found: list[FailureCount] = []
+        with self._read("count failures of", run_id) as conn:
+            counted: list[tuple[str | None, int]] = [(cause, n) for cause, n in conn.execute(query)]
+            for cause, number in sorted(counted, key=lambda pair: (-pair[1], pair[0] or "")):
+                first = conn.execute(_first_message(run_id, chosen, cause).where(ended)).scalar()
+                known = None if cause is None else FailureCause(cause)
+                found.append(FailureCount(known, number, first or ""))
+        return found
+
+    def totals(self, run_id: str) -> Totals:
+        """Rollouts, calls and tokens of a run, summed over all attempts. Raises `StoreError` for an
+        unknown run."""
+        calls, rollouts = schema.calls.c, schema.rollouts.c
+        heads = select(rollouts.mode, func.count()).where(rollouts.run_id == run_id)
+        sums = select(
+            func.count(),
+            func.coalesce(func.sum(func.length(calls.prompt_ids)), 0),
+            func.coalesce(func.sum(func.length(calls.token_ids)), 0),
+        ).where(calls.run_id == run_id, calls.late == 0)
+        with self._read("sum up rollouts of", run_id) as conn:
+            by_mode: dict[str, int] = {
+                row[0]: row[1] for row in conn.execute(heads.group_by(rollouts.mode))
+            }
+            count, read, written = conn.execute(sums).one()
+        return Totals(
+            rollouts=sum(by_mode.values()),
+            tests=by_mode.get(Mode.TEST.value, 0),
+            calls=count,
+            prompt_tokens=int(read) // _BYTES,
+            sampled_tokens=int(written) // _BYTES,
+        )
+
+    def grades(
+        self, run_id: str, *labels: str, mode: Mode = Mode.TEST, part: str = "exact"
+    ) -> list[Grade]:
+        """The final rewards of rollouts with these labels, and one part of each, without their
+        conversations, in the order of labels, then of tasks."""
+        heads, attempts, rewards = schema.rollouts.c, schema.attempts.c, schema.rewards.c
+        of_rollout = (attempts.run_id == heads.run_id, attempts.rollout_id == heads.id)
+        last = (
+            select(func.max(attempts.position))
+            .where(*of_rollout, attempts.late == 0)
+            .correlate(schema.rollouts)
+            .scalar_subquery()
+        )
+        chosen = and_(
+            rewards.run_id == heads.run_id,
+            rewards.rollout_id == heads.id,
+            rewards.attempt == last,
+            rewards.late == 0,
+            rewards.name == part,
+        )
+        query = (
+            select(
+                heads.label,
+                schema.tasks.c.id.label("task"),
+                schema.tasks.c.fields,
+                heads.reward,
+                heads.cause.label("failure"),
+                rewards.value.label("part"),
+            )
+            .select_from(
+                schema.rollouts.join(schema.tasks, heads.task == schema.tasks.c.digest).outerjoin(
+                    schema.rewards, chosen
+                )
+            )
+            .where(heads.run_id == run_id, heads.mode == mode.value, heads.label.in_(labels))
+            .order_by(heads.label, heads.step, heads.group, heads["index"], heads.id)
+        )
+        with self._read("read rewards from", run_id) as conn:
+            rows = conn.execute(query).mappings()
+            return [Grade(**{**row, "fields": load_json(row["fields"])}) for row in rows]
+
+    def late_results(self, run_id: str, rollout_id: str) -> tuple[Attempt, ...]:
+        """What was put for a rollout's attempts after they had ended, in order; never used."""
+        with self._read("read late results from") as conn:
+            return tuple(load_attempts(conn, run_id, [rollout_id], late=True)[rollout_id])
+
+    # Spans
+
+    def spans(self, run_id: str, rollout_id: str) -> list[SpanRecord]:
+        """What user code and other programs traced of a rollout, in the order of their start.
+
+        The spans that a rollout's own record gives are not among them: `tracing.whole_trace`
+        makes both into complete trees.
+        """
+        c = schema.spans.c
+        query = (
+            select(schema.spans)
+            .where(c.run_id == run_id, c.rollout_id == rollout_id)
+            .order_by(c.start_ns, c.trace_id, c.span_id)
+        )
+        with self._read("read spans from") as conn:
+            return [schema.SPAN.decode(row) for row in conn.execute(query).mappings()]
+
+    def count_spans(self, run_id: str) -> int:
+        """How many such spans a run has. Raises `StoreError` for an unknown run."""
+        query = select(func.count()).where(schema.spans.c.run_id == run_id)
+        with self._read("count spans of", run_id) as conn:
+            return conn.execute(query).scalar_one()
+
+    # What else a run has
+
+    def training_rows(
+        self, run_id: str, *, rollout_id: str | None = None, step: int | None = None
+    ) -> list[TrainingRow]:
+        """The rows that training steps made, in order: of a rollout, of a step, or all."""
+        c = schema.training_rows.c
+        wanted = {c.rollout_id: rollout_id, c.step: step}
+        tests = [column == value for column, value in wanted.items() if value is not None]
+        return self._ordered(schema.training_rows, schema.TRAINING_ROW, run_id, *tests)
+
+    def trained_tokens(self, run_id: str) -> int:
+        """Over how many tokens the training rows of a run go."""
+        c = schema.training_rows.c
+        query = select(func.coalesce(func.sum(c.tokens), 0)).where(c.run_id == run_id)
+        with self._read("count trained tokens of") as conn:
+            return int(conn.execute(query).scalar_one())
+
+    def metrics(self, run_id: str) -> list[MetricsRow]:
+        """The metrics of each step, in order."""
+        return self._ordered(schema.metrics, schema.METRICS, run_id)
+
+    def checkpoints(self, run_id: str) -> list[CheckpointRow]:
+        """All checkpoints of a run, in the order of steps."""
+        return self._ordered(schema.checkpoints, schema.CHECKPOINT, run_id)
+
+    def resources(self, run_id: str) -> list[ResourceRow]:
+        """All resources of a run, by name and version."""
+        return self._ordered(schema.resources, schema.RESOURCE, run_id)
+
+    def rollout_ids(self, run_id: str) -> list[str]:
+        """The identifiers of all rollouts of a run."""
+        query = select(schema.rollouts.c.id).where(schema.rollouts.c.run_id == run_id)
+        with self._read("list rollouts of") as conn:
+            return list(conn.scalars(query))
+
+    @contextmanager
+    def _read(self, doing: str, run_id: str | None = None) -> Generator[Connection]:
+        """A snapshot; raises `StoreError` for a run that is not there."""
+        self._check_open()
+        with self._backend.explained(doing), self._backend.reader.begin() as conn:
+            if run_id is not None:
+                runs.one_run(conn, run_id)
+            yield conn
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(f"the store {self.where!r} is closed: open it again")
+
+    def _ordered(
+        self, table: Table, columns: Columns[T], run_id: str, *tests: ColumnElement[bool]
+    ) -> list[T]:
+        """The records of a run in a table, in the order of their keys."""
+        query = select(table).where(table.c.run_id == run_id, *tests).order_by(*table.primary_key)
+        with self._read(f"read {table.name} from", run_id) as conn:
+            return [columns.decode(row) for row in conn.execute(query).mappings()]
+
+
+def _first_message(run_id: str, chosen: Chosen, cause: str | None) -> Select[Any]:
+    heads, attempts = schema.rollouts, schema.attempts
+    owned = and_(attempts.c.run_id == heads.c.run_id, attempts.c.rollout_id == heads.c.id)
+    return (
+        select(attempts.c.failure_message)
+        .select_from(heads.join(attempts, owned))
+        .where(*clauses(run_id, chosen), heads.c.cause.is_not_distinct_from(cause))
+        .where(attempts.c.late == 0, attempts.c.failure_cause.is_not_distinct_from(cause))
+        .order_by(*place(), attempts.c.position.desc())
+        .limit(1)
+    )
