@@ -30,8 +30,8 @@ def test_large_models_use_threads_inside_an_operation(monkeypatch: pytest.Monkey
     settings = config("trainer.threads=3", "trainer.device=cpu")
     choice = machine.choose(settings, LARGE)
     assert choice.numerics.threads == 1
-    machine.set_threads(choice, settings, LARGE)
-    machine.set_threads(choice, settings, SMALL)
+    machine.set_threads(settings, LARGE)
+    machine.set_threads(settings, SMALL)
     assert told == [3, 1]
 
 
@@ -49,7 +49,7 @@ def test_the_environments_threads_are_honoured_where_no_key_is_set(
         assert small.numerics.threads == count
         assert f"{count} threads ({by})" in small.reason
         large = machine.choose(config("trainer.device=cpu"), LARGE)
-        machine.set_threads(large, config("trainer.device=cpu"), LARGE)
+        machine.set_threads(config("trainer.device=cpu"), LARGE)
         assert told.pop() == count
         assert machine.conditions(large)["operation_threads_from"] == by
     monkeypatch.setenv("OMP_NUM_THREADS", "3")

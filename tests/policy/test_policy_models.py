@@ -18,7 +18,7 @@ from tutelage.policy.hf_model import HFNetwork
 from tutelage.policy.model import Policy, build, load, load_codec
 from tutelage.policy.network import FusedNetwork
 from tutelage.policy.row import Row
-from tutelage.policy.weights import Shape, from_hf, to_hf
+from tutelage.policy.weights import Shape, Weights
 from tutelage.testing import tiny_policy
 from tutelage.tools.builtin import calculator
 from tutelage.types import Message
@@ -130,7 +130,7 @@ def hf_named(policy: Policy, grads: Any) -> dict[str, torch.Tensor]:
     holder = network.weights.to(network.device, torch.float32)
     for tensor, grad in zip(holder.parameters(), grads, strict=True):
         tensor.copy_(grad)
-    return to_hf(holder)
+    return holder.to_hf()
 
 
 @pytest.mark.parametrize("name", FUSED)
@@ -169,8 +169,10 @@ def test_fusing_and_cutting_the_tensors_gives_them_back_bit_for_bit(name: str) -
     model = random_model(*FUSED[name])
     state = model.state_dict()
     rotary = model.model.rotary_emb
-    weights = from_hf(state, Shape.of(model.config), rotary.inv_freq, rotary.attention_scaling)
-    back = to_hf(weights)
+    weights = Weights.from_hf(
+        state, Shape.of(model.config), rotary.inv_freq, rotary.attention_scaling
+    )
+    back = weights.to_hf()
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
     assert back.keys() == state.keys() - tied
     assert all(torch.equal(back[name], state[name]) for name in back)

@@ -21,7 +21,8 @@ from tutelage.testing import tiny_policy
 from tutelage.tools import resolve_tools
 from tutelage.weights import jobs
 from tutelage.weights.config import resolve
-from tutelage.weights.sft import Preview, prepare_sft
+from tutelage.weights.setting import prepare_sft
+from tutelage.weights.sft import Preview
 
 from . import tiny_job
 from .samples import LAPTOP
@@ -234,7 +235,7 @@ def test_bad_rows_stop_before_a_model_is_loaded(
     monkeypatch: pytest.MonkeyPatch, source: Path, row: Any, keys: tuple[str, ...], told: str
 ) -> None:
     write(source / "train.jsonl", [{"question": "a", "answer": "b"}, row])
-    monkeypatch.setattr("tutelage.weights.sft.load", no_model)
+    monkeypatch.setattr("tutelage.weights.setting.load", no_model)
     with pytest.raises(DataError, match=r"train.jsonl:2") as caught:
         run(source, "run", *keys, steps=1)
     assert told in str(caught.value)

@@ -6,9 +6,9 @@ same parts (`fields.py`, `keys.py`, `overrides.py`, `problems.py`). Importing th
 neither torch nor Hydra.
 """
 
-from tutelage.config.facts import Machine, device_of
+from tutelage.config.facts import Machine
 from tutelage.config.reference import ReferenceRow, reference_markdown, reference_rows
-from tutelage.config.resolved import Resolved, TableRow
+from tutelage.config.resolved import Resolved
 from tutelage.config.schema import RunConfig
 
 __all__ = [
@@ -16,8 +16,6 @@ __all__ = [
     "ReferenceRow",
     "Resolved",
     "RunConfig",
-    "TableRow",
-    "device_of",
     "reference_markdown",
     "reference_rows",
 ]

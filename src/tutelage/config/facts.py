@@ -21,9 +21,8 @@ class Machine:
     vllm: bool = False
     nodes: int = 1
 
-
-def device_of(config: RunConfig, machine: Machine) -> Literal["cpu", "cuda"]:
-    """Where the run trains: what `trainer.device` names, or the GPU that `auto` finds."""
-    if config.trainer.device == "auto":
-        return "cuda" if machine.cuda_devices else "cpu"
-    return config.trainer.device
+    def device_of(self, config: RunConfig) -> Literal["cpu", "cuda"]:
+        """Where the run trains: what `trainer.device` names, or the GPU that `auto` finds."""
+        if config.trainer.device == "auto":
+            return "cuda" if self.cuda_devices else "cpu"
+        return config.trainer.device

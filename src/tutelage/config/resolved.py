@@ -24,7 +24,7 @@ SUPERVISED, WEIGHTS = "supervised", "weights"
 """The kinds of run that this configuration is of, as `config.json` names them."""
 
 
-class TableRow(NamedTuple):
+class _TableRow(NamedTuple):
     """One line of the resolved table; `value` is plain data (lists, never tuples)."""
 
     key: str
@@ -51,10 +51,10 @@ class Resolved(Section):
         """The kind of run that is configured: the recipe `sft` learns from demonstrations alone."""
         return SUPERVISED if self.config.recipe == "sft" else WEIGHTS
 
-    def to_table(self) -> list[TableRow]:
+    def to_table(self) -> list[_TableRow]:
         """One row for each key, in the order of the schema."""
         return [
-            TableRow(key, plain(get(self.config, key)), self.origin[key], self._note(key))
+            _TableRow(key, plain(get(self.config, key)), self.origin[key], self._note(key))
             for key in leaf_fields()
         ]
 

@@ -28,17 +28,14 @@ from tutelage.errors import ConfigError, MissingExtraError
 from tutelage.policy.hf_model import HFNetwork, Network
 from tutelage.policy.model import Policy
 from tutelage.policy.network import Block, FusedNetwork
-from tutelage.policy.weights import Layer, Shape, Weights
-
-MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The linear layers of a Llama or Qwen block by their Hugging Face names."""
+from tutelage.policy.weights import PARTS, Layer, Shape, Weights
 
 _FUSED = {
-    "qkv": MODULES[:3],
-    "out": MODULES[3:4],
-    "gate_up": MODULES[4:6],
-    "down": MODULES[6:],
+    field: tuple(name.split(".")[1] for name in PARTS[field])
+    for field in ("qkv", "out", "gate_up", "down")
 }
+MODULES = tuple(name for names in _FUSED.values() for name in names)
+"""The linear layers of a Llama or Qwen block by their Hugging Face names."""
 
 
 def with_lora(policy: Policy, lora: LoraConfig, *, seed: int) -> Policy:
@@ -91,7 +88,7 @@ class _LoraBlock(Block):
         if not any(module in self._adapters for module in modules):
             return whole
         parts: list[Tensor] = []
-        for module, part in zip(modules, whole.split(_sizes(self._shape, field)), strict=True):
+        for module, part in zip(modules, whole.split(self._shape.parts(field)), strict=True):
             found = self._adapters.get(module)
             if found is not None:
                 part = torch.addmm(part, found.lora_B, found.lora_A, alpha=self._scale)
@@ -139,7 +136,7 @@ class _LoraNetwork(FusedNetwork):
         for i, layer in enumerate(base.layers):
             for field, modules in _FUSED.items():
                 whole: Tensor = getattr(layer, field)
-                for module, rows in zip(modules, _sizes(base.shape, field), strict=True):
+                for module, rows in zip(modules, base.shape.parts(field), strict=True):
                     if module not in targets:
                         continue
                     # The distribution of torch's linear layers, which is peft's too.
@@ -188,13 +185,6 @@ class _LoraNetwork(FusedNetwork):
         """The merged weights under their Hugging Face names."""
         self.merge()
         return super().state()
-
-
-def _sizes(shape: Shape, field: str) -> list[int]:
-    """Rows of each module in a fused matrix."""
-    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    sizes = {"qkv": [q, kv, kv], "gate_up": [shape.ffn, shape.ffn]}
-    return sizes.get(field, [shape.hidden])
 
 
 # ---------------------------------------------------------------- on other architectures

@@ -124,7 +124,7 @@ def _mismatch(config: RunConfig, dtype: torch.dtype) -> str:
     return f"; sampler and trainer differ by rounding: rollout.correction={level}, {does}"
 
 
-def set_threads(choice: Choice, config: RunConfig, parameters: int) -> None:
+def set_threads(config: RunConfig, parameters: int) -> None:
     """Tell torch how many threads one operation may use."""
     torch.set_num_threads(1 if parameters < SMALL_MODEL else threads_of(config)[0])
 

@@ -29,7 +29,7 @@ from tutelage.policy.named_templates import put_template
 from tutelage.policy.narrowing import replay
 from tutelage.policy.network import FusedNetwork, Scores
 from tutelage.policy.row import Row
-from tutelage.policy.weights import Shape, from_hf
+from tutelage.policy.weights import Shape, Weights
 from tutelage.types import Message, ToolSpec
 
 if TYPE_CHECKING:
@@ -331,7 +331,7 @@ def _network(model: Any, device: torch.device) -> Network:
     if _plain(model.config):
         rotary = model.model.rotary_emb
         try:
-            weights = from_hf(
+            weights = Weights.from_hf(
                 model.state_dict(),
                 Shape.of(model.config),
                 rotary.inv_freq,

@@ -20,7 +20,7 @@ from tutelage.policy.kernels import linear
 from tutelage.policy.narrowing import AllowedSets, unpack
 from tutelage.policy.packing import Packed, pack
 from tutelage.policy.row import Row
-from tutelage.policy.weights import Layer, Weights, to_hf
+from tutelage.policy.weights import Layer, Weights
 
 _LOGITS_LIMIT = 1 << 26
 """Vocabulary scores held at once while scoring; more are computed in chunks and recomputed."""
@@ -159,7 +159,7 @@ class FusedNetwork(nn.Module):
 
     def state(self) -> dict[str, Tensor]:
         """The weights under their Hugging Face names."""
-        return to_hf(self.weights)
+        return self.weights.to_hf()
 
     def _blocks(self) -> list[Block]:
         return cast("list[Block]", list(self.layers))

@@ -1,15 +1,16 @@
 """The weights of a decoder, fused for speed: one matrix for q, k, v and one for gate and up.
 
 These tensors are the master copy while training: the optimizer updates them, the engine samples
-from them, and `to_hf` cuts them back into the names that `AutoModelForCausalLM` and vLLM expect.
-Layouts understood: Llama, Qwen2 and Qwen3 (grouped-query attention, RMS norm, SwiGLU, rotary
-positions). `decoder.py` computes with them; `model.py` decides whether a given model is one.
+from them, and `Weights.to_hf` cuts them back into the names that `AutoModelForCausalLM` and vLLM
+expect. Layouts understood: Llama, Qwen2 and Qwen3 (grouped-query attention, RMS norm, SwiGLU,
+rotary positions). `decoder.py` computes with them; `model.py` decides whether a given model is one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -53,6 +54,30 @@ class Shape:
             tied=bool(c.tie_word_embeddings),
         )
 
+    def parts(self, field: str) -> list[int]:
+        """Rows of each tensor that a field of `Layer` is made of; see `PARTS`."""
+        q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        sizes = {"qkv": [q, kv, kv], "gate_up": [self.ffn, self.ffn]}
+        sizes |= {"qkv_bias": [q, kv, kv], "q_norm": [self.head_dim], "k_norm": [self.head_dim]}
+        return sizes.get(field, [self.hidden])
+
+
+PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "norm1": ("input_layernorm.weight",),
+        "norm2": ("post_attention_layernorm.weight",),
+        "qkv": tuple(f"self_attn.{x}_proj.weight" for x in "qkv"),
+        "qkv_bias": tuple(f"self_attn.{x}_proj.bias" for x in "qkv"),
+        "q_norm": ("self_attn.q_norm.weight",),
+        "k_norm": ("self_attn.k_norm.weight",),
+        "out": ("self_attn.o_proj.weight",),
+        "gate_up": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+        "down": ("mlp.down_proj.weight",),
+    }
+)
+"""The Hugging Face names, within a block, of what each field of `Layer` is made of."""
+_OPTIONAL = ("qkv_bias", "q_norm", "k_norm")
+
 
 @dataclass(slots=True)
 class Layer:
@@ -80,6 +105,49 @@ class Weights:
     head: Tensor
     inv_freq: Tensor
     rope_scale: float
+
+    @staticmethod
+    def from_hf(
+        state: Mapping[str, Tensor], shape: Shape, inv_freq: Tensor, rope_scale: float
+    ) -> Weights:
+        """Fuse a Hugging Face state dict. Raises `ModelError` on a tensor that it does not know."""
+        left = {k: v.detach().to(torch.float32) for k, v in state.items()}
+
+        def need(name: str) -> Tensor:
+            if name not in left:
+                raise ModelError(f"the model has no tensor {name!r}: not a Llama or Qwen layout")
+            return left.pop(name).clone()
+
+        def layer(at: str) -> Layer:
+            fields: dict[str, Any] = dict.fromkeys(_OPTIONAL)
+            for field, names in PARTS.items():
+                if field not in _OPTIONAL or at + names[0] in left:
+                    fields[field] = torch.cat([need(at + name) for name in names])
+            return Layer(**fields)
+
+        layers = [layer(f"model.layers.{i}.") for i in range(shape.layers)]
+        embed, norm = need("model.embed_tokens.weight"), need("model.norm.weight")
+        head = left.pop("lm_head.weight", embed)
+        if left:
+            raise ModelError(
+                f"unknown tensors {sorted(left)[:3]!r}: not a plain Llama or Qwen layout"
+            )
+        head = embed if shape.tied else head
+        return Weights(shape, embed, layers, norm, head, inv_freq.float(), rope_scale)
+
+    def to_hf(self) -> dict[str, Tensor]:
+        """Cut the fused tensors into the Hugging Face names (contiguous float32 copies)."""
+        out = {"model.embed_tokens.weight": self.embed, "model.norm.weight": self.norm}
+        for i, layer in enumerate(self.layers):
+            for field, names in PARTS.items():
+                tensor: Tensor | None = getattr(layer, field)
+                if tensor is not None:
+                    parts = tensor.split(self.shape.parts(field))
+                    named = zip(names, parts, strict=True)
+                    out |= {f"model.layers.{i}.{name}": part for name, part in named}
+        if not self.shape.tied:
+            out["lm_head.weight"] = self.head
+        return {k: v.detach().to("cpu", torch.float32).clone().contiguous() for k, v in out.items()}
 
     def named(self) -> Iterator[tuple[str, Tensor]]:
         """Every trainable tensor once, in a fixed order."""
@@ -126,70 +194,3 @@ class Weights:
         """Overwrite these tensors with those of `other`, casting as needed."""
         for mine, theirs in zip(self.parameters(), other.parameters(), strict=True):
             mine.copy_(theirs)
-
-
-def from_hf(
-    state: Mapping[str, Tensor], shape: Shape, inv_freq: Tensor, rope_scale: float
-) -> Weights:
-    """Fuse a Hugging Face state dict. Raises `ModelError` on a tensor that it does not know."""
-    left = {k: v.detach().to(torch.float32) for k, v in state.items()}
-
-    def take(name: str) -> Tensor | None:
-        return left.pop(name, None)
-
-    def need(name: str) -> Tensor:
-        found = take(name)
-        if found is None:
-            raise ModelError(f"the model has no tensor {name!r}: not a Llama or Qwen layout")
-        return found.clone()
-
-    layers: list[Layer] = []
-    for i in range(shape.layers):
-        p = f"model.layers.{i}."
-        biases = [b for x in "qkv" if (b := take(f"{p}self_attn.{x}_proj.bias")) is not None]
-        layers.append(
-            Layer(
-                norm1=need(p + "input_layernorm.weight"),
-                qkv=torch.cat([need(f"{p}self_attn.{x}_proj.weight") for x in "qkv"]),
-                qkv_bias=torch.cat(biases) if biases else None,
-                q_norm=take(p + "self_attn.q_norm.weight"),
-                k_norm=take(p + "self_attn.k_norm.weight"),
-                out=need(p + "self_attn.o_proj.weight"),
-                norm2=need(p + "post_attention_layernorm.weight"),
-                gate_up=torch.cat([need(f"{p}mlp.{x}_proj.weight") for x in ("gate", "up")]),
-                down=need(p + "mlp.down_proj.weight"),
-            )
-        )
-    embed, norm = need("model.embed_tokens.weight"), need("model.norm.weight")
-    head = take("lm_head.weight")
-    if shape.tied or head is None:
-        head = embed
-    if left:
-        raise ModelError(f"unknown tensors {sorted(left)[:3]!r}: not a plain Llama or Qwen layout")
-    return Weights(shape, embed, layers, norm, head, inv_freq.float(), rope_scale)
-
-
-def to_hf(weights: Weights) -> dict[str, Tensor]:
-    """Cut the fused tensors back into the Hugging Face names (contiguous float32 copies)."""
-    s = weights.shape
-    sizes = [s.heads * s.head_dim, s.kv_heads * s.head_dim, s.kv_heads * s.head_dim]
-    out = {"model.embed_tokens.weight": weights.embed, "model.norm.weight": weights.norm}
-    for i, layer in enumerate(weights.layers):
-        p = f"model.layers.{i}."
-        out[p + "input_layernorm.weight"] = layer.norm1
-        out[p + "post_attention_layernorm.weight"] = layer.norm2
-        for x, part in zip("qkv", layer.qkv.split(sizes), strict=True):
-            out[f"{p}self_attn.{x}_proj.weight"] = part
-        if layer.qkv_bias is not None:
-            for x, part in zip("qkv", layer.qkv_bias.split(sizes), strict=True):
-                out[f"{p}self_attn.{x}_proj.bias"] = part
-        if layer.q_norm is not None and layer.k_norm is not None:
-            out[p + "self_attn.q_norm.weight"] = layer.q_norm
-            out[p + "self_attn.k_norm.weight"] = layer.k_norm
-        out[p + "self_attn.o_proj.weight"] = layer.out
-        for x, part in zip(("gate", "up"), layer.gate_up.chunk(2), strict=True):
-            out[f"{p}mlp.{x}_proj.weight"] = part
-        out[p + "mlp.down_proj.weight"] = layer.down
-    if not s.tied:
-        out["lm_head.weight"] = weights.head
-    return {k: v.detach().to("cpu", torch.float32).clone().contiguous() for k, v in out.items()}

@@ -4,7 +4,7 @@ Two kinds of row are read: chat rows, `{"messages": [...], "tools": [...]}` in t
 which is what `tutelage export RUN --format sft` writes, and pairs of a question and its answer. A
 row that no agent could have lived through (a result that nobody asked for, arguments that are no
 JSON, no turn of the assistant) is refused with file, line and field, before any model is there.
-Files become rows in `readers.py`; `weights/sft.py` makes token rows of them.
+Files become rows in `readers.py`; `weights/setting.py` makes token rows of them.
 """
 
 from __future__ import annotations

@@ -34,11 +34,10 @@ FAILURE_BUDGET = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Rowless:
-    """A rollout that counts in its group and has no trained token: it failed before its first one,
-    or a grammar left it nothing to choose."""
+class _Played:
+    """What statistics know of a rollout that counts: one that infrastructure did not lose."""
 
-    rollout: int
+    id: str
     group: str
     reward: float
     success: bool
@@ -53,21 +52,18 @@ class Batch:
     trainer says of the tokens.
     """
 
+    rollouts: list[_Played]
     rows: list[Row]
     rollouts_B: list[int]
     """Number of the rollout that each row belongs to; rows of one rollout in time order."""
-    groups_B: list[str]
-    successes_B: list[bool]
-    """Whether the rollout that each row belongs to succeeded."""
+    rowless: list[int]
+    """Rollouts that count in their group and have no trained token: they failed before the first
+    one, or a grammar left them nothing to choose."""
     mask_BT: Tensor
     old_logp_BT: Tensor
     """Log-probabilities as the engine recorded them."""
     rewards_BT: Tensor
     """The rollout's reward on the last token of its last row."""
-    rollout_ids: list[str]
-    """Identifiers of the rollouts that count: those that infrastructure did not lose."""
-    rowless: list[_Rowless]
-    """Those of them that have no row."""
     advantages_BT: Tensor
     returns_BT: Tensor
     """What the critic aims at; the estimator's own where there is no critic."""
@@ -106,22 +102,13 @@ def make_rows(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLI
         raise FailureBudgetError(_lost(rollouts))
     rows: list[Row] = []
     owners: list[int] = []
-    groups: list[str] = []
-    successes: list[bool] = []
-    rewards: list[float] = []
-    rowless: list[_Rowless] = []
-    rule = Success.of(config.reward.success)
+    rowless: list[int] = []
     for number, rollout in enumerate(judged):
         made = build_rows(rollout.last.calls, policy)
-        value = rollout.reward.value if rollout.reward is not None else 0.0
-        won = succeeded(rollout, rule)
-        if not made and _takes_part(rollout, policy):
-            rowless.append(_Rowless(number, rollout.group, value, won))
         rows += made
         owners += [number] * len(made)
-        groups += [rollout.group] * len(made)
-        successes += [won] * len(made)
-        rewards += [0.0] * (len(made) - 1) + [value] if made else []
+        if not made and _takes_part(rollout, policy):
+            rowless.append(number)
     if not rows:
         raise FailureBudgetError(
             f"none of {len(rollouts)} rollouts of a step sampled a token ({_ends(rollouts)}), so "
@@ -135,22 +122,27 @@ def make_rows(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLI
     for b, row in enumerate(rows):
         mask_BT[b, : len(row.mask)] = torch.tensor(row.mask, dtype=torch.bool)
         old_logp_BT[b, : len(row.logprobs)] = torch.tensor(row.logprobs)
-        rewards_BT[b, len(row.ids) - 1] = rewards[b]
+    rule = Success.of(config.reward.success)
+    played = [
+        _Played(r.id, r.group, r.reward.value, succeeded(r, rule))
+        for r in judged
+        if r.reward is not None
+    ]
+    for number, last in {number: b for b, number in enumerate(owners)}.items():
+        rewards_BT[last, len(rows[last].ids) - 1] = played[number].reward
     nothing_BT = torch.zeros_like(rewards_BT)
     return Batch(
+        rollouts=played,
         rows=rows,
         rollouts_B=owners,
-        groups_B=groups,
-        successes_B=successes,
+        rowless=rowless,
         mask_BT=mask_BT,
         old_logp_BT=old_logp_BT,
         rewards_BT=rewards_BT,
-        rollout_ids=[r.id for r in judged],
-        rowless=rowless,
         advantages_BT=nothing_BT,
         returns_BT=nothing_BT,
         old_values_BT=nothing_BT,
-        closed=len({r.group for r in rollouts} - set(groups) - {r.group for r in rowless}),
+        closed=len({r.group for r in rollouts} - {played[n].group for n in owners + rowless}),
     )
 
 
@@ -178,12 +170,13 @@ def with_advantages(
         rewards_BT = kl_in_reward(rewards_BT, batch.kl_BT, batch.mask_BT, beta)
     # Rollouts without a row get one without a trained token for as long as statistics are made.
     extra = len(batch.rowless)
-    groups_B = batch.groups_B + [r.group for r in batch.rowless]
-    rollouts_B = batch.rollouts_B + [r.rollout for r in batch.rowless]
+    rollouts_B = batch.rollouts_B + batch.rowless
+    played_B = [batch.rollouts[number] for number in rollouts_B]
+    groups_B = [rollout.group for rollout in played_B]
     mask_BT = _more(batch.mask_BT, extra)
     advantages_BT, returns_BT = estimate_advantages(
         rule.adv_estimator,
-        _with_rowless(rewards_BT, batch.rowless),
+        _with_rowless(rewards_BT, batch),
         mask_BT,
         groups_B=groups_B,
         rollouts_B=rollouts_B,
@@ -191,14 +184,14 @@ def with_advantages(
         baselines_B=None
         if baselines is None
         else torch.tensor([baselines[group] for group in groups_B]),
-        successes_B=torch.tensor(batch.successes_B + [r.success for r in batch.rowless]),
+        successes_B=torch.tensor([rollout.success for rollout in played_B]),
         gamma=rule.gamma,
         lam=rule.lam,
         norm_by_std=rule.norm_adv_by_std_in_grpo,
         single_member=rule.single_member,
     )
     counts = group_counts(
-        _with_rowless(batch.rewards_BT, batch.rowless), mask_BT, groups_B, rollouts_B=rollouts_B
+        _with_rowless(batch.rewards_BT, batch), mask_BT, groups_B, rollouts_B=rollouts_B
     )
     return replace(
         batch,
@@ -216,11 +209,11 @@ def _more(x_BT: Tensor, extra: int) -> Tensor:
     return torch.cat([x_BT, x_BT.new_zeros(extra, x_BT.shape[1])]) if extra else x_BT
 
 
-def _with_rowless(rewards_BT: Tensor, rowless: Sequence[_Rowless]) -> Tensor:
+def _with_rowless(rewards_BT: Tensor, batch: Batch) -> Tensor:
     """Rewards, with a row below for each rollout that has none of its own."""
-    out_BT = _more(rewards_BT, len(rowless))
-    for row, rollout in enumerate(rowless, start=rewards_BT.shape[0]):
-        out_BT[row, 0] = rollout.reward
+    out_BT = _more(rewards_BT, len(batch.rowless))
+    for row, number in enumerate(batch.rowless, start=rewards_BT.shape[0]):
+        out_BT[row, 0] = batch.rollouts[number].reward
     return out_BT
 
 

@@ -28,7 +28,6 @@ from tutelage.runs.lifecycle import Run
 from tutelage.runs.metrics import failures_by_cause, low_reward_warning
 from tutelage.runs.stopping import Clock
 from tutelage.statistics.outcome import Kind, Success
-from tutelage.store import Store
 from tutelage.tracing import SpanRecord
 from tutelage.tracing.ingest import TraceIngest
 from tutelage.types import FailureCause, Mode, Rollout
@@ -349,12 +348,3 @@ def _ungraded(rollout: Rollout) -> bool:
     """Whether its reward failed."""
     failure = rollout.last.failure
     return failure is not None and failure.cause is FailureCause.REWARD_ERROR
-
-
-def recorded_after(store: Store, run_id: str, tick: int) -> dict[Any, dict[str, Rollout]]:
-    """The store's rollouts after a tick, by (tick, mode, label) and id."""
-    out: dict[Any, dict[str, Rollout]] = {}
-    for rollout in store.rollouts(run_id, after=tick):
-        key = (rollout.step, rollout.mode.value, rollout.label)
-        out.setdefault(key, {})[rollout.id] = rollout
-    return out

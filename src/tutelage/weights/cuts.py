@@ -24,19 +24,6 @@ def mini_batches(rollouts_B: Sequence[int], size: int | None, seeds: SeedTree) -
     return [[b for b, r in enumerate(rollouts_B) if r in part] for part in parts]
 
 
-def together(plan: Sequence[Sequence[int]], owners: Sequence[int]) -> list[list[int]]:
-    """The plan with all rows of a rollout in the micro-batch that had its first one."""
-    homes: dict[int, int] = {}
-    for number, chosen in enumerate(plan):
-        for i in chosen:
-            homes.setdefault(owners[i], number)
-    moved: list[list[int]] = [[] for _ in plan]
-    for chosen in plan:
-        for i in chosen:
-            moved[homes[owners[i]]].append(i)
-    return [chosen for chosen in moved if chosen]
-
-
 def token_budget(
     rows: Sequence[Row], live: Sequence[int], count: int | None, actor: ActorConfig
 ) -> int:

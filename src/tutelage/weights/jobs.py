@@ -21,8 +21,8 @@ from tutelage.runs.loggers import check_loggers
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON, Mode, Rollout
 from tutelage.weights.kinds import training
-from tutelage.weights.learner import check_models
 from tutelage.weights.places import check_checkpoint
+from tutelage.weights.reference import check_models
 from tutelage.weights.sft import Preview, preview
 
 logger = logging.getLogger(__name__)

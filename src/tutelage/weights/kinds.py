@@ -159,11 +159,10 @@ class Weights(RunKind):
 
     def open(self, run: Run) -> None:
         """Take over what the checkpoint has, and say what begins."""
-        from tutelage.weights.training import context_of, facts_of
+        from tutelage.weights.training import begin_context
 
         setting = self.setting
-        self._ctx = context_of(run, setting, self.state, self.tensors, self.loop)
-        run.progress.start(setting.config.recipe, facts_of(setting, run.folder))
+        self._ctx = begin_context(self, run)
         overlaps = setting.overlap.notes(drawn=setting.embedded_tasks)
         for warning in (*self.resolved.warnings, *overlaps):
             run.progress.note(warning)
@@ -231,7 +230,7 @@ class Supervised(Weights):
 
     def make_setting(self, policy: Path | None = None) -> Setting:
         """What it works with. `policy` overrides where the policy comes from."""
-        from tutelage.weights.sft import prepare_sft
+        from tutelage.weights.setting import prepare_sft
 
         return prepare_sft(self.resolved.config, policy, self.given)
 

@@ -32,7 +32,7 @@ from tutelage.weights.batch import Batch, make_rows, with_advantages
 from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.critic import Critic
 from tutelage.weights.optim import Optimizer, learning_rate_share, make_optimizer
-from tutelage.weights.reference import Reference, check_vocabulary, frozen
+from tutelage.weights.reference import Reference, frozen
 from tutelage.weights.update import group_metrics, trainer_logp, update_policy
 
 
@@ -203,15 +203,6 @@ def make_learner(
     if config.needs_reference:
         reference = Reference(_starting(policy, config, fresh, start), config)
     return Learner(policy, config, numerics, critic=critic, reference=reference, name=name)
-
-
-def check_models(policy: Policy, config: RunConfig) -> None:
-    """Refuse second models that cannot work, before anything is trained or written."""
-    named = {"critic.model.path": config.critic.model.path if has_critic(config) else None}
-    named["ref.path"] = config.ref.path if config.needs_reference else None
-    for key, path in named.items():
-        if path is not None and path != config.model.path:
-            check_vocabulary(policy, path, key)
 
 
 def _starting(

@@ -7,7 +7,6 @@ name of the hub, and end in a message about network or spelling after other work
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from tutelage.config import Resolved, RunConfig
@@ -15,7 +14,6 @@ from tutelage.errors import ConfigError, RunError, TutelageError
 from tutelage.runs.again import resume_command
 from tutelage.runs.folder import RunFolder, every, is_free
 from tutelage.weights import checkpoint
-from tutelage.weights.checkpoint import State
 from tutelage.weights.config.extensions import has_critic
 
 
@@ -55,21 +53,6 @@ def check_checkpoint(path: Path) -> None:
         f"trainer.resume_from_path={str(path)!r} is no checkpoint, which is a folder such as "
         f"runs/RUN/checkpoints/step_000040{listed}"
     )
-
-
-def check_something_is_left(path: Path, state: State, phases: Sequence[str]) -> None:
-    """Raise `RunError` when one of the `phases` that train had ended in a checkpoint.
-
-    Such a checkpoint holds no optimizer any more, and only measurements would follow.
-    """
-    done: list[str] = state.results.get("done", [])
-    if set(done) & set(phases):
-        policy = path.parent.parent / "policy"
-        raise RunError(
-            f"trainer.resume_from_path={str(path)!r} was written after the training of its run had "
-            f"ended, so nothing would be trained; to train its policy further, give it as the "
-            f"model: model.path={policy}"
-        )
 
 
 def interrupted(resolved: Resolved) -> Path | None:

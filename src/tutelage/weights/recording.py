@@ -89,7 +89,7 @@ class StepRecorder:
                     step=tick,
                     policy=policy,
                     position=position,
-                    rollout_id=batch.rollout_ids[batch.rollouts_B[position]],
+                    rollout_id=batch.rollouts[batch.rollouts_B[position]].id,
                     tokens=row.trained,
                     advantage=advantage,
                     advantages=differing if room else None,

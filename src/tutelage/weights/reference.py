@@ -24,6 +24,7 @@ from tutelage.errors import ConfigError, ModelError
 from tutelage.policy.model import Policy
 from tutelage.policy.numerics import Numerics
 from tutelage.weights.batch import Batch
+from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.scoring import full_kl_of, logp_of
 
 
@@ -102,7 +103,16 @@ def _mean(x_BT: Tensor, mask_BT: Tensor) -> float:
     return float(x_BT[mask_BT].mean())
 
 
-def check_vocabulary(policy: Policy, path: str, key: str) -> None:
+def check_models(policy: Policy, config: RunConfig) -> None:
+    """Refuse second models that cannot work, before anything is trained or written."""
+    named = {"critic.model.path": config.critic.model.path if has_critic(config) else None}
+    named["ref.path"] = config.ref.path if config.needs_reference else None
+    for key, path in named.items():
+        if path is not None and path != config.model.path:
+            _check_vocabulary(policy, path, key)
+
+
+def _check_vocabulary(policy: Policy, path: str, key: str) -> None:
     """Refuse a second model whose tokens mean something else. Reads only its tokenizer.
 
     Raises `ModelError` when the folder cannot be read, `ConfigError` when the tokens differ.

@@ -2,6 +2,10 @@
 
 Cheap and fallible things come first (files, names, the reward's parameters), so that bad input is
 refused before any model loads. The phases run on a `Setting`.
+
+Demonstrations of the user's own become token rows. Each turn is encoded as it would have been
+sampled and observed, and only what the assistant wrote is trained (`Codec.demonstration`); what
+does not fit the model is refused with its file and line before any weight is read.
 """
 
 from __future__ import annotations
@@ -17,9 +21,10 @@ from tutelage.config import RunConfig
 from tutelage.engine.driver import EngineDriver, Schedule
 from tutelage.engine.factory import make_engine
 from tutelage.engine.protocol import Engine
-from tutelage.errors import ConfigError
+from tutelage.errors import ConfigError, DataError, ModelError
+from tutelage.policy.codec import Codec
 from tutelage.policy.machine import Choice, choose, set_threads
-from tutelage.policy.model import Policy, build, load
+from tutelage.policy.model import Policy, build, load, load_codec, max_positions
 from tutelage.policy.row import Row
 from tutelage.resources import POLICY, model_folder
 from tutelage.rewards import RewardFunction, check, resolve_reward
@@ -31,6 +36,7 @@ from tutelage.runs.inputs import (
     Tasks,
     held_out,
     load_tasks,
+    load_test_tasks,
     load_tools,
     most_test_tasks,
     reward_of,
@@ -38,11 +44,15 @@ from tutelage.runs.inputs import (
 )
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import EMBEDDED_REWARD, demonstrations
+from tutelage.tasks.demonstrations import Demonstration, load_demonstrations, overlap_of
 from tutelage.tasks.overlap import Overlap, content, count_overlap
 from tutelage.tools.tool import Tool
 from tutelage.types import Sampling, Task, ToolSpec
 from tutelage.weights.config.extensions import load_extensions
 from tutelage.weights.places import check_models_are_there
+
+EMBEDDED_LENGTH = 1024
+"""Positions of a policy that is made for demonstrations, unless `data.max_length` is more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +162,10 @@ def prepare(
     seeds = SeedTree(config.seed)
     tasks = load_tasks(config) if given is None else _given_tasks(config, given)
     tools = load_tools(config)
-    reward = reward_for(config, given)
+    reward = _reward_for(config, given)
     if given is None or given.reward is not None:
         for part in (tasks.train, tasks.val, tasks.test):
             check(reward, part)
-    policy = None if given is None else given.policies.get(POLICY)
     named = given is None and config.agent.tools
     told = told_by_template(config.agent.agent_type, tools) if named else []
     if given is not None and given.policies and config.model.lora.rank:
@@ -164,20 +173,66 @@ def prepare(
             "model.lora makes adapters for a model that the run loads, and this one was handed "
             "over as an object; name its folder instead, or give an object made by with_lora"
         )
+    policy = _handed(given, policy_folder)
     if policy is None:
         policy = _policy(config, tasks, tools, policy_folder, told)
-    elif policy_folder is not None:  # the object is trained, from where the run began
-        policy.load_tensors(dict(load(str(policy_folder)).named()))
-    tools = told_tools(config, tools, knows_tools=policy.codec.knows_tools)
-    choice = choose(config, policy.count())
-    if choice.device != policy.device:
-        policy = policy.to(choice.device)
-    set_threads(choice, config, policy.count())
+    tools, policy, choice = _placed(config, tools, policy)
     others = {} if given is None else _others(given, policy, config)
     overlap = _overlap(tasks, reward, tools, given)
     return Setting(
         config, seeds, tasks, tools, reward, policy, choice, given, others, overlap=overlap
     )
+
+
+def prepare_sft(
+    config: RunConfig, policy_folder: Path | None = None, given: Given | None = None
+) -> Setting:
+    """Make the setting of a run that learns from demonstrations. Every row is read and encoded
+    before any weight is; `given` is the Python agent that plays the test tasks, if there is one."""
+    train = load_demonstrations(config.data.train_files)
+    val = load_demonstrations(config.data.val_files)
+    tasks = Tasks((), (), load_test_tasks(config) if given is None else given.test or ())
+    reward = _reward_for(config, given)
+    if tasks.test and (given is None or given.reward is not None):
+        check(reward, tasks.test)
+    tools = load_tools(config) if tasks.test and given is None else {}
+    seeds = SeedTree(config.seed)
+    source = config.model.path if policy_folder is None else str(policy_folder)
+    policy = _handed(given, policy_folder)
+    if policy is None and source is None:
+        policy = _fresh(config, train, seeds)
+    if policy is not None:
+        lessons = _lessons(config, policy.codec, policy.max_positions, train, val)
+    else:
+        source = str(source)
+        template = config.agent.template if policy_folder is None else None
+        told = told_by_template(config.agent.agent_type, tools) if config.agent.tools else []
+        known, codec = load_codec(source, template=template, tools=told)
+        lessons = _lessons(config, codec, max_positions(known), train, val)
+        policy = _adapted(load(source, template=template), config)
+    tools, policy, choice = _placed(config, tools, policy)
+    overlap = overlap_of(train, val, tasks.test)
+    return Setting(config, seeds, tasks, tools, reward, policy, choice, given, {}, lessons, overlap)
+
+
+def _handed(given: Given | None, folder: Path | None) -> Policy | None:
+    """The policy that came as an object, if one did: where the run began, when that is known."""
+    policy = None if given is None else given.policies.get(POLICY)
+    if policy is not None and folder is not None:
+        policy.load_tensors(dict(load(str(folder)).named()))
+    return policy
+
+
+def _placed(
+    config: RunConfig, tools: Mapping[str, Tool], policy: Policy
+) -> tuple[Mapping[str, Tool], Policy, Choice]:
+    """The tools that the policy is told of, and the policy where it is trained."""
+    tools = told_tools(config, tools, knows_tools=policy.codec.knows_tools)
+    choice = choose(config, policy.count())
+    if choice.device != policy.device:
+        policy = policy.to(choice.device)
+    set_threads(config, policy.count())
+    return tools, policy, choice
 
 
 def _overlap(
@@ -197,7 +252,7 @@ def _others(given: Given, main: Policy, config: RunConfig) -> dict[str, Policy]:
             continue
         folder = model_folder(given.resources[resource])
         found = given.policies.get(name) or (
-            adapted(load(folder), config) if folder is not None else main.copy()
+            _adapted(load(folder), config) if folder is not None else main.copy()
         )
         out[name] = found if found.device == main.device else found.to(main.device)
     return out
@@ -218,7 +273,7 @@ def _given_tasks(config: RunConfig, given: Given) -> Tasks:
     return Tasks(train, val[:limit], test[:tested], shown=train, skill=val[:100])
 
 
-def reward_for(config: RunConfig, given: Given | None) -> RewardFunction:
+def _reward_for(config: RunConfig, given: Given | None) -> RewardFunction:
     """The reward that grades what an agent does not grade itself."""
     if given is None:
         return reward_of(config)
@@ -236,7 +291,7 @@ def _policy(
         return load(str(folder))
     if config.model.path is not None:
         known = load(config.model.path, template=config.agent.template, tools=told)
-        return adapted(known, config)
+        return _adapted(known, config)
     return build(
         _corpus(tasks.train, tools, SeedTree(config.seed)),
         size=config.model.size,
@@ -246,7 +301,7 @@ def _policy(
     )
 
 
-def adapted(policy: Policy, config: RunConfig) -> Policy:
+def _adapted(policy: Policy, config: RunConfig) -> Policy:
     """The policy with adapters, where `model.lora` asks for them."""
     lora = config.model.lora
     if lora.rank == 0:
@@ -271,3 +326,64 @@ def _corpus(tasks: Sequence[Task], tools: Mapping[str, Tool], seeds: SeedTree) -
             for call in message.tool_calls:
                 arguments = json.dumps(json.loads(call.arguments))
                 yield f'{{"name": "{call.name}", "arguments": {arguments}}}'
+
+
+# ---------------------------------------------------------------- demonstrations
+
+
+def _fresh(config: RunConfig, shown: Sequence[Demonstration], seeds: SeedTree) -> Policy:
+    """The embedded policy, with a tokenizer of what the demonstrations say."""
+    return build(
+        _texts(shown[:2000]),
+        size=config.model.size,
+        layout=config.model.layout,
+        seed=seeds.child("weights").value(),
+        max_positions=max(EMBEDDED_LENGTH, config.data.max_length or 0),
+    )
+
+
+def _lessons(
+    config: RunConfig,
+    codec: Codec,
+    positions: int,
+    train: Sequence[Demonstration],
+    val: Sequence[Demonstration],
+) -> Lessons:
+    limit = min(positions, config.data.max_length or positions)
+    return Lessons(_encode(codec, train, limit), _encode(codec, val, limit))
+
+
+def _encode(codec: Codec, shown: Sequence[Demonstration], limit: int) -> list[Row]:
+    """The rows of demonstrations, each of at most `limit` tokens.
+
+    Raises `DataError` with file and line for one that is longer, or that the chat template refuses.
+    """
+    return [_row(codec, one, limit) for one in shown]
+
+
+def _texts(shown: Sequence[Demonstration]) -> Iterator[str]:
+    """What demonstrations say, for a tokenizer of their own."""
+    for one in shown:
+        if one.tools:
+            names = (
+                f"{t.name}({', '.join(t.parameters.get('properties', {}))})" for t in one.tools
+            )
+            yield f"system\nTools: {' '.join(names)}\nuser\nassistant\ntool\n"
+        for message in one.messages:
+            if message.content:
+                yield message.content
+            for call in message.tool_calls:
+                yield f'{{"name": "{call.name}", "arguments": {call.arguments}}}'
+
+
+def _row(codec: Codec, one: Demonstration, limit: int) -> Row:
+    try:
+        row = Row(*codec.demonstration(one.messages, one.tools))
+    except ModelError as error:
+        raise DataError(f"{one.place}: field 'messages': {error}") from error
+    if len(row.ids) > limit:
+        raise DataError(
+            f"{one.place}: field 'messages' has {len(row.ids)} tokens, more than {limit}; shorten "
+            "it, or raise data.max_length as far as the model allows"
+        )
+    return row

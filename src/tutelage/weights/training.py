@@ -8,12 +8,12 @@ checkpoint, or gone on with.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tutelage.errors import RunError
 from tutelage.policy import machine
 from tutelage.policy.lora import save_adapter
 from tutelage.resources import POLICY
@@ -24,15 +24,16 @@ from tutelage.runs.lifecycle import Run
 from tutelage.runs.measured import written
 from tutelage.runs.progress import Progress
 from tutelage.runs.stopping import Clock
-from tutelage.types import JSON
+from tutelage.store import Store
+from tutelage.types import JSON, Rollout
 from tutelage.weights import checkpoint
 from tutelage.weights.checkpoint import State
 from tutelage.weights.cold_start import run_cold_start
-from tutelage.weights.context import Context, recorded_after
-from tutelage.weights.learner import check_models
+from tutelage.weights.context import Context
 from tutelage.weights.measure import measure_before_or_after
 from tutelage.weights.phases import COLD, CONTROL, RL, SFT
-from tutelage.weights.places import check_checkpoint, check_something_is_left
+from tutelage.weights.places import check_checkpoint
+from tutelage.weights.reference import check_models
 from tutelage.weights.rl import ESTIMATOR, give_back, run_control, run_rl
 from tutelage.weights.setting import Setting
 from tutelage.weights.sft import LEARNED, learned, run_sft
@@ -91,12 +92,27 @@ def _begin_anew(asked: Weights, folder: RunFolder) -> None:
         place = Path(trainer.resume_from_path)
         check_checkpoint(place)
         asked.state, asked.tensors = checkpoint.load(place)
-        check_something_is_left(place, asked.state, (RL, SFT))
+        _check_something_is_left(place, asked.state)
         asked.state.metrics_lines = 0
     asked.setting = asked.make_setting()
     check_models(asked.setting.policy, config)
     if asked.given is not None:
         record(folder, asked.given, asked.setting.tasks.splits)
+
+
+def _check_something_is_left(path: Path, state: State) -> None:
+    """Raise `RunError` when a phase that trains had ended in a checkpoint.
+
+    Such a checkpoint holds no optimizer any more, and only measurements would follow.
+    """
+    done: list[str] = state.results.get("done", [])
+    if {RL, SFT} & set(done):
+        policy = path.parent.parent / "policy"
+        raise RunError(
+            f"trainer.resume_from_path={str(path)!r} was written after the training of its run had "
+            f"ended, so nothing would be trained; to train its policy further, give it as the "
+            f"model: model.path={policy}"
+        )
 
 
 def _go_on(asked: Weights, folder: RunFolder, progress: Progress) -> None:
@@ -122,17 +138,16 @@ def _go_on(asked: Weights, folder: RunFolder, progress: Progress) -> None:
     progress.note(f"resumed at step {asked.state.phase_step} of {at}")
 
 
-def context_of(
-    run: Run, setting: Setting, state: State, tensors: dict[str, Any], loop: asyncio.Runner
-) -> Context:
-    """What the phases share, with a checkpoint's tensors back where they were."""
+def begin_context(asked: Weights, run: Run) -> Context:
+    """What the phases share, with a checkpoint's tensors back where they were; says what begins."""
+    setting, state, tensors = asked.setting, asked.state, asked.tensors
     ctx = Context(
         run=run,
         setting=setting,
         state=state,
-        loop=loop,
+        loop=asked.loop,
         clock=Clock(state.seconds.get("total", 0.0)),
-        recorded=recorded_after(run.store, run.folder.name, state.tick),
+        recorded=_recorded_after(run.store, run.folder.name, state.tick),
     )
     if tensors:
         setting.policy.load_tensors(tensors["policy"])
@@ -141,10 +156,20 @@ def context_of(
     ctx.bind_others()
     if "optimizer" in tensors:
         ctx.kept["optimizer"] = tensors["optimizer"]
+    run.progress.start(setting.config.recipe, _facts(setting, run.folder))
     return ctx
 
 
-def facts_of(setting: Setting, folder: RunFolder) -> dict[str, str]:
+def _recorded_after(store: Store, run_id: str, tick: int) -> dict[Any, dict[str, Rollout]]:
+    """The store's rollouts after a tick, by (tick, mode, label) and id."""
+    out: dict[Any, dict[str, Rollout]] = {}
+    for rollout in store.rollouts(run_id, after=tick):
+        key = (rollout.step, rollout.mode.value, rollout.label)
+        out.setdefault(key, {})[rollout.id] = rollout
+    return out
+
+
+def _facts(setting: Setting, folder: RunFolder) -> dict[str, str]:
     """A few words before it begins."""
     given = setting.given
     source = setting.config.model.path or f"embedded {setting.config.model.size}"

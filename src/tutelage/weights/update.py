@@ -12,6 +12,7 @@ Legend: B rows, T tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -30,7 +31,7 @@ from tutelage.policy.numerics import Numerics
 from tutelage.policy.packing import plan_micro_batches
 from tutelage.seeds import SeedTree
 from tutelage.weights.batch import Batch
-from tutelage.weights.cuts import mini_batches, together, token_budget
+from tutelage.weights.cuts import mini_batches, token_budget
 from tutelage.weights.gradients import accumulate
 from tutelage.weights.loss import Report, options_of, rows_loss
 from tutelage.weights.optim import Optimizer
@@ -139,7 +140,7 @@ def _gradient(
     budget = token_budget(rows, live, actor.ppo_micro_batch_size_per_gpu, actor)
     plan = plan_micro_batches([rows[b] for b in live], budget)
     if way == "seq-mean-token-mean" or LOSSES.find(mode).whole_rollouts:
-        plan = together(plan, [batch.rollouts_B[b] for b in live])
+        plan = _together(plan, [batch.rollouts_B[b] for b in live])
     selection_BT = _selection(batch, part, config, seeds)
 
     def loss(chosen: list[int]) -> tuple[Tensor, Report]:
@@ -159,6 +160,19 @@ def _gradient(
         return rows_loss(scores, batch, numbers, config, denominator, selection_BT)
 
     return accumulate(policy.parameters(), plan, loss, threads=numerics.threads)
+
+
+def _together(plan: Sequence[Sequence[int]], owners: Sequence[int]) -> list[list[int]]:
+    """The plan with all rows of a rollout in the micro-batch that had its first one."""
+    homes: dict[int, int] = {}
+    for number, chosen in enumerate(plan):
+        for i in chosen:
+            homes.setdefault(owners[i], number)
+    moved: list[list[int]] = [[] for _ in plan]
+    for chosen in plan:
+        for i in chosen:
+            moved[homes[owners[i]]].append(i)
+    return [chosen for chosen in moved if chosen]
 
 
 def _every_row_counts(config: RunConfig) -> bool:

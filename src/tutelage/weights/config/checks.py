@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from tutelage.agents.builtin import AGENTS
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
-from tutelage.config.facts import Machine, device_of
+from tutelage.config.facts import Machine
 from tutelage.config.keys import get, metadata
 from tutelage.config.problems import Problem
 from tutelage.config.schema import RunConfig
@@ -89,7 +89,7 @@ def unused_keys(
 
     `own_agent` says that an agent of the user's plays, and not a built-in one.
     """
-    case = Case(config, device_of(config, machine) == "cpu", own_agent)
+    case = Case(config, machine.device_of(config) == "cpu", own_agent)
     others = list(unread(config))
     found: dict[str, str] = {}
     for key in set_keys:
@@ -147,7 +147,7 @@ def _device(config: RunConfig, machine: Machine) -> Iterator[Finding]:
             yield key, f"more than what is there: {here}", CPU_FIX
         elif value > 1:
             yield key, f"{noun} above 1 are not built yet", f"Use {key}=1."
-    if device_of(config, machine) == "cuda":
+    if machine.device_of(config) == "cuda":
         for key in (
             "model.enable_gradient_checkpointing",
             "actor.fsdp_config.param_offload",

@@ -17,7 +17,7 @@ from typing import Any
 
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config.aliases import canonical, canonical_section
-from tutelage.config.facts import Machine, device_of
+from tutelage.config.facts import Machine
 from tutelage.config.fields import plain
 from tutelage.config.keys import Names, defaults, flatten, leaf_fields, nest, typed
 from tutelage.config.overrides import Override, parse_overrides, read_keys
@@ -277,7 +277,7 @@ def _supervised(settings: Layer) -> bool:
 
 def _notes(config: RunConfig, machine: Machine) -> dict[str, str]:
     """What follows from the values and a reader would otherwise have to work out."""
-    device = device_of(config, machine)
+    device = machine.device_of(config)
     there = f"{machine.cuda_devices} CUDA devices here, {machine.cores} cores"
     notes = {"trainer.device": f"{device}: {there}"}
     if config.rollout.response_length is None:
