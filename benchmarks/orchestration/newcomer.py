@@ -15,18 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from tutelage.orchestration.data.outcomes import Floats, OutcomeTable, Splits
+from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
 from tutelage.orchestration.routing.choosers import of_policy, play
 from tutelage.orchestration.routing.policy import ModelSelector
-from tutelage.orchestration.routing.predictor import OutcomePredictor, fit_predictor
+from tutelage.orchestration.routing.predictor import OutcomePredictor
 from tutelage.orchestration.routing.simulator import WorkflowSimulator
 from tutelage.orchestration.routing.situation import Situation, Terms
 from tutelage.orchestration.routing.workflows import (
+    Board,
     Ints,
     Scenario,
     Workflows,
-    draw_workflows,
-    make_board,
 )
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, paired_bootstrap
@@ -52,7 +51,8 @@ class NewcomerRow:
 
 
 def newcomer_rows(
-    splits: Splits,
+    train: OutcomeTable,
+    test: OutcomeTable,
     name: str,
     predictor: OutcomePredictor,
     model: ModelSelector,
@@ -63,25 +63,25 @@ def newcomer_rows(
     observed: Sequence[int] = (10, 30, 100),
     workflows: int = 4000,
 ) -> list[NewcomerRow]:
-    """`splits` know the newcomer `name`; `predictor` and `model` were trained without it.
+    """`train` and `test` know the newcomer `name`; `predictor` and `model` were trained without it.
 
     Raises `DataError` when the table has no such worker.
     """
-    others = [known for known in splits.train.names if known != name]
-    fitted, _ = fit_predictor(splits.train, seeds)
-    full = make_board(splits.test, fitted, scenario)
-    flows = draw_workflows(full, workflows, seeds.child("newcomer"))
-    worker = splits.train.only([name]).workers[0]
-    order = seeds.child("observed").numpy().permutation(len(splits.train))
+    others = [known for known in train.names if known != name]
+    fitted, _ = OutcomePredictor.fit(train, seeds)
+    full = Board.of(test, fitted, scenario)
+    flows = Workflows.draw(full, workflows, seeds.child("newcomer"))
+    worker = train.only([name]).workers[0]
+    order = seeds.child("observed").numpy().permutation(len(train))
     known: list[tuple[str, int | None, OutcomePredictor, OutcomeTable]] = [
-        (ABSENT, None, predictor, splits.test.only(others))
+        (ABSENT, None, predictor, test.only(others))
     ]
     for count in observed:
-        seen = splits.train.take(order[:count])
+        seen = train.take(order[:count])
         right = [bool(r) for r in seen.right_QW[:, seen.names.index(name)]]
         adopted = predictor.adopt(worker, seen.instructions, seen.types, right)
-        known.append((f"{count} outcomes", count, adopted, splits.test))
-    known.append((KNOWN, None, fitted, splits.test))
+        known.append((f"{count} outcomes", count, adopted, test))
+    known.append((KNOWN, None, fitted, test))
     rows: list[NewcomerRow] = []
     base: Floats | None = None
     for label, count, knows, table in known:
@@ -105,7 +105,7 @@ def _play(
     terms: Terms,
     scenario: Scenario,
 ) -> tuple[Floats, dict[str, Any]]:
-    board = make_board(table, predictor, scenario)
+    board = Board.of(table, predictor, scenario)
     column = table.names.index(name) if name in table.names else -1
     chosen = of_policy(model, terms)
     tries: list[tuple[int, int]] = []

@@ -29,7 +29,7 @@ from benchmarks.measure import machine
 from benchmarks.measure import table as markdown
 from benchmarks.orchestration.newcomer import draw_newcomer, newcomer_rows
 
-from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes, split
+from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes
 from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
 from tutelage.orchestration.routing.choosers import (
     GREEDY,
@@ -42,7 +42,7 @@ from tutelage.orchestration.routing.choosers import (
 from tutelage.orchestration.routing.evaluation import POLICY
 from tutelage.orchestration.routing.phase2 import SIMULATED, Phase2Result, train_phase2
 from tutelage.orchestration.routing.settings import Phase2Settings
-from tutelage.orchestration.routing.workflows import SEPARABLE, Scenario, draw_workflows, make_board
+from tutelage.orchestration.routing.workflows import SEPARABLE, Board, Scenario, Workflows
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, paired_bootstrap
 
@@ -52,8 +52,8 @@ Rewards = dict[str, list[float]]
 def rewards_of(result: Phase2Result, settings: Phase2Settings, seed: int) -> Rewards:
     """Rewards of the policy and of both greedy ones on the test workflows of a result."""
     world, seeds = result.world, SeedTree(seed).child("phase2")
-    board = make_board(world.splits.test, world.train.predictor, world.train.scenario)
-    flows = draw_workflows(board, settings.test_workflows, seeds.child("test"))
+    board = Board.of(world.test, world.train.predictor, world.train.scenario)
+    flows = Workflows.draw(board, settings.test_workflows, seeds.child("test"))
     choosers = {
         POLICY: of_policy(result.model, world.terms),
         GREEDY: node_utility(world.terms),
@@ -138,8 +138,9 @@ def newcomer(
     others = table.only([known for known in table.names if known != name])
     result = train_phase2(folder / "newcomer", table=others, settings=settings, evaluate=False)
     seeds = SeedTree(0).child("phase2")
+    train, _, test = table.split(seeds)
     rows = newcomer_rows(
-        split(table, seeds), name, result.world.train.predictor, result.model, result.world.terms,
+        train, test, name, result.world.train.predictor, result.model, result.world.terms,
         Scenario(), seeds, workflows=settings.test_workflows,
     )  # fmt: skip
     draw_newcomer(Path(__file__).parent / "newcomer.png", name, rows)

@@ -11,7 +11,7 @@ from tutelage.orchestration.data.outcomes import OutcomeTable
 from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.orchestration.routing.workflows import Scenario
-from tutelage.orchestration.routing.world import World, make_world
+from tutelage.orchestration.routing.world import World
 from tutelage.seeds import SeedTree
 
 SMALL = Phase2Settings(
@@ -38,4 +38,4 @@ def table(seed: int = 0) -> OutcomeTable:
 @functools.cache
 def world(scenario: Scenario | None = None) -> World:
     """Splits, predictor and boards of that table."""
-    return make_world(table(), scenario or Scenario(), SMALL, SeedTree(0).child("phase2"))
+    return World.of(table(), scenario or Scenario(), SMALL, SeedTree(0).child("phase2"))

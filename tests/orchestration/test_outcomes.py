@@ -12,9 +12,7 @@ import pytest
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration.data.outcomes import (
     OutcomeTable,
-    read_models,
     read_outcomes,
-    split,
     stated_latency,
 )
 from tutelage.orchestration.data.synthetic_outcomes import TYPES, simulate_outcomes
@@ -118,23 +116,22 @@ def test_bad_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"models\.json': 'small-7b' has no 'output_price'"):
         read(tmp_path, rows(), {"small-7b": {"input_price": 1}, "big": {}})
     with pytest.raises(DataError, match=r"absent\.json' cannot be read"):
-        read_models(tmp_path / "absent.json")
+        read_outcomes(tmp_path / "table.json", tmp_path / "absent.json")
 
 
 def test_splits_share_no_row_and_have_every_type() -> None:
     table = simulate_outcomes(400, SeedTree(0))
-    parts = split(table, SeedTree(1))
-    sets = [set(part.ids) for part in (parts.train, parts.val, parts.test)]
+    parts = table.split(SeedTree(1))
+    sets = [set(part.ids) for part in parts]
     assert sum(map(len, sets)) == len(set.union(*sets)) == 400
-    assert all(set(part.types) == set(TYPES) for part in (parts.train, parts.val, parts.test))
-    again = split(table, SeedTree(1))
-    assert again.test.ids == parts.test.ids
-    assert split(table, SeedTree(2)).test.ids != parts.test.ids
+    assert all(set(part.types) == set(TYPES) for part in parts)
+    assert table.split(SeedTree(1))[2].ids == parts[2].ids
+    assert table.split(SeedTree(2))[2].ids != parts[2].ids
 
 
 def test_a_table_too_small_to_split_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="too small to split"):
-        split(read(tmp_path, rows()), SeedTree(0))
+        read(tmp_path, rows()).split(SeedTree(0))
 
 
 def test_a_worker_that_comes_later_changes_nobody_elses_draws(tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ from tutelage.orchestration.routing.phase2 import (
 from tutelage.orchestration.routing.policy import ModelSelector
 from tutelage.orchestration.routing.router import load_router
 from tutelage.orchestration.routing.settings import NORMALIZED, Phase2Settings
-from tutelage.orchestration.routing.workflows import Scenario, draw_workflows, make_board
-from tutelage.orchestration.routing.world import make_world, reward_warning
+from tutelage.orchestration.routing.workflows import Board, Scenario, Workflows
+from tutelage.orchestration.routing.world import World
 from tutelage.seeds import SeedTree
 
 KEYS = ("train_loss", "val_loss", "success_rate", "avg_cost", "avg_latency", "workflow_validity")
@@ -180,8 +180,8 @@ def test_ppo_learns_what_a_greedy_router_lacks(tmp_path: Path) -> None:
         tmp_path, table=made, settings=settings, scenario=scenario, evaluate=False
     )
     world = result.world
-    board = make_board(world.splits.test, world.train.predictor, world.train.scenario)
-    flows = draw_workflows(board, 1500, SeedTree(3))
+    board = Board.of(world.test, world.train.predictor, world.train.scenario)
+    flows = Workflows.draw(board, 1500, SeedTree(3))
     greedy = play(board, flows, world.terms, node_utility(world.terms)).reward_B
     learned = play(board, flows, world.terms, of_policy(result.model, world.terms)).reward_B
     before = play(board, flows, world.terms, of_policy(ModelSelector(), world.terms)).reward_B
@@ -199,10 +199,10 @@ def test_a_worker_that_joins_is_used_and_pays(tmp_path: Path) -> None:
         tmp_path, table=made.only([small, large]), settings=settings, evaluate=False
     )
     seeds = SeedTree(0).child("phase2")
-    full = make_world(made, Scenario(), settings, seeds)
+    full = World.of(made, Scenario(), settings, seeds)
     rows = newcomer_rows(
-        full.splits, name, result.world.train.predictor, result.model, result.world.terms,
-        Scenario(), seeds, observed=(60,), workflows=800,
+        full.train.table, full.test, name, result.world.train.predictor, result.model,
+        result.world.terms, Scenario(), seeds, observed=(60,), workflows=800,
     )  # fmt: skip
     absent, adopted, known = rows
     assert absent.share == 0
@@ -255,5 +255,5 @@ def test_a_reward_that_wants_something_else_warns(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="'failing at once' earns 0.000"):
         result = train_phase2(tmp_path, table=table(), settings=few, evaluate=False)
     assert result.warning is not None
-    world = make_world(table(), Scenario(), SMALL, SeedTree(0))
-    assert reward_warning(world, SeedTree(0)) is None
+    world = World.of(table(), Scenario(), SMALL, SeedTree(0))
+    assert world.reward_warning(SeedTree(0)) is None

@@ -22,10 +22,10 @@ from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.orchestration.routing.contract import Choice, RouteState
-from tutelage.orchestration.routing.policy import ModelSelector, see
+from tutelage.orchestration.routing.policy import ModelSelector, States
 from tutelage.orchestration.routing.router import LearnedRouter
 from tutelage.orchestration.routing.simulator import WorkflowSimulator
-from tutelage.orchestration.routing.workflows import Scenario, Workflows, draw_workflows
+from tutelage.orchestration.routing.workflows import Scenario, Workflows
 from tutelage.seeds import SeedTree
 
 SCENARIOS = {
@@ -47,7 +47,7 @@ def shaken_model() -> ModelSelector:
 
 
 def execute(flows: Workflows, b: int, scenario: Scenario, router: object) -> Execution:
-    table = world(scenario).splits.val
+    table = world(scenario).val.table
     plan, hints = as_plan(table, flows, b)
     executor = Executor(
         ReplayPool(table),
@@ -66,7 +66,7 @@ def execute(flows: Workflows, b: int, scenario: Scenario, router: object) -> Exe
 def test_executor_and_environment_take_the_same_actions(name: str, trained: bool) -> None:
     scenario = SCENARIOS[name]
     here = world(scenario)
-    flows = draw_workflows(here.val, 40, SeedTree(2).child(name))
+    flows = Workflows.draw(here.val, 40, SeedTree(2).child(name))
     model = shaken_model() if trained else None
     router = LearnedRouter(here.train.predictor, here.terms, model)
     simulator = WorkflowSimulator(here.val, flows, here.terms)
@@ -119,13 +119,13 @@ def router_log_probs(router: LearnedRouter, at: object) -> np.ndarray:
         best[np.arange(len(utility)), utility.argmax(axis=1)] = 0.0
         return best
     with torch.no_grad():
-        return router.model(see(at, router.terms))[0].numpy()  # pyright: ignore
+        return router.model(States.of(at, router.terms))[0].numpy()  # pyright: ignore
 
 
 def test_a_drawn_action_is_credited_under_the_mask_that_was_in_force() -> None:
     scenario = SCENARIOS["free"]
     here = world(scenario)
-    flows = draw_workflows(here.val, 12, SeedTree(4))
+    flows = Workflows.draw(here.val, 12, SeedTree(4))
     seen: list[tuple[RouteState, Choice]] = []
 
     class Watched(LearnedRouter):
@@ -148,10 +148,10 @@ def test_a_drawn_action_is_credited_under_the_mask_that_was_in_force() -> None:
 
 def test_an_unknown_worker_is_judged_by_its_own_skill_until_it_is_adopted() -> None:
     here = world(SCENARIOS["free"])
-    table = here.splits.val
+    table = here.val.table
     stranger = replace(table.workers[-1], name="stranger", skills={"*": 0.99})
     renamed = replace(table, workers=(*table.workers[:-1], stranger))
-    flows = draw_workflows(here.val, 1, SeedTree(6))
+    flows = Workflows.draw(here.val, 1, SeedTree(6))
     plan, hints = as_plan(renamed, flows, 0)
     router = LearnedRouter(here.train.predictor, here.terms)
     executor = Executor(

@@ -18,7 +18,6 @@ from tutelage.orchestration.routing.contract import (
     Tried,
     cascade,
     cheapest,
-    check_choice,
     fastest,
     greedy,
     most_accurate,
@@ -108,14 +107,14 @@ def test_greedy_measures_against_the_references_of_the_workflow() -> None:
 
 def test_a_mask_is_filled_in_and_never_widened() -> None:
     given = state(0)
-    assert check_choice(given, Choice(1)).mask == given.mask
+    assert given.checked(Choice(1)).mask == given.mask
     narrow = Choice(1, mask=(False, True, False, False, False))
-    assert check_choice(given, narrow) is narrow
+    assert given.checked(narrow) is narrow
     for bad in (Choice(0), Choice(5), Choice(-1), Choice(2, mask=narrow.mask)):
         with pytest.raises(ConfigError):
-            check_choice(given, bad)
+            given.checked(bad)
     with pytest.raises(ConfigError):
-        check_choice(given, Choice(0, mask=(True,) * 5))
+        given.checked(Choice(0, mask=(True,) * 5))
 
 
 def test_what_a_router_notes_comes_back_with_its_step() -> None:

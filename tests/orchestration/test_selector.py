@@ -33,22 +33,21 @@ from tutelage.orchestration.routing.policy import (
     States,
     compute_gae,
     draw_actions,
-    see,
 )
 from tutelage.orchestration.routing.predictor import VerifierRates
 from tutelage.orchestration.routing.simulator import WorkflowSimulator, batch_rewards
 from tutelage.orchestration.routing.situation import Situation, Terms, look_ahead
-from tutelage.orchestration.routing.workflows import Scenario, Workflows, draw_workflows, make_board
+from tutelage.orchestration.routing.workflows import Board, Scenario, Workflows
 from tutelage.seeds import SeedTree
 
 
 def flows_of(count: int = 60, scenario: Scenario | None = None) -> Workflows:
-    return draw_workflows(world(scenario).val, count, SeedTree(9).child("flows"))
+    return Workflows.draw(world(scenario).val, count, SeedTree(9).child("flows"))
 
 
 def rules(seed: int = 0) -> dict[str, Chooser]:
     here = world()
-    return baselines(here.splits.train, here.terms, SeedTree(seed))
+    return baselines(here.train.table, here.terms, SeedTree(seed))
 
 
 def first_situation(count: int = 60) -> tuple[WorkflowSimulator, Situation]:
@@ -113,23 +112,23 @@ def test_a_workflow_longer_than_allowed_is_given_up() -> None:
 
 def test_the_same_seed_draws_the_same_workflows_for_any_pool() -> None:
     here = world()
-    fewer = make_board(
-        here.splits.val.only(here.splits.val.names[:3]), here.train.predictor, here.train.scenario
+    fewer = Board.of(
+        here.val.table.only(here.val.table.names[:3]), here.train.predictor, here.train.scenario
     )
-    mine, theirs = flows_of(), draw_workflows(fewer, 60, SeedTree(9).child("flows"))
+    mine, theirs = flows_of(), Workflows.draw(fewer, 60, SeedTree(9).child("flows"))
     assert np.array_equal(mine.query_BN, theirs.query_BN)
     assert np.array_equal(mine.parents_BNN, theirs.parents_BNN)
 
 
 def test_a_query_that_nobody_can_do_is_refused() -> None:
     here = world()
-    table = here.splits.val
+    table = here.val.table
     able = tuple(replace(worker, capabilities=("code",)) for worker in table.workers)
     with pytest.raises(ConfigError, match="no worker can do query"):
-        make_board(replace(table, workers=able), here.train.predictor, here.train.scenario)
+        Board.of(replace(table, workers=able), here.train.predictor, here.train.scenario)
     strangers = replace(table, workers=tuple(replace(w, name=f"x{w.name}") for w in table.workers))
     with pytest.raises(ConfigError, match="knows no worker"):
-        make_board(strangers, here.train.predictor, here.train.scenario)
+        Board.of(strangers, here.train.predictor, here.train.scenario)
 
 
 def test_a_pool_that_is_free_still_has_a_reward() -> None:
@@ -137,9 +136,9 @@ def test_a_pool_that_is_free_still_has_a_reward() -> None:
     free = tuple(
         replace(worker, price_in=0.0, price_out=0.0) for worker in here.train.predictor.workers
     )
-    table = replace(here.splits.val, workers=free, costs_QW=0 * here.splits.val.costs_QW)
-    board = make_board(table, replace(here.train.predictor, workers=free), here.train.scenario)
-    flows = draw_workflows(board, 40, SeedTree(1))
+    table = replace(here.val.table, workers=free, costs_QW=0 * here.val.table.costs_QW)
+    board = Board.of(table, replace(here.train.predictor, workers=free), here.train.scenario)
+    flows = Workflows.draw(board, 40, SeedTree(1))
     outcome = play(board, flows, here.terms, rules()["one-step lookahead"])
     assert np.isfinite(outcome.reward_B).all()
     assert (outcome.cost_B == 0).all()
@@ -183,7 +182,7 @@ def test_rewards_of_a_batch_are_those_of_single_results(
 def test_an_untrained_policy_is_the_soft_lookahead() -> None:
     _, at = first_situation()
     terms = world().terms
-    states = see(at, terms)
+    states = States.of(at, terms)
     logp_DA, _ = ModelSelector(4)(states)
     utility_DA = look_ahead(at, terms).utility_DA
     assert np.array_equal(logp_DA.argmax(dim=1).numpy(), utility_DA.argmax(axis=1))
@@ -199,7 +198,7 @@ def test_an_untrained_policy_is_the_soft_lookahead() -> None:
 
 def test_what_the_mask_forbids_has_no_probability() -> None:
     _, at = first_situation()
-    logp_DA, _ = ModelSelector(0)(see(at, world().terms))
+    logp_DA, _ = ModelSelector(0)(States.of(at, world().terms))
     assert (logp_DA.exp()[~torch.from_numpy(at.mask_DA)] == 0).all()
     drawn = draw_actions(logp_DA, np.linspace(0, 1, len(logp_DA)))
     assert at.mask_DA[np.arange(len(drawn)), drawn.numpy()].all()
@@ -211,7 +210,7 @@ def test_the_order_of_workers_does_not_matter() -> None:
     with torch.no_grad():
         model.point.second.normal_(0, 0.1, generator=torch.Generator().manual_seed(1))
         model.value.second.normal_(0, 0.1, generator=torch.Generator().manual_seed(2))
-    states = see(at, world().terms)
+    states = States.of(at, world().terms)
     workers = states.workers_DWF.shape[1]
     order = torch.randperm(workers, generator=torch.Generator().manual_seed(3))
     actions = torch.cat([order, torch.tensor([workers, workers + 1])])
@@ -252,7 +251,7 @@ def test_trajectories_hold_what_was_executed() -> None:
         mine = batch.time_D == time
         assert batch.row_D[mine].tolist() == rows.tolist()
         at = again.observe(rows)
-        logp_DA, _ = model(see(at, here.terms))
+        logp_DA, _ = model(States.of(at, here.terms))
         actions = batch.actions_D[mine]
         assert torch.allclose(
             logp_DA.gather(1, actions[:, None])[:, 0], batch.log_probs_D[mine], atol=1e-6

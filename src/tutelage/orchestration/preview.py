@@ -14,7 +14,6 @@ import torch
 
 from tutelage.config.keys import flatten
 from tutelage.orchestration.data.outcomes import read_outcomes
-from tutelage.orchestration.data.outcomes import split as split_table
 from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.job import check_against
 from tutelage.orchestration.plan.dag import Plan
@@ -106,8 +105,8 @@ def _routing(request: Request) -> dict[str, str]:
         return {"outcomes": "simulated"}
     seeds = SeedTree(request.seed).child("phase2")
     table = read_outcomes(request.outcomes, request.models, seeds)
-    parts = split_table(table, seeds)
-    sizes = f"{len(parts.train)} train, {len(parts.val)} validation, {len(parts.test)} test"
+    train, val, test = table.split(seeds)
+    sizes = f"{len(train)} train, {len(val)} validation, {len(test)} test"
     return {"outcomes": f"{len(table)} queries, {len(table.workers)} workers: {sizes}"}
 
 

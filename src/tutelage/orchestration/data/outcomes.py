@@ -39,6 +39,8 @@ PLAIN_SIZE = 8.0
 """Billions of parameters of a model of which neither its file nor its name says the size."""
 SPREAD = 0.25
 """Standard deviation of the logarithm of stated seconds."""
+VAL, TEST = 0.15, 0.25
+"""Shares of a table that are held out."""
 TYPE_KEYS = ("task", "task_type", "type")
 TEXT_KEYS = ("instruction", "question", "query", "prompt")
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -118,36 +120,25 @@ class OutcomeTable:
         numbers = {k: getattr(self, k)[:, columns] for k in _OUTCOMES}
         return replace(self, workers=tuple(self.workers[j] for j in columns), **numbers)
 
+    def split(self, seeds: SeedTree) -> tuple[OutcomeTable, OutcomeTable, OutcomeTable]:
+        """Train, validation and test rows, cut by type, so that each part has each type's share.
 
-@dataclass(frozen=True, slots=True)
-class Splits:
-    """Train, validation and test rows of one table; no row is in two."""
-
-    train: OutcomeTable
-    val: OutcomeTable
-    test: OutcomeTable
-
-
-def split(table: OutcomeTable, seeds: SeedTree, *, val: float = 0.15, test: float = 0.25) -> Splits:
-    """Cut a table by type, so that each part has each type's share.
-
-    Raises `DataError` when a part would be empty.
-    """
-    if not (0 < val < 1 and 0 < test < 1 and val + test < 1):
-        raise DataError(f"shares val={val!r} and test={test!r} must be above 0 and add to below 1")
-    parts: tuple[list[int], list[int], list[int]] = ([], [], [])
-    for kind in sorted(set(table.types)):
-        rows = [i for i, known in enumerate(table.types) if known == kind]
-        order = seeds.child("split", kind).numpy().permutation(len(rows))
-        first, second = round(test * len(rows)), round((test + val) * len(rows))
-        for place, cut in ((2, order[:first]), (1, order[first:second]), (0, order[second:])):
-            parts[place].extend(rows[i] for i in cut)
-    if not all(parts):
-        raise DataError(
-            f"a table of {len(table)} queries is too small to split into train, validation and "
-            f"test; give at least 20 queries of each type"
-        )
-    return Splits(*(table.take(sorted(part)) for part in parts))
+        Raises `DataError` when a part would be empty.
+        """
+        parts: tuple[list[int], list[int], list[int]] = ([], [], [])
+        for kind in sorted(set(self.types)):
+            rows = [i for i, known in enumerate(self.types) if known == kind]
+            order = seeds.child("split", kind).numpy().permutation(len(rows))
+            first, second = round(TEST * len(rows)), round((TEST + VAL) * len(rows))
+            for place, cut in ((2, order[:first]), (1, order[first:second]), (0, order[second:])):
+                parts[place].extend(rows[i] for i in cut)
+        if not all(parts):
+            raise DataError(
+                f"a table of {len(self)} queries is too small to split into train, validation and "
+                f"test; give at least 20 queries of each type"
+            )
+        train, val, test = (self.take(sorted(part)) for part in parts)
+        return train, val, test
 
 
 class _Query(Row):
@@ -205,11 +196,11 @@ def read_outcomes(
         for index, row in enumerate(cast("list[Any]", rows))
     ]
     names = list(dict.fromkeys(name for row in given for name in row.scores))
-    return _table(given, read_models(models, names), seeds or SeedTree(0))
+    return _table(given, _read_models(models, names), seeds or SeedTree(0))
 
 
-def read_models(path: str | Path, names: Sequence[str] | None = None) -> tuple[Worker, ...]:
-    """The workers of a file of prices; of those names only, in that order, where names are given.
+def _read_models(path: str | Path, names: Sequence[str]) -> tuple[Worker, ...]:
+    """The workers of those names, by a file of prices.
 
     Raises `DataError` for a worker without a price, with the nearest name that has one.
     """
@@ -217,12 +208,11 @@ def read_models(path: str | Path, names: Sequence[str] | None = None) -> tuple[W
     if not isinstance(data, dict):
         raise DataError(f"{str(path)!r} needs an object: prices by the model's name")
     models = cast("Mapping[str, Any]", data)
-    wanted = list(models) if names is None else names
-    for name in wanted:
+    for name in names:
         if name not in models:
             hint = nearest(name, sorted(models))
             raise DataError(f"{str(path)!r} has no price of {name!r}; {hint}")
-    prices = read_as(_PRICES, {name: models[name] for name in wanted}, repr(str(path)))
+    prices = read_as(_PRICES, {name: models[name] for name in names}, repr(str(path)))
     return check_workers([price.worker(name) for name, price in prices.items()])
 
 

@@ -21,7 +21,7 @@ from tutelage.orchestration.execution.plan_run import PlanRun
 from tutelage.orchestration.execution.record import Execution, NodeResult
 from tutelage.orchestration.execution.workplace import Hint, Workplace
 from tutelage.orchestration.plan.dag import Plan
-from tutelage.orchestration.routing.contract import Choice, check_choice
+from tutelage.orchestration.routing.contract import Choice
 from tutelage.seeds import SeedTree
 
 
@@ -64,7 +64,7 @@ async def _execute_node(run: PlanRun, index: int) -> NodeResult:
     node = NodeRun(run, index)
     async with node.under_way():
         while state := await node.choices():
-            choice = check_choice(state, run.place.router.choose(state))
+            choice = state.checked(run.place.router.choose(state))
             if choice.action == state.stop:
                 node.stop(choice, state)
             elif choice.action == state.accept:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
-from tutelage.orchestration.routing.policy import ModelSelector, see
+from tutelage.orchestration.routing.policy import ModelSelector, States
 from tutelage.orchestration.routing.simulator import Outcome, WorkflowSimulator
 from tutelage.orchestration.routing.situation import Situation, Terms, look_ahead, plain_utility
 from tutelage.orchestration.routing.workflows import Board, Bools, Ints, Workflows
@@ -150,7 +150,7 @@ def of_policy(model: ModelSelector, terms: Terms) -> Chooser:
 
     def choose(simulator: WorkflowSimulator, rows: Ints, at: Situation) -> Ints:
         with torch.no_grad():
-            logp_DA, _ = model(see(at, terms))
+            logp_DA, _ = model(States.of(at, terms))
         return logp_DA.argmax(dim=1).numpy()
 
     return choose

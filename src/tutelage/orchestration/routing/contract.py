@@ -76,6 +76,19 @@ class RouteState:
         """The workers that may be chosen."""
         return tuple(i for i in range(len(self.workers)) if self.mask[i])
 
+    def checked(self, choice: Choice) -> Choice:
+        """The choice with its mask filled in. Raises `ConfigError` for a forbidden action."""
+        mask, size = choice.mask or self.mask, len(self.workers) + 2
+        wider = any(m and not s for m, s in zip(mask, self.mask, strict=False))
+        widened = len(mask) != size or wider
+        if widened or not 0 <= choice.action < size or not mask[choice.action]:
+            raise ConfigError(
+                f"the router chose action {choice.action!r} at node {self.work.node}, and legal "
+                f"are {[i for i in range(size) if self.mask[i]]!r} of {size}; a router keeps to "
+                f"the mask"
+            )
+        return choice if mask is choice.mask else replace(choice, mask=mask)
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -99,19 +112,6 @@ class Router(Protocol):
     def choose(self, state: RouteState) -> Choice:
         """An action that `state.mask` allows; another one is refused with `ConfigError`."""
         ...
-
-
-def check_choice(state: RouteState, choice: Choice) -> Choice:
-    """The choice with its mask filled in. Raises `ConfigError` for a forbidden action."""
-    mask = choice.mask or state.mask
-    size = len(state.workers) + 2
-    widened = len(mask) != size or any(m and not s for m, s in zip(mask, state.mask, strict=False))
-    if widened or not 0 <= choice.action < size or not mask[choice.action]:
-        raise ConfigError(
-            f"the router chose action {choice.action!r} at node {state.work.node}, and legal are "
-            f"{[i for i in range(size) if state.mask[i]]!r} of {size}; a router keeps to the mask"
-        )
-    return choice if mask is choice.mask else replace(choice, mask=mask)
 
 
 class RankedRouter:

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from tutelage.algorithms.rl import estimate_advantages
 from tutelage.orchestration.routing.choosers import oracle
-from tutelage.orchestration.routing.policy import SCALE, ModelSelector, States, draw_actions, see
+from tutelage.orchestration.routing.policy import SCALE, ModelSelector, States, draw_actions
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.orchestration.routing.simulator import Outcome, WorkflowSimulator
 from tutelage.orchestration.routing.situation import Terms
-from tutelage.orchestration.routing.workflows import Board, Workflows, draw_workflows
+from tutelage.orchestration.routing.workflows import Board, Workflows
 from tutelage.seeds import SeedTree
 
 CLONED_FROM = 4096
@@ -63,7 +63,7 @@ def collect(
     rng = seeds.numpy()
     while len(rows := simulator.rows):
         at = simulator.observe(rows)
-        states = see(at, terms)
+        states = States.of(at, terms)
         leaning_DA = torch.softmax(
             (SCALE * states.prior_DA).masked_fill(~states.mask_DA, -torch.inf), dim=1
         ).numpy()
@@ -172,14 +172,14 @@ def clone_oracle(board: Board, terms: Terms, seeds: SeedTree) -> ModelSelector:
 def _labelled(
     board: Board, terms: Terms, model: ModelSelector, seeds: SeedTree
 ) -> tuple[States, torch.Tensor]:
-    flows = draw_workflows(board, CLONED_FROM, seeds.child("workflows"))
+    flows = Workflows.draw(board, CLONED_FROM, seeds.child("workflows"))
     simulator = WorkflowSimulator(board, flows, terms)
     wise, rng = oracle(terms), seeds.child("actions").numpy()
     parts: list[States] = []
     labels: list[np.ndarray] = []
     while len(rows := simulator.rows):
         at = simulator.observe(rows)
-        states = see(at, terms)
+        states = States.of(at, terms)
         logp_DA, _ = model(states)
         parts.append(states)
         labels.append(wise(simulator, rows, at))

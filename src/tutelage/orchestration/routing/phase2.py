@@ -22,26 +22,21 @@ import torch
 from tutelage.errors import DataError, RunError
 from tutelage.orchestration.data.outcomes import OutcomeTable, read_outcomes
 from tutelage.orchestration.data.synthetic_outcomes import simulate_outcomes
-from tutelage.orchestration.evaluation.rewards import RewardWeights
 from tutelage.orchestration.plan.dag import is_valid_dag
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.routing.choosers import node_utility, of_policy, play
 from tutelage.orchestration.routing.evaluation import POLICY, Evaluation, evaluate_routers
 from tutelage.orchestration.routing.learning import clone_oracle, collect, ppo_update
 from tutelage.orchestration.routing.policy import ModelSelector
-from tutelage.orchestration.routing.predictor import VerifierRates
 from tutelage.orchestration.routing.report import write_report
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.orchestration.routing.simulator import Outcome
-from tutelage.orchestration.routing.situation import Terms
 from tutelage.orchestration.routing.workflows import (
     Board,
     Scenario,
     Workflows,
-    draw_workflows,
-    make_board,
 )
-from tutelage.orchestration.routing.world import World, make_world, reward_warning
+from tutelage.orchestration.routing.world import World
 from tutelage.seeds import SeedTree
 
 BEST, LAST = "checkpoint_best.pth", "checkpoint_last.pth"
@@ -116,8 +111,8 @@ def train_phase2(
     table = _table(table, outcomes, models, seeds)
     earlier = None if checkpoint is None else read_checkpoint(checkpoint)
     folder.mkdir(parents=True, exist_ok=True)
-    world = make_world(table, scenario, settings, seeds)
-    warning = reward_warning(world, seeds)
+    world = World.of(table, scenario, settings, seeds)
+    warning = world.reward_warning(seeds)
     if warning is not None:
         (warn or _warn_caller)(warning)
     run = _Run(
@@ -158,8 +153,8 @@ def _evaluate(
     record: Record | None,
 ) -> Evaluation:
     """The table of all routers, on test workflows; call it once, when the model is chosen."""
-    board = make_board(world.splits.test, world.train.predictor, world.train.scenario)
-    flows = draw_workflows(board, settings.test_workflows, seeds.child("test"))
+    board = Board.of(world.test, world.train.predictor, world.train.scenario)
+    flows = Workflows.draw(board, settings.test_workflows, seeds.child("test"))
     cloned = clone_oracle(world.train, world.terms, seeds.child("clone"))
     if record is not None:
         few, steps = flows.take(np.arange(min(TOLD, len(flows)))), settings.max_steps_per_episode
@@ -170,7 +165,7 @@ def _evaluate(
             outcome = play(board, few, world.terms, choose, steps)
             record(label, settings.updates, board, few, outcome)
     return evaluate_routers(
-        board, flows, world.terms, world.splits.train, seeds.child("evaluation"),
+        board, flows, world.terms, world.train.table, seeds.child("evaluation"),
         {CLONED: cloned, POLICY: model}, max_steps=settings.max_steps_per_episode,
     )  # fmt: skip
 
@@ -196,7 +191,7 @@ class _Run:
             earlier = earlier["phase1"]
         self.phase1 = earlier
         self.optimizer = torch.optim.Adam(self.model.parameter_groups(settings.learning_rate))
-        self.val_flows = draw_workflows(world.val, settings.val_workflows, seeds.child("val"))
+        self.val_flows = Workflows.draw(world.val, settings.val_workflows, seeds.child("val"))
 
     def begin(self, log: Log | None) -> None:
         """Validate what training starts from: it is the first candidate for the best."""
@@ -209,7 +204,7 @@ class _Run:
         """One update, and now and then a validation with its checkpoint."""
         settings, number = self.settings, self.progress.update
         seeds = self.seeds.child("update", number)
-        flows = draw_workflows(
+        flows = Workflows.draw(
             self.world.train, settings.workflows_of(number), seeds.child("workflows")
         )
         left = 1.0 - number / settings.updates
@@ -281,7 +276,7 @@ class _Run:
         else:
             state |= {
                 "router": _router_state(self.world, self.settings),
-                "task_types": list(dict.fromkeys(self.world.splits.train.types)),
+                "task_types": list(dict.fromkeys(self.world.train.table.types)),
                 "phase1": self.phase1,
             }
         saving.write(self.folder / name, state)
@@ -340,12 +335,6 @@ def _router_state(world: World, settings: Phase2Settings) -> dict[str, Any]:
         "rates": asdict(world.terms.rates),
         "max_tries": world.train.max_tries,
     }
-
-
-def terms_of(state: Mapping[str, Any]) -> Terms:
-    """The reward and the verifier that a checkpoint's router was trained for."""
-    weights, rates = RewardWeights(**state["weights"]), VerifierRates(**state["rates"])
-    return Terms(state["reward"], weights, rates, state["prior"])
 
 
 def _table(

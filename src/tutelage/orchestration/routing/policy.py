@@ -14,7 +14,7 @@ Legend: D decisions, W workers, A actions (workers, accept, stop), F features.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -23,16 +23,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tutelage.algorithms.rl import entropy, estimate_advantages, policy_loss, value_loss
+from tutelage.orchestration.data.outcomes import Floats
 from tutelage.orchestration.routing.simulator import TRUTHS
 from tutelage.orchestration.routing.situation import (
-    CONTEXT_FEATURES,
-    WORKER_FEATURES,
+    Lookahead,
     Situation,
     Terms,
-    features,
-    outlook,
+    look_ahead,
+    plain_utility,
 )
 
+WORKER_FEATURES = 13
+CONTEXT_FEATURES = 22
 HIDDEN = 64
 SCALE = 40.0
 """Logits per unit of utility over alpha: actions within a fortieth of alpha are tried often, those
@@ -67,23 +69,24 @@ class States:
         """Several batches as one."""
         return States(*(torch.cat([getattr(p, f.name) for p in parts]) for f in fields(States)))
 
-
-def see(at: Situation, terms: Terms) -> States:
-    """The states of a situation."""
-    ahead = outlook(at, terms)
-    workers_DWF, context_DF = features(at, ahead, terms)
-    utility_DA = np.where(at.mask_DA, ahead.utility_DA, -np.inf)
-    prior_DA = (utility_DA - utility_DA.max(axis=1, keepdims=True)) / max(
-        abs(terms.weights.alpha), 1e-9
-    )
-    prior_DA = np.where(at.mask_DA, np.maximum(prior_DA, -2.0), 0.0).astype(np.float32)
-    return States(
-        torch.from_numpy(workers_DWF),
-        torch.from_numpy(context_DF),
-        torch.from_numpy(prior_DA),
-        torch.from_numpy(at.mask_DA),
-        torch.zeros(len(at.mask_DA), TRUTHS),
-    )
+    @staticmethod
+    def of(at: Situation, terms: Terms) -> States:
+        """The states of a situation; the utility is the one that `terms.prior` names."""
+        ahead, alpha = look_ahead(at, terms), max(abs(terms.weights.alpha), 1e-9)
+        if terms.prior == "utility":
+            ahead = replace(ahead, utility_DA=plain_utility(at, terms))
+        utility_DA = np.where(at.mask_DA, ahead.utility_DA, np.nan)
+        best_D1 = np.nanmax(utility_DA, axis=1, keepdims=True)
+        worker_DWF = _worker_features(at, ahead, utility_DA, best_D1, alpha)
+        context_DF = _context_features(at, utility_DA, best_D1, alpha)
+        prior_DA = np.where(at.mask_DA, np.maximum((utility_DA - best_D1) / alpha, -2.0), 0.0)
+        return States(
+            torch.from_numpy(worker_DWF.astype(np.float32)),
+            torch.from_numpy(context_DF.astype(np.float32)),
+            torch.from_numpy(prior_DA.astype(np.float32)),
+            torch.from_numpy(at.mask_DA),
+            torch.zeros(len(at.mask_DA), TRUTHS),
+        )
 
 
 class ModelSelector(nn.Module):
@@ -185,6 +188,76 @@ class _Layers(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden = torch.tanh(nn.functional.linear(x, self.first, self.first_bias))
         return nn.functional.linear(hidden, self.second, self.second_bias)
+
+
+def _worker_features(
+    at: Situation, ahead: Lookahead, utility_DA: Floats, best_D1: Floats, alpha: float
+) -> Floats:
+    """What tells one worker from another, [D, W, F]."""
+    workers = at.chance_DW.shape[1]
+    mine_DW = np.nan_to_num(utility_DA[:, :workers], nan=-alpha)
+    able_DW = at.mask_DA[:, :workers]
+    cost_ref_D1, latency_ref_D1 = at.cost_ref_D[:, None], at.latency_ref_D[:, None]
+    left_D = at.budget_D - at.spent_D
+    bounded_D = np.isfinite(left_D)
+    safe_left_D = np.where(bounded_D, np.maximum(left_D, 1e-12), 1.0)
+    return np.stack(
+        [
+            2 * at.chance_DW - 1,
+            ahead.pass_DW,
+            ahead.right_if_pass_DW * at.others_D[:, None],
+            at.cost_DW * at.nodes_D[:, None] / cost_ref_D1,
+            np.where(bounded_D[:, None], np.minimum(at.cost_DW / safe_left_D[:, None], 2), 0),
+            at.seconds_DW * at.nodes_D[:, None] / latency_ref_D1 / 2,
+            ahead.added_DW / latency_ref_D1,
+            np.minimum(at.load_DW, 4) / 2,
+            np.broadcast_to((at.tries_D / at.max_tries)[:, None], able_DW.shape),
+            able_DW.astype(np.float64),
+            np.clip((mine_DW - best_D1) / alpha, -1, 0),
+            np.clip(mine_DW / alpha, -1, 1),
+            (mine_DW >= best_D1 - 1e-12).astype(np.float64),
+        ],
+        axis=2,
+    )
+
+
+def _context_features(at: Situation, utility_DA: Floats, best_D1: Floats, alpha: float) -> Floats:
+    """What is the same for all workers, [D, F]."""
+    workers = at.chance_DW.shape[1]
+    able_DW = at.mask_DA[:, :workers]
+    left_D = at.budget_D - at.spent_D
+    bounded_D = np.isfinite(left_D)
+    timed_D = np.isfinite(at.deadline_D)
+    masked_DW = np.where(able_DW, at.chance_DW, 0.0)
+    ranked_DW = -np.sort(-np.column_stack([masked_DW, np.zeros((len(masked_DW), 2))]), axis=1)
+    time_left_D = np.where(timed_D, at.deadline_D - at.now_D, 0.0)
+    return np.stack(
+        [
+            at.nodes_D / 5,
+            at.open_D / 5,
+            at.tries_D / at.max_tries,
+            (at.last_D > 0).astype(np.float64),
+            at.last_D,
+            at.others_D,
+            ranked_DW[:, 0],
+            ranked_DW[:, 1],
+            ranked_DW[:, 2],
+            np.clip(at.spent_D / at.cost_ref_D, 0, 3),
+            np.clip(at.rest_cost_D / at.cost_ref_D, 0, 3),
+            bounded_D.astype(np.float64),
+            np.where(bounded_D, np.clip(left_D / at.cost_ref_D, 0, 3), 0),
+            np.where(bounded_D, np.clip((left_D - at.rest_cost_D) / at.cost_ref_D, -2, 2), 0),
+            timed_D.astype(np.float64),
+            np.where(timed_D, np.clip(time_left_D / at.latency_ref_D, -1, 3), 0),
+            np.where(timed_D, np.clip((at.deadline_D - at.ends_D) / at.latency_ref_D, -2, 3), 0),
+            np.clip(at.now_D / at.latency_ref_D, 0, 3),
+            np.clip((at.ends_D - at.now_D - at.tail_D) / at.latency_ref_D, -2, 2),
+            np.clip(at.tail_D / at.latency_ref_D, 0, 2),
+            np.clip(best_D1[:, 0] / alpha, -1, 1),
+            np.clip(np.nan_to_num(utility_DA[:, workers], nan=0.0) / alpha, -1, 1),
+        ],
+        axis=1,
+    )
 
 
 def compute_gae(

@@ -87,6 +87,41 @@ class OutcomePredictor:
     slope: float = 1.0
     offset: float = 0.0
 
+    @staticmethod
+    def fit(table: OutcomeTable, seeds: SeedTree) -> tuple[OutcomePredictor, Support]:
+        """A predictor of a table, and the support of the table's own queries (out of fold).
+
+        Raises `DataError` for fewer than two queries.
+        """
+        if len(table) < 2:
+            raise DataError(f"{len(table)} queries are too few to predict from; give at least 2")
+        predictor = OutcomePredictor(
+            workers=table.workers,
+            index=Neighbours.of(table.instructions),
+            types=table.types,
+            right_QW=_filled(table),
+            tokens_QW=table.tokens_out_QW,
+            costs_QW=table.costs_QW,
+            seconds_QW=table.seconds_QW,
+            seeds=seeds.child("predictor"),
+        )
+        own = list(range(len(table)))
+        near = predictor.index.nearest(predictor.index.features, NEAREST, own=own)
+        known_QW, right_QW = table.known_QW, table.right_QW.astype(np.float64)
+        found: list[tuple[float, OutcomePredictor, Support]] = []
+        for temperature in TEMPERATURES:
+            for share in SHARES:
+                tried = replace(predictor, temperature=temperature, share=share)
+                support = tried._weighted(near, table.types, own)
+                loss = _log_loss(tried.chances(support)[known_QW], right_QW[known_QW])
+                found.append((loss, tried, support))
+        _, best, support = min(found, key=lambda item: item[0])
+        raw = _logit(best.chances(support))
+        x = np.column_stack([np.ones(int(known_QW.sum())), raw[known_QW]])
+        # Drawn to 0 and 1: no calibration.
+        offset, slope = _map_logistic(x, right_QW[known_QW], np.array([0.0, 1.0]), np.ones(2))
+        return replace(best, slope=float(slope), offset=float(offset)), support
+
     def support(self, texts: Sequence[str], types: Sequence[str]) -> Support:
         """The support of queries that are no known ones."""
         return self._weighted(self.index.nearest([hashed(t) for t in texts], NEAREST), types)
@@ -184,8 +219,11 @@ class OutcomePredictor:
         kinds = sorted(set(types))
         asked = self.chances(self.support(instructions, types))
         design = _design(asked, types, kinds)
-        prior = _prior(len(self.workers), design.shape[1])
-        weights = _map_logistic(design, np.array(right, dtype=np.float64), *prior)
+        # The prior is the average worker.
+        count = len(self.workers)
+        mean, precision = np.zeros(design.shape[1]), np.full(design.shape[1], 4.0)
+        mean[1 : 1 + count], precision[1 : 1 + count], precision[0] = 1.0 / count, 16.0, 0.25
+        weights = _map_logistic(design, np.array(right, dtype=np.float64), mean, precision)
         places = list(range(len(self.index)))
         near = self.index.nearest(self.index.features, NEAREST, own=places)
         known = self.chances(self._weighted(near, self.types, places))
@@ -237,40 +275,7 @@ _MATRICES = ("right_QW", "tokens_QW", "costs_QW", "seconds_QW")
 _NUMBERS = ("temperature", "share", "slope", "offset")
 
 
-def fit_predictor(table: OutcomeTable, seeds: SeedTree) -> tuple[OutcomePredictor, Support]:
-    """A predictor of a table, and the support of the table's own queries (out of fold).
-
-    Raises `DataError` for fewer than two queries.
-    """
-    if len(table) < 2:
-        raise DataError(f"{len(table)} queries are too few to predict from; give at least 2")
-    predictor = OutcomePredictor(
-        workers=table.workers,
-        index=Neighbours.of(table.instructions),
-        types=table.types,
-        right_QW=_filled(table),
-        tokens_QW=table.tokens_out_QW,
-        costs_QW=table.costs_QW,
-        seconds_QW=table.seconds_QW,
-        seeds=seeds.child("predictor"),
-    )
-    own = list(range(len(table)))
-    near = predictor.index.nearest(predictor.index.features, NEAREST, own=own)
-    known_QW, right_QW = table.known_QW, table.right_QW.astype(np.float64)
-    found: list[tuple[float, OutcomePredictor, Support]] = []
-    for temperature in TEMPERATURES:
-        for share in SHARES:
-            tried = replace(predictor, temperature=temperature, share=share)
-            support = tried._weighted(near, table.types, own)  # pyright: ignore[reportPrivateUsage]
-            loss = log_loss(tried.chances(support)[known_QW], right_QW[known_QW])
-            found.append((loss, tried, support))
-    _, best, support = min(found, key=lambda item: item[0])
-    raw = _logit(best.chances(support))
-    offset, slope = _platt(raw[known_QW], right_QW[known_QW])
-    return replace(best, slope=slope, offset=offset), support
-
-
-def log_loss(chances: Floats, right: Floats) -> float:
+def _log_loss(chances: Floats, right: Floats) -> float:
     """Mean negative log-likelihood, in nats."""
     clipped = np.clip(chances, CLIP, 1 - CLIP)
     return float(-(right * np.log(clipped) + (1 - right) * np.log(1 - clipped)).mean())
@@ -309,15 +314,6 @@ def _design(chances_BW: Floats, types: Sequence[str], kinds: Sequence[str]) -> F
     return np.column_stack([np.ones(len(types)), _logit(chances_BW), of_kind])
 
 
-def _prior(workers: int, size: int) -> tuple[Floats, Floats]:
-    """Mean and precision of the weights of a design: the average worker."""
-    mean, precision = np.zeros(size), np.full(size, 4.0)
-    mean[1 : 1 + workers] = 1.0 / workers
-    precision[0] = 0.25
-    precision[1 : 1 + workers] = 16.0
-    return mean, precision
-
-
 def _map_logistic(x_BD: Floats, right_B: Floats, mean_D: Floats, precision_D: Floats) -> Floats:
     """Logistic regression with a normal prior of that mean and precision, by Newton's method."""
     weights = mean_D.copy()
@@ -327,13 +323,6 @@ def _map_logistic(x_BD: Floats, right_B: Floats, mean_D: Floats, precision_D: Fl
         hessian = (x_BD.T * (p * (1 - p))) @ x_BD + np.diag(precision_D)
         weights = weights - np.linalg.solve(hessian, gradient)
     return weights
-
-
-def _platt(logits: Floats, right: Floats) -> tuple[float, float]:
-    """Offset and slope of the logistic calibration, drawn to 0 and 1."""
-    x = np.column_stack([np.ones(len(logits)), logits])
-    offset, slope = _map_logistic(x, right, np.array([0.0, 1.0]), np.ones(2))
-    return float(offset), float(slope)
 
 
 def _logit(p: Floats) -> Floats:

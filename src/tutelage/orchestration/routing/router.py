@@ -24,10 +24,10 @@ from tutelage.orchestration.execution.workers import Worker, prompt_tokens
 from tutelage.orchestration.plan.dag import Plan, levels
 from tutelage.orchestration.routing.contract import Choice, RouteState
 from tutelage.orchestration.routing.foresight import DONE, READY, WorkflowState
-from tutelage.orchestration.routing.policy import ModelSelector, draw_actions, see
+from tutelage.orchestration.routing.policy import ModelSelector, States, draw_actions
 from tutelage.orchestration.routing.predictor import OutcomePredictor
 from tutelage.orchestration.routing.situation import Situation, Terms, look_ahead
-from tutelage.orchestration.routing.workflows import Forecast, forecast, one_workflow
+from tutelage.orchestration.routing.workflows import Forecast, Workflows
 
 REMEMBERED = 4096
 """Runs whose notes are kept; those of the longest untouched go first."""
@@ -41,7 +41,7 @@ class _Run(WorkflowState):
         parents_NN = np.zeros((len(order), len(order)), dtype=np.bool_)
         for before, after in plan.edges:
             parents_NN[order.index(before), order.index(after)] = True
-        super().__init__(known, one_workflow(known, parents_NN), terms)
+        super().__init__(known, Workflows.whole(known, parents_NN), terms)
         self.order = order
         self.reserved: dict[int, float] = {}
         """Nodes under way and the bound of their cost."""
@@ -140,7 +140,7 @@ class LearnedRouter:
             best_A[utility_A.argmax()] = 0.0
             return best_A
         with torch.no_grad():
-            logp_DA, _ = self.model(see(at, self.terms))
+            logp_DA, _ = self.model(States.of(at, self.terms))
         return logp_DA[0]
 
     def _run(self, state: RouteState) -> _Run:
@@ -162,7 +162,7 @@ class LearnedRouter:
         labels = [_labels(plan, node, state) for node in order]
         legal_NW = np.array([[worker.can(*both) for worker in workers] for both in labels])
         legal_NW[~legal_NW.any(axis=1)] = True  # of a kind that only its own state will name
-        return forecast(
+        return Forecast.by(
             self.predictor,
             self.predictor.support(texts, [plan.nodes[node].tool for node in order]),
             np.array([float(prompt_tokens(text)) for text in texts]),
@@ -195,7 +195,7 @@ def _node_text(plan: Plan, node: int) -> str:
 
 def load_router(path: str | Path) -> LearnedRouter:
     """The router of a phase 2 checkpoint. Raises `RunError` when it is none."""
-    from tutelage.orchestration.routing.phase2 import read_checkpoint, terms_of
+    from tutelage.orchestration.routing.phase2 import read_checkpoint
 
     state = read_checkpoint(path)
     if "router" not in state:
@@ -207,4 +207,4 @@ def load_router(path: str | Path) -> LearnedRouter:
     model.load_state_dict(state["model_state_dict"])
     router = state["router"]
     predictor = OutcomePredictor.from_state(router["predictor"])
-    return LearnedRouter(predictor, terms_of(router), model)
+    return LearnedRouter(predictor, Terms.from_state(router), model)

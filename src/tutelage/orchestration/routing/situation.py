@@ -3,7 +3,7 @@
 A `Situation` is a batch of decisions, each at one node of one workflow, in plain arrays: the
 vectorised simulator and the router of the real executor fill the same fields, so a policy cannot
 tell them apart. From it come the expected utility of each action, one step ahead, and the features
-that the policy sees. Nothing in here depends on which workers there are, or how many.
+that the policy sees (`policy.py`). Nothing depends on which workers there are, or how many.
 
 The utility of an action, in units of the reward: with F the chance that time and budget last, o the
 chance that all other nodes come right, rest the expected cost of the nodes to come,
@@ -18,7 +18,9 @@ Legend: D decisions, W workers, A actions (the workers, accept, stop), F feature
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +31,6 @@ from tutelage.orchestration.routing.predictor import VerifierRates
 from tutelage.orchestration.routing.settings import Prior
 
 Bools = NDArray[np.bool_]
-WORKER_FEATURES = 13
-CONTEXT_FEATURES = 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,12 @@ class Terms:
     prior: Prior = "lookahead"
     """Which utility the policy starts from and sees."""
 
+    @staticmethod
+    def from_state(state: Mapping[str, Any]) -> Terms:
+        """The reward and the verifier that a checkpoint's router was trained for."""
+        weights, rates = RewardWeights(**state["weights"]), VerifierRates(**state["rates"])
+        return Terms(state["reward"], weights, rates, state["prior"])
+
     def prices(self, cost_ref_D: Floats, latency_ref_D: Floats) -> tuple[Floats, Floats]:
         """Reward lost by a dollar and by a second."""
         weights = self.weights
@@ -94,7 +100,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lookahead:
+class Lookahead:
     """What one step ahead comes to."""
 
     utility_DA: Floats
@@ -106,7 +112,7 @@ class _Lookahead:
     """Seconds by which the try delays the workflow's end."""
 
 
-def look_ahead(at: Situation, terms: Terms) -> _Lookahead:
+def look_ahead(at: Situation, terms: Terms) -> Lookahead:
     """Expected utilities; the module's docstring has the formula."""
     alpha, rates = terms.weights.alpha, terms.rates
     shares = terms.preset in ("normalized", "gated")
@@ -136,7 +142,7 @@ def look_ahead(at: Situation, terms: Terms) -> _Lookahead:
         - per_second_D * (end_D - at.now_D)
     )
     utility_DA = np.concatenate([try_DW, accept_D[:, None], np.zeros((len(accept_D), 1))], axis=1)
-    return _Lookahead(
+    return Lookahead(
         utility_DA=np.where(at.mask_DA, utility_DA, -np.inf),
         pass_DW=pass_DW,
         right_if_pass_DW=right_if_pass_DW,
@@ -159,14 +165,6 @@ def plain_utility(at: Situation, terms: Terms) -> Floats:
     return np.where(at.mask_DA, np.concatenate([try_DW, settle_D2], axis=1), -np.inf)
 
 
-def outlook(at: Situation, terms: Terms) -> _Lookahead:
-    """The lookahead, with the utility that `terms.prior` names."""
-    ahead = look_ahead(at, terms)
-    if terms.prior == "utility":
-        ahead = replace(ahead, utility_DA=plain_utility(at, terms))
-    return ahead
-
-
 def _affordable(at: Situation, cost_DW: Floats) -> Floats:
     """1 where the least cost of the other nodes still fits after this one."""
     left_D = at.budget_D - at.spent_D - at.rest_least_D
@@ -179,85 +177,3 @@ def _in_time(end_DW: Floats, at: Situation) -> Floats:
     with np.errstate(invalid="ignore"):
         far_DW = (at.deadline_D[:, None] - end_DW) / (0.15 * ahead_DW)
     return 1.0 / (1.0 + np.exp(-np.clip(far_DW, -30, 30)))
-
-
-def features(
-    at: Situation, ahead: _Lookahead, terms: Terms
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(worker features [D, W, F], context features [D, F]); all about 1 in size."""
-    alpha = max(abs(terms.weights.alpha), 1e-9)
-    utility_DA = np.where(at.mask_DA, ahead.utility_DA, np.nan)
-    best_D1 = np.nanmax(utility_DA, axis=1, keepdims=True)
-    worker_DWF = _worker_features(at, ahead, utility_DA, best_D1, alpha)
-    context_DF = _context_features(at, utility_DA, best_D1, alpha)
-    return worker_DWF.astype(np.float32), context_DF.astype(np.float32)
-
-
-def _worker_features(
-    at: Situation, ahead: _Lookahead, utility_DA: Floats, best_D1: Floats, alpha: float
-) -> Floats:
-    """What tells one worker from another, [D, W, F]."""
-    workers = at.chance_DW.shape[1]
-    mine_DW = np.nan_to_num(utility_DA[:, :workers], nan=-alpha)
-    able_DW = at.mask_DA[:, :workers]
-    cost_ref_D1, latency_ref_D1 = at.cost_ref_D[:, None], at.latency_ref_D[:, None]
-    left_D = at.budget_D - at.spent_D
-    bounded_D = np.isfinite(left_D)
-    safe_left_D = np.where(bounded_D, np.maximum(left_D, 1e-12), 1.0)
-    return np.stack(
-        [
-            2 * at.chance_DW - 1,
-            ahead.pass_DW,
-            ahead.right_if_pass_DW * at.others_D[:, None],
-            at.cost_DW * at.nodes_D[:, None] / cost_ref_D1,
-            np.where(bounded_D[:, None], np.minimum(at.cost_DW / safe_left_D[:, None], 2), 0),
-            at.seconds_DW * at.nodes_D[:, None] / latency_ref_D1 / 2,
-            ahead.added_DW / latency_ref_D1,
-            np.minimum(at.load_DW, 4) / 2,
-            np.broadcast_to((at.tries_D / at.max_tries)[:, None], able_DW.shape),
-            able_DW.astype(np.float64),
-            np.clip((mine_DW - best_D1) / alpha, -1, 0),
-            np.clip(mine_DW / alpha, -1, 1),
-            (mine_DW >= best_D1 - 1e-12).astype(np.float64),
-        ],
-        axis=2,
-    )
-
-
-def _context_features(at: Situation, utility_DA: Floats, best_D1: Floats, alpha: float) -> Floats:
-    """What is the same for all workers, [D, F]."""
-    workers = at.chance_DW.shape[1]
-    able_DW = at.mask_DA[:, :workers]
-    left_D = at.budget_D - at.spent_D
-    bounded_D = np.isfinite(left_D)
-    timed_D = np.isfinite(at.deadline_D)
-    masked_DW = np.where(able_DW, at.chance_DW, 0.0)
-    ranked_DW = -np.sort(-np.column_stack([masked_DW, np.zeros((len(masked_DW), 2))]), axis=1)
-    time_left_D = np.where(timed_D, at.deadline_D - at.now_D, 0.0)
-    return np.stack(
-        [
-            at.nodes_D / 5,
-            at.open_D / 5,
-            at.tries_D / at.max_tries,
-            (at.last_D > 0).astype(np.float64),
-            at.last_D,
-            at.others_D,
-            ranked_DW[:, 0],
-            ranked_DW[:, 1],
-            ranked_DW[:, 2],
-            np.clip(at.spent_D / at.cost_ref_D, 0, 3),
-            np.clip(at.rest_cost_D / at.cost_ref_D, 0, 3),
-            bounded_D.astype(np.float64),
-            np.where(bounded_D, np.clip(left_D / at.cost_ref_D, 0, 3), 0),
-            np.where(bounded_D, np.clip((left_D - at.rest_cost_D) / at.cost_ref_D, -2, 2), 0),
-            timed_D.astype(np.float64),
-            np.where(timed_D, np.clip(time_left_D / at.latency_ref_D, -1, 3), 0),
-            np.where(timed_D, np.clip((at.deadline_D - at.ends_D) / at.latency_ref_D, -2, 3), 0),
-            np.clip(at.now_D / at.latency_ref_D, 0, 3),
-            np.clip((at.ends_D - at.now_D - at.tail_D) / at.latency_ref_D, -2, 2),
-            np.clip(at.tail_D / at.latency_ref_D, 0, 2),
-            np.clip(best_D1[:, 0] / alpha, -1, 1),
-            np.clip(np.nan_to_num(utility_DA[:, workers], nan=0.0) / alpha, -1, 1),
-        ],
-        axis=1,
-    )

@@ -106,35 +106,35 @@ class Forecast:
         chance_DW[alone_DW] = missed / np.maximum(missed + caught, 1e-12)
         return chance_DW
 
-
-def forecast(
-    predictor: OutcomePredictor,
-    support: Support,
-    tokens_in_Q: Floats,
-    workers: Sequence[Worker],
-    legal_QW: Bools,
-    max_tries: int,
-    stated: Sequence[Floats] = (),
-) -> Forecast:
-    """What the predictor expects of these workers. `stated` are the chances, USD and seconds
-    [Q, W] that are taken for workers that it does not know; it may be left out without any.
-    """
-    names = [worker.name for worker in predictor.workers]
-    columns = np.array([names.index(w.name) if w.name in names else -1 for w in workers])
-    known_W = columns >= 0
-    expected = (predictor.chances(support), *predictor.expected(support, tokens_in_Q))
-    values = [found_QV[:, columns] for found_QV in expected]
-    ranked_QV = np.full((len(legal_QW), len(names)), -1.0)
-    ranked_QV[:, columns[known_W]] = np.where(legal_QW, values[0], -1.0)[:, known_W]
-    if known_W.all():
-        hope_Q = predictor.hope(support, ranked_QV, max_tries)
-    else:
-        values = [np.where(known_W, f, s) for f, s in zip(values, stated, strict=True)]
-        hope_Q = np.where(legal_QW, values[0], 0.0).max(axis=1)
-    chance_QW, cost_QW, seconds_QW = values
-    return Forecast(
-        predictor, support, columns, chance_QW, hope_Q, cost_QW, seconds_QW, legal_QW, max_tries
-    )
+    @staticmethod
+    def by(
+        predictor: OutcomePredictor,
+        support: Support,
+        tokens_in_Q: Floats,
+        workers: Sequence[Worker],
+        legal_QW: Bools,
+        max_tries: int,
+        stated: Sequence[Floats] = (),
+    ) -> Forecast:
+        """What the predictor expects of these workers. `stated` are the chances, USD and seconds
+        [Q, W] that are taken for workers that it does not know; it may be left out without any.
+        """
+        names = [worker.name for worker in predictor.workers]
+        columns = np.array([names.index(w.name) if w.name in names else -1 for w in workers])
+        known_W = columns >= 0
+        expected = (predictor.chances(support), *predictor.expected(support, tokens_in_Q))
+        values = [found_QV[:, columns] for found_QV in expected]
+        ranked_QV = np.full((len(legal_QW), len(names)), -1.0)
+        ranked_QV[:, columns[known_W]] = np.where(legal_QW, values[0], -1.0)[:, known_W]
+        if known_W.all():
+            hope_Q = predictor.hope(support, ranked_QV, max_tries)
+        else:
+            values = [np.where(known_W, f, s) for f, s in zip(values, stated, strict=True)]
+            hope_Q = np.where(legal_QW, values[0], 0.0).max(axis=1)
+        chance_QW, cost_QW, seconds_QW = values
+        return Forecast(
+            predictor, support, columns, chance_QW, hope_Q, cost_QW, seconds_QW, legal_QW, max_tries
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,47 +148,49 @@ class Board(Forecast):
     bound_QW: Floats
     """USD that a try cannot exceed: what a budget reserves."""
 
+    @staticmethod
+    def of(
+        table: OutcomeTable,
+        predictor: OutcomePredictor,
+        scenario: Scenario,
+        support: Support | None = None,
+    ) -> Board:
+        """`support` is that of the training table itself, where each row leaves itself out.
 
-def make_board(
-    table: OutcomeTable,
-    predictor: OutcomePredictor,
-    scenario: Scenario,
-    support: Support | None = None,
-) -> Board:
-    """A board. `support` is that of the training table itself, where each row leaves itself out.
-
-    The predictor may know more workers than the table, or fewer: columns are matched by name, and
-    a worker that the table does not have cannot be run. Raises `ConfigError` when the predictor
-    lacks one.
-    """
-    known = [worker.name for worker in predictor.workers]
-    for name in table.names:
-        if name not in known:
-            raise ConfigError(f"the predictor knows no worker {name!r}; let it adopt() that one")
-    able = {
-        kind: np.array([worker.can(kind) for worker in table.workers])
-        for kind in dict.fromkeys(table.types)
-    }
-    legal_QW = np.array([able[kind] for kind in table.types]) & table.known_QW
-    if not legal_QW.any(axis=1).all():
-        row = int(np.flatnonzero(~legal_QW.any(axis=1))[0])
-        raise ConfigError(
-            f"no worker can do query {table.ids[row]!r} of type {table.types[row]!r}; give one "
-            "that type among its capabilities, or leave the query out"
+        The predictor may know more workers than the table, or fewer: columns are matched by name,
+        and a worker that the table does not have cannot be run. Raises `ConfigError` when the
+        predictor lacks one.
+        """
+        known = [worker.name for worker in predictor.workers]
+        for name in table.names:
+            if name not in known:
+                raise ConfigError(
+                    f"the predictor knows no worker {name!r}; let it adopt() that one"
+                )
+        able = {
+            kind: np.array([worker.can(kind) for worker in table.workers])
+            for kind in dict.fromkeys(table.types)
+        }
+        legal_QW = np.array([able[kind] for kind in table.types]) & table.known_QW
+        if not legal_QW.any(axis=1).all():
+            row = int(np.flatnonzero(~legal_QW.any(axis=1))[0])
+            raise ConfigError(
+                f"no worker can do query {table.ids[row]!r} of type {table.types[row]!r}; give one "
+                "that type among its capabilities, or leave the query out"
+            )
+        support = support or predictor.support(table.instructions, table.types)
+        told = Forecast.by(
+            predictor, support, table.tokens_in_Q, table.workers, legal_QW, scenario.max_tries
         )
-    support = support or predictor.support(table.instructions, table.types)
-    told = forecast(
-        predictor, support, table.tokens_in_Q, table.workers, legal_QW, scenario.max_tries
-    )
-    rates = scenario.rates
-    threshold_QW = np.where(table.right_QW, rates.passes_right, rates.passes_wrong)
-    return Board(
-        **{known.name: getattr(told, known.name) for known in fields(told)},
-        table=table,
-        scenario=scenario,
-        passes_QW=table.draws_QW < threshold_QW,
-        bound_QW=table.bounds_QW,
-    )
+        rates = scenario.rates
+        threshold_QW = np.where(table.right_QW, rates.passes_right, rates.passes_wrong)
+        return Board(
+            **{known.name: getattr(told, known.name) for known in fields(told)},
+            table=table,
+            scenario=scenario,
+            passes_QW=table.draws_QW < threshold_QW,
+            bound_QW=table.bounds_QW,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,35 +222,37 @@ class Workflows:
         """Some of the workflows."""
         return Workflows(*(getattr(self, name)[places] for name in self.__dataclass_fields__))
 
+    @staticmethod
+    def whole(known: Forecast, parents_NN: Bools) -> Workflows:
+        """The workflow of all queries of a forecast, without limits."""
+        query_BN, parents_BNN = np.arange(len(parents_NN))[None], parents_NN[None]
+        cost_BW, path_BW = _single_worker(known, query_BN, parents_BNN)
+        free_B = np.array([np.inf])
+        return Workflows(query_BN, parents_BNN, free_B, free_B, _most(cost_BW), _most(path_BW))
 
-def one_workflow(known: Forecast, parents_NN: Bools) -> Workflows:
-    """The workflow of all queries of a forecast, without limits."""
-    query_BN, parents_BNN = np.arange(len(parents_NN))[None], parents_NN[None]
-    cost_BW, path_BW = _single_worker(known, query_BN, parents_BNN)
-    free_B = np.array([np.inf])
-    return Workflows(query_BN, parents_BNN, free_B, free_B, _most(cost_BW), _most(path_BW))
-
-
-def draw_workflows(board: Board, count: int, seeds: SeedTree) -> Workflows:
-    """`count` workflows. The same seed and table give the same ones, whatever the predictor."""
-    rng, scenario = seeds.numpy(), board.scenario
-    most = scenario.nodes[1]
-    size_B = rng.integers(scenario.nodes[0], most + 1, count)
-    query_BN = rng.integers(0, len(board.table), (count, most))
-    query_BN[np.arange(most)[None, :] >= size_B[:, None]] = -1
-    shape_B = rng.integers(0, len(scenario.shapes), count)
-    parents_BNN = np.zeros((count, most, most), dtype=np.bool_)
-    for b in range(count):
-        _connect(parents_BNN[b], scenario.shapes[shape_B[b]], int(size_B[b]))
-    cost_BW, path_BW = _single_worker(board, query_BN, parents_BNN)
-    limits = []
-    for base_BW, share, (low, high) in (
-        (cost_BW, scenario.budgets, scenario.budget_range),
-        (path_BW, scenario.deadlines, scenario.deadline_range),
-    ):
-        drawn_B = rng.uniform(low, high, count) * np.median(base_BW, axis=1)
-        limits.append(np.where(rng.random(count) < share, drawn_B, np.inf))
-    return Workflows(query_BN, parents_BNN, limits[0], limits[1], _most(cost_BW), _most(path_BW))
+    @staticmethod
+    def draw(board: Board, count: int, seeds: SeedTree) -> Workflows:
+        """`count` workflows. The same seed and table give the same ones, whatever the predictor."""
+        rng, scenario = seeds.numpy(), board.scenario
+        most = scenario.nodes[1]
+        size_B = rng.integers(scenario.nodes[0], most + 1, count)
+        query_BN = rng.integers(0, len(board.table), (count, most))
+        query_BN[np.arange(most)[None, :] >= size_B[:, None]] = -1
+        shape_B = rng.integers(0, len(scenario.shapes), count)
+        parents_BNN = np.zeros((count, most, most), dtype=np.bool_)
+        for b in range(count):
+            _connect(parents_BNN[b], scenario.shapes[shape_B[b]], int(size_B[b]))
+        cost_BW, path_BW = _single_worker(board, query_BN, parents_BNN)
+        limits = []
+        for base_BW, share, (low, high) in (
+            (cost_BW, scenario.budgets, scenario.budget_range),
+            (path_BW, scenario.deadlines, scenario.deadline_range),
+        ):
+            drawn_B = rng.uniform(low, high, count) * np.median(base_BW, axis=1)
+            limits.append(np.where(rng.random(count) < share, drawn_B, np.inf))
+        return Workflows(
+            query_BN, parents_BNN, limits[0], limits[1], _most(cost_BW), _most(path_BW)
+        )
 
 
 def _most(known_BW: Floats) -> Floats:

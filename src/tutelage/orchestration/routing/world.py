@@ -2,19 +2,19 @@
 
 Before training it is asked whether the reward wants what it should: if a router that knows every
 outcome does not come out on top, or giving up at once earns more than it, training under that
-reward teaches something else (`reward_warning`). `phase2.py` makes a world and trains in it.
+reward teaches something else (`World.reward_warning`). `phase2.py` makes a world and trains in it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tutelage.orchestration.data.outcomes import OutcomeTable, Splits, split
+from tutelage.orchestration.data.outcomes import OutcomeTable
 from tutelage.orchestration.routing.choosers import baselines, oracle, play
-from tutelage.orchestration.routing.predictor import fit_predictor
+from tutelage.orchestration.routing.predictor import OutcomePredictor
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.orchestration.routing.situation import Terms
-from tutelage.orchestration.routing.workflows import Board, Scenario, draw_workflows, make_board
+from tutelage.orchestration.routing.workflows import Board, Scenario, Workflows
 from tutelage.seeds import SeedTree
 
 JUDGED = 400
@@ -23,45 +23,45 @@ JUDGED = 400
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Splits, the boards of training and validation, and the reward."""
+    """The boards of training and validation, the rows that are left for the test, the reward."""
 
-    splits: Splits
     train: Board
     val: Board
+    test: OutcomeTable
     terms: Terms
 
+    @staticmethod
+    def of(
+        table: OutcomeTable, scenario: Scenario, settings: Phase2Settings, seeds: SeedTree
+    ) -> World:
+        """Split a table and learn to predict from its training part."""
+        train, val, test = table.split(seeds)
+        predictor, support = OutcomePredictor.fit(train, seeds)
+        return World(
+            train=Board.of(train, predictor, scenario, support),
+            val=Board.of(val, predictor, scenario),
+            test=test,
+            terms=Terms(settings.reward, settings.weights, scenario.rates, settings.prior),
+        )
 
-def make_world(
-    table: OutcomeTable, scenario: Scenario, settings: Phase2Settings, seeds: SeedTree
-) -> World:
-    """Split a table and learn to predict from its training part."""
-    splits = split(table, seeds)
-    predictor, support = fit_predictor(splits.train, seeds)
-    return World(
-        splits=splits,
-        train=make_board(splits.train, predictor, scenario, support),
-        val=make_board(splits.val, predictor, scenario),
-        terms=Terms(settings.reward, settings.weights, scenario.rates, settings.prior),
-    )
-
-
-def reward_warning(world: World, seeds: SeedTree) -> str | None:
-    """What is wrong with training under this reward; None when nothing was found."""
-    flows = draw_workflows(world.val, JUDGED, seeds.child("judged"))
-    terms = world.terms
-    rules = baselines(world.splits.train, terms, seeds.child("random"))
-    judged = ("random", "cheapest", "fastest", "most accurate")
-    choosers = {"oracle": oracle(terms), **{name: rules[name] for name in judged}}
-    means = {
-        name: float(play(world.val, flows, terms, choose).reward_B.mean())
-        for name, choose in choosers.items()
-    }
-    means["failing at once"] = 0.0
-    best = max(means, key=means.__getitem__)
-    if best == "oracle":
-        return None
-    return (
-        f"under the reward {terms.preset!r} with {terms.weights!r}, {best!r} earns "
-        f"{means[best]:.3f} and a router that knows every outcome {means['oracle']:.3f}: training "
-        "will not teach to do the work; train under 'normalized', or change the weights"
-    )
+    def reward_warning(self, seeds: SeedTree) -> str | None:
+        """What is wrong with training under this reward; None when nothing was found."""
+        flows = Workflows.draw(self.val, JUDGED, seeds.child("judged"))
+        terms = self.terms
+        rules = baselines(self.train.table, terms, seeds.child("random"))
+        judged = ("random", "cheapest", "fastest", "most accurate")
+        choosers = {"oracle": oracle(terms), **{name: rules[name] for name in judged}}
+        means = {
+            name: float(play(self.val, flows, terms, choose).reward_B.mean())
+            for name, choose in choosers.items()
+        }
+        means["failing at once"] = 0.0
+        best = max(means, key=means.__getitem__)
+        if best == "oracle":
+            return None
+        return (
+            f"under the reward {terms.preset!r} with {terms.weights!r}, {best!r} earns "
+            f"{means[best]:.3f} and a router that knows every outcome {means['oracle']:.3f}: "
+            "training will not teach to do the work; train under 'normalized', or change the "
+            "weights"
+        )
