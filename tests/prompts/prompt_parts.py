@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tutelage.engine.usage import Spend
-from tutelage.prompts import job
 from tutelage.prompts.config import PromptConfig, resolve_prompt
+from tutelage.prompts.job import PromptSearch
 from tutelage.prompts.setup import Setup, setup_from
+from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, create
 from tutelage.runs.progress import Silent
 from tutelage.runs.rounds import Round
@@ -75,7 +76,7 @@ class Watched:
 def searched(setup: Setup, place: Path, observer: Watched | None = None) -> JSON:
     """Run a search in a folder, new or not."""
     folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
-    return job.run(setup, folder, Silent(), observer or Watched())
+    return lifecycle.start(PromptSearch(setup, observer or Watched()), folder, Silent())
 
 
 def without_endpoint() -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import clerk
@@ -239,7 +239,7 @@ async def test_an_agent_knows_which_rollout_it_is_asked_for() -> None:
 
 def test_an_episode_comes_back_from_the_journal_with_its_blame() -> None:
     episode = Episode(0.5, blame=("a", "b"))
-    assert Episode.from_dict(episode.to_dict()) == episode
-    old: dict[str, Any] = episode.to_dict()
+    assert Episode.from_dict(asdict(episode)) == episode
+    old: dict[str, Any] = asdict(episode)
     del old["blame"]
     assert Episode.from_dict(old).blame == ()

@@ -28,9 +28,9 @@ from tutelage.prompts import (
 from tutelage.prompts.contract import Settings, Slot
 from tutelage.prompts.edits import Regions, Rejected, Rules, parse
 from tutelage.prompts.evaluator import Evaluator, Item, Job, cache_key
-from tutelage.prompts.evidence import cut
 from tutelage.prompts.gate import Verdict, judge
 from tutelage.prompts.gepa import frontier
+from tutelage.prompts.requests import cut
 from tutelage.resources import PromptTemplate
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import sign_test

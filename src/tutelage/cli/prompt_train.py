@@ -118,13 +118,14 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
     """Go on with a search. Raises `typer.Exit` with the verdict's exit code."""
     from tutelage.cli.console import messages
     from tutelage.prompts import job
+    from tutelage.runs import lifecycle
 
     finished = folder.read_result()
     if finished is not None:
         from tutelage.cli.prompt_view import PromptDisplay
 
         display = PromptDisplay(messages())
-        _shown(folder, job.resume(folder, display, display))
+        _shown(folder, lifecycle.resume(job.PromptSearch, folder, display))
         return
     with_display = _building()
     try:
@@ -162,9 +163,10 @@ def _of_each_mode(store: Store, run_id: str) -> list[Rollout]:
 
 
 def _search(setup: Setup, folder: RunFolder, display: PromptDisplay) -> dict[str, Any]:
-    from tutelage.prompts import job
+    from tutelage.prompts.job import PromptSearch
+    from tutelage.runs import lifecycle
 
-    return job.run(setup, folder, display, display)
+    return lifecycle.start(PromptSearch(setup, display), folder, display)
 
 
 def _set_up(config: PromptConfig) -> Setup:

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tutelage.engine.endpoint import DEFAULT_MODEL, Endpoint, checked_url, environment
 from tutelage.engine.usage import Spend
 from tutelage.errors import ConfigError
-from tutelage.prompts import job
 from tutelage.prompts.agent import with_components
 from tutelage.prompts.apo import APO
 from tutelage.prompts.choice import Algorithm
@@ -25,22 +24,20 @@ from tutelage.prompts.contract import Splits
 from tutelage.prompts.gate import Verdict
 from tutelage.prompts.gepa import GEPA
 from tutelage.prompts.grips import GRIPS
+from tutelage.prompts.job import PromptSearch
 from tutelage.prompts.record import first_of
 from tutelage.prompts.screen import Screen
 from tutelage.prompts.setup import Setup, setup_from
-from tutelage.prompts.staging import preflight
 from tutelage.prompts.tasks import cut, sized
 from tutelage.resources import LLM, NamedResources
-from tutelage.runs.callbacks import Callback, Watch, on_rollout
+from tutelage.runs import lifecycle
+from tutelage.runs.callbacks import Callback, on_rollout
 from tutelage.runs.folder import RunFolder, folder_at, fresh_name
 from tutelage.runs.measured import Measured, read
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import TrainingResult
 from tutelage.runs.rounds import Round
-from tutelage.types import JSON, Rollout, Task
-
-if TYPE_CHECKING:
-    pass
+from tutelage.types import JSON, Task
 
 PROMPT_ALGORITHMS = (APO, GEPA, Screen, GRIPS)
 """What `Trainer(algorithm=...)` takes for a prompt search."""
@@ -68,64 +65,51 @@ class PromptResult(TrainingResult):
         return self.components[first_of(self.components)]
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
-    """A search as a `Trainer` asks for it."""
+def setup_of(
+    algorithm: Algorithm,
+    subject: Subject,
+    splits: tuple[Sequence[Task] | None, Sequence[Task] | None, Sequence[Task] | None],
+    keys: Mapping[str, Any],
+    optimiser: LLM | None,
+    progress: Progress,
+) -> Setup:
+    """A search as a `Trainer` asks for it, `keys` being those of a prompt search.
 
-    algorithm: Algorithm
-    subject: Subject
-    train: Sequence[Task] | None
-    val: Sequence[Task] | None
-    test: Sequence[Task] | None
-    keys: Mapping[str, Any]
-    """Keys of a prompt search."""
-    optimiser: LLM | None
-    output: Path | None
-    callbacks: Sequence[Callback]
-    progress: Progress
-
-
-async def search_agent(asked: Search) -> PromptResult:
-    """Run the search and return what came of it; in a folder that holds it unfinished, it goes on.
-
-    Raises `ConfigError` and other `TutelageError`s, most of them before anything runs.
+    Checks everything that can be checked before a rollout. Raises `ConfigError`.
     """
-    progress = Watch(asked.progress, asked.callbacks)
-    setup = _setup(asked, progress)
-    place = asked.output or fresh_name("prompt", claim=True)
-    folder = folder_at(place)
-    progress.start(f"prompt search, {setup.algorithm.name}", setup.facts)
-    progress.phase("search")
-    observer = Reported(progress, asked.callbacks)
-    told = await job.search(setup, folder, progress, observer, heard=on_rollout(asked.callbacks))
-    progress.finish()
-    result = prompt_result(folder, setup, told)
-    for callback in asked.callbacks:
-        callback.on_train_end(result)
-    return result
-
-
-async def try_agent(asked: Search, n: int) -> list[Rollout]:
-    """Play `n` training tasks with the prompt as it is; nothing is searched for or written."""
-    return await preflight(_setup(asked, asked.progress), n)
-
-
-def _setup(asked: Search, progress: Progress) -> Setup:
-    """Check everything that can be checked before a rollout. Raises `ConfigError`."""
     # Agent and tasks are objects here, so nothing that names their files is given.
-    config = resolve_prompt("math", (), {**asked.keys, "algorithm": asked.algorithm.name})
+    config = resolve_prompt("math", (), {**keys, "algorithm": algorithm.name})
     return setup_from(
         config,
         environment(),
         progress,
-        subject=asked.subject,
-        splits=_splits(asked, config),
-        algorithm=asked.algorithm,
-        handed=_optimiser(asked.optimiser),
+        subject=subject,
+        splits=_splits(*splits, config),
+        algorithm=algorithm,
+        handed=_optimiser(optimiser),
     )
 
 
-def prompt_result(folder: RunFolder, setup: Setup, told: JSON) -> PromptResult:
+async def search_agent(
+    setup: Setup, output: Path | None, callbacks: Sequence[Callback], progress: Progress
+) -> PromptResult:
+    """Run the search and return what came of it; in a folder that holds it unfinished, it goes on.
+
+    Raises `ConfigError` and other `TutelageError`s, most of them before anything runs.
+    """
+    folder = folder_at(output or fresh_name("prompt", claim=True))
+    progress.start(f"prompt search, {setup.algorithm.name}", setup.facts)
+    progress.phase("search")
+    search = PromptSearch(setup, _Reported(progress, callbacks), on_rollout(callbacks))
+    told = await lifecycle.begin(search, folder, progress)
+    progress.finish()
+    result = _prompt_result(folder, setup, told)
+    for callback in callbacks:
+        callback.on_train_end(result)
+    return result
+
+
+def _prompt_result(folder: RunFolder, setup: Setup, told: JSON) -> PromptResult:
     """The result from `result.json`."""
     components = dict(told["components"])
     gap = told["test"]["reward"]
@@ -155,7 +139,7 @@ def prompt_result(folder: RunFolder, setup: Setup, told: JSON) -> PromptResult:
     )
 
 
-class Reported:
+class _Reported:
     """An `Observer` that tells a `Progress`, whose steps are rounds, and callbacks."""
 
     def __init__(self, progress: Progress, callbacks: Sequence[Callback] = ()) -> None:
@@ -188,18 +172,23 @@ def _optimiser(llm: LLM | None) -> dict[str, Endpoint]:
     return {role: Endpoint(role, url, model, key) for role in ("gradient", "edit")}
 
 
-def _splits(asked: Search, config: PromptConfig) -> Splits | None:
+def _splits(
+    train: Sequence[Task] | None,
+    val: Sequence[Task] | None,
+    test: Sequence[Task] | None,
+    config: PromptConfig,
+) -> Splits | None:
     """The caller's tasks; one dataset alone is cut 40/20/40; None takes generated ones."""
-    if asked.train is None:
-        if asked.val is not None or asked.test is not None:
+    if train is None:
+        if val is not None or test is not None:
             raise ConfigError("val_dataset and test_dataset need a train_dataset as well")
         return None
-    if (asked.val is None) != (asked.test is None):
-        missing = "val_dataset" if asked.val is None else "test_dataset"
+    if (val is None) != (test is None):
+        missing = "val_dataset" if val is None else "test_dataset"
         raise ConfigError(
             f"a prompt search needs {missing} too; or give train_dataset alone, which is then cut "
             "40/20/40"
         )
-    if asked.val is None or asked.test is None:
-        return sized(cut(asked.train, config.seed), config)
-    return sized(Splits(asked.train, asked.val, asked.test), config)
+    if val is None or test is None:
+        return sized(cut(train, config.seed), config)
+    return sized(Splits(train, val, test), config)

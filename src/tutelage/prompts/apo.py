@@ -162,7 +162,7 @@ class _Beam(SearchRound):
         ranked = sorted(proposed, key=lambda c: -shop.pool.expected(c.components, component))
         room = settings.entrants if child is not None else max(1, settings.entrants)
         for other in ranked[room:]:
-            shop.lineage.decide(other, "pooled", "its sentences are tried with all others")
+            other.decide("pooled", "its sentences are tried with all others")
         return [*([] if child is None else [child]), *ranked[:room]]
 
     async def validate(self, parents: Candidates, candidates: Candidates) -> Candidates:
@@ -178,7 +178,7 @@ class _Beam(SearchRound):
         self.beam = list(ranked)
         for candidate in ranked:
             reason = f"in the beam after iteration {self.number + 1}"
-            self.shop.lineage.decide(candidate, "accepted", reason)
+            candidate.decide("accepted", reason)
 
 
 def _edited(beam: Sequence[Candidate], made: Sequence[Candidate]) -> str | None:

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 
 from tutelage.rewards.function import RewardFunction
 from tutelage.tools.tool import Tool
-from tutelage.types import ToolSpec
 
 GENERIC = (
     "Think step by step.",
@@ -33,21 +32,22 @@ _QUOTED = re.compile(r"`([^`\n]+)`")
 _SLOT = re.compile(r"\bX\b")
 
 
-def derived(
-    tools: Sequence[ToolSpec] = (), output_format: str = "", hints: Sequence[str] = ()
+def bank_of(
+    tools: Mapping[str, Tool], grader: RewardFunction | None = None, hints: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """The generic phrases, two for each tool, one for the output format, and the hints."""
+    """The generic phrases, two for each tool, one for the form that the grader reads, and the
+    hints."""
     made = [*GENERIC]
-    for tool in tools:
+    for tool in tools.values():
         made.append(f"Use the tool {tool.name} where it applies.")
         if said := tool.description.strip().split("\n")[0]:
             made.append(f"Use {tool.name} to do this: {said}")
-    if output_format:
-        made.append(f"Write the final answer in this form: {output_format}")
+    if grader is not None and (form := _output_format(grader)):
+        made.append(f"Write the final answer in this form: {form}")
     return tuple(dict.fromkeys([*made, *(hint.strip() for hint in hints if hint.strip())]))
 
 
-def output_format(grader: RewardFunction) -> str:
+def _output_format(grader: RewardFunction) -> str:
     """The form of an answer that a grader reads, as its docstring shows it; empty without one.
 
     That is the first text in backticks that has a capital X where the answer stands, such as
@@ -55,11 +55,3 @@ def output_format(grader: RewardFunction) -> str:
     """
     quoted = _QUOTED.findall(inspect.getdoc(grader.fn) or "")
     return next((text for text in quoted if _SLOT.search(text)), "")
-
-
-def bank_of(
-    tools: Mapping[str, Tool], grader: RewardFunction | None = None, hints: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """The whole bank of an agent: what its tools and its grader give away, and the hints."""
-    specs = [tool.spec for tool in tools.values()]
-    return derived(specs, "" if grader is None else output_format(grader), hints)

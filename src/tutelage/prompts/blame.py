@@ -26,15 +26,15 @@ def suspect(names: Sequence[str], scores: Sequence[Score], turn: int) -> str:
                 # The likeliest culprit weighs most.
                 for place, name in enumerate(episode.blame):
                     counts[name] += 1 / (1 + place)
-    blamed = [name for name in names if counts[whole(name)] > 0]
-    ranked = sorted(blamed, key=lambda name: -counts[whole(name)]) or list(names)
+    blamed = [name for name in names if counts[_whole(name)] > 0]
+    ranked = sorted(blamed, key=lambda name: -counts[_whole(name)]) or list(names)
     return ranked[turn % len(ranked)]
 
 
 def evidence(component: str, score: Score, most: int) -> list[tuple[Item, Episode]]:
     """The rollouts to show for a component, of those that were judged: those that blame it first,
     and the worst first."""
-    name = whole(component)
+    name = _whole(component)
 
     def rank(pair: tuple[Item, Episode]) -> tuple[bool, float]:
         blame = pair[1].blame
@@ -43,6 +43,6 @@ def evidence(component: str, score: Score, most: int) -> list[tuple[Item, Episod
     return sorted(score.evidence, key=rank)[:most]
 
 
-def whole(part: str) -> str:
+def _whole(part: str) -> str:
     """The component that a region is a part of."""
     return part.partition("#")[0]

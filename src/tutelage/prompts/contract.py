@@ -7,9 +7,9 @@ caller of `Play`, `optimiser.py` the only caller of `Ask`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from tutelage.engine.usage import Usage
 from tutelage.errors import ConfigError
@@ -48,31 +48,13 @@ class Episode:
         """The reward as it counts: 0 where there is none."""
         return 0.0 if self.reward is None else self.reward
 
-    def to_dict(self) -> JSON:
-        """As JSON, for the journal."""
-        return {
-            "reward": self.reward,
-            "exact": self.exact,
-            "feedback": self.feedback,
-            "trace": self.trace,
-            "failure": self.failure,
-            "usage": asdict(self.usage),
-            "blame": list(self.blame),
-        }
-
     @staticmethod
     def from_dict(data: JSON) -> Episode:
-        """Back from JSON."""
-        cause = data["failure"]
-        return Episode(
-            reward=data["reward"],
-            exact=data["exact"],
-            feedback=data["feedback"],
-            trace=data["trace"],
-            failure=None if cause is None else FailureCause(cause),
-            usage=Usage(**data["usage"]),
-            blame=tuple(data.get("blame", ())),
-        )
+        """Back from the journal, where `asdict` of it is."""
+        read: dict[str, Any] = {**data, "blame": tuple(data.get("blame", ()))}
+        read["failure"] = data["failure"] and FailureCause(data["failure"])
+        read["usage"] = Usage(**data["usage"])
+        return Episode(**read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +127,8 @@ class Reply:
     usage: Usage = field(default_factory=Usage)
 
 
-class Play(Protocol):
-    """Runs the agent with these components on one task; `slot` says for whom, and which repeat."""
+Play = Callable[[Components, Task, Slot], Awaitable[Episode]]
+"""Runs the agent with these components on one task; the slot says for whom, and which repeat."""
 
-    async def __call__(self, components: Components, task: Task, slot: Slot) -> Episode: ...
-
-
-class Ask(Protocol):
-    """Asks the optimiser LLM. `role` is `gradient` or `edit`; `step_key` names the request."""
-
-    async def __call__(self, role: str, messages: Sequence[Message], step_key: str) -> Reply: ...
+Ask = Callable[[str, Sequence[Message], str], Awaitable[Reply]]
+"""Asks the optimiser LLM: the role, `gradient` or `edit`, its messages, and the request's name."""

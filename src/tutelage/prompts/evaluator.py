@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 
 from tutelage.engine.usage import Spend, Usage
@@ -245,7 +245,7 @@ class Evaluator:
             for key, job, item in queue:
                 episode = await self._episode(job, item)
                 await self.journal.recorded()
-                self.journal.put(key, episode.to_dict(), self.budget.elapsed())
+                self.journal.put(key, asdict(episode), self.budget.elapsed())
                 done[key] = episode
                 self.observer.played(self._name, len(done), len(new), self.budget.spent)
                 self._check_served(key, episode)

@@ -137,7 +137,7 @@ class _Reflection(SearchRound):
             if len(old) < (whole := len(self.tasks) * shop.settings.samples):
                 words += f", {len(old)} of {whole} rollouts judged both times"
             self.accepted = sum(new) > sum(old)
-            shop.lineage.decide(child, "accepted" if self.accepted else "rejected", words)
+            child.decide("accepted" if self.accepted else "rejected", words)
             if self.accepted:
                 return await shop.validate([child])
         return []
@@ -162,7 +162,7 @@ class _PooledReflection(_Reflection):
         for child in proposed:
             self.shop.pool.learn(child.components)
             reason = "its sentences are tried with all others"
-            self.shop.lineage.decide(child, "pooled", reason)
+            child.decide("pooled", reason)
         if not self.component:
             return []
         trials = self.settings.trials
@@ -185,14 +185,14 @@ class _PooledReflection(_Reflection):
             gap = sum(new) / count - sum(old) / count
             if gap >= -BEHIND:
                 return await shop.validate([child])
-            shop.lineage.decide(child, "rejected", f"{gap:+.3g} on {len(few)} validation tasks")
+            child.decide("rejected", f"{gap:+.3g} on {len(few)} validation tasks")
         return []
 
     def keep(self, ranked: Candidates) -> None:
         """Accept what was validated."""
         self.accepted = bool(ranked)
         for child in ranked:
-            self.shop.lineage.decide(child, "accepted", "composed of the best sentences")
+            child.decide("accepted", "composed of the best sentences")
 
 
 class _Merge(SearchRound):
@@ -205,7 +205,7 @@ class _Merge(SearchRound):
     async def propose(self, parents: Candidates, scores: Scores) -> Candidates:
         """The child of the first pair that has one."""
         for one, two in combinations(parents, 2):
-            changes = merged(self.shop.lineage, one, two)
+            changes = _merged(self.shop.lineage, one, two)
             child = self.shop.propose([one, two], changes, "merge") if changes else None
             if child is not None:
                 return [child]
@@ -214,7 +214,7 @@ class _Merge(SearchRound):
     def keep(self, ranked: Candidates) -> None:
         """Accept what was validated."""
         for child in ranked:
-            self.shop.lineage.decide(child, "accepted", "two members of the front merged")
+            child.decide("accepted", "two members of the front merged")
 
     def record(self) -> None:
         """Nothing yet: it is told of with its pass."""
@@ -252,25 +252,24 @@ def _scaled_sum(rewards: Sequence[float | None]) -> float:
     return sum(judged) * (len(rewards) / max(1, len(judged)))
 
 
-def merged(lineage: Lineage, one: Candidate, two: Candidate) -> dict[str, str] | None:
+def _merged(lineage: Lineage, one: Candidate, two: Candidate) -> dict[str, str] | None:
     """What changes in `one` when it takes what only `two` changed since their common ancestor.
 
     None where there is no such ancestor, or where nothing would come of it.
     """
-    lines = {entry.id: entry for entry in lineage}
 
     def ancestors(identity: str) -> list[str]:
-        found, queue = list[str](), list(lines[identity].parents)
+        found, queue = list[str](), list(lineage[identity].parents)
         while queue:
             found.append(queue.pop(0))
-            queue += lines[found[-1]].parents
+            queue += lineage[found[-1]].parents
         return found
 
     above = ancestors(two.id)
     shared = next((a for a in ancestors(one.id) if a in above), None)
     if shared is None or one.id in above or two.id in ancestors(one.id):
         return None
-    base = lines[shared].components
+    base = lineage[shared].components
     mine = {n for n in base if one.components[n] != base[n]}
     theirs = {n for n in base if two.components[n] != base[n]}
     taken = {n: two.components[n] for n in sorted(theirs - mine)}

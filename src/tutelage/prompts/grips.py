@@ -87,10 +87,10 @@ class _Edits(SearchRound):
             kept = {*sentences(self.best.components[self.component])}
             gone = [s for s in sentences(before.components[self.component]) if s not in kept]
             self.spare += [s for s in gone if s not in self.spare]
-            shop.lineage.decide(self.best, "accepted", reason)
+            self.best.decide("accepted", reason)
         for child in ranked:
             if child != self.best:
-                shop.lineage.decide(child, "rejected", f"not the {reason}")
+                child.decide("rejected", f"not the {reason}")
 
     def record(self) -> None:
         """Tell of the step; of the last one the search tells as it ends."""

@@ -1,8 +1,7 @@
 """A prompt search as a kind of run: begin one, go on with one, look again with fresh tasks.
 
 The journal makes a resume a replay: what was answered is not asked again, so a search killed at any
-moment ends in the same lineage byte for byte. `search` is async and plays agents in the loop of its
-caller; `run` is it for code without one. The command line and `Trainer` are thin callers;
+moment ends in the same lineage byte for byte. The command line and `Trainer` are thin callers;
 `runs/lifecycle.py` has what every run does.
 """
 
@@ -17,10 +16,11 @@ from tutelage.config.fields import RunSettings
 from tutelage.engine.endpoint import environment
 from tutelage.engine.usage import Spend
 from tutelage.errors import RunError
-from tutelage.prompts import Result, optimise, record
+from tutelage.prompts import optimise, record
 from tutelage.prompts.budget import Budget
 from tutelage.prompts.config import KIND as NAME
 from tutelage.prompts.config import PromptConfig
+from tutelage.prompts.embedded import embedded
 from tutelage.prompts.evaluator import Evaluator
 from tutelage.prompts.figures import figures_of
 from tutelage.prompts.gate import Sealed, sealed_test
@@ -29,7 +29,6 @@ from tutelage.prompts.plan import make_plan
 from tutelage.prompts.setup import Setup, setup_from
 from tutelage.prompts.staging import playing
 from tutelage.prompts.tasks import fresh
-from tutelage.runs import lifecycle
 from tutelage.runs.again import resume_command
 from tutelage.runs.figures import Figures, RunFiles
 from tutelage.runs.folder import RunFolder, locked, write_json
@@ -47,6 +46,7 @@ from tutelage.runs.lifecycle import Run, ending, opened
 from tutelage.runs.progress import Progress
 from tutelage.runs.rounds import Nobody, Observer, Round
 from tutelage.seeds import SeedTree
+from tutelage.tools.registry import resolve_tools
 from tutelage.tracing.export import endpoint, headers
 from tutelage.types import JSON, Rollout, Task, ToolSpec
 
@@ -84,7 +84,11 @@ class PromptSearch(RunKind):
     @classmethod
     def tools(cls, folder: RunFolder) -> tuple[ToolSpec, ...]:
         """Those of the embedded task's agent; an own agent's are in the record of its calls."""
-        return record.told_tools(folder)
+        config = stored_settings(folder, PromptConfig)
+        if config.recipe != "math":
+            return ()
+        tools = resolve_tools(config.tools or embedded().tools)
+        return tuple(tool.spec for tool in tools.values())
 
     def config(self) -> JSON:
         """The keys, the models with their addresses, and what the search begins with."""
@@ -119,7 +123,15 @@ class PromptSearch(RunKind):
     @property
     def head(self) -> Head:
         """What is told of the run."""
-        return head_of(self.setup)
+        config, env = self.setup.config, environment()
+        url = endpoint(config.otlp, env)
+        return Head(
+            recipe=config.recipe,
+            algorithm=self.setup.algorithm.name,
+            settings=config,
+            store=config.store,
+            collector=None if url is None else TraceTarget(url, headers=headers(env)),
+        )
 
     def begin(self, folder: RunFolder) -> None:
         """Keep the splits."""
@@ -147,44 +159,20 @@ class PromptSearch(RunKind):
                 observer=_Recorder(run, self.observer),
             )
             run.writer.flush()
-            record.write_found(run.folder, result)
-            told = record.outcome(run.folder, setup, result, stage.seconds())
+            told = record.write_outcome(run.folder, setup, result, stage.seconds())
             self._found = told | stage.untold()
             for warning in told["warnings"]:
                 run.progress.note(f"Warning: {warning}")
-            _keep_best(run, result)
+            # The winner as versions of its resources, where a later run can find them.
+            for name, text in result.components.items():
+                data, kind = {"text": text}, "prompt_template"
+                run.store.put_resource(
+                    run.folder.name, name, version=1, step=0, kind=kind, data=data
+                )
 
     def result(self, status: str) -> JSON | None:
         """The outcome; a search that was stopped has its journal instead."""
         return self._found if status == FINISHED else None
-
-
-def run(setup: Setup, folder: RunFolder, progress: Progress, observer: Observer) -> JSON:
-    """`search` for code without an event loop; returns what is in result.json."""
-    return lifecycle.start(PromptSearch(setup, observer), folder, progress)
-
-
-async def search(
-    setup: Setup,
-    folder: RunFolder,
-    progress: Progress,
-    observer: Observer,
-    heard: Callable[[Rollout], None] | None = None,
-) -> JSON:
-    """Run a search in a folder that is new, or go on where it was left. `heard` is told of every
-    rollout.
-
-    Raises `ConfigError` for a plan that cannot work, `RunError` for a folder of another search.
-    """
-    return await lifecycle.begin(PromptSearch(setup, observer, heard), folder, progress)
-
-
-def resume(folder: RunFolder, progress: Progress, observer: Observer) -> JSON:
-    """Go on with a search from its folder. Raises `RunError` for one that only its program has."""
-    finished = folder.read_result() or {}
-    if finished.get("status") == FINISHED:
-        return lifecycle.resume(PromptSearch, folder, progress)
-    return run(read_setup(folder, progress), folder, progress, observer)
 
 
 def read_setup(folder: RunFolder, progress: Progress, allow_changes: bool = False) -> Setup:
@@ -223,22 +211,6 @@ def confirm(folder: RunFolder, progress: Progress, files: Sequence[str] = ()) ->
     return told
 
 
-# ---------------------------------------------------------------- what they share
-
-
-def head_of(setup: Setup) -> Head:
-    """What is told of a search."""
-    config, env = setup.config, environment()
-    url = endpoint(config.otlp, env)
-    return Head(
-        recipe=config.recipe,
-        algorithm=setup.algorithm.name,
-        settings=config,
-        store=config.store,
-        collector=None if url is None else TraceTarget(url, headers=headers(env)),
-    )
-
-
 async def _confirm(
     setup: Setup,
     folder: RunFolder,
@@ -252,7 +224,11 @@ async def _confirm(
     def result(status: str) -> JSON | None:
         return dict(finished) if status == FINISHED else None
 
-    with locked(folder), opened(head_of(setup), folder, progress) as run, ending(run, result):
+    with (
+        locked(folder),
+        opened(PromptSearch(setup).head, folder, progress) as run,
+        ending(run, result),
+    ):
         async with playing(setup, run) as stage:
             budget = Budget(replace(settings.limits, rollouts=None, seconds=None), settings.worst)
             evaluator = Evaluator(stage.play, budget, stage.journal, settings, f"confirm/{number}")
@@ -284,11 +260,3 @@ class _Recorder:
         self._run.log(line)
         record.write_best(self._run.folder, found.best)
         self._inner.round(found)
-
-
-def _keep_best(run: Run, result: Result) -> None:
-    """The winner as versions of its resources, where a later run can find them."""
-    for name, text in result.components.items():
-        run.store.put_resource(
-            run.folder.name, name, version=1, step=0, kind="prompt_template", data={"text": text}
-        )

@@ -62,7 +62,8 @@ class Journal:
                 "start a new run, or accept the change (tutelage resume RUN --allow-changes; in "
                 "Python accept_changes=True)"
             )
-        with self._transaction():
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
             self._db.execute("DELETE FROM header")
             self._db.executemany("INSERT INTO header VALUES (?, ?)", sorted(header.items()))
             if known and changed:
@@ -91,7 +92,8 @@ class Journal:
 
     def forget(self, keys: Iterable[str]) -> None:
         """Drop answers that are no evidence, so that a resume asks again."""
-        with self._transaction():
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany("DELETE FROM step WHERE key = ?", [(k,) for k in keys])
 
     def elapsed(self) -> float:
@@ -101,19 +103,3 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         self._db.close()
-
-    def _transaction(self) -> _Transaction:
-        return _Transaction(self._db)
-
-
-class _Transaction:
-    """BEGIN IMMEDIATE to COMMIT, or ROLLBACK."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-
-    def __enter__(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._db.execute("COMMIT" if kind is None else "ROLLBACK")

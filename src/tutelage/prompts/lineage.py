@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from tutelage.engine.usage import Spend
 from tutelage.prompts.contract import Components
@@ -18,16 +18,8 @@ from tutelage.seeds import SeedTree
 from tutelage.types import JSON
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Candidate:
-    """Components with an identity; equality is that of the identifier's candidate."""
-
-    id: str
-    components: Components = field(compare=False, hash=False)
-
-
-@dataclass(slots=True)
-class Entry:
     """One line of the lineage; `decision` is the last word on it so far."""
 
     id: str
@@ -36,33 +28,33 @@ class Entry:
     operation: str
     diff: str
     critique: str
+    cost: Spend
     scores: dict[str, JSON] = field(default_factory=dict[str, JSON])
     decision: str = "proposed"
     reason: str = ""
-    cost: Spend = field(default_factory=Spend)
 
-    def to_dict(self) -> JSON:
-        """As JSON."""
-        return {
-            "id": self.id,
-            "parents": list(self.parents),
-            "operation": self.operation,
-            "components": dict(self.components),
-            "diff": self.diff,
-            "critique": self.critique,
-            "scores": self.scores,
-            "decision": self.decision,
-            "reason": self.reason,
-            "cost": self.cost.to_dict(),
-        }
+    def decide(self, decision: str, reason: str) -> None:
+        """The last word on it so far."""
+        self.decision, self.reason = decision, reason
+
+    def note(self, split: str, score: Score) -> None:
+        """Note what it earned; a larger score of the same split replaces it."""
+        if split not in self.scores or self.scores[split]["n"] <= len(score.episodes):
+            whole = len(score.judged) == len(score.episodes)
+            self.scores[split] = {
+                "n": len(score.episodes),
+                "reward": score.reward,
+                "exact": score.exact,
+                **({} if whole else {"judged": len(score.judged)}),
+            }
 
 
 class Lineage:
-    """Entries in the order of their proposal."""
+    """Candidates in the order of their proposal."""
 
     def __init__(self, seeds: SeedTree) -> None:
         self._seeds = seeds
-        self._entries: dict[str, Entry] = {}
+        self._candidates: dict[str, Candidate] = {}
 
     def add(
         self,
@@ -73,52 +65,36 @@ class Lineage:
         cost: Spend | None = None,
     ) -> Candidate:
         """Note a proposal; its diff is against the first parent."""
-        identity = self._seeds.child("candidate", len(self._entries)).id("cand")
+        identity = self._seeds.child("candidate", len(self._candidates)).id("cand")
         before = parents[0].components if parents else {}
-        self._entries[identity] = Entry(
+        self._candidates[identity] = Candidate(
             id=identity,
             components=dict(components),
             parents=tuple(p.id for p in parents),
             operation=operation,
-            diff=difference(before, components) if parents else "",
+            diff=_difference(before, components) if parents else "",
             critique=critique,
             cost=cost or Spend(),
         )
-        return Candidate(identity, dict(components))
+        return self._candidates[identity]
 
-    def score(self, candidate: Candidate, split: str, score: Score) -> None:
-        """Note what a candidate earned; a larger score of the same split replaces it."""
-        scores, whole = self[candidate].scores, len(score.judged) == len(score.episodes)
-        if split not in scores or scores[split]["n"] <= len(score.episodes):
-            scores[split] = {
-                "n": len(score.episodes),
-                "reward": score.reward,
-                "exact": score.exact,
-                **({} if whole else {"judged": len(score.judged)}),
-            }
+    def __getitem__(self, identity: str) -> Candidate:
+        return self._candidates[identity]
 
-    def decide(self, candidate: Candidate, decision: str, reason: str) -> None:
-        """The last word on a candidate so far."""
-        entry = self[candidate]
-        entry.decision, entry.reason = decision, reason
-
-    def __getitem__(self, candidate: Candidate) -> Entry:
-        return self._entries[candidate.id]
-
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries.values())
+    def __iter__(self) -> Iterator[Candidate]:
+        return iter(self._candidates.values())
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._candidates)
 
     def jsonl(self) -> str:
         """One JSON object a line, keys sorted."""
         return "".join(
-            json.dumps(e.to_dict(), ensure_ascii=False, sort_keys=True) + "\n" for e in self
+            json.dumps(asdict(e), ensure_ascii=False, sort_keys=True) + "\n" for e in self
         )
 
 
-def difference(before: Components, after: Components) -> str:
+def _difference(before: Components, after: Components) -> str:
     """A unified diff of all components that changed."""
     lines: list[str] = []
     for name in after:

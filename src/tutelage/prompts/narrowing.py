@@ -36,7 +36,7 @@ async def halve(
     for n in [*stages, len(shop.val)]:
         ranked = await _fitting(shop, alive, shop.val[:n])
         room = keep if n == len(shop.val) else max(keep, (len(ranked) + 1) // 2)
-        _drop(shop, [c for c in alive if c not in ranked[:room]], f"behind on {n} tasks")
+        _drop([c for c in alive if c not in ranked[:room]], f"behind on {n} tasks")
         alive = ranked[:room]
     return alive
 
@@ -64,7 +64,7 @@ async def bandit(shop: Workshop, candidates: Sequence[Candidate], keep: int) -> 
         await shop.score([arm], Mode.VAL, shop.val[:reach])
         seen[arm.id] = reach if shop.was_played(arm) else 0
     ranked = sorted((c for c in alive if seen.get(c.id)), key=lambda c: -shop.mean(c))
-    _drop(shop, ranked[keep:], "behind by its upper confidence bound")
+    _drop(ranked[keep:], "behind by its upper confidence bound")
     return await shop.validate(ranked[:keep])
 
 
@@ -81,7 +81,7 @@ async def _fitting(
             field = field[: len(field) // 2]
 
 
-def _drop(shop: Workshop, candidates: Sequence[Candidate], reason: str) -> None:
+def _drop(candidates: Sequence[Candidate], reason: str) -> None:
     for candidate in candidates:
-        if shop.lineage[candidate].decision == "proposed":
-            shop.lineage.decide(candidate, "dropped", reason)
+        if candidate.decision == "proposed":
+            candidate.decide("dropped", reason)

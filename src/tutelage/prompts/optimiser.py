@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from tutelage.engine.usage import Spend, Usage
 from tutelage.errors import EngineError, RemoteError, RunError
@@ -39,28 +39,29 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
-    """A reply, or why the endpoint gave none and whether it refuses all others too."""
-
-    text: str
-    usage: Usage
-    problem: str = ""
-    refused: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
-    """The text that was read from a reply, or why there is none, and what it cost."""
+    """The text of a reply, or why there is none, and what it cost."""
 
     text: str
     problem: str = ""
     cost: Spend = field(default_factory=Spend)
     unanswered: bool = False
+    refused: bool = False
+    """Whether the endpoint refuses all others too."""
 
     @property
     def reason(self) -> str:
         """The problem under one word, for the lineage."""
         return f"{'unanswered' if self.unanswered else 'malformed'}: {self.problem}"
+
+    def read(self, reader: Callable[[str], str]) -> Outcome:
+        """With what `reader` makes of the text, or why it raised `Rejected`."""
+        if self.problem:
+            return self
+        try:
+            return replace(self, text=reader(self.text))
+        except Rejected as rejected:
+            return replace(self, text="", problem=rejected.reason)
 
 
 class Optimiser:
@@ -86,16 +87,16 @@ class Optimiser:
         """
         first = await self._ask_all(requests)
         self._check_answered(requests, first)
-        outcomes = [_outcome(reply, reader) for reply in first]
+        outcomes = [reply.read(reader) for reply in first]
         again = [i for i, made in enumerate(outcomes) if made.problem and not first[i].problem]
         mended = await self._ask_all([_again(requests[i], first[i], outcomes[i]) for i in again])
         for i, reply in zip(again, mended, strict=True):
-            second = _outcome(reply, reader)
+            second = reply.read(reader)
             cost = outcomes[i].cost + second.cost
-            outcomes[i] = Outcome(second.text, second.problem, cost)
+            outcomes[i] = replace(second, cost=cost, unanswered=False)
         return outcomes
 
-    def _check_answered(self, requests: Sequence[Request], replies: Sequence[_Answer]) -> None:
+    def _check_answered(self, requests: Sequence[Request], replies: Sequence[Outcome]) -> None:
         """Raise `EngineError` where every request was refused, or nobody answered for long."""
         if not requests:
             return
@@ -113,7 +114,7 @@ class Optimiser:
                 f"prompts: {replies[0].problem}; mend that, then resume"
             )
 
-    async def _ask_all(self, requests: Sequence[Request]) -> list[_Answer]:
+    async def _ask_all(self, requests: Sequence[Request]) -> list[Outcome]:
         worst = self._budget.worst.of_call()
         self._budget.reserve(worst * len(requests))
         stop_key = f"stop/ask/{self._rounds}"
@@ -130,12 +131,10 @@ class Optimiser:
                 self._journal.put(stop_key, {}, self._budget.elapsed())
             raise BudgetSpent("seconds") from None
         finally:
-            for request in requests:
-                known = self._journal.get(_key(request))
-                actual = Spend() if known is None else spend_of_call(Usage(**known["usage"]))
-                self._budget.settle(worst, actual)
+            for known in (self._journal.get(_key(request)) for request in requests):
+                self._budget.settle(worst, Spend() if known is None else _recorded(known).cost)
 
-    async def _one(self, request: Request) -> _Answer:
+    async def _one(self, request: Request) -> Outcome:
         key = _key(request)
         said = json.dumps([request.role, [m.to_dict() for m in request.messages]])
         mark = hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
@@ -150,43 +149,30 @@ class Optimiser:
         async with self._gate:
             try:
                 got = await self._ask(request.role, request.messages, request.step_key)
-                reply = _Answer(got.text, got.usage)
+                answer: JSON = {"text": got.text, "usage": asdict(got.usage)}
             except EngineError as error:
-                reply = _lost(error, self._budget.worst.optimiser_call or Usage())
-        payload = {"request": mark, "text": reply.text, "usage": asdict(reply.usage)}
-        if reply.problem:
-            payload |= {"problem": reply.problem, "refused": reply.refused}
-        self._journal.put(key, payload, self._budget.elapsed())
-        return reply
+                answer = self._lost(error)
+        self._journal.put(key, {"request": mark, **answer}, self._budget.elapsed())
+        return _recorded(answer)
+
+    def _lost(self, error: EngineError) -> JSON:
+        """What is kept of a request that failed for good. A refusal costs nothing; of a request
+        that nothing is known of, the worst case is charged."""
+        told = isinstance(error, RemoteError)
+        usage = Usage() if told else self._budget.worst.optimiser_call or Usage()
+        refused = told and error.status in _REFUSED
+        return {"text": "", "usage": asdict(usage), "problem": str(error), "refused": refused}
 
 
 def _key(request: Request) -> str:
     return f"ask/{request.step_key}"
 
 
-def _lost(error: EngineError, worst: Usage) -> _Answer:
-    """What is kept of a request that failed for good. A refusal costs nothing; of a request that
-    nothing is known of, the worst case is charged."""
-    told = isinstance(error, RemoteError)
-    refused = isinstance(error, RemoteError) and error.status in _REFUSED
-    return _Answer("", Usage() if told else worst, str(error), refused)
+def _recorded(known: JSON) -> Outcome:
+    problem, cost = known.get("problem", ""), spend_of_call(Usage(**known["usage"]))
+    return Outcome(known["text"], problem, cost, bool(problem), known.get("refused", False))
 
 
-def _recorded(known: JSON) -> _Answer:
-    problem, refused = known.get("problem", ""), known.get("refused", False)
-    return _Answer(known["text"], Usage(**known["usage"]), problem, refused)
-
-
-def _outcome(reply: _Answer, reader: Callable[[str], str]) -> Outcome:
-    cost = spend_of_call(reply.usage)
-    if reply.problem:
-        return Outcome("", reply.problem, cost, unanswered=True)
-    try:
-        return Outcome(reader(reply.text), cost=cost)
-    except Rejected as refused:
-        return Outcome("", refused.reason, cost)
-
-
-def _again(request: Request, reply: _Answer, outcome: Outcome) -> Request:
+def _again(request: Request, reply: Outcome, outcome: Outcome) -> Request:
     messages = repair(request.messages, reply.text, outcome.problem)
     return Request(request.role, messages, f"{request.step_key}/repair")

@@ -14,23 +14,12 @@ from tutelage.engine.endpoint import Counted, Endpoints, token_bound
 from tutelage.engine.prices import Price
 from tutelage.engine.remote import RemoteChatClient
 from tutelage.engine.usage import Usage
-from tutelage.errors import ConfigError
 from tutelage.prompts.contract import Reply
 from tutelage.seeds import SeedTree
 from tutelage.types import Message, Sampling
 
 REQUEST_TOKENS = 16_000
 """Tokens of a request to the optimiser at most; the evidence in it is cut to 12,000."""
-
-
-def no_endpoint(algorithm: str, without: str) -> ConfigError:
-    """What to say where an algorithm needs an optimiser LLM and there is none; `without` is how
-    the caller asks for a search that needs none."""
-    return ConfigError(
-        f"{algorithm} asks an optimiser LLM, and no endpoint is set. Two ways out: set "
-        "OPENAI_BASE_URL or OPENAI_API_KEY in .env or the environment (any OpenAI-compatible "
-        f"server: OpenAI, vLLM, Ollama), or search without an LLM: {without}"
-    )
 
 
 class OptimiserClient:

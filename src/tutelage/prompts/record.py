@@ -17,36 +17,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tutelage.errors import RunError
-from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.contract import Components, Splits
-from tutelage.prompts.embedded import embedded
 from tutelage.prompts.run import Result
 from tutelage.prompts.setup import Setup
 from tutelage.prompts.shots import DEMONSTRATIONS
 from tutelage.runs.again import resume_command
 from tutelage.runs.folder import RunFolder, write_text
-from tutelage.runs.kinds import stored_settings
 from tutelage.runs.measured import written
 from tutelage.runs.metrics import low_reward_words
 from tutelage.statistics.outcome import Kind
-from tutelage.tools.registry import resolve_tools
-from tutelage.types import JSON, Task, ToolSpec
+from tutelage.types import JSON, Task
 
+BEST = "best_prompt.txt"
 SPLITS = ("train", "val", "test")
-
-
-def told_tools(folder: RunFolder) -> tuple[ToolSpec, ...]:
-    """The tools of the embedded task's agent; an own agent's are in the record of its calls."""
-    config = stored_settings(folder, PromptConfig)
-    if config.recipe != "math":
-        return ()
-    tools = resolve_tools(config.tools or embedded().tools)
-    return tuple(tool.spec for tool in tools.values())
-
-
-def journal_file(folder: RunFolder) -> Path:
-    """The memory of the search."""
-    return folder.path / "journal.db"
 
 
 def lineage_file(folder: RunFolder) -> Path:
@@ -54,25 +37,17 @@ def lineage_file(folder: RunFolder) -> Path:
     return folder.path / "lineage.jsonl"
 
 
-def best_file(folder: RunFolder, name: str = "", first: bool = True) -> Path:
-    """Where a component of the best prompt lies; the first one has the short name."""
-    return folder.path / ("best_prompt.txt" if first else f"best_prompt.{_safe(name)}.txt")
-
-
 def write_best(folder: RunFolder, components: Components) -> None:
-    """One file a component."""
-    first = first_of(components)
+    """One file a component; the first one has the short name."""
     for name, text in components.items():
-        write_text(best_file(folder, name, name == first), text)
+        safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
+        file = BEST if name == first_of(components) else f"best_prompt.{safe}.txt"
+        write_text(folder.path / file, text)
 
 
 def first_of(components: Components) -> str:
     """The component that stands for the prompt: the first one that is no demonstrations."""
     return min(components, key=lambda name: (name == DEMONSTRATIONS, name))
-
-
-def _safe(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
 
 
 def write_tasks(folder: RunFolder, splits: Splits) -> None:
@@ -132,17 +107,16 @@ def candidate_of(entries: Sequence[JSON], prefix: str) -> JSON:
     raise RunError(f"{what} {prefix!r}; there are seed, best, {known}")
 
 
-def write_found(folder: RunFolder, result: Result) -> None:
-    """Write the lineage and the best prompt."""
+def write_outcome(folder: RunFolder, setup: Setup, result: Result, seconds: float) -> JSON:
+    """Write the lineage and the best prompt; returns what is for `result.json`. Names such as
+    `success_after_sampled` mean what they do for every run."""
     write_text(lineage_file(folder), result.lineage.jsonl())
     write_best(folder, result.components)
-
-
-def outcome(folder: RunFolder, setup: Setup, result: Result, seconds: float) -> JSON:
-    """`result.json`. Names such as `success_after_sampled` mean what they do for every run."""
     test, spent, on_test = result.test, result.spent, result.test_spent
     tasks, kind = test.tasks, Kind(has_success=test.exact is not None)
-    told: JSON = {
+    failed = setup.config.failure_reward
+    low = [low_reward_words("failure_reward", failed, result.lowest)]
+    return {
         "status": "finished",
         "kind": "prompt",
         "recipe": setup.config.recipe,
@@ -174,15 +148,7 @@ def outcome(folder: RunFolder, setup: Setup, result: Result, seconds: float) -> 
         "graded": test.exact is None,
         **written("before_sampled", test.seed_sums.record(), kind),
         **written("after_sampled", test.best_sums.record(), kind),
-        "best_prompt": str(best_file(folder)),
+        "best_prompt": str(folder.path / BEST),
         "failures": dict(result.failures),
-        "warnings": low_rewards(setup.config.failure_reward, result.lowest),
+        "warnings": low if result.lowest < failed else [],
     }
-    return told
-
-
-def low_rewards(failure_reward: float, lowest: float) -> list[str]:
-    """What is wrong where a rollout earned less than one that fails; nothing where none did."""
-    if lowest >= failure_reward:
-        return []
-    return [low_reward_words("failure_reward", failure_reward, lowest)]

@@ -1,16 +1,18 @@
 """The messages that optimiser LLMs are sent: criticise, edit, reflect, repair.
 
 Texts only. They hold the current component, the evidence and the laws an edit must keep, so that a
-reply can be judged from its request alone. `apo.py` and `gepa.py` ask, `edits.py` reads replies.
+reply can be judged from its request alone. The evidence is question, trace (tool calls, results,
+answer) and the grader's feedback; 2,000 tokens a rollout and 12,000 a request at most, cut in the
+middle, since beginnings and ends tell most. `apo.py` and `gepa.py` ask, `edits.py` reads replies.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from tutelage.prompts.contract import Episode
 from tutelage.prompts.evaluator import Item
-from tutelage.prompts.evidence import render
 from tutelage.types import Message
 
 STYLES = {
@@ -24,6 +26,11 @@ _LAWS = (
     "{placeholder} as it stands. Reply with the whole new text between <prompt> and </prompt>."
 )
 
+TRACE_TOKENS = 2_000
+REQUEST_TOKENS = 12_000
+
+_PIECE = re.compile(r"\s*(?:\w+|[^\w\s])")
+
 Shown = Sequence[tuple[Item, Episode]]
 
 
@@ -32,7 +39,7 @@ def critique(component: str, text: str, shown: Shown) -> list[Message]:
     return _messages(
         "You find out why an AI agent fails. You give a short critique and no new prompt.",
         f"This text is the agent's {component!r}:\n<current>\n{text}\n</current>\n\n"
-        f"The agent played these tasks:\n\n{render(shown)}\n\n"
+        f"The agent played these tasks:\n\n{_rendered(shown)}\n\n"
         "Write a critique: what in the text, or missing from it, led to the bad rewards?",
     )
 
@@ -51,7 +58,7 @@ def reflect(component: str, text: str, shown: Shown) -> list[Message]:
     return _messages(
         "You improve the instructions of an AI agent from what happened when it followed them.",
         f"This text is the agent's {component!r}:\n<current>\n{text}\n</current>\n\n"
-        f"The agent played these tasks:\n\n{render(shown)}\n\n"
+        f"The agent played these tasks:\n\n{_rendered(shown)}\n\n"
         f"Work out what the agent needs to be told, then write a new text. {_LAWS}",
     )
 
@@ -76,3 +83,35 @@ def repair(asked: Sequence[Message], reply: str, problem: str) -> list[Message]:
 
 def _messages(system: str, user: str) -> list[Message]:
     return [Message("system", system), Message("user", user)]
+
+
+def cut(text: str, limit: int) -> str:
+    """`text` with its middle left out, where it has more than `limit` tokens."""
+    pieces = _PIECE.findall(text)
+    if len(pieces) <= limit:
+        return text
+    head, tail = limit - limit // 2, limit // 2
+    left_out = len(pieces) - limit
+    end = "".join(pieces[len(pieces) - tail :])
+    return f"{''.join(pieces[:head])}\n[... {left_out} tokens left out ...]\n{end}"
+
+
+def _rendered(shown: Shown) -> str:
+    """The rollouts as text, each with its share of the request."""
+    share = min(TRACE_TOKENS, REQUEST_TOKENS // max(1, len(shown)))
+    return "\n\n".join(
+        f"<rollout>\n{cut(_one(item, episode), share)}\n</rollout>" for item, episode in shown
+    )
+
+
+def _one(item: Item, episode: Episode) -> str:
+    question = "\n".join(m.content or "" for m in item.task.messages())
+    lines = [f"Question: {question}"]
+    if episode.trace:
+        lines.append(f"Trace: {episode.trace}")
+    lines.append(f"Reward: {episode.value:.3g}" + (" (exact)" if episode.exact else ""))
+    if episode.failure is not None:
+        lines.append(f"Failed: {episode.failure}")
+    if episode.feedback:
+        lines.append(f"Feedback: {episode.feedback}")
+    return "\n".join(lines)

@@ -75,7 +75,9 @@ async def optimise(
     shop = Workshop(algorithm.name, components, splits, evaluator, optimiser)
     ended = await _search(algorithm, shop)
     best = await shop.winner()
-    _close(shop.lineage, evaluator, best)
+    for candidate in shop.lineage:
+        candidate.cost = candidate.cost + evaluator.spent_by.get(candidate.id, Spend())
+    best.decide("winner", "best of the validated candidates")
     test_budget = Budget(_test_limits(settings.limits, test_spend), settings.worst)
     tester = Evaluator(play, test_budget, journal, settings, "test", observer)
     whole = shop.regions.join(best.components)
@@ -149,19 +151,13 @@ async def _search(algorithm: Algorithm, shop: Workshop) -> str:
                 "the seed prompt cannot be scored, too many of its rollouts were lost to "
                 f"infrastructure, the first with {score.first_loss!r}; mend that, then resume"
             )
-        shop.lineage.decide(shop.seed, "accepted", "the seed")
+        shop.seed.decide("accepted", "the seed")
         await search(algorithm, shop)
     except BudgetSpent as spent:
         return str(spent)
     finally:
         shop.close_round()
     return "the search came to its own end"
-
-
-def _close(lineage: Lineage, evaluator: Evaluator, best: Candidate) -> None:
-    for entry in lineage:
-        entry.cost = entry.cost + evaluator.spent_by.get(entry.id, Spend())
-    lineage.decide(best, "winner", "best of the validated candidates")
 
 
 def _affordable(limits: Limits, worst: Worst) -> int | None:

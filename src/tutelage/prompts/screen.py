@@ -232,7 +232,7 @@ class _RandomSubsets(SearchRound):
     def keep(self, ranked: Candidates) -> None:
         """It is the best so far."""
         self.phrases.best = ranked[0]
-        self.shop.lineage.decide(ranked[0], "accepted", "best subset so far")
+        ranked[0].decide("accepted", "best subset so far")
 
 
 class _Experiment(SearchRound):
@@ -302,7 +302,7 @@ class _Polish(_Experiment):
     def select(self) -> Candidates:
         """The best so far."""
         self.phrases.polished += 1
-        self.shop.lineage.decide(self.phrases.best, "accepted", "best so far")
+        self.phrases.best.decide("accepted", "best so far")
         return super().select()
 
     async def propose(self, parents: Candidates, scores: Scores) -> Candidates:

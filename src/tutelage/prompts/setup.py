@@ -10,14 +10,14 @@ from __future__ import annotations
 import pprint
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
 from tutelage.agents.own import load_agent, source_mark
 from tutelage.engine.endpoint import Endpoint, read_endpoints
 from tutelage.engine.meter import Caps
-from tutelage.engine.prices import Price, Prices, load_prices
+from tutelage.engine.prices import Price, load_prices
 from tutelage.errors import ConfigError
 from tutelage.prompts.agent import PROMPT, ToolAgent, components_of, tool_resources
 from tutelage.prompts.apo import APO
@@ -28,9 +28,7 @@ from tutelage.prompts.company import Subject, caps_of, company_of, resources_of,
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.contract import Settings, Splits
 from tutelage.prompts.embedded import embedded
-from tutelage.prompts.gepa import GEPA
-from tutelage.prompts.grips import GRIPS
-from tutelage.prompts.optimiser_client import no_endpoint, worst_call
+from tutelage.prompts.optimiser_client import worst_call
 from tutelage.prompts.play import SLOTS, Company
 from tutelage.prompts.run import plan
 from tutelage.prompts.shots import DEMONSTRATIONS
@@ -105,10 +103,10 @@ def setup_from(
     subject = subject or _subject(config)
     _warn_of_timeout(subject, config, progress)
     splits = splits or make_splits(config)
-    fields = _checked_fields(subject, splits)
+    compared, overlap = _compared(subject, splits)
     task = endpoints.get("task")
-    expensive = _is_expensive(task, prices)
-    chosen, reason = _choose(config, algorithm, bool(optimiser), expensive)
+    price = None if task is None else prices.of(task.model)
+    chosen, reason = _choose(config, algorithm, bool(optimiser), price)
     # Before a model is built or loaded for it, as all that follows up to `company_of`.
     plan(chosen, splits, Settings("", Limits(rollouts=config.rollouts), samples=config.samples))
     resources = resources_of(subject, config, task)
@@ -118,11 +116,11 @@ def setup_from(
     subject.agent.check([*resources])
     company = company_of(subject, resources, config, task, prices, progress)
     if algorithm is None:
-        chosen = configured(chosen, config, phrases_of(company, config))
+        tools = {v.name: v for v in company.resources.values() if isinstance(v, Tool)}
+        chosen = _configured(chosen, config, bank_of(tools, company.reward, config.hints))
     if not chosen.needs_optimiser:
         optimiser = {}
     role_prices = {role: prices.of(e.model) for role, e in optimiser.items()}
-    remarks = _unknown_prices(company, optimiser, role_prices, config)
     asked = worst_call([*role_prices.values()], config.optimiser_tokens) if optimiser else None
     worst = Worst(_worst_rollout(company), asked)
     return Setup(
@@ -136,9 +134,9 @@ def setup_from(
         endpoints=optimiser,
         prices=role_prices,
         facts=_facts(config, company, optimiser),
-        remarks=tuple(remarks),
-        fields=fields,
-        overlap=count_overlap(splits.train, splits.val, splits.test, lambda t: content(t, fields)),
+        remarks=tuple(_unknown_prices(company, optimiser, role_prices, config)),
+        fields=compared,
+        overlap=overlap,
         python=python,
     )
 
@@ -154,20 +152,22 @@ def _warn_of_timeout(subject: Subject, config: PromptConfig, progress: Progress)
         )
 
 
-def _checked_fields(subject: Subject, splits: Splits) -> frozenset[str] | None:
-    """The fields of a task that count beside its input; the reward and the seal are checked."""
+def _compared(subject: Subject, splits: Splits) -> tuple[frozenset[str] | None, Overlap]:
+    """The fields of a task that count beside its input, and the tasks that stand in more than one
+    split by them; the reward and the seal are checked."""
+    parts = (splits.train, splits.val, splits.test)
     if subject.reward is not None:
-        for part in (splits.train, splits.val, splits.test):
+        for part in parts:
             check(subject.reward, part)
     # An agent of one's own may read any field of a task, the built-in one reads its question.
     builtin = isinstance(subject.agent, ToolAgent)
-    fields = fields_read(subject.reward) if builtin and subject.reward else None
-    splits.check_sealed(fields)
-    return fields
+    read = fields_read(subject.reward) if builtin and subject.reward else None
+    splits.check_sealed(read)
+    return read, count_overlap(*parts, lambda task: content(task, read))
 
 
 def _choose(
-    config: PromptConfig, algorithm: Algorithm | None, has_optimiser: bool, expensive: bool
+    config: PromptConfig, algorithm: Algorithm | None, has_optimiser: bool, price: Price | None
 ) -> tuple[Algorithm, str]:
     """The algorithm and why, before its phrases are known."""
     if algorithm is not None:
@@ -176,43 +176,21 @@ def _choose(
         config.algorithm,
         has_optimiser=has_optimiser,
         rollouts=config.rollouts,
-        expensive=expensive,
+        expensive=price is not None and price.output > EXPENSIVE,
     )
-    return configured(chosen, config, GENERIC), reason
+    return _configured(chosen, config, GENERIC), reason
 
 
-def _is_expensive(task: Endpoint | None, prices: Prices) -> bool:
-    price = None if task is None else prices.of(task.model)
-    return price is not None and price.output > EXPENSIVE
-
-
-def configured(algorithm: Algorithm, config: PromptConfig, bank: tuple[str, ...]) -> Algorithm:
+def _configured(algorithm: Algorithm, config: PromptConfig, bank: tuple[str, ...]) -> Algorithm:
     """The algorithm with what the configuration says of it."""
+    said = config.model_dump() | {"bank": bank, "rounds": config.iterations}
+    said["steps"] = config.iterations
     if isinstance(algorithm, APO):
-        classical = config.selection is not None or bool(config.paraphrases)
-        said = {
-            "beam": config.beam,
-            "branches": config.branches,
-            "minibatch": config.minibatch,
-            "selection": config.selection,
-            "paraphrases": config.paraphrases,
-            "trials": 0 if classical and config.trials is None else config.trials,
-        }
-        given: dict[str, Any] = {k: v for k, v in said.items() if v is not None}
-        return replace(algorithm, rounds=config.iterations or ITERATIONS, **given)
-    if isinstance(algorithm, GEPA):
-        batch = config.minibatch or algorithm.minibatch
-        trials = algorithm.trials if config.trials is None else config.trials
-        return replace(algorithm, minibatch=batch, trials=trials, rounds=config.iterations)
-    if isinstance(algorithm, GRIPS):
-        return replace(algorithm, bank=bank, steps=config.iterations or ITERATIONS)
-    return replace(algorithm, bank=bank, rounds=config.iterations)
-
-
-def phrases_of(company: Company, config: PromptConfig) -> tuple[str, ...]:
-    """Phrases to try: generic ones, those that the agent gives away, the user's hints."""
-    tools = {v.name: v for v in company.resources.values() if isinstance(v, Tool)}
-    return bank_of(tools, company.reward, config.hints)
+        said["rounds"] = config.iterations or ITERATIONS
+        if said["trials"] is None and (config.selection is not None or config.paraphrases):
+            said["trials"] = 0  # the paper's search
+    names = {field.name for field in fields(algorithm)}
+    return replace(algorithm, **{k: v for k, v in said.items() if k in names and v is not None})
 
 
 def _subject(config: PromptConfig) -> Subject:
@@ -244,9 +222,13 @@ def _check_algorithm(
     """Refuse early what needs an LLM that is not there: no model is built for it."""
     needs = config.algorithm in ("apo", "gepa") if algorithm is None else algorithm.needs_optimiser
     if needs and not has_optimiser:
-        if algorithm is None:
-            raise no_endpoint(config.algorithm, "--algorithm screen")
-        raise no_endpoint(algorithm.name, "algorithm=Screen()")
+        name = config.algorithm if algorithm is None else algorithm.name
+        without = "--algorithm screen" if algorithm is None else "algorithm=Screen()"
+        raise ConfigError(
+            f"{name} asks an optimiser LLM, and no endpoint is set. Two ways out: set "
+            "OPENAI_BASE_URL or OPENAI_API_KEY in .env or the environment (any OpenAI-compatible "
+            f"server: OpenAI, vLLM, Ollama), or search without an LLM: {without}"
+        )
 
 
 def _settings(
@@ -276,7 +258,7 @@ def _settings(
         ),
         worst=worst,
         seed=config.seed,
-        runners=runners_of(config, company),
+        runners=config.runners or (8 if company.policy is None else SLOTS),
         timeout=None,  # a rollout's own deadline knows what waiting for a model is
         failure_reward=config.failure_reward,
         samples=config.samples,
@@ -292,13 +274,6 @@ def _told(value: object) -> str:
     `pprint` sorts only what it breaks into lines, so it has to break everything.
     """
     return _ADDRESS.sub("", pprint.pformat(value, width=1))
-
-
-def runners_of(config: PromptConfig, company: Company) -> int:
-    """Rollouts at once; the embedded policy samples many as fast as few."""
-    if config.runners is not None:
-        return config.runners
-    return SLOTS if company.policy is not None else 8
 
 
 def _worst_rollout(company: Company) -> Any:

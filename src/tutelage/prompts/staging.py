@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from typing import Any
 
-from tutelage.prompts import record
 from tutelage.prompts.contract import Slot
 from tutelage.prompts.journal import Journal
 from tutelage.prompts.optimiser_client import OptimiserClient
@@ -28,7 +27,7 @@ DRY = "dry-run"
 
 
 @dataclass(frozen=True, slots=True)
-class SearchStage:
+class _SearchStage:
     """What a search plays and asks with."""
 
     play: CandidateStage
@@ -51,7 +50,7 @@ class SearchStage:
 @asynccontextmanager
 async def playing(
     setup: Setup, run: Run, heard: Callable[[Rollout], None] | None = None
-) -> AsyncGenerator[SearchStage]:
+) -> AsyncGenerator[_SearchStage]:
     """The journal, the optimiser's client and the agents, whose rollouts the run keeps."""
     seeds, folder = SeedTree(setup.config.seed), run.folder
 
@@ -71,7 +70,7 @@ async def playing(
             left.remove(rollout_id)
             run.store.discard_rollout(folder.name, rollout_id)
 
-    with closing(Journal(record.journal_file(folder), recorded=recorded)) as journal:
+    with closing(Journal(folder.path / "journal.db", recorded=recorded)) as journal:
         ask = _optimiser(setup, seeds)
         began = time.monotonic() - journal.elapsed()
         try:
@@ -82,7 +81,7 @@ async def playing(
                 runners=setup.settings.runners,
                 limits=_limits(setup),
             ) as play:
-                yield SearchStage(play, ask, journal, began)
+                yield _SearchStage(play, ask, journal, began)
         finally:
             if ask is not None:
                 await ask.close()

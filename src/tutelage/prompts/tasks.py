@@ -31,14 +31,14 @@ LEAST = 5
 def make_splits(config: PromptConfig) -> Splits:
     """The splits of a configuration. Raises `ConfigError` and `DataError`."""
     if not config.train:
-        return generated(config)
+        return _generated(config)
     train = _files(config.train)
     if not config.val:
         return sized(cut(train, config.seed), config)
     return sized(Splits(train, _files(config.val), _files(config.test)), config)
 
 
-def generated(config: PromptConfig) -> Splits:
+def _generated(config: PromptConfig) -> Splits:
     """Math tasks for the tools `calculator` and `sum_1_to_n`."""
     counts = (config.train_size or TRAIN, config.val_size or VAL, config.test_size or TEST)
     names = ("train", "val", "test")

@@ -18,7 +18,7 @@ from tutelage.prompts.budget import BudgetSpent
 from tutelage.prompts.contract import Components, Splits
 from tutelage.prompts.edits import Regions, Rejected, Rules, parse, question
 from tutelage.prompts.evaluator import Evaluator, Item, Job, Score, judged_both
-from tutelage.prompts.lineage import Candidate, Entry, Lineage
+from tutelage.prompts.lineage import Candidate, Lineage
 from tutelage.prompts.optimiser import Optimiser, Request
 from tutelage.prompts.pool import Pool
 from tutelage.prompts.shots import DEMONSTRATIONS, LENGTH, Demonstrations, Shot
@@ -139,7 +139,7 @@ class Workshop:
         if refused is None and content in self._proposed:
             refused = Rejected("duplicate", "the same text was proposed before")
         if refused is not None:
-            self.lineage.decide(candidate, "rejected", f"{refused.law}: {refused.reason}")
+            candidate.decide("rejected", f"{refused.law}: {refused.reason}")
             return None
         self._proposed[content] = candidate
         return candidate
@@ -173,7 +173,7 @@ class Workshop:
     ) -> None:
         """A proposal that never became a text, kept in the lineage with its reason."""
         lost = self.lineage.add(parent.components, [parent], operation, critique, cost)
-        self.lineage.decide(lost, "rejected", reason)
+        lost.decide("rejected", reason)
 
     async def score(
         self,
@@ -190,11 +190,11 @@ class Workshop:
         for candidate, score in zip(candidates, scores, strict=True):
             fresh = first_sample > 0
             self._keep(candidate, split, score, fresh)
-            self.lineage.score(candidate, "val fresh" if fresh else split.value, score)
+            candidate.note("val fresh" if fresh else split.value, score)
             if score.infra_error:
                 reason = "too many rollouts were lost to infrastructure; it is not scored"
-                self.lineage.decide(candidate, "infra_error", reason)
-                self.lineage[candidate].scores.clear()
+                candidate.decide("infra_error", reason)
+                candidate.scores.clear()
                 self.validated.pop(candidate.id, None)
             elif split is Mode.VAL and not fresh and len(tasks) == len(self.val):
                 self.validated[candidate.id] = (candidate, score)
@@ -262,7 +262,7 @@ class Workshop:
         self._base = leader
         self._trained.clear()
 
-    def _standing(self, entry: Entry) -> Standing:
+    def _standing(self, entry: Candidate) -> Standing:
         mine = self._values.get(entry.id, {})
         theirs = self._values.get(entry.parents[0], {}) if entry.parents else {}
         ours, old = judged_both(mine.values(), map(theirs.get, mine))
@@ -319,7 +319,7 @@ class Workshop:
     ) -> list[Score]:
         """Play each text on its training task, all together: one entry of the lineage."""
         entry = self.lineage.add(parents[0].components, parents, operation)
-        self.lineage.decide(entry, "experiment", what)
+        entry.decide("experiment", what)
         scores = await self.evaluator.evaluate(
             [
                 Job(

@@ -22,8 +22,10 @@ from tutelage.config import Resolved
 from tutelage.errors import ConfigError
 from tutelage.policy.model import Policy
 from tutelage.prompts import Algorithm
-from tutelage.prompts.api import PROMPT_ALGORITHMS, Search, search_agent, try_agent
+from tutelage.prompts.api import PROMPT_ALGORITHMS, search_agent, setup_of
 from tutelage.prompts.company import Subject
+from tutelage.prompts.setup import Setup
+from tutelage.prompts.staging import preflight
 from tutelage.resources import LLM, POLICY, NamedResources, model_folder, roles
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.stage import Stage
@@ -137,9 +139,9 @@ class Trainer:
         `TutelageError`s, most of them before anything runs.
         """
         if not isinstance(self.algorithm, RL):
-            return await search_agent(
-                self._search(self.algorithm, agent, train_dataset, val_dataset)
-            )
+            progress = Watch(self.progress, self.callbacks)
+            setup = self._search(self.algorithm, agent, train_dataset, val_dataset, progress)
+            return await search_agent(setup, self.output_dir, self.callbacks, progress)
         plan = self._plan(self.algorithm, agent, train_dataset, val_dataset, claim=True)
         if self.output_dir is None:
             check_name_is_new(plan.resolved)
@@ -181,8 +183,8 @@ class Trainer:
     async def preflight(self, agent: Any, n: int) -> DevReport:
         """`dev` for code in an event loop; the rollouts play in it."""
         if not isinstance(self.algorithm, RL):
-            asked = self._search(self.algorithm, agent, None, None)
-            return DevReport(tuple(await try_agent(asked, n)))
+            setup = self._search(self.algorithm, agent, None, None, self.progress)
+            return DevReport(tuple(await preflight(setup, n)))
         if isinstance(self.algorithm, SFT):
             raise ConfigError("SFT plays no training tasks; give dev to a Trainer of RL")
         plan = self._plan(self.algorithm, agent, None, None)
@@ -200,11 +202,16 @@ class Trainer:
         return tasks_of(train, "train"), tasks_of(val, "val"), tasks_of(self.test_dataset, "test")
 
     def _search(
-        self, algorithm: Algorithm, agent: Any, train: Tasks | None, val: Tasks | None
-    ) -> Search:
+        self,
+        algorithm: Algorithm,
+        agent: Any,
+        train: Tasks | None,
+        val: Tasks | None,
+        progress: Progress,
+    ) -> Setup:
         if len(self._policies) > 1:
             raise ConfigError("a prompt search plays with one policy; give policy=Policy")
-        return Search(
+        return setup_of(
             algorithm,
             Subject(
                 as_agent(agent),
@@ -214,18 +221,16 @@ class Trainer:
                 policy=next(iter(self._policies.values()), None),
                 urls=self.endpoints,
             ),
-            *self._tasks(train, val),
-            keys={
+            self._tasks(train, val),
+            {
                 "runners": self.n_runners,
                 "seed": self.seed,
                 "timeout": self.timeout,
                 "model": None if self.model is None else str(self.model),
                 **self.search,
             },
-            optimiser=self.optimiser,
-            output=self.output_dir,
-            callbacks=self.callbacks,
-            progress=self.progress,
+            self.optimiser,
+            progress,
         )
 
     def _plan(
