@@ -28,10 +28,11 @@ from typing import Any
 
 import numpy as np
 from benchmarks.prompt.ours import ceiling, score
+from benchmarks.prompt.significance import holm, pairs_for_power, sign_flip_test
 from benchmarks.prompt.worlds import world
 
 from tutelage.seeds import SeedTree
-from tutelage.statistics.intervals import holm, paired_bootstrap, pairs_for_power, sign_flip_test
+from tutelage.statistics.intervals import paired_bootstrap
 
 HERE = Path(__file__).parent
 OURS, MARGIN = ("apo", "gepa", "screen", "grips", "random"), 0.05

@@ -24,8 +24,7 @@ from tutelage.config import Machine
 from tutelage.runs.folder import RunFolder, write_json, write_text
 from tutelage.runs.report import write_report
 from tutelage.runs.report.charts import smoothed
-from tutelage.runs.report.episodes import read_episode
-from tutelage.runs.report.pick import choose, outcomes
+from tutelage.runs.report.episodes import choose, outcomes, read_episode
 from tutelage.runs.report.source import Source, read_source
 from tutelage.runs.report.view import make_view
 from tutelage.runs.report.words import cut, duration, percent, points, short, visible

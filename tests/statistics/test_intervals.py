@@ -6,15 +6,13 @@ import itertools
 
 import numpy as np
 import pytest
+from benchmarks.prompt.significance import holm, pairs_for_power, sign_flip_test
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tutelage.statistics.intervals import (
-    holm,
     mean_interval,
-    pairs_for_power,
     rate_interval,
-    sign_flip_test,
     student,
     wilson,
 )

@@ -42,7 +42,7 @@ def test_a_grader_that_raised_is_no_success_of_the_others() -> None:
     lost = [rollout(f"t{i}", None, FailureCause.REWARD_ERROR) for i in range(3)]
     found = summarise([rollout("t3", 1.0), *lost])
     assert (found.success, found.interval, found.mean_reward) == (None, None, None)
-    assert (found.judged, len(found.rollouts), dict(found.lost)) == (1, 4, {"reward_error": 3})
+    assert (found.judged, found.rollouts, dict(found.lost)) == (1, 4, {"reward_error": 3})
     assert judged_words(measured(found.record())) == (
         "1 of 4 judged; 3 lost: 3 reward error (reward_error on t0)"
     )

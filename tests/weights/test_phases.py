@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tutelage.runs.metrics import cut_off_warning, rollout_metrics
-from tutelage.runs.stopping import Clock
+from tutelage.runs.signals import Clock
 from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Task
 from tutelage.weights.cold_start import FLOOR, WARMUP, rate

@@ -1,7 +1,7 @@
 """The agent types by the name that `agent.agent_type` gives them; the user's are `FILE.py:Class`.
 
 A type is one file with a class that inherits from `LoopAgent` (`loop.py`), which declares what it
-needs, and one line here. `weights/setting.py` and `evaluate/run.py` make agents of them, from a
+needs, and one line here. `weights/setting.py` and `evaluate/targets.py` make agents of them, from a
 configuration.
 """
 

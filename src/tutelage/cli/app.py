@@ -44,7 +44,7 @@ _FUNCTIONS = {"eval": "evaluate", "prompts": "prompts_app", "orchestrate": "orch
 """The function of a verb where it is not called like the verb."""
 
 
-class KeyedCommand(TyperCommand):
+class _KeyedCommand(TyperCommand):
     """A verb that takes KEY=VALUE: an option that is really a key is answered with its spelling."""
 
     def make_context(
@@ -76,7 +76,7 @@ class _Verbs(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in VERBS:
             raise KeyError(name)
-        kind = KeyedCommand if name == "train" else TyperCommand
+        kind = _KeyedCommand if name == "train" else TyperCommand
         return command(f"{name}:{_FUNCTIONS.get(name, name)}", kind)
 
     def __iter__(self) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """What `tutelage compare` says, cell by cell, before anyone decides how it looks.
 
-Runs are columns, since there are few of them and much to say of each. The terminal
-(`compare.py`) and the files (`compare_page.py`) show the same cells.
+Runs are columns, since there are few of them and much to say of each. The terminal and the files
+(`compare.py`) show the same cells.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def _tested(row: Row) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class _Mark:
     """One interval of the picture, as shares of its width from the left."""
 
     name: str
@@ -227,7 +227,7 @@ class Mark:
 class Picture:
     """Gains with their intervals on one axis. `zero` is the share at which 0 lies."""
 
-    marks: Sequence[Mark]
+    marks: Sequence[_Mark]
     zero: float
     left: float
     right: float
@@ -249,7 +249,7 @@ def picture(rows: Sequence[Row]) -> Picture | None:
         return (value - left) / (right - left)
 
     marks = [
-        Mark(row.run.name, place(d.low), place(d.mean), place(d.high), _tone(row.verdict))
+        _Mark(row.run.name, place(d.low), place(d.mean), place(d.high), _tone(row.verdict))
         for row, d in found
     ]
     return Picture(marks, place(0.0), left, right)

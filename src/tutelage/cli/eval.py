@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -59,10 +60,10 @@ def evaluate(
     if as_json:
         asked = {"target": target, "samples": options.samples}
         asked |= {"temperature": options.sampled_at, "seed": options.seed}
-        typer.echo(json.dumps(as_record(found, asked), indent=2, allow_nan=False))
+        typer.echo(json.dumps(_as_record(found, asked), indent=2, allow_nan=False))
     else:
         _show_evaluation(console.output(), found, options.samples)
-    _end_unjudged(found.rollouts)
+    _end_unjudged(found.played)
 
 
 def _played(
@@ -79,7 +80,7 @@ def _played(
     finally:
         display.finish()
     if collector is not None:
-        _send(collector, found.rollouts)
+        _send(collector, found.played)
     return found
 
 
@@ -117,7 +118,7 @@ def show(console: Console, folder: RunFolder) -> None:
     _show_evaluation(console, recorded(folder), asked["samples"])
 
 
-def _end_unjudged(rollouts: list[Rollout]) -> None:
+def _end_unjudged(rollouts: Sequence[Rollout]) -> None:
     """Exit 1 with the first reason where infrastructure, such as a judge, lost every rollout."""
     lost = [f for r in rollouts if (f := r.last.failure) is not None and f.cause.infrastructure]
     if lost and len(lost) == len(rollouts):
@@ -127,7 +128,7 @@ def _end_unjudged(rollouts: list[Rollout]) -> None:
         raise typer.Exit(1)
 
 
-def _send(collector: str, rollouts: list[Rollout]) -> None:
+def _send(collector: str, rollouts: Sequence[Rollout]) -> None:
     """The traces of all rollouts to a collector; what cannot be sent is a warning."""
     from tutelage.tracing.export import OtlpExporter
 
@@ -136,7 +137,7 @@ def _send(collector: str, rollouts: list[Rollout]) -> None:
         exporter.submit(rollouts)
 
 
-def as_record(found: Evaluation, asked: dict[str, Any]) -> dict[str, Any]:
+def _as_record(found: Evaluation, asked: dict[str, Any]) -> dict[str, Any]:
     """The evaluation as JSON data; shares are from 0 to 1."""
     return {
         **asked,
@@ -145,11 +146,11 @@ def as_record(found: Evaluation, asked: dict[str, Any]) -> dict[str, Any]:
         "test_in_train": found.in_training,
         "test_repeated": found.repeated,
         "by_family": {name: family.record() for name, family in found.by_family.items()},
-        "failures": dict(causes(found.rollouts)),
+        "failures": dict(_causes(found.played)),
     }
 
 
-def causes(rollouts: list[Rollout]) -> Counter[str]:
+def _causes(rollouts: Sequence[Rollout]) -> Counter[str]:
     """How often each cause of failure occurs."""
     return Counter(r.last.failure.cause.value for r in rollouts if r.last.failure is not None)
 
@@ -186,10 +187,10 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
     facts(console, pairs)
     if told.withheld:
         say(console, (TOO_MANY_LOST, "yellow"))
-    _show_wrong(console, found.rollouts)
+    _show_wrong(console, found.played)
 
 
-def _show_wrong(console: Console, rollouts: list[Rollout]) -> None:
+def _show_wrong(console: Console, rollouts: Sequence[Rollout]) -> None:
     """A few rollouts with the lowest rewards, so that a bad number can be understood."""
     from tutelage.cli.console import one_line, say
     from tutelage.cli.rollout_view import reward_words

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tutelage.runs.kinds import RunKind
 
 
-class View(Protocol):
+class _View(Protocol):
     """How the command line goes on with runs of a kind, and shows one."""
 
     CHANGES: bool
@@ -60,9 +60,9 @@ def kind_of(folder: RunFolder) -> type[RunKind]:
     return registered(folder)
 
 
-def view_of(folder: RunFolder) -> View:
+def view_of(folder: RunFolder) -> _View:
     """How a run is shown. Raises `RunError` for a folder that names no kind."""
     from tutelage.runs.kinds import name_of
 
     place = _KNOWN.get(name_of(folder))
-    return cast("View", importlib.import_module(_PLAIN if place is None else place.view))
+    return cast("_View", importlib.import_module(_PLAIN if place is None else place.view))

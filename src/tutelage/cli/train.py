@@ -145,7 +145,7 @@ def _dry_run(resolved: Resolved) -> None:
     # What is wrong with the input is said alone, before the many lines of the configuration.
     with waiting("reading demonstrations ..." if supervised else "playing one task ..."):
         rollout = jobs.dry_run(resolved)
-    show_table(console, resolved)
+    _show_table(console, resolved)
     say(console)
     if isinstance(rollout, Preview):
         _show_preview(console, rollout)
@@ -180,7 +180,7 @@ def _show_preview(console: Console, found: Preview) -> None:
     say(console, "\nDry run: nothing was trained or written.")
 
 
-def show_table(console: Console, resolved: Resolved) -> None:
+def _show_table(console: Console, resolved: Resolved) -> None:
     """Every key with its value and who set it, then warnings and keys without effect."""
     from tutelage.cli.console import prose, say, visible
 

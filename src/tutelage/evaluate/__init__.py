@@ -1,6 +1,6 @@
 """Evaluation: play held-out tasks, add them up, and say how sure the numbers are.
 
-`run.py` plays tasks on the engine's invariant mode, `statistics/outcome.py` adds rollouts up,
+`targets.py` plays tasks on the engine's invariant mode, `statistics/outcome.py` adds rollouts up,
 `statistics/intervals.py` owns intervals and comparisons. What a run's name means is resolved in
 `targets.py`.
 """

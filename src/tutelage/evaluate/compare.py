@@ -133,6 +133,7 @@ class Comparison:
         for row in rows:
             row["run"].pop("measured")
             row["run"].pop("means")
+            row["played"] = [side and side.model_dump(mode="json") for side in row["played"]]
         return {
             "shared_tasks": self.shared_tasks,
             "same_tasks": self.same_tasks,

@@ -173,7 +173,7 @@ class PolicyEvaluation(RunKind):
             **written(f"after_{_measure(self.asked)}", found.record(), found.kind),
             "test_tasks": found.tasks,
             "overlap": {"test_in_train": found.in_training, "test_repeated": found.repeated},
-            "rollouts": len(found.rollouts),
+            "rollouts": found.rollouts,
             "wall_seconds": time.monotonic() - self._began,
         }
 

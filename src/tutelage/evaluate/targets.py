@@ -1,28 +1,30 @@
 """What a user names to evaluate or ask: a run by its name, or a model by its folder or hub name.
 
 A run brings its final policy, tools, reward and limits; a bare model brings only itself, so tools
-and reward must be named. `run.py` does the work.
+and reward must be named. Tasks are played on the engine's invariant mode, so a task's result does
+not depend on the other tasks or on their order; `statistics/outcome.py` adds the rollouts up.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tutelage.agents.builtin import told_by_template
+from tutelage.agents.builtin import AGENTS, told_by_template
 from tutelage.config import Resolved, RunConfig
 from tutelage.engine.factory import make_engine
 from tutelage.errors import ConfigError, DataError, MissingExtraError, RunError
 from tutelage.evaluate.config import LABEL, AskConfig, EvaluationConfig
-from tutelage.evaluate.run import UNKEPT, Subject, play
 from tutelage.gateway.serving import ServedPolicy
-from tutelage.policy.model import load
+from tutelage.policy.model import Policy, load
 from tutelage.rewards import RewardFunction, check, resolve_reward
 from tutelage.rewards import reward as reward_function
-from tutelage.rewards.function import fields_read
-from tutelage.rollouts.runner import Spec
+from tutelage.rewards.function import REWARD_SECONDS, fields_read
+from tutelage.rollouts.models import EngineModels
+from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.runs.again import resume_command
 from tutelage.runs.folder import RunFolder, find
 from tutelage.runs.inputs import load_tools, told_tools, training_tasks
@@ -36,7 +38,65 @@ from tutelage.tasks.demonstrations import load_demonstrations, overlap_of
 from tutelage.tasks.overlap import content, count_overlap, distinct
 from tutelage.tools.registry import resolve_tools
 from tutelage.tools.tool import Tool
-from tutelage.types import Mode, Rollout, Task
+from tutelage.types import Mode, Rollout, Sampling, Task
+
+_SLOTS = 64
+UNKEPT = "evaluation"
+"""The run that rollouts name which no run folder keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What is evaluated: a policy, its tools, and the limits of its agent."""
+
+    policy: Policy
+    tools: Mapping[str, Tool]
+    max_turns: int = 4
+    max_tokens_per_turn: int = 256
+    token_budget: int = 1 << 20
+    max_length: int = 1024
+    failure_reward: float = 0.0
+    reward_timeout: float = REWARD_SECONDS
+    agent_type: str = "hf"
+    system_prompt: str | None = None
+
+
+def _play(
+    subject: _Subject,
+    specs: Sequence[Spec],
+    grader: RewardFunction,
+    *,
+    temperature: float,
+    run_id: str = UNKEPT,
+    known: Mapping[str, Rollout] | None = None,
+    on_done: Callable[[Rollout], None] | None = None,
+) -> list[Rollout]:
+    """Run rollouts of a subject in the invariant mode, but for those that are `known` by id."""
+    policy = subject.policy
+    slots = min(_SLOTS, max(1, len(specs)))
+    engine = make_engine(policy, slots=slots, max_length=subject.max_length, invariant=True)
+    agent = AGENTS.find(subject.agent_type)(
+        subject.tools,
+        Sampling(temperature=temperature, max_tokens=subject.max_tokens_per_turn),
+        max_turns=subject.max_turns,
+        token_budget=subject.token_budget,
+        system_prompt=subject.system_prompt,
+    )
+    settings = RunnerSettings(
+        run_id,
+        failure_reward=subject.failure_reward,
+        reward_timeout=subject.reward_timeout,
+    )
+    found = dict(known or {})
+    left = [spec for spec in specs if spec.seeds.id("roll") not in found]
+
+    async def run() -> list[Rollout]:
+        models = EngineModels(engine, policy.codec)
+        return await Runner(agent, models, settings, reward=grader).run(left, on_done)
+
+    found |= {rollout.id: rollout for rollout in asyncio.run(run())}
+    return [found[spec.seeds.id("roll")] for spec in specs]
+
 
 _SERVED_LENGTH = 4096
 
@@ -46,7 +106,7 @@ class PreparedEvaluation:
     """Whose policy plays which tasks, and how they are graded: all of it read and checked."""
 
     asked: EvaluationConfig
-    subject: Subject
+    subject: _Subject
     tasks: Dataset[Any]
     grader: RewardFunction
     reward: str
@@ -80,7 +140,7 @@ class PreparedEvaluation:
             if keep is not None:
                 keep(rollout)
 
-        return play(
+        return _play(
             self.subject,
             specs,
             self.grader,
@@ -172,7 +232,7 @@ def ask(target: str, question: str, asked: AskConfig, *, trust: bool = False) ->
     subject = _subject(target, run, asked.tools, trust)
     task = Task("question", {"question": question})
     spec = Spec(task, Mode.TEST, task.id, 0, SeedTree(asked.seed).child("ask"), label="ask")
-    return play(subject, [spec], _ungraded, temperature=asked.temperature)[0]
+    return _play(subject, [spec], _ungraded, temperature=asked.temperature)[0]
 
 
 @reward_function(name="ungraded")
@@ -218,11 +278,11 @@ def _subject(
     run: tuple[RunFolder, RunConfig] | None,
     tools: Sequence[str] | None,
     trust: bool = False,
-) -> Subject:
+) -> _Subject:
     chosen = resolve_tools(tools) if tools is not None else None
     if run is None:
         told = chosen or {}
-        return Subject(load(target, tools=[tool.spec for tool in told.values()]), told)
+        return _Subject(load(target, tools=[tool.spec for tool in told.values()]), told)
     folder, config = run
     if not folder.policy.is_dir():
         raise RunError(
@@ -237,7 +297,7 @@ def _subject(
     policy = load(str(folder.policy), tools=told)
     if not named:
         given = told_tools(config, given, knows_tools=policy.codec.knows_tools)
-    return Subject(
+    return _Subject(
         policy=policy,
         tools=given,
         max_turns=config.agent.max_turns if config.agent.use_agent else 1,

@@ -27,9 +27,8 @@ from tutelage.prompts.record import lineage_file, read_lineage
 from tutelage.runs.figures import Table, TableRow
 from tutelage.runs.folder import RunFolder, write_text
 from tutelage.runs.report.charts import Chart
-from tutelage.runs.report.episodes import Episode, read_episode
+from tutelage.runs.report.episodes import Episode, Pair, choose, read_episode
 from tutelage.runs.report.page import render_page
-from tutelage.runs.report.pick import Pair, choose
 from tutelage.runs.report.rates import Cell, Change
 from tutelage.runs.report.svg import Panel, Series, draw
 from tutelage.runs.report.words import count, counted, cut, duration

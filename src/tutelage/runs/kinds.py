@@ -55,6 +55,11 @@ class Head:
     """A database of many runs; None is the run's own file."""
     collector: TraceTarget | None = None
 
+    @property
+    def keys(self) -> JSON:
+        """What the run is asked for as loggers show it."""
+        return {"recipe": self.recipe, **self.settings.model_dump(mode="json")}
+
 
 Phase = tuple[str, Callable[["Run"], Coroutine[Any, Any, None] | None]]
 """A name, and what is done: at once, or awaited in the loop that the run has."""

@@ -31,10 +31,9 @@ from tutelage.runs.kinds import (
     name_of,
     stored_config,
 )
-from tutelage.runs.loggers import Logger, Tracked, check_loggers, open_loggers
+from tutelage.runs.loggers import Logger, check_loggers, open_loggers
 from tutelage.runs.progress import Progress
-from tutelage.runs.signals import held
-from tutelage.runs.stopping import StopSignal
+from tutelage.runs.signals import StopSignal, held
 from tutelage.runs.trust import remember
 from tutelage.store import Listener, Store, StoreWriter, open_store
 from tutelage.types import JSON, RolloutStatus
@@ -169,12 +168,10 @@ def opened(
     With `patient` the first Ctrl-C only asks. Raises `RunError` where a `new` run has the name of
     another one in its database.
     """
-    keys = {"recipe": head.recipe, **head.settings.model_dump(mode="json")}
-    tracked = Tracked(head.loggers, head.project, head.title, keys)
     stop = StopSignal(lambda: progress.note(STOPPING))
     with ExitStack() as stack:
-        traced = stack.enter_context(sending(head.collector, progress))
-        loggers = stack.enter_context(open_loggers(tracked, folder, progress))
+        traced = stack.enter_context(_sending(head.collector, progress))
+        loggers = stack.enter_context(open_loggers(head, folder, progress))
         if patient:
             stack.enter_context(stop)
         closing = stack.enter_context(ExitStack())  # a signal is heard when the store is closed
@@ -198,7 +195,7 @@ def opened(
 
 
 @contextmanager
-def sending(collector: TraceTarget | None, progress: Progress) -> Generator[Listener | None]:
+def _sending(collector: TraceTarget | None, progress: Progress) -> Generator[Listener | None]:
     """Sends rollouts to a collector when somebody asks for it; see `tracing/export.py`."""
     if collector is None:
         yield None

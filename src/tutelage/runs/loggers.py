@@ -18,12 +18,12 @@ import os
 import shutil
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from tutelage.errors import MissingExtraError, RunError
 from tutelage.runs.folder import RunFolder, write_json
+from tutelage.runs.kinds import Head
 from tutelage.runs.progress import Progress
 
 PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
@@ -61,23 +61,8 @@ def check_loggers(names: Sequence[str]) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Tracked:
-    """What loggers are told of a run."""
-
-    names: Sequence[str] = ()
-    """The loggers that are asked for; console and jsonl are none of them."""
-    project: str | None = None
-    title: str | None = None
-    """None is the name of the run's folder."""
-    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """The keys by section, as plain data."""
-
-
 @contextmanager
-def open_loggers(
-    tracked: Tracked, folder: RunFolder, progress: Progress
-) -> Generator[list[Logger]]:
+def open_loggers(head: Head, folder: RunFolder, progress: Progress) -> Generator[list[Logger]]:
     """The loggers that are named beside console and jsonl, closed at the end.
 
     Lines that the run has already are in them when this returns. Raises `RunError` when a logger
@@ -86,9 +71,9 @@ def open_loggers(
     makers = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
     with ExitStack() as stack:
         found: list[Logger] = []
-        for name in dict.fromkeys(tracked.names):
+        for name in dict.fromkeys(head.loggers):
             if name in makers:
-                logger = makers[name](tracked, folder, progress)
+                logger = makers[name](head, folder, progress)
                 stack.callback(logger.close)
                 found.append(logger)
         yield found
@@ -104,7 +89,7 @@ def numbers(line: Mapping[str, Any]) -> dict[str, float]:
 # ---------------------------------------------------------------- TensorBoard
 
 
-class TensorBoardLogger:
+class _TensorBoardLogger:
     """Event files in a folder of the run, written again from the start by each process."""
 
     def __init__(self, path: Path, lines: Sequence[Mapping[str, Any]]) -> None:
@@ -126,8 +111,8 @@ class TensorBoardLogger:
         self._writer.close()
 
 
-def _tensorboard(tracked: Tracked, folder: RunFolder, progress: Progress) -> Logger:
-    return TensorBoardLogger(folder.path / "tensorboard", folder.read_metrics())
+def _tensorboard(head: Head, folder: RunFolder, progress: Progress) -> Logger:
+    return _TensorBoardLogger(folder.path / "tensorboard", folder.read_metrics())
 
 
 # ---------------------------------------------------------------- Weights & Biases
@@ -140,9 +125,7 @@ class WandbLogger:
     identifier, so that `wandb sync` makes one run of it. Online the server tells how far it got.
     """
 
-    def __init__(
-        self, tracked: Tracked, folder: RunFolder, identifier: str, *, offline: bool
-    ) -> None:
+    def __init__(self, head: Head, folder: RunFolder, identifier: str, *, offline: bool) -> None:
         import wandb
 
         place = folder.path / "wandb"
@@ -153,11 +136,11 @@ class WandbLogger:
         self._run: Any = api.init(
             mode="offline" if offline else "online",
             dir=str(folder.path),
-            project=tracked.project or PROJECT,
-            name=tracked.title or folder.name,
+            project=head.project or PROJECT,
+            name=head.title or folder.name,
             id=identifier,
             resume="allow",
-            config=tracked.settings,
+            config=head.keys,
             settings=api.Settings(
                 console="off", silent=True, init_timeout=30, x_disable_stats=True
             ),
@@ -176,11 +159,11 @@ class WandbLogger:
         self._run.finish()
 
 
-def _wandb(tracked: Tracked, folder: RunFolder, progress: Progress) -> Logger:
+def _wandb(head: Head, folder: RunFolder, progress: Progress) -> Logger:
     identifier = _identifier(folder, "wandb")
     if os.environ.get("WANDB_MODE", "") != "offline" and _has_wandb_login():
         try:
-            return WandbLogger(tracked, folder, identifier, offline=False)
+            return WandbLogger(head, folder, identifier, offline=False)
         except Exception as error:  # whatever its client makes of a missing network
             reason = str(error).partition("\n")[0] or type(error).__name__
     else:
@@ -189,7 +172,7 @@ def _wandb(tracked: Tracked, folder: RunFolder, progress: Progress) -> Logger:
         f"wandb: {reason}, so it logs offline; send it later with: "
         f"wandb sync {folder.path}/wandb/offline-run-*"
     )
-    return WandbLogger(tracked, folder, identifier, offline=True)
+    return WandbLogger(head, folder, identifier, offline=True)
 
 
 def _has_wandb_login() -> bool:
@@ -205,16 +188,16 @@ def _has_wandb_login() -> bool:
 # ---------------------------------------------------------------- MLflow
 
 
-class MLflowLogger:
+class _MLflowLogger:
     """A run in an MLflow store: the one of `MLFLOW_TRACKING_URI`, or files in the run folder."""
 
-    def __init__(self, tracked: Tracked, folder: RunFolder, uri: str) -> None:
+    def __init__(self, head: Head, folder: RunFolder, uri: str) -> None:
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
 
         try:
             self._client: Any = MlflowClient(tracking_uri=uri)
-            self._run = self._find(tracked, folder)
+            self._run = self._find(head, folder)
             seen = self._client.get_metric_history(self._run, "tick")
         except (MlflowException, ImportError) as error:
             raise RunError(
@@ -225,17 +208,17 @@ class MLflowLogger:
         for line in folder.read_metrics():
             self.log(line)
 
-    def _find(self, tracked: Tracked, folder: RunFolder) -> str:
+    def _find(self, head: Head, folder: RunFolder) -> str:
         """The run that an earlier process began, or a new one."""
         note = folder.path / "mlflow.json"
         if note.is_file():
             return str(json.loads(note.read_text())["run"])
-        name = tracked.project or PROJECT
+        name = head.project or PROJECT
         known = self._client.get_experiment_by_name(name)
         experiment = self._client.create_experiment(name) if known is None else known.experiment_id
-        title = tracked.title or folder.name
+        title = head.title or folder.name
         made = self._client.create_run(experiment, run_name=title).info.run_id
-        for section, values in tracked.settings.items():
+        for section, values in head.keys.items():
             self._client.log_param(made, section, json.dumps(values))
         write_json(note, {"run": made})
         return made
@@ -257,13 +240,13 @@ class MLflowLogger:
         self._client.set_terminated(self._run)
 
 
-def _mlflow(tracked: Tracked, folder: RunFolder, progress: Progress) -> Logger:
+def _mlflow(head: Head, folder: RunFolder, progress: Progress) -> Logger:
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     if uri is None:
         # Its file store is all that the small package has; it has to be asked for by name.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         uri = (folder.path / "mlflow").resolve().as_uri()
-    return MLflowLogger(tracked, folder, uri)
+    return _MLflowLogger(head, folder, uri)
 
 
 def _identifier(folder: RunFolder, name: str) -> str:

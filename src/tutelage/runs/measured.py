@@ -9,10 +9,20 @@ says how many of how many rollouts were judged, what was lost and what failed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
 
-from tutelage.runs.figures import finite
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+
 from tutelage.statistics.outcome import Kind, too_many_lost
 from tutelage.types import JSON
 
@@ -24,19 +34,48 @@ TOO_MANY_LOST = (
 _COUNTS = ("rollouts", "judged", "lost", "failed", "reason")
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+def _in_order(ends: Interval) -> Interval:
+    if ends[0] > ends[1]:
+        raise ValueError("the lower end is above the upper one")
+    return ends
+
+
+def _counted(value: Any) -> dict[str, int]:
+    """The causes that have a number."""
+    pairs = cast("dict[Any, Any]", value).items() if isinstance(value, dict) else ()
+    return {str(name): n for name, n in pairs if n and type(n) is int}
+
+
+def _forgiving(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    """None for what does not fit: files are shown as far as they can be read."""
+    try:
+        return read(value)
+    except ValidationError:
+        return None
+
+
+_Forgiving = WrapValidator(_forgiving)
+_Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+_Value = Annotated[_Finite | None, _Forgiving]
+_Ends = Annotated[Annotated[tuple[_Finite, _Finite], AfterValidator(_in_order)] | None, _Forgiving]
+_Count = Annotated[Annotated[int, Field(strict=True)] | None, _Forgiving]
+_Causes = Annotated[Mapping[str, int], BeforeValidator(_counted)]
+
+
+class Measured(BaseModel):
     """One evaluation of a result; what the result does not tell is None."""
 
-    success: float | None = None
-    success_interval: Interval | None = None
-    reward: float | None = None
-    reward_interval: Interval | None = None
-    rollouts: int | None = None
-    judged: int | None = None
-    lost: Mapping[str, int] = field(default_factory=dict[str, int])
-    failed: Mapping[str, int] = field(default_factory=dict[str, int])
-    reason: str = ""
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+    success: _Value = None
+    success_interval: _Ends = Field(default=None, validation_alias="interval")
+    reward: _Value = Field(default=None, validation_alias="mean_reward")
+    reward_interval: _Ends = None
+    rollouts: _Count = None
+    judged: _Count = None
+    lost: _Causes = Field(default_factory=dict[str, int])
+    failed: _Causes = Field(default_factory=dict[str, int])
+    reason: Annotated[str, BeforeValidator(lambda value: str(value or ""))] = ""
 
     @property
     def counts(self) -> tuple[int, int] | None:
@@ -89,17 +128,7 @@ def read(result: Mapping[str, Any], name: str) -> Measured | None:
 
 def measured(record: Mapping[str, Any]) -> Measured:
     """What `Evaluation.record()` tells. Raises nothing for its sake."""
-    return Measured(
-        success=finite(record.get("success")),
-        success_interval=_interval(record.get("interval")),
-        reward=finite(record.get("mean_reward")),
-        reward_interval=_interval(record.get("reward_interval")),
-        rollouts=_count(record.get("rollouts")),
-        judged=_count(record.get("judged")),
-        lost=_counts(record.get("lost")),
-        failed=_counts(record.get("failed")),
-        reason=str(record.get("reason") or ""),
-    )
+    return Measured.model_validate(dict(record))
 
 
 def is_graded(result: Mapping[str, Any]) -> bool:
@@ -202,23 +231,3 @@ def quantities(graded: bool, has_success: bool = True) -> tuple[Quantity, ...]:
     if not graded:
         return (SUCCESS,)
     return (REWARD, SUCCESS) if has_success else (REWARD,)
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _interval(value: Any) -> Interval | None:
-    if not isinstance(value, list | tuple):
-        return None
-    ends = [finite(end) for end in cast("list[Any]", value)]
-    if len(ends) != 2 or ends[0] is None or ends[1] is None or ends[0] > ends[1]:
-        return None
-    return ends[0], ends[1]
-
-
-def _counts(value: Any) -> dict[str, int]:
-    if not isinstance(value, dict):
-        return {}
-    pairs = ((str(k), _count(v)) for k, v in cast("dict[Any, Any]", value).items())
-    return {name: number for name, number in pairs if number}

@@ -15,7 +15,7 @@ from tutelage.types import Rollout
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Rewards, turns, tokens, failures and tool use of a step, averaged."""
     total = len(rollouts)
-    out = _reward_metrics(rollouts) | failure_metrics(rollouts)
+    out = _reward_metrics(rollouts) | _failure_metrics(rollouts)
     out |= {
         "rollout/turns": sum(len(r.last.calls) for r in rollouts) / total,
         "rollout/tokens": sum(
@@ -77,7 +77,7 @@ def _tool_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     return out
 
 
-def failure_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+def _failure_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """The share that failed, and that of each cause that occurred, such as `rollout/timeout`."""
     total, causes = max(1, len(rollouts)), failures_by_cause(rollouts)
     shares = {f"rollout/{cause}": count / total for cause, count in causes.items()}

@@ -2,7 +2,7 @@
 
 Each becomes a `KeyboardInterrupt`, so that whatever saves at Ctrl-C saves at the others too;
 `Stopped` is the one that knows its signal, and with it the exit code that shells report: 130, 143,
-129. A SIGHUP that is ignored (`nohup`) stays ignored. `stopping.py` lets a job finish its
+129. A SIGHUP that is ignored (`nohup`) stays ignored. `StopSignal` lets a job finish its
 step first; `cli/failures.py` turns the exception into words and the code.
 """
 
@@ -13,7 +13,9 @@ import os
 import signal
 import stat
 import threading
+import time
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -41,7 +43,7 @@ def exit_code(error: BaseException) -> int:
     return 128 + (error.number if isinstance(error, Stopped) else signal.SIGINT)
 
 
-def hear(number: int, handler: Handler) -> Any:
+def _hear(number: int, handler: Handler) -> Any:
     """Give a signal to `handler`; returns what had it before, None where it stays as it is.
 
     That is so outside of the main thread, where Python allows no change, and for a SIGHUP that is
@@ -54,7 +56,7 @@ def hear(number: int, handler: Handler) -> Any:
 
     def heard(number: int, frame: FrameType | None) -> Any:
         if number == HANGUP:
-            leave_lost_terminal()
+            _leave_lost_terminal()
         return handler(number, frame)
 
     return signal.signal(number, heard)
@@ -63,7 +65,7 @@ def hear(number: int, handler: Handler) -> Any:
 def listen() -> None:
     """For the rest of this process, SIGTERM and SIGHUP raise `Stopped` as Ctrl-C does."""
     for number in ENDING:
-        hear(number, _stop)
+        _hear(number, _stop)
 
 
 @contextlib.contextmanager
@@ -72,7 +74,7 @@ def ending_as_asked() -> Generator[None]:
 
     For code that others call: a signal that the program hears itself stays the program's.
     """
-    before = {n: hear(n, _stop) for n in ENDING if signal.getsignal(n) is signal.SIG_DFL}
+    before = {n: _hear(n, _stop) for n in ENDING if signal.getsignal(n) is signal.SIG_DFL}
     asked: Stopped | None = None
     try:
         yield
@@ -99,7 +101,7 @@ def held() -> Generator[None]:
     def hold(number: int, frame: FrameType | None) -> None:
         asked.append(number)
 
-    before = {number: hear(number, hold) for number in (signal.SIGINT, *ENDING)}
+    before = {number: _hear(number, hold) for number in (signal.SIGINT, *ENDING)}
     try:
         yield
     finally:
@@ -110,7 +112,7 @@ def held() -> Generator[None]:
         signal.raise_signal(asked[0])
 
 
-def leave_lost_terminal() -> None:
+def _leave_lost_terminal() -> None:
     """Send what is still said nowhere once the terminal is gone: writing to it would fail, in the
     middle of saving."""
     with contextlib.suppress(OSError):
@@ -124,3 +126,48 @@ def leave_lost_terminal() -> None:
 
 def _stop(number: int, frame: FrameType | None) -> None:
     raise Stopped(number)
+
+
+class Clock:
+    """Seconds that a run has worked, over all its processes."""
+
+    def __init__(self, before: float = 0.0) -> None:
+        self._before, self._start = before, time.perf_counter()
+
+    def elapsed(self) -> float:
+        """Seconds until now."""
+        return self._before + time.perf_counter() - self._start
+
+
+class StopSignal:
+    """The first Ctrl-C, SIGTERM or SIGHUP asks the job to stop after its step; the second one
+    insists. One that was not entered is never asked."""
+
+    def __init__(self, on_ask: Callable[[], None]) -> None:
+        self.asked = False
+        self._on_ask = on_ask
+        self._number = int(signal.SIGINT)
+        self._old: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignal:
+        for number in (signal.SIGINT, *ENDING):
+            old = _hear(number, self._handle)
+            if old is not None:
+                self._old[number] = old
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+
+    def stopped(self) -> Stopped:
+        """The interruption that was asked for."""
+        return Stopped(self._number)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._number = number
+        if self.asked:
+            raise self.stopped()
+        self.asked = True
+        with suppress(OSError):  # nobody may be there any more to be told
+            self._on_ask()

@@ -24,7 +24,7 @@ from tutelage.tools.loading import is_file_reference
 from tutelage.tools.registry import MCP_PREFIXES
 
 
-def is_code(reference: str) -> bool:
+def _is_code(reference: str) -> bool:
     """Whether a name stands for code that is not part of this package."""
     return is_file_reference(reference) or reference.startswith(MCP_PREFIXES)
 
@@ -35,7 +35,7 @@ def code_of(folder: RunFolder) -> list[str]:
         told = json.loads(folder.config.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return []  # whoever reads it next says what is wrong
-    return sorted({text for text in _texts(told) if is_code(text)})
+    return sorted({text for text in _texts(told) if _is_code(text)})
 
 
 def remember(folder: RunFolder) -> None:
@@ -50,7 +50,7 @@ def remember(folder: RunFolder) -> None:
 
 def check_trusted(folder: RunFolder, code: Sequence[str], *, trust: bool) -> None:
     """Raise `ConfigError` when `code`, named by a run of somebody else, would be run."""
-    named = [reference for reference in code if is_code(reference)]
+    named = [reference for reference in code if _is_code(reference)]
     if trust or not named or _mark(folder).is_file():
         return
     raise ConfigError(

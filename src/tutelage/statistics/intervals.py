@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import ceil, comb, sqrt
-from statistics import NormalDist
+from math import comb, sqrt
 
 import numpy as np
 
@@ -35,7 +34,7 @@ def wilson(successes: float, total: float, z: float = Z95) -> tuple[float, float
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def clustered_variance(values: Sequence[float], tasks: Sequence[str]) -> float | None:
+def _clustered_variance(values: Sequence[float], tasks: Sequence[str]) -> float | None:
     """Variance of the mean of `values`, of which those of one task belong together.
 
     `m / (m - 1) / n^2 * sum over tasks (sum over its samples (x - mean))^2` with m tasks and n
@@ -62,7 +61,7 @@ def rate_interval(wins: Sequence[bool], tasks: Sequence[str]) -> tuple[float, fl
         return wilson(0, 0)
     rate = sum(wins) / total
     effective = float(count)
-    variance = clustered_variance([float(w) for w in wins], tasks)
+    variance = _clustered_variance([float(w) for w in wins], tasks)
     if count < total and variance is not None and 0 < rate < 1:
         independent = rate * (1 - rate) / variance if variance > 0 else float(total)
         effective = min(float(total), max(effective, independent))
@@ -73,7 +72,7 @@ def rate_interval(wins: Sequence[bool], tasks: Sequence[str]) -> tuple[float, fl
 
 def mean_interval(values: Sequence[float], tasks: Sequence[str]) -> tuple[float, float] | None:
     """95 % t-interval of a mean, clustered by task; None for fewer than two tasks."""
-    variance = clustered_variance(values, tasks)
+    variance = _clustered_variance(values, tasks)
     if variance is None:
         return None
     mean = sum(values) / len(values)
@@ -164,48 +163,3 @@ def judge_difference(found: Difference) -> Verdict:
     if sure and up:
         return Verdict.IMPROVED
     return Verdict.REGRESSED if sure and down else Verdict.NO_EVIDENCE
-
-
-def sign_flip_test(gaps: Sequence[float], rng: np.random.Generator, draws: int = 20_000) -> float:
-    """One-sided p-value of a mean above 0, by random signs of paired differences.
-
-    The differences are taken to be symmetric about 0 under the null; at least 1 / (draws + 1).
-    """
-    if not gaps:
-        raise ValueError("need at least one paired difference")
-    values = np.asarray(gaps, dtype=np.float64)
-    signs = rng.integers(0, 2, size=(draws, len(values)), dtype=np.int8) * 2 - 1
-    # Sums of the same numbers in another order differ in the last digit; they are ties.
-    reached = int(((signs @ values) >= values.sum() - 1e-12).sum())
-    return (1 + reached) / (1 + draws)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction (Holm 1979): p-values that hold for all comparisons at once."""
-    ranked = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    corrected = [0.0] * len(p_values)
-    highest = 0.0
-    for place, index in enumerate(ranked):
-        highest = max(highest, min(1.0, (len(p_values) - place) * p_values[index]))
-        corrected[index] = highest
-    return corrected
-
-
-def pairs_for_power(
-    spread: float,
-    effect: float,
-    *,
-    power: float = 0.9,
-    level: float = 0.05,
-    comparisons: int = 1,
-    least: int = 30,
-) -> int:
-    """Pairs with which a one-sided test finds `effect`, when differences have this spread (sd).
-
-    Normal approximation, the level divided by the number of comparisons (Holm's worst case).
-    """
-    if effect <= 0:
-        raise ValueError(f"the effect {effect!r} must be above 0")
-    normal = NormalDist()
-    reach = normal.inv_cdf(1 - level / comparisons) + normal.inv_cdf(power)
-    return max(least, ceil((reach * spread / effect) ** 2))

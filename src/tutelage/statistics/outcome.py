@@ -99,32 +99,9 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """The numbers of an `Evaluation`, which says what each is."""
+    """What judgements add up to; every rate is over the rollouts that were judged."""
 
     rollouts: int
-    tasks: int
-    judged: int
-    lost: Mapping[str, int]
-    failed: Mapping[str, int]
-    reason: str
-    success: float | None
-    interval: tuple[float, float] | None
-    mean_reward: float | None
-    reward_interval: tuple[float, float] | None
-
-    def record(self) -> JSON:
-        """As JSON."""
-        told: JSON = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        told |= {name: dict(told[name]) for name in ("lost", "failed")}
-        ends = {n: told[n] for n in ("interval", "reward_interval")}
-        return told | {n: None if end is None else list(end) for n, end in ends.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """What rollouts add up to; every rate is over those that were judged."""
-
-    rollouts: list[Rollout]
     tasks: int
     judged: int
     lost: Mapping[str, int]
@@ -133,7 +110,6 @@ class Evaluation:
     """Judged ones that failed and count with the reward of failures, by cause."""
     reason: str
     """What the first of the lost ones said."""
-    kind: Kind
     success: float | None
     """None where success is not defined, or too many rollouts were lost."""
     interval: tuple[float, float] | None
@@ -141,6 +117,21 @@ class Evaluation:
     mean_reward: float | None
     """None where too many rollouts were lost."""
     reward_interval: tuple[float, float] | None
+
+    def record(self) -> JSON:
+        """As JSON, for result files; `runs/measured.py` reads it."""
+        told: JSON = {entry.name: getattr(self, entry.name) for entry in fields(Sums)}
+        told |= {name: dict(told[name]) for name in ("lost", "failed")}
+        ends = {n: told[n] for n in ("interval", "reward_interval")}
+        return told | {n: None if end is None else list(end) for n, end in ends.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation(Sums):
+    """What rollouts add up to."""
+
+    played: Sequence[Rollout]
+    kind: Kind
     solved: float
     """The share that succeeded, or where success is not defined that earned at least 1. A cold
     start is steered by it; it is shown to nobody."""
@@ -149,12 +140,6 @@ class Evaluation:
     """How many of the tasks the policy was trained on; None where that is not known."""
     repeated: int = 0
     """How many of the tasks repeat another one."""
-
-    def record(self) -> JSON:
-        """As JSON, for result files; `runs/measured.py` reads it."""
-        names = [entry.name for entry in fields(Sums)]
-        values = {name: getattr(self, name) for name in names if name != "rollouts"}
-        return Sums(rollouts=len(self.rollouts), **values).record()
 
 
 def too_many_lost(judged: int, rollouts: int) -> bool:
@@ -198,17 +183,9 @@ def _add_up(
     told = add_up([_judgement(r, win) for r, win in zip(rollouts, wins, strict=True)], kind)
     judged = [win for r, win in zip(rollouts, wins, strict=True) if r.reward is not None]
     return Evaluation(
-        rollouts=list(rollouts),
-        tasks=told.tasks,
-        judged=told.judged,
-        lost=told.lost,
-        failed=told.failed,
-        reason=told.reason,
+        **{entry.name: getattr(told, entry.name) for entry in fields(told)},
+        played=rollouts,
         kind=kind,
-        success=told.success,
-        interval=told.interval,
-        mean_reward=told.mean_reward,
-        reward_interval=told.reward_interval,
         solved=sum(judged) / max(1, len(judged)),
         by_family=by_family or {},
     )

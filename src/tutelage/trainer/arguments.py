@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tutelage.config import Resolved
 from tutelage.config.aliases import canonical
 from tutelage.config.problems import Problem
+from tutelage.errors import ConfigError
 from tutelage.policy.model import Policy
-from tutelage.resources import POLICY, Roles
+from tutelage.resources import LLM, POLICY, NamedResources, Roles
 from tutelage.rewards import RewardFunction, reward
 from tutelage.rewards.registry import resolve_reward
+from tutelage.rollouts.runner import Spec
+from tutelage.runs.given import Given
 from tutelage.tasks.dataset import Dataset
-from tutelage.types import Task
+from tutelage.types import Mode, Rollout, Task
+from tutelage.weights.setting import Setting
+
+if TYPE_CHECKING:
+    from tutelage.engine.remote import RemoteServers
+
 
 Tasks = Dataset[Any] | Sequence[Mapping[str, Any] | Task] | str | Path
 """Tasks as a Dataset, as rows, or as a file of them."""
@@ -61,3 +71,64 @@ def renamed(found: Roles, main: str) -> Roles:
         return Roles(dict(order), found.frozen, found.remote)
     renamed = {r: POLICY if name == main else name for r, name in found.policies.items()}
     return Roles(renamed, found.frozen, found.remote)
+
+
+class TrainingPlan(NamedTuple):
+    """A training, checked and ready to run."""
+
+    resolved: Resolved
+    place: Path
+    given: Given
+
+
+def try_out(setting: Setting, given: Given, n: int) -> list[Rollout]:
+    """Play the first tasks once each."""
+    policies = {POLICY: setting.policy, **setting.others}
+    names = {**given.roles.policies, **dict.fromkeys(given.roles.frozen, POLICY)}
+    sources = {
+        resource: (
+            setting.engine(slots=8, policy=policies[name], schedule="free")
+            if resource not in given.roles.remote
+            else None,
+            policies[name],
+        )
+        for resource, name in names.items()
+    }
+    specs = [
+        Spec(task, Mode.TRAIN, "dev", i, setting.seeds.child("dev", i), label="dev")
+        for i, task in enumerate(setting.tasks.train[:n])
+    ]
+    rollout = setting.config.rollout
+    runner = given.stage.runner(
+        setting.sources(sources, rollout.temperature),
+        replace(setting.limits("dev"), group_deadline=None),
+        max_tokens=setting.config.agent.max_tokens_per_turn,
+        token_budget=rollout.response_length,
+        reward=given.reward,
+        on_spans=lambda rollout, spans: None,  # they name the agents that are marked
+    )
+    return given.stage.play(runner, specs)
+
+
+def remotes_of(resources: NamedResources, roles: Roles, warm: float) -> RemoteServers | None:
+    """Clients of the LLMs that other servers serve; None where there are none. `warm` is the
+    temperature of the run.
+
+    Raises `ConfigError` where one is trained of whose samples nobody would know the probability.
+    """
+    if not roles.remote:
+        return None
+    from tutelage.engine.endpoint import Endpoint
+    from tutelage.engine.remote import RemoteServers
+
+    servers: dict[str, Endpoint] = {}
+    for name, url in roles.remote.items():
+        llm: LLM = resources[name]
+        trained = name in roles.policies
+        if trained and warm != 1.0:
+            raise ConfigError(
+                f"LLM {name!r} is trained on what {url!r} samples, and servers tell "
+                f"log-probabilities at temperature 1: set rollout.temperature=1, not {warm:g}"
+            )
+        servers[name] = Endpoint(name, url, llm.model or llm.name or name, llm.api_key, trained)
+    return RemoteServers(servers)

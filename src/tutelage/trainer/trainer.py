@@ -38,13 +38,15 @@ from tutelage.runs.signals import ending_as_asked
 from tutelage.trainer.algorithm import RL, SFT
 from tutelage.trainer.arguments import (
     Tasks,
+    TrainingPlan,
     canonical_names,
     policies_of,
+    remotes_of,
     renamed,
     reward_of,
     tasks_of,
+    try_out,
 )
-from tutelage.trainer.planned import TrainingPlan, remotes_of, try_out
 from tutelage.types import Task
 from tutelage.weights import jobs
 from tutelage.weights.places import check_name_is_new

@@ -26,7 +26,7 @@ from tutelage.runs.again import resume_command
 from tutelage.runs.given import Given
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.metrics import failures_by_cause, low_reward_warning
-from tutelage.runs.stopping import Clock
+from tutelage.runs.signals import Clock
 from tutelage.statistics.outcome import Kind, Success
 from tutelage.tracing import SpanRecord
 from tutelage.tracing.ingest import TraceIngest

@@ -54,7 +54,7 @@ def glance_values(found: Evaluation, name: str) -> dict[str, float]:
 
     A rate that there is not has no key.
     """
-    values = {f"val/judged_{name}": found.judged, f"val/rollouts_{name}": len(found.rollouts)}
+    values = {f"val/judged_{name}": found.judged, f"val/rollouts_{name}": found.rollouts}
     told = {f"val/success_{name}": found.success, f"val/reward_{name}": found.mean_reward}
     return {**values, **{key: value for key, value in told.items() if value is not None}}
 

@@ -23,7 +23,7 @@ from tutelage.runs.given import record
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.measured import written
 from tutelage.runs.progress import Progress
-from tutelage.runs.stopping import Clock
+from tutelage.runs.signals import Clock
 from tutelage.store import Store
 from tutelage.types import JSON, Rollout
 from tutelage.weights import checkpoint

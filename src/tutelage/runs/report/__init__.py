@@ -2,7 +2,7 @@
 
 The page is a pure function of the run folder and stands alone: no script, no network, no other
 file. The road is `source.py` (read the folder, forgive what is missing) → `episodes.py` (a rollout
-as something to read) and `pick.py` (which ones to show, who solved what) → `charts.py` over
+as something to read, which ones to show, who solved what) → `charts.py` over
 `svg.py` (curves) → `view.py` (what the page says) → `weights.html.j2` (how it looks). Frame, parts
 and style are those of the pages of every kind (`page.py`).
 """

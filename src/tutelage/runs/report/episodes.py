@@ -2,11 +2,15 @@
 
 Episodes keep no token ids, so that thousands fit in memory, and their texts are cut to what a page
 can hold. What the agent observed is taken from the messages of its next call, since that is what
-the model saw; the store's tool results add how a call failed. `pick.py` compares episodes.
+the model saw; the store's tool results add how a call failed. Episodes of a task are shown side by
+side: the choice is fixed by the order of the record, so that the same run always shows the same
+ones, and it is honest: beside tasks that were learned stand one that got worse and one that still
+fails, where there are any.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +45,7 @@ _STOPS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class _Step:
     """One line of an episode: `kind` is call, result, error, note or text."""
 
     kind: str
@@ -63,7 +67,7 @@ class Episode:
     reward: float | None
     outcome: str
     detail: str
-    steps: tuple[Step, ...]
+    steps: tuple[_Step, ...]
     turns: int
     tokens: int
     tool_calls: int
@@ -144,16 +148,16 @@ def _content(message: Mapping[str, Any]) -> str:
     return content if isinstance(content, str) else str(content or "")
 
 
-def _steps(attempt: Attempt) -> tuple[Step, ...]:
+def _steps(attempt: Attempt) -> tuple[_Step, ...]:
     calls = attempt.calls
     results = {result.call_id: result for result in attempt.tool_results}
     shown = range(len(calls))
     if len(calls) > _TURN_LIMIT:
         shown = [*range(_TURN_LIMIT - 1), len(calls) - 1]
-    steps: list[Step] = []
+    steps: list[_Step] = []
     for position in shown:
         if position == len(calls) - 1 and len(calls) > _TURN_LIMIT:
-            steps.append(Step("note", f"{len(calls) - _TURN_LIMIT} turns left out"))
+            steps.append(_Step("note", f"{len(calls) - _TURN_LIMIT} turns left out"))
         call = calls[position]
         steps += _said(call)
         observed = _observed(call, calls[position + 1 :])
@@ -167,19 +171,19 @@ def _steps(attempt: Attempt) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _said(call: Call) -> list[Step]:
+def _said(call: Call) -> list[_Step]:
     """What the model wrote in one turn; a turn that is cut off or empty says so."""
-    steps: list[Step] = []
+    steps: list[_Step] = []
     if call.reply.content:
-        steps.append(Step("text", cut(call.reply.content, _TEXT_LIMIT)))
+        steps.append(_Step("text", cut(call.reply.content, _TEXT_LIMIT)))
     steps += [
-        Step("call", cut(c.arguments, _TEXT_LIMIT // 2), cut(c.name, 60))
+        _Step("call", cut(c.arguments, _TEXT_LIMIT // 2), cut(c.name, 60))
         for c in call.reply.tool_calls
     ]
     if not steps:
-        steps.append(Step("note", "an empty turn"))
+        steps.append(_Step("note", "an empty turn"))
     if call.sampled.stop_reason == "length":
-        steps.append(Step("note", "cut off at the token limit"))
+        steps.append(_Step("note", "cut off at the token limit"))
     return steps
 
 
@@ -192,8 +196,99 @@ def _observed(call: Call, later: Sequence[Call]) -> list[Message] | None:
     return [m for m in following.messages[known:] if m.role != "assistant"]
 
 
-def _observation(message: Message, results: Mapping[str, ToolResult]) -> Step:
+def _observation(message: Message, results: Mapping[str, ToolResult]) -> _Step:
     result = results.get(message.tool_call_id or "")
     failed = message.name == "unreadable" or (result is not None and result.error is not None)
     text = cut(message.content or "", _TEXT_LIMIT)
-    return Step("error" if failed else "result", text, cut(message.name or message.role, 60))
+    return _Step("error" if failed else "result", text, cut(message.name or message.role, 60))
+
+
+# ---------------------------------------------------------------- which ones to show
+
+_VERDICTS: Mapping[str, str] = {
+    "learned": "learned",
+    "worse": "got worse",
+    "unsolved": "still fails",
+    "kept": "solved all along",
+    "more": "earned more",
+    "less": "earned less",
+    "same": "earned the same",
+}
+"""What came of a task, in words; the last three are of a graded reward without a success."""
+_LEARNED = 3
+"""Tasks shown that failed before and are solved after."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One task before and after."""
+
+    verdict: str
+    before: Episode
+    after: Episode
+
+    @property
+    def words(self) -> str:
+        """The verdict in words."""
+        return _VERDICTS[self.verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """How often rollouts ended in one way, for each evaluation in turn."""
+
+    name: str
+    good: bool
+    counts: tuple[int, ...]
+
+
+def choose(before: Sequence[Episode], after: Sequence[Episode]) -> list[Pair]:
+    """A few tasks in both: learned ones of different families, one worse, one that still fails.
+
+    When none of these exists, one task that was solved all along. The first rollout of each task
+    is taken.
+    """
+    first: dict[str, Episode] = {}
+    for episode in before:
+        first.setdefault(episode.task_id, episode)
+    sides: dict[str, tuple[Episode, Episode]] = {}
+    for episode in after:
+        if episode.task_id in first:
+            sides.setdefault(episode.task_id, (first[episode.task_id], episode))
+    kinds: dict[str, list[Pair]] = {kind: [] for kind in _VERDICTS}
+    for old, new in sides.values():
+        kind = _verdict(old, new)
+        kinds[kind].append(Pair(kind, old, new))
+    chosen = _varied(kinds["learned"], _LEARNED) + kinds["worse"][:1] + kinds["unsolved"][:1]
+    chosen += _varied(kinds["more"], _LEARNED) + kinds["less"][:1]
+    return chosen or kinds["kept"][:1] or kinds["same"][:1]
+
+
+def outcomes(evaluations: Mapping[str, Sequence[Episode]]) -> list[_Outcome]:
+    """Every way in which a rollout ended: `solved` first, then the most frequent."""
+    tallies = [Counter(e.outcome for e in episodes) for episodes in evaluations.values()]
+    total = sum(tallies, Counter[str]())
+    ordered = sorted(total, key=lambda name: (name != "solved", -total[name], name))
+    return [_Outcome(n, n == "solved", tuple(tally[n] for tally in tallies)) for n in ordered]
+
+
+def _verdict(old: Episode, new: Episode) -> str:
+    if old.solved is None or new.solved is None:
+        first, second = old.reward or 0.0, new.reward or 0.0
+        return "more" if second > first else "less" if second < first else "same"
+    if new.solved:
+        return "kept" if old.solved else "learned"
+    return "worse" if old.solved else "unsolved"
+
+
+def _varied(pairs: Sequence[Pair], number: int) -> list[Pair]:
+    """The first pairs, each from a family that has been shown least, those that use tools first."""
+    left = sorted(pairs, key=lambda pair: pair.after.tool_calls == 0)
+    shown: Counter[str] = Counter()
+    chosen: list[Pair] = []
+    while left and len(chosen) < number:
+        pair = min(left, key=lambda p: shown[p.after.family])
+        left.remove(pair)
+        shown[pair.after.family] += 1
+        chosen.append(pair)
+    return chosen

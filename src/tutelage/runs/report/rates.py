@@ -50,7 +50,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class RateTable:
+class _RateTable:
     """Before and after in one quantity; a row is its role, name, note and cells."""
 
     title: str
@@ -95,7 +95,7 @@ def changes(source: Source) -> Iterator[Change]:
         yield Change(name, told, before, after, scale, ranges)
 
 
-def tables(source: Source) -> Iterator[RateTable]:
+def tables(source: Source) -> Iterator[_RateTable]:
     """Before, after and the control, in each quantity."""
     estimator = cut(control_estimator(source.result) or "another", 40)
     rows = (
@@ -115,4 +115,4 @@ def tables(source: Source) -> Iterator[RateTable]:
         ]
         if shown := [row for row in told if any(row[3])]:
             missing = [name for _, name, _, cells in told if not any(cells)]
-            yield RateTable(what.name.capitalize(), shown, missing)
+            yield _RateTable(what.name.capitalize(), shown, missing)

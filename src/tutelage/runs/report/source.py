@@ -44,7 +44,7 @@ Points = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class _Failed:
     """How many training rollouts failed for one cause, and what the first of them said."""
 
     cause: str
@@ -69,7 +69,7 @@ class Source:
     kind: Kind = UNSEEN
     """What the rewards of the run are."""
     trained_rollouts: int | None = None
-    failed: Sequence[Failed] = ()
+    failed: Sequence[_Failed] = ()
     remarks: list[str] = field(default_factory=list[str])
 
     @property
@@ -211,4 +211,4 @@ def _read_failures(store: Store, run_id: str, into: Source) -> None:
         causes[cause] += failed.number
         examples.setdefault(cause, cut(failed.example, 300))
     ordered = sorted(causes, key=lambda cause: (-causes[cause], cause))
-    into.failed = tuple(Failed(cause, causes[cause], examples[cause]) for cause in ordered)
+    into.failed = tuple(_Failed(cause, causes[cause], examples[cause]) for cause in ordered)
