@@ -139,11 +139,6 @@ def last_number(text: str) -> Fraction | None:
     return read_number(found[-1]) if found else None
 
 
-def last_box(text: str) -> str | None:
-    r"""What the last `\boxed{}` of a text holds; None without one that stands."""
-    return _last_box(text[-SEARCHED_CHARS:])
-
-
 def leading_number(answer: str) -> Fraction | None:
     """The number that an answer such as `12 pens` begins with; None for `12 or 13`, `2 pi`.
 
@@ -158,7 +153,7 @@ def leading_number(answer: str) -> Fraction | None:
 def stated_answer(text: str) -> str | None:
     r"""What the text marks as its answer: the last `\boxed{}`, `#### X`, `answer is X`."""
     tail = text[-SEARCHED_CHARS:]
-    boxed = _last_box(tail)
+    boxed = last_box(tail)
     if boxed is not None:
         return boxed.strip()
     heads = list(_STATED.finditer(tail))
@@ -177,7 +172,7 @@ def normalise_text(text: str) -> str:
     Nor does what stands before the last `####`. A text too long to be an answer is returned as it
     is.
     """
-    boxed = _last_box(text[-SEARCHED_CHARS:])
+    boxed = last_box(text)
     text = str(true_answer(text)) if boxed is None else boxed
     if len(text) > SEARCHED_CHARS:
         return text
@@ -246,11 +241,12 @@ def _value(match: re.Match[str]) -> Fraction | None:
     return -value if signs == "-" else value
 
 
-def _last_box(text: str) -> str | None:
-    r"""The content of the last `\boxed{...}`, braces matched.
+def last_box(text: str) -> str | None:
+    r"""The content of the last `\boxed{...}` of a text, braces matched.
 
     None without a closed one, and where the words around it take it back.
     """
+    text = text[-SEARCHED_CHARS:]
     start = text.rfind("\\boxed{")
     if start < 0:
         return None

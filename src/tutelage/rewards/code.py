@@ -22,7 +22,6 @@ from tutelage.rewards.code_tests import (
     Program,
     answer_tests,
     read_tests,
-    substituted,
 )
 from tutelage.rewards.function import RewardFunction, reward
 from tutelage.tools.options import Options
@@ -46,16 +45,12 @@ _BLOCK = re.compile(r"```(?:python|py|python3)?[ \t]*\n(.*?)```", re.DOTALL | re
 
 
 def code_reward(options: Options) -> RewardFunction:
-    """The reward. Raises `ConfigError` where no sandbox works and none was not allowed."""
-    tier = usable_tier(allow_unsandboxed=options.allow_unsandboxed)
-    return code_reward_in(tier)
-
-
-def code_reward_in(tier: Tier) -> RewardFunction:
     """The fraction of the tests in the task's `tests`, or else in its `answer`, that pass.
 
-    Parts: `passed` and `tests` count them, `all` is 1.0 when none failed.
+    Parts: `passed` and `tests` count them, `all` is 1.0 when none failed. Raises `ConfigError`
+    where no sandbox works and none was not allowed.
     """
+    tier = usable_tier(allow_unsandboxed=options.allow_unsandboxed)
 
     @reward("code_reward", bounded=True)
     async def code_reward(
@@ -155,7 +150,7 @@ class _Grader:
         if case.expected is not None and len(values) == 1:
             return await asyncio.to_thread(_equals, values[0], case.expected, case.from_data)
         try:
-            test = await asyncio.to_thread(substituted, case, values)
+            test = await asyncio.to_thread(case.with_values, values)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return False
 

@@ -52,6 +52,19 @@ class Expression:
     from_data: bool = False
     """Whether that literal came from a file, where a tuple can only be written as a list."""
 
+    def with_values(self, values: Sequence[str]) -> str:
+        """The test with values, each a literal, in their places."""
+        tree = ast.parse(self.test, mode="eval")
+        places = {
+            _PLACE.format(i): ast.parse(value, mode="eval").body for i, value in enumerate(values)
+        }
+
+        class Fill(ast.NodeTransformer):
+            def visit_Name(self, node: ast.Name) -> ast.AST:
+                return copy.deepcopy(places.get(node.id, node))
+
+        return ast.unparse(ast.fix_missing_locations(Fill().visit(tree)))
+
 
 Case: TypeAlias = Program | Expression
 
@@ -138,20 +151,6 @@ def _lists_of_pairs(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _lines(value: Any) -> str:
     """What a program reads or prints, where a file has it as a list of lines too."""
     return "\n".join(map(str, cast("list[Any]", value))) if isinstance(value, list) else str(value)
-
-
-def substituted(case: Expression, values: Sequence[str]) -> str:
-    """The test with values, each a literal, in their places."""
-    tree = ast.parse(case.test, mode="eval")
-    places = {
-        _PLACE.format(i): ast.parse(value, mode="eval").body for i, value in enumerate(values)
-    }
-
-    class Fill(ast.NodeTransformer):
-        def visit_Name(self, node: ast.Name) -> ast.AST:
-            return copy.deepcopy(places.get(node.id, node))
-
-    return ast.unparse(ast.fix_missing_locations(Fill().visit(tree)))
 
 
 def _from_mapping(item: Mapping[str, Any], entry_point: str | None) -> Case:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tutelage.rewards.answers import CHANGES_IT, is_unit, leading_number, read_number
-from tutelage.tools.expression import ExpressionError, parse
+from tutelage.tools.expression import Algebra, ExpressionError, parse
 
 _SAMPLES = 8
 _MIXED_NUMBER = re.compile(r"[0-9]\s*\\[dt]?frac")
@@ -48,14 +48,32 @@ _FLOAT_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "cos": math.cos,
     "tan": math.tan,
 }
+_CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e}
+
+
+def _real(compute: Callable[..., Any], name: str = "") -> Callable[..., float]:
+    """`compute` within the real numbers; one with a name is called with one argument, but that
+    `log` takes a base as its second one."""
+
+    def real(*values: float) -> float:
+        if name and len(values) != 1 and (name != "log" or len(values) != 2):
+            raise ExpressionError(f"{name} takes one argument")
+        try:
+            return compute(*values)
+        except (ValueError, ArithmeticError) as error:
+            raise ExpressionError(f"no real value: {error}") from error
+
+    return real
+
+
+_REAL_FUNCTIONS = {name: _real(compute, name) for name, compute in _FLOAT_FUNCTIONS.items()}
 _FLOAT_OPERATORS: Mapping[str, Callable[[float, float], float]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "/": operator.truediv,
-    "**": math.pow,
+    "/": _real(operator.truediv),
+    "**": _real(math.pow),
 }
-_CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e}
 
 
 def plain_math(text: str) -> str:
@@ -96,7 +114,7 @@ def float_value(text: str) -> float:
             plain = plain_math(text)
             # What was LaTeX may be a number now, as `50\\%` is.
             number = read_number(plain)
-            value = parse(plain, _FloatAlgebra({})) if number is None else float(number)
+            value = parse(plain, _floats({})) if number is None else float(number)
         except ExpressionError:
             number = leading_number(text)
             if number is None:
@@ -120,88 +138,47 @@ def variables_of(text: str) -> frozenset[str]:
         plain = plain_math(text)
         if read_number(plain) is not None:
             return frozenset()
-        return parse(plain, _VariablesAlgebra())
+        return parse(plain, _VARIABLES)
     except ExpressionError:
         if leading_number(text) is None:
             raise
         return frozenset()
 
 
-class _VariablesAlgebra:
-    """The set of letters in an expression."""
-
-    functions = frozenset(_FLOAT_FUNCTIONS)
-    implicit_product = True
-
-    def number(self, text: str) -> frozenset[str]:
-        """None."""
+def _letter(name: str) -> frozenset[str]:
+    """The letter itself, unless it is a constant; words are no variables."""
+    if name in _CONSTANTS:
         return frozenset()
-
-    def name(self, name: str) -> frozenset[str]:
-        """The letter itself, unless it is a constant; words are no variables."""
-        if name in _CONSTANTS:
-            return frozenset()
-        if len(name) > 1:
-            raise ExpressionError(f"unknown name {name[:20]!r}")
-        return frozenset(name)
-
-    def call(self, name: str, arguments: list[frozenset[str]]) -> frozenset[str]:
-        """Those of the arguments."""
-        return frozenset().union(*arguments)
-
-    def negative(self, value: frozenset[str]) -> frozenset[str]:
-        """Those of `value`."""
-        return value
-
-    def binary(self, operator: str, left: frozenset[str], right: frozenset[str]) -> frozenset[str]:
-        """Those of both sides."""
-        return left | right
+    if len(name) > 1:
+        raise ExpressionError(f"unknown name {name[:20]!r}")
+    return frozenset(name)
 
 
-class _FloatAlgebra:
+def _all_of(*letters: frozenset[str]) -> frozenset[str]:
+    return frozenset[str]().union(*letters)
+
+
+_VARIABLES = Algebra(
+    number=lambda text: frozenset[str](),
+    name=_letter,
+    operators=dict.fromkeys(("+", "-", "*", "/", "//", "%", "**"), _all_of),
+    functions=dict.fromkeys(_FLOAT_FUNCTIONS, _all_of),
+    negative=_all_of,
+    implicit_product=True,
+)
+"""The set of letters in an expression."""
+
+
+def _floats(variables: Mapping[str, float]) -> Algebra[float]:
     """Floats within the real numbers, with the values of variables given."""
+    known = {**variables, **_CONSTANTS}
 
-    functions = frozenset(_FLOAT_FUNCTIONS)
-    implicit_product = True
-
-    def __init__(self, variables: Mapping[str, float]) -> None:
-        self._variables = variables
-
-    def number(self, text: str) -> float:
-        """The nearest float."""
-        return float(text)
-
-    def name(self, name: str) -> float:
-        """A constant, or the value given for a letter."""
-        if name in _CONSTANTS:
-            return _CONSTANTS[name]
-        if name not in self._variables:
+    def name(name: str) -> float:
+        if name not in known:
             raise ExpressionError(f"unknown name {name[:20]!r}")
-        return self._variables[name]
+        return known[name]
 
-    def call(self, name: str, arguments: list[float]) -> float:
-        """One of `functions`; `log` takes a base as its second argument."""
-        if len(arguments) != 1 and (name != "log" or len(arguments) != 2):
-            raise ExpressionError(f"{name} takes one argument")
-        return _real(lambda: _FLOAT_FUNCTIONS[name](*arguments))
-
-    def negative(self, value: float) -> float:
-        """Minus `value`."""
-        return -value
-
-    def binary(self, operator: str, left: float, right: float) -> float:
-        """+ - * / and **, within the real numbers."""
-        compute = _FLOAT_OPERATORS.get(operator)
-        if compute is None:
-            raise ExpressionError(f"{operator!r} has no meaning in an answer")
-        return _real(lambda: compute(left, right))
-
-
-def _real(compute: Callable[[], float]) -> float:
-    try:
-        return compute()
-    except (ValueError, ArithmeticError) as error:
-        raise ExpressionError(f"no real value: {error}") from error
+    return Algebra(float, name, _FLOAT_OPERATORS, _REAL_FUNCTIONS, implicit_product=True)
 
 
 def agree_at_samples(given: str, truth: str, variables: frozenset[str]) -> bool:
@@ -210,8 +187,7 @@ def agree_at_samples(given: str, truth: str, variables: frozenset[str]) -> bool:
         # Points of the additive golden-ratio sequence in (0.2, 3.2), one stream per letter.
         point = {v: 0.2 + 3 * ((ord(v) * 0.7548 + sample * 0.6180339887) % 1) for v in variables}
         try:
-            first = parse(given, _FloatAlgebra(point))
-            second = parse(truth, _FloatAlgebra(point))
+            first, second = parse(given, _floats(point)), parse(truth, _floats(point))
         except ExpressionError:
             continue
         if not math.isclose(first, second, rel_tol=1e-6, abs_tol=1e-9):

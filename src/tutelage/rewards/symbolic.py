@@ -11,61 +11,38 @@ from __future__ import annotations
 import functools
 import operator
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import sympy
 
-from tutelage.tools.expression import ExpressionError, parse
+from tutelage.tools.expression import Algebra, ExpressionError, parse
 
 MEMORY_BYTES = 1 << 30
-_FUNCTIONS: Mapping[str, Any] = {
-    "sqrt": sympy.sqrt,
-    "exp": sympy.exp,
-    "log": sympy.log,
-    "ln": sympy.log,
-    "abs": sympy.Abs,
-    "sin": sympy.sin,
-    "cos": sympy.cos,
-    "tan": sympy.tan,
-}
 _CONSTANTS: Mapping[str, Any] = {"pi": sympy.pi, "e": sympy.E}
-_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "**": operator.pow,
-}
-
-
-class _SympyAlgebra:
-    """Sympy nodes; letters are symbols, `pi` and `e` constants."""
-
-    functions = frozenset(_FUNCTIONS)
-    implicit_product = True
-
-    def number(self, text: str) -> Any:
-        """An exact rational."""
-        return sympy.Rational(text)
-
-    def name(self, name: str) -> Any:
-        """A constant or a symbol."""
-        return _CONSTANTS.get(name) or sympy.Symbol(name)
-
-    def call(self, name: str, arguments: list[Any]) -> Any:
-        """One of `functions`."""
-        return _FUNCTIONS[name](*arguments)
-
-    def negative(self, value: Any) -> Any:
-        """Minus `value`."""
-        return -value
-
-    def binary(self, operator: str, left: Any, right: Any) -> Any:
-        """+ - * / and **."""
-        if operator not in _OPERATORS:
-            raise ExpressionError(f"{operator!r} has no meaning in an answer")
-        return _OPERATORS[operator](left, right)
+_SYMPY: Algebra[Any] = Algebra(
+    number=sympy.Rational,
+    name=lambda name: _CONSTANTS.get(name) or sympy.Symbol(name),
+    operators={
+        "+": operator.add,
+        "-": operator.sub,
+        "*": operator.mul,
+        "/": operator.truediv,
+        "**": operator.pow,
+    },
+    functions={
+        "sqrt": sympy.sqrt,
+        "exp": sympy.exp,
+        "log": sympy.log,
+        "ln": sympy.log,
+        "abs": sympy.Abs,
+        "sin": sympy.sin,
+        "cos": sympy.cos,
+        "tan": sympy.tan,
+    },
+    implicit_product=True,
+)
+"""Sympy nodes; letters are symbols, `pi` and `e` constants."""
 
 
 def equal(first: str, second: str) -> bool:
@@ -81,8 +58,7 @@ def equal(first: str, second: str) -> bool:
 
 
 def _same(first: str, second: str) -> bool:
-    algebra = _SympyAlgebra()
-    return bool(sympy.simplify(parse(first, algebra) - parse(second, algebra)) == 0)
+    return bool(sympy.simplify(parse(first, _SYMPY) - parse(second, _SYMPY)) == 0)
 
 
 @functools.cache

@@ -171,11 +171,8 @@ class _Worker:
         finally:
             theirs.close()
         self._told: tuple[Any, ...] = ()
-        self._loaded: set[Place] = set()
-
-    def has(self, job: Job) -> bool:
-        """Whether the job's reward has been loaded before."""
-        return job.said[0] in self._loaded
+        self.loaded: set[Place] = set()
+        """Rewards that it has loaded before."""
 
     def load(self, job: Job) -> None:
         """Hand over what to grade, and wait until the reward is loaded. Raises `UnloadableError`,
@@ -183,17 +180,14 @@ class _Worker:
         now = (os.getcwd(), dict(os.environ), list(sys.path))
         self._pipe.send((job.said, None if now == self._told else now))
         self._told = now
-        refused = self._receive(START_SECONDS)
+        refused = self.receive(START_SECONDS)
         if refused is not None:
             raise UnloadableError(refused)
-        self._loaded.add(job.said[0])
+        self.loaded.add(job.said[0])
 
-    def grade(self, timeout: float | None) -> _Graded:
-        """Grade what was loaded. Raises `TimeoutError`, and OSError or EOFError where the worker
-        ended."""
-        return self._receive(timeout)
-
-    def _receive(self, seconds: float | None) -> Any:
+    def receive(self, seconds: float | None) -> Any:
+        """What it says next: whether it could load the reward, then what the reward said. Raises
+        `TimeoutError`, and OSError or EOFError where the worker ended."""
         if not self._pipe.poll(seconds):
             raise TimeoutError
         return self._pipe.recv()
@@ -237,12 +231,12 @@ class Pool:
             job.begin(worker)
             keep = False
             try:
-                first = not worker.has(job)
+                first = job.said[0] not in worker.loaded
                 try:
                     worker.load(job)
                 finally:
                     self._loaded(first)
-                graded = worker.grade(timeout)
+                graded: _Graded = worker.receive(timeout)
                 keep = True
                 return graded
             except UnloadableError:

@@ -38,7 +38,7 @@ SPLIT_SHARES: Mapping[Split, int] = {"train": 80, "val": 10, "test": 10}
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class _Item:
     """Something that has a price; `lookup` knows it by `name`."""
 
     name: str
@@ -47,22 +47,22 @@ class Item:
 
 
 SHORT_ITEMS = (
-    Item("pen", "pens", 7),
-    Item("cup", "cups", 12),
-    Item("hat", "hats", 25),
-    Item("bag", "bags", 38),
-    Item("map", "maps", 9),
-    Item("key", "keys", 4),
-    Item("box", "boxes", 16),
-    Item("jar", "jars", 21),
+    _Item("pen", "pens", 7),
+    _Item("cup", "cups", 12),
+    _Item("hat", "hats", 25),
+    _Item("bag", "bags", 38),
+    _Item("map", "maps", 9),
+    _Item("key", "keys", 4),
+    _Item("box", "boxes", 16),
+    _Item("jar", "jars", 21),
 )
 LONG_ITEMS = (
-    Item("paper lamp", "paper lamps", 34),
-    Item("garden chair", "garden chairs", 59),
-    Item("tea kettle", "tea kettles", 27),
-    Item("wool scarf", "wool scarves", 18),
-    Item("desk clock", "desk clocks", 43),
-    Item("picture frame", "picture frames", 15),
+    _Item("paper lamp", "paper lamps", 34),
+    _Item("garden chair", "garden chairs", 59),
+    _Item("tea kettle", "tea kettles", 27),
+    _Item("wool scarf", "wool scarves", 18),
+    _Item("desk clock", "desk clocks", 43),
+    _Item("picture frame", "picture frames", 15),
 )
 PRICES: Mapping[str, int] = {item.name: item.price for item in SHORT_ITEMS + LONG_ITEMS}
 """The catalogue of the `lookup` tool: price by name."""
@@ -119,7 +119,7 @@ def sum_problem(n: int) -> Problem:
     return Problem("sum", f"sum:{n}", n * (n + 1) // 2, (("sum_1_to_n", {"n": n}),), {"n": str(n)})
 
 
-def _shopping_problem(item: Item, count: int) -> Problem:
+def _shopping_problem(item: _Item, count: int) -> Problem:
     """The price of `count` pieces of `item`: a look-up, then a product."""
     calls: tuple[tuple[str, dict[str, Any]], ...] = (
         ("lookup", {"item": item.name}),

@@ -49,7 +49,9 @@ async def _execute(call: ToolCall, tools: Mapping[str, Tool]) -> ToolResult:
     text, error = await _outcome(call, tools)
     limit = tools[call.name].max_chars if call.name in tools else DEFAULT_MAX_CHARS
     seconds = time.perf_counter() - start
-    return ToolResult(call.id, call.name, call.arguments, cut(text, limit), error, seconds, started)
+    return ToolResult(
+        call.id, call.name, call.arguments, _cut(text, limit), error, seconds, started
+    )
 
 
 async def _outcome(call: ToolCall, tools: Mapping[str, Tool]) -> tuple[str, str | None]:
@@ -176,7 +178,7 @@ async def call_in_thread(fn: Callable[[], T]) -> T:
     return await future
 
 
-def cut(text: str, limit: int) -> str:
+def _cut(text: str, limit: int) -> str:
     """`text` of at most `limit` characters: head and tail, and how much is missing between."""
     # Lone surrogates can be neither stored nor sent.
     text = text.encode("utf-8", "backslashreplace").decode()

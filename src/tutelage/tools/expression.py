@@ -2,7 +2,7 @@
 
 Text written by a model is never given to Python's `eval` or sympy's `parse_expr`, which run code.
 It is read here by precedence climbing over a closed grammar, and the parser computes nothing: it
-hands numbers, names and operators to an *algebra*. `_ExactAlgebra` below gives rational numbers;
+hands numbers, names and operators to an *algebra*. The one below gives rational numbers;
 the math grader brings more (`tutelage.rewards.math_grader` for floats, `tutelage.rewards.
 symbolic` for sympy), so that the calculator and the graders read an expression the same way.
 
@@ -14,9 +14,10 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 MAX_LENGTH = 1000
 """Characters of an expression."""
@@ -39,52 +40,36 @@ _SYNONYMS = str.maketrans({"−": "-", "–": "-", "×": "*", "·": "*", "÷": "
 # How tightly an operator binds; a sign binds tighter than a product, looser than a power.
 _BINDING = {"+": 10, "-": 10, "*": 20, "/": 20, "//": 20, "%": 20, "**": 40, "^": 40}
 _SIGN_BINDING = 30
-_EXACT: Mapping[str, Callable[[Fraction, Fraction], Fraction | int]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.truediv,
-    "//": operator.floordiv,
-    "%": operator.mod,
-}
 
 
 class ExpressionError(ValueError):
     """The text is no expression, or has no value within the limits; the message says where."""
 
 
-class _Algebra(Protocol[V]):
-    """What an expression means. Every method may raise `ExpressionError`.
+@dataclass(frozen=True, slots=True)
+class Algebra(Generic[V]):
+    """What an expression means. Each of these may raise `ExpressionError`."""
 
-    `functions` are the names that may be called. With `implicit_product`, `2x` and `3(4)` are
-    products.
-    """
+    number: Callable[[str], V]
+    """The value of a decimal literal."""
+    name: Callable[[str], V]
+    """The value of a constant or variable."""
+    operators: Mapping[str, Callable[[V, V], V]]
+    """Those of + - * / // % ** that have a meaning."""
+    functions: Mapping[str, Callable[..., V]] = field(default_factory=dict[str, Callable[..., V]])
+    """What may be called, by name."""
+    negative: Callable[[Any], Any] = operator.neg
+    implicit_product: bool = False
+    """Whether `2x` and `3(4)` are products."""
 
-    functions: frozenset[str]
-    implicit_product: bool
-
-    def number(self, text: str) -> V:
-        """The value of a decimal literal."""
-        ...
-
-    def name(self, name: str) -> V:
-        """The value of a constant or variable."""
-        ...
-
-    def call(self, name: str, arguments: list[V]) -> V:
-        """The value of one of `functions`."""
-        ...
-
-    def negative(self, value: V) -> V:
-        """Minus `value`."""
-        ...
-
-    def binary(self, operator: str, left: V, right: V) -> V:
-        """`left operator right`, the operator one of + - * / // % **."""
-        ...
+    def binary(self, sign: str, left: V, right: V) -> V:
+        """`left sign right`."""
+        if sign not in self.operators:
+            raise ExpressionError(f"{sign!r} has no meaning in an answer")
+        return self.operators[sign](left, right)
 
 
-def parse(text: str, algebra: _Algebra[V]) -> V:
+def parse(text: str, algebra: Algebra[V]) -> V:
     """The value of `text` in `algebra`. Raises `ExpressionError`, at once whatever the text."""
     if len(text) > MAX_LENGTH:
         raise ExpressionError(
@@ -96,7 +81,7 @@ def parse(text: str, algebra: _Algebra[V]) -> V:
 class _Parser(Generic[V]):
     """Precedence climbing over the tokens of one text."""
 
-    def __init__(self, text: str, algebra: _Algebra[V]) -> None:
+    def __init__(self, text: str, algebra: Algebra[V]) -> None:
         self._tokens = _tokens(text.translate(_SYNONYMS))
         self._algebra = algebra
         self._at = 0
@@ -136,7 +121,7 @@ class _Parser(Generic[V]):
             return self._algebra.number(token)
         if kind == "name":
             if token in self._algebra.functions:
-                return self._algebra.call(token, self._arguments(token, depth))
+                return self._algebra.functions[token](*self._arguments(token, depth))
             return self._algebra.name(token)
         if token == "(":
             value = self._expression(0, depth + 1)
@@ -193,48 +178,9 @@ def _unexpected(token: str, column: int) -> ExpressionError:
     return ExpressionError(f"unexpected {token!r} at position {column}{hint}")
 
 
-class _ExactAlgebra:
-    """Rational numbers of at most `MAX_DIGITS` digits; no names, no functions.
-
-    A power with a fractional exponent is the only inexact operation: 15 significant digits.
-    """
-
-    functions: frozenset[str] = frozenset()
-    implicit_product = False
-
-    def number(self, text: str) -> Fraction:
-        """The exact value of a decimal literal."""
-        exponent = re.split("[eE]", text)[-1] if "e" in text.lower() else "0"
-        if len(text) > 2 * MAX_DIGITS or len(exponent) > 4 or abs(int(exponent)) > MAX_DIGITS:
-            raise _too_large()
-        return _bounded(Fraction(text))
-
-    def name(self, name: str) -> Fraction:
-        """Always refused."""
-        raise ExpressionError(
-            f"unknown name {name[:20]!r}; only numbers and + - * / // % ** ( ) are read"
-        )
-
-    def call(self, name: str, arguments: list[Fraction]) -> Fraction:
-        """Never reached: there are no functions."""
-        return self.name(name)
-
-    def negative(self, value: Fraction) -> Fraction:
-        """Minus `value`."""
-        return -value
-
-    def binary(self, operator: str, left: Fraction, right: Fraction) -> Fraction:
-        """Exact arithmetic with Python's meaning of // and %."""
-        if operator == "**":
-            return _bounded(_power(left, right))
-        if operator in ("/", "//", "%") and not right:
-            raise ExpressionError("division by zero")
-        return _bounded(Fraction(_EXACT[operator](left, right)))
-
-
 def evaluate(text: str) -> Fraction:
     """The exact value of an arithmetic expression. Raises `ExpressionError`, always at once."""
-    return parse(text, _ExactAlgebra())
+    return parse(text, _EXACT)
 
 
 def format_number(value: Fraction) -> str:
@@ -247,9 +193,20 @@ def format_number(value: Fraction) -> str:
     return format(quotient, "f")
 
 
+def _exact(text: str) -> Fraction:
+    exponent = re.split("[eE]", text)[-1] if "e" in text.lower() else "0"
+    if len(text) > 2 * MAX_DIGITS or len(exponent) > 4 or abs(int(exponent)) > MAX_DIGITS:
+        raise _too_large()
+    return _bounded(Fraction(text))
+
+
+def _no_name(name: str) -> Fraction:
+    raise ExpressionError(
+        f"unknown name {name[:20]!r}; only numbers and + - * / // % ** ( ) are read"
+    )
+
+
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
-    if not base and exponent < 0:
-        raise ExpressionError("division by zero")
     if exponent.denominator != 1:
         if base < 0:
             raise ExpressionError("a negative number has no real power with a fractional exponent")
@@ -272,3 +229,33 @@ def _bounded(value: Fraction) -> Fraction:
 
 def _too_large() -> ExpressionError:
     return ExpressionError(f"a number needs more than {MAX_DIGITS} digits")
+
+
+def _within(
+    compute: Callable[[Fraction, Fraction], Fraction | int],
+) -> Callable[[Fraction, Fraction], Fraction]:
+    def bounded(left: Fraction, right: Fraction) -> Fraction:
+        try:
+            return _bounded(Fraction(compute(left, right)))
+        except ZeroDivisionError:
+            raise ExpressionError("division by zero") from None
+
+    return bounded
+
+
+_EXACT = Algebra(
+    number=_exact,
+    name=_no_name,
+    operators={
+        "+": _within(operator.add),
+        "-": _within(operator.sub),
+        "*": _within(operator.mul),
+        "/": _within(operator.truediv),
+        "//": _within(operator.floordiv),
+        "%": _within(operator.mod),
+        "**": _within(_power),
+    },
+)
+"""Rational numbers of at most `MAX_DIGITS` digits, with Python's meaning of // and %; no names, no
+functions. A power with a fractional exponent is the only inexact operation: 15 significant
+digits."""

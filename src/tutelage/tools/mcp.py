@@ -19,7 +19,7 @@ import shlex
 import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import IO, Any, cast
 
@@ -34,7 +34,7 @@ from referencing import Registry
 from tutelage.environments import Environment, Observation
 from tutelage.errors import ConfigError
 from tutelage.tools.loading import is_file_reference, load_attribute
-from tutelage.tools.schema import ArgumentError, check_json
+from tutelage.tools.schema import ArgumentError, Signature
 from tutelage.tools.tool import Tool, ToolEnvironment, ToolError
 from tutelage.types import JSON, Task
 
@@ -260,24 +260,20 @@ def _plain(error: BaseException) -> BaseException:
 # ---------------------------------------------------------------- tools
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _JsonSignature:
-    """Arguments by a JSON schema that somebody else wrote; see `schema.py`."""
+def _signature(schema: JSON) -> Signature:
+    """Arguments by a JSON schema that somebody else wrote."""
+    # An empty registry: a schema must not make this program fetch what it refers to.
+    checker: Any = Draft202012Validator(schema, registry=cast("Any", Registry()))
 
-    schema: JSON
-
-    def read(self, arguments: str) -> dict[str, Any]:
-        """JSON text to keyword arguments. Raises `ArgumentError`."""
-        text = arguments.strip() or "{}"
-        check_json(text)
+    def check(text: str) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(text)
-        # An empty registry: a schema must not make this program fetch what it refers to.
-        checker = Draft202012Validator(self.schema, registry=cast("Any", Registry()))
-        problems = [_problem(error) for error in cast("Any", checker).iter_errors(value)]
+        problems = [_problem(error) for error in checker.iter_errors(value)]
         if problems:
-            names = ", ".join(cast("JSON", self.schema.get("properties", {})))
+            names = ", ".join(cast("JSON", schema.get("properties", {})))
             raise ArgumentError("; ".join(problems[:5]) + f"; expected {{{names}}}")
         return value
+
+    return Signature(schema, check)
 
 
 def _problem(error: Any) -> str:
@@ -292,7 +288,7 @@ def _tools(found: Sequence[McpTool]) -> list[Tool]:
         name = _NOT_A_NAME.sub("_", each.name)[:64]
         if name in tools:
             raise ConfigError(f"the MCP server has two tools that are both {name!r} to a model")
-        signature = _JsonSignature(_untitled(each.input_schema))
+        signature = _signature(_untitled(each.input_schema))
         about = (each.description or "").strip()
         tools[name] = Tool(name, about, _method(each.name), signature)
     return list(tools.values())

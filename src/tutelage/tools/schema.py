@@ -37,35 +37,23 @@ class ArgumentError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Signature:
+class Signature:
     """The parameters of a tool: their JSON schema, and how to read arguments that a model wrote."""
 
     schema: JSON
-    _model: type[BaseModel] = field(repr=False)
-    _names: Mapping[str, str] = field(repr=False)
-    """Parameter name by the name of the model's field."""
+    check: Callable[[str], dict[str, Any]] = field(repr=False)
+    """Keyword arguments from the text of a JSON object. Raises `ArgumentError`."""
 
     def read(self, arguments: str) -> dict[str, Any]:
         """JSON text to keyword arguments. Raises `ArgumentError`."""
         text = arguments.strip() or "{}"
-        check_json(text)
-        try:
-            model = self._model.model_validate_json(text, strict=True)
-        except ValidationError as error:
-            problems = [_problem(dict(e)) for e in error.errors(include_url=False)]
-            raise ArgumentError("; ".join(problems) + f"; expected {self._summary()}") from None
-        # Only what was given: the function's own defaults stay the function's.
-        return {self._names[name]: getattr(model, name) for name in model.model_fields_set}
-
-    def _summary(self) -> str:
-        required = self.schema.get("required", [])
-        names = [n if n in required else f"{n}?" for n in self.schema["properties"]]
-        return "{" + ", ".join(names) + "}"
+        _check_json(text)
+        return self.check(text)
 
 
 def signature_of(
     fn: Callable[..., Any], namespace: Mapping[str, Any] | None = None
-) -> tuple[str, _Signature]:
+) -> tuple[str, Signature]:
     """The description and the parameters of a function; a first parameter `self` is left out.
 
     `namespace` helps to resolve annotations that name something local to where `fn` is defined.
@@ -104,7 +92,23 @@ def signature_of(
         raise ToolDefinitionError(
             f"tool {name!r}: no JSON schema can be made from its signature: {reason}"
         ) from error
-    return description, _Signature(schema, model, names)
+
+    def check(text: str) -> dict[str, Any]:
+        try:
+            found = model.model_validate_json(text, strict=True)
+        except ValidationError as error:
+            problems = [_problem(dict(e)) for e in error.errors(include_url=False)]
+            raise ArgumentError("; ".join(problems) + f"; expected {_summary(schema)}") from None
+        # Only what was given: the function's own defaults stay the function's.
+        return {names[name]: getattr(found, name) for name in found.model_fields_set}
+
+    return description, Signature(schema, check)
+
+
+def _summary(schema: JSON) -> str:
+    required = schema.get("required", [])
+    names = [n if n in required else f"{n}?" for n in schema["properties"]]
+    return "{" + ", ".join(names) + "}"
 
 
 def _parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
@@ -215,7 +219,7 @@ def _untitled(schema: Any) -> Any:
     return out
 
 
-def check_json(text: str) -> None:
+def _check_json(text: str) -> None:
     """Refuse what is no JSON object, with the position, before the schema is asked."""
 
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -12,11 +12,11 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
 from tutelage.environments import Environment, Observation
 from tutelage.errors import ToolDefinitionError
-from tutelage.tools.schema import signature_of
+from tutelage.tools.schema import Signature, signature_of
 from tutelage.types import JSON, Task, ToolSpec
 
 DEFAULT_TIMEOUT = 10.0
@@ -60,19 +60,6 @@ class ToolEnvironment(Environment):
             await self._made.close()
 
 
-class _Reader(Protocol):
-    """The parameters of a tool: of a function, or an MCP server's own."""
-
-    @property
-    def schema(self) -> JSON:
-        """The JSON schema of the arguments."""
-        ...
-
-    def read(self, arguments: str) -> dict[str, Any]:
-        """JSON text to keyword arguments. Raises `schema.ArgumentError`."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Tool:
     """A function that a model can call, with what the model is told about it.
@@ -84,7 +71,7 @@ class Tool:
     name: str
     description: str
     fn: Callable[..., Any] = field(repr=False)
-    signature: _Reader = field(repr=False)
+    signature: Signature = field(repr=False)
     timeout: float = DEFAULT_TIMEOUT
     """Seconds."""
     max_chars: int = DEFAULT_MAX_CHARS

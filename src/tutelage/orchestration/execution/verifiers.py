@@ -159,13 +159,13 @@ class _Tests:
 
     def __init__(self, tests: object, entry_point: str | None = None) -> None:
         """Raises `ConfigError` where no sandbox works, `RewardError` for tests that are none."""
-        from tutelage.rewards.code import code_reward_in
+        from tutelage.rewards.code import code_reward
         from tutelage.rewards.code_tests import read_tests
-        from tutelage.tools.sandbox import usable_tier
+        from tutelage.tools import Options
 
         read_tests(tests, entry_point)
         self._tests, self._entry_point = tests, entry_point
-        self._reward = code_reward_in(usable_tier())
+        self._reward = code_reward(Options())
 
     async def check(self, work: Work, answer: Answer) -> Verdict:
         """See `_Verifier`."""

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple, NoReturn
 from tutelage.tools.sandbox import confine
 from tutelage.tools.sandbox.channel import packed, receive
 from tutelage.tools.sandbox.limits import Limits, Tier
-from tutelage.tools.sandbox.view import ListedPackages, View, look
+from tutelage.tools.sandbox.view import View, look
 from tutelage.tools.sandbox.worker import Interpreter
 
 _PRELOADED = (
@@ -272,7 +272,7 @@ def _serve(asked: _Asked, home: str) -> None:
     confine.restrict(asked.tier, limits, asked.view, home)
     for name in [n for n in sys.modules if n.partition(".")[0] == "tutelage"]:
         del sys.modules[name]
-    sys.meta_path.append(ListedPackages(asked.view.modules))
+    sys.meta_path.append(asked.view.finder())
     _seed_random()
     line = socket.socket(fileno=channel)
     line.sendall(packed({"ready": asked.tier}))

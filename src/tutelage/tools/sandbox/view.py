@@ -51,6 +51,10 @@ class View:
                 found.append(origin)
         return [path for path in found if os.path.exists(path)]
 
+    def finder(self) -> _ListedPackages:
+        """What imports the listed packages, for `sys.meta_path`."""
+        return _ListedPackages(self.modules)
+
 
 def site_folders() -> list[str]:
     """Where packages are installed for this interpreter: those of `sys.path` that are for that."""
@@ -127,7 +131,7 @@ def _parts(folder: str, hidden: Sequence[str]) -> list[str]:
     return found
 
 
-class ListedPackages:
+class _ListedPackages:
     """Finds the listed packages where they are installed, without the folder around them."""
 
     def __init__(self, modules: Mapping[str, str]) -> None:
