@@ -25,7 +25,7 @@ from tutelage.orchestration.execution.journal import plan_json, read_plan
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.record import Execution
-from tutelage.orchestration.execution.stored import ExecutionRecorder, reward_of
+from tutelage.orchestration.execution.stored import ExecutionRecorder
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import Answer, Work, Worker
@@ -102,8 +102,8 @@ def test_without_a_pool_the_workers_are_simulated_and_say_so() -> None:
 
 def test_rewards_are_those_of_the_presets() -> None:
     found = simple().execute("Do it")
-    assert reward_of(found, "seed").value == pytest.approx(10 - 0.1 - 30 + 0.4)
-    whole = reward_of(found)
+    assert found.earned("seed").value == pytest.approx(10 - 0.1 - 30 + 0.4)
+    whole = found.earned()
     assert whole.value == pytest.approx(sum(whole.parts.values()))
     # One worker is legal, and it is the reference: cost and latency are their whole weight.
     assert whole.parts["latency"] == pytest.approx(-0.01)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tutelage.errors import ConfigError, RewardError
-from tutelage.orchestration.execution.verifiers import Verifiers, default_verifiers, make_verifier
+from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.workers import Answer, Verdict, Work, WorkError
 
 WORK = Work(0, "sum", "text")
@@ -97,8 +97,8 @@ def test_a_type_then_its_kind_then_the_default() -> None:
 
 
 def test_defaults_by_pool() -> None:
-    assert not check(default_verifiers(mock=True), "anything", correct=False).passed
-    assert not check(default_verifiers(mock=False), "anything").checked
+    assert not check(Verifiers.of_pool(mock=True), "anything", correct=False).passed
+    assert not check(Verifiers.of_pool(mock=False), "anything").checked
 
 
 def test_a_verifier_from_json() -> None:

@@ -61,7 +61,6 @@ def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
     from tutelage.orchestration.execution.log import ExecutionLogger
     from tutelage.orchestration.execution.runs import ExecutionRun
     from tutelage.orchestration.execution.stored import ExecutionRecorder
-    from tutelage.orchestration.execution.system import OrchestrationSystem
     from tutelage.runs import lifecycle
     from tutelage.runs.folder import create, place_of
     from tutelage.runs.progress import Silent
@@ -69,13 +68,8 @@ def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
     made, known = asked.make_pool(), asked.read_catalog()
     workflows = _workflows(asked, known)
     plans, source = _plans(asked, known, workflows)
-    system = OrchestrationSystem(
-        pool=made,
-        router=asked.make_router(made),
-        verifiers=asked.make_verifiers(made),
-        catalog=known or builtin_catalog(*(workflow.plan for workflow in workflows)),
-        seed=asked.seed,
-    )
+    tools = known or builtin_catalog(*(workflow.plan for workflow in workflows))
+    system = asked.make_system(made, tools)
     run_id = f"collect-{asked.seed}"
     logger = ExecutionLogger(asked.output_dir, run_id=run_id, workers=made.workers)
     say(messages(), ("workers: ", "dim"), pool_words(made))

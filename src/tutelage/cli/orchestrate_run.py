@@ -7,7 +7,6 @@ error stream, the result to standard output. Exit codes: 0 done, 1 the execution
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -125,9 +124,8 @@ def show(console: Console, folder: RunFolder) -> None:
 
 def _finish(folder: RunFolder, prepared: _Prepared, otlp: str | None, as_json: bool) -> None:
     from tutelage.cli.job import watched
-    from tutelage.cli.orchestrate_view import result_json, show_result
+    from tutelage.cli.orchestrate_view import show_result
     from tutelage.orchestration.execution.runs import ExecutionRun
-    from tutelage.orchestration.execution.stored import reward_of
     from tutelage.runs import lifecycle
 
     executed: list[Execution] = []
@@ -151,14 +149,8 @@ def _finish(folder: RunFolder, prepared: _Prepared, otlp: str | None, as_json: b
             lifecycle.resume(ExecutionRun, folder, warnings, job)
         else:
             lifecycle.start(job, folder, warnings)
-    (found,), preset = executed, prepared.asked.reward
-    reward = reward_of(found, preset).value
-    if as_json:
-        row = result_json(found, reward)
-        row |= {"run": str(folder.path), "rollout": found.rollout}
-        typer.echo(json.dumps(row, indent=2, ensure_ascii=False))
-    else:
-        show_result(folder, found, (preset, reward), found.rollout)
+    (found,) = executed
+    show_result(folder, found, prepared.asked.reward, as_json)
     if not found.success:
         raise typer.Exit(1)
 

@@ -6,10 +6,13 @@ fed by the executor's events, which are the lines of its log.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from tutelage.cli.console import (
     counted,
@@ -23,11 +26,13 @@ from tutelage.cli.console import (
     shown_path,
     visible,
 )
+from tutelage.orchestration.evaluation.judged import DEADLINE
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from tutelage.orchestration.evaluation.rewards import Preset
     from tutelage.orchestration.execution.record import Execution
     from tutelage.orchestration.plan.dag import Plan
     from tutelage.runs.folder import RunFolder
@@ -123,10 +128,12 @@ def _table(watch: _Watch) -> Table:
     return table
 
 
-def show_result(
-    folder: RunFolder, found: Execution, reward: tuple[str, float], rollout_id: str
-) -> None:
-    """The nodes, the sums, the last outputs, and where to look next."""
+def show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: bool) -> None:
+    """The nodes, the sums, the last outputs, and where to look next; or all of it as JSON."""
+    reward = found.earned(preset).value
+    if as_json:
+        typer.echo(json.dumps(_json(folder, found, reward), indent=2, ensure_ascii=False))
+        return
     console = output()
     table = plain_table(
         "#", "subtask", "after", "result", "worker", "tries", "USD", "seconds",
@@ -156,37 +163,30 @@ def show_result(
             ("execution", state + (" (a mock: no model was asked)" if found.mock else "")),
             ("cost", f"{_usd(found.total_cost)} USD"),
             ("latency", f"{found.total_latency_ms / 1000:.2f} s along {_path(found)}"),
-            ("reward", f"{number(reward[1])} ({reward[0]})"),
+            ("reward", f"{number(reward)} ({preset})"),
             *([("resumed", f"{before} done before")] if found.resumed else []),
         ],
     )
     _show_outputs(console, found)
-    say(
-        console,
-        ("\nTrace:", "bold"),
-        f" tutelage show {rollout_id} --run {shown_path(folder.path)}",
-    )
-    if not found.success and found.reason in ("deadline",):
-        say(console, ("What had ended is kept in ", "dim"), shown_path(folder.path))
+    path = shown_path(folder.path)
+    say(console, ("\nTrace:", "bold"), f" tutelage show {found.rollout} --run {path}")
+    if found.reason == DEADLINE:
+        say(console, ("What had ended is kept in ", "dim"), path)
 
 
 def _show_outputs(console: Console, found: Execution) -> None:
     """What the last nodes gave."""
-    leaves = set(range(len(found.nodes))) - {before for before, _ in found.plan.edges}
-    for node in sorted(leaves):
-        text = found.outputs.get(str(node))
-        if text is None:
-            continue
+    for node, text in found.answers.items():
         say(console, (f"\n[{node}] {visible(found.plan.nodes[node].tool)}", "bold"))
-        lines = visible(str(text)).split("\n")
+        lines = visible(text).split("\n")
         for line in lines[:_OUTPUT_LINES]:
             say(console, f"  {line}")
         if len(lines) > _OUTPUT_LINES:
             say(console, (f"  and {counted(len(lines) - _OUTPUT_LINES, 'more line')}", "dim"))
 
 
-def result_json(found: Execution, reward: float) -> dict[str, Any]:
-    """The result as one object: what `--json` prints."""
+def _json(folder: RunFolder, found: Execution, reward: float) -> dict[str, Any]:
+    """The result as one object."""
     from tutelage.orchestration.execution.journal import plan_json
     from tutelage.orchestration.execution.record import step_json
 
@@ -199,6 +199,8 @@ def result_json(found: Execution, reward: float) -> dict[str, Any]:
         "plan": plan_json(found.plan),
         "nodes": [asdict(node) for node in found.nodes],
         "steps": [step_json(step) for step in found.steps],
+        "run": str(folder.path),
+        "rollout": found.rollout,
     }
 
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from tutelage.config.fields import RunSettings
-from tutelage.errors import DataError
 from tutelage.orchestration.evaluation.results import evaluate, prediction_rows
 from tutelage.orchestration.pages import write_report
 from tutelage.orchestration.planner import saving
@@ -109,7 +108,8 @@ class Planner(RunKind):
         if request.phase != "2":
             self.sets = read_sets(request, settings.training.phase1_supervised)
         if not folder.config.is_file():
-            check_against(request, self.sets)
+            if self.sets is not None:
+                self.sets.check_against(request.against)
             return
         self.last = _read_last(folder)
         keep_lines(folder.metrics, _lines_done(folder, self.last))
@@ -245,18 +245,6 @@ class Planner(RunKind):
         }
 
 
-def check_against(request: Request, sets: Sets | None) -> None:
-    """Refuse an older planner that cannot be scored, before anything is trained."""
-    if request.against is None or sets is None:
-        return
-    if not sets.test:
-        raise DataError(
-            f"--against {request.against!r} needs workflows to compare on, and there are too few "
-            f"to hold some back; give --test FILE"
-        )
-    saving.load_planner(request.against)
-
-
 def _keep(folder: RunFolder, fitting: Fitting) -> None:
     optimizer: Mapping[str, Any] = fitting.optimizer.state_dict()
     content = saving.checkpoint(
@@ -311,23 +299,17 @@ def _read_last(folder: RunFolder) -> Mapping[str, Any] | None:
     return saving.read(path) if path.is_file() else None
 
 
-def _lines_done(folder: RunFolder, state: Mapping[str, Any] | None) -> int:
-    """Lines of metrics that checkpoints know of: of phase 1, and once that is over of phase 2."""
-    if state is not None:
-        return int(state["tick"])
-    return _lines_of_phase1(folder) + _lines_of_phase2(folder)
-
-
 def _lines_of_phase1(folder: RunFolder) -> int:
-    """Those of a phase 1 that is over."""
+    """Lines of metrics of a phase 1 that is over."""
     if not (folder.path / "phase1.json").is_file():
         return 0
     return sum(line.get("phase") == PHASE1 for line in folder.read_metrics())
 
 
-def _lines_of_phase2(folder: RunFolder) -> int:
-    """Those that its last checkpoint has; what came after is done, and written, again."""
+def _lines_done(folder: RunFolder, state: Mapping[str, Any] | None) -> int:
+    """Lines of metrics that checkpoints know of; what came after is done, and written, again."""
+    if state is not None:
+        return int(state["tick"])
     path = folder.path / PHASE2 / LAST2
-    if not path.is_file():
-        return 0
-    return len(json.loads(read_checkpoint(path)["progress"])["history"])
+    routed = json.loads(read_checkpoint(path)["progress"])["history"] if path.is_file() else ()
+    return _lines_of_phase1(folder) + len(routed)

@@ -15,7 +15,6 @@ import torch
 from tutelage.config.keys import flatten
 from tutelage.orchestration.data.outcomes import read_outcomes
 from tutelage.orchestration.data.workflows import Workflow
-from tutelage.orchestration.job import check_against
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import Fitting
@@ -62,7 +61,7 @@ def preview(request: Request) -> _Preview:
         return _Preview(shown, facts)
     phase = settings.training.phase1_supervised
     sets = read_sets(request, phase)
-    check_against(request, sets)
+    sets.check_against(request.against)
     with one_thread():
         return _planning(request, phase, sets, shown, facts)
 

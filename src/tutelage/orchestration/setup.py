@@ -23,6 +23,7 @@ from tutelage.orchestration.data.synthetic import (
 )
 from tutelage.orchestration.data.workflows import Workflow, catalog_of
 from tutelage.orchestration.plan.catalog import Catalog, read_catalog
+from tutelage.orchestration.planner.saving import load_planner
 from tutelage.orchestration.planner.settings import Phase1, Request
 from tutelage.seeds import SeedTree
 from tutelage.tasks.overlap import Overlap, content_of, count_overlap
@@ -43,6 +44,17 @@ class Sets:
     catalog: Catalog
     facts: Mapping[str, str]
     """What to tell about them."""
+
+    def check_against(self, older: str | None) -> None:
+        """Refuse an older planner that cannot be scored, before anything is trained."""
+        if older is None:
+            return
+        if not self.test:
+            raise DataError(
+                f"--against {older!r} needs workflows to compare on, and there are too few to hold "
+                "some back; give --test FILE"
+            )
+        load_planner(older)
 
 
 def read_sets(request: Request, settings: Phase1) -> Sets:

@@ -21,7 +21,7 @@ from tutelage.orchestration.evaluation.rewards import Preset
 from tutelage.orchestration.execution.budget import BudgetMode
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.system import OrchestrationSystem
-from tutelage.orchestration.execution.verifiers import Verifiers, default_verifiers, make_verifier
+from tutelage.orchestration.execution.verifiers import Verifiers, make_verifier
 from tutelage.orchestration.execution.worker_files import classic, read_workers
 from tutelage.orchestration.execution.workers import Pool
 from tutelage.orchestration.execution.workplace import ExecutorSettings, OnFailure
@@ -30,7 +30,7 @@ from tutelage.orchestration.routing import contract as routing
 from tutelage.orchestration.routing.contract import Router
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-ROUTERS: dict[str, Callable[[], Router]] = {
+_ROUTERS: dict[str, Callable[[], Router]] = {
     "cheapest": routing.cheapest,
     "fastest": routing.fastest,
     "accurate": routing.most_accurate,
@@ -129,7 +129,18 @@ class WorkConfig(PlanningConfig):
     budget: float | None = None
     """US dollars of one execution at most."""
 
-    def make_router(self, pool: Pool) -> Router:
+    def make_system(self, pool: Pool, catalog: Catalog | None, **more: Any) -> OrchestrationSystem:
+        """What executes. Raises `ConfigError` and `DataError` for what cannot be."""
+        return OrchestrationSystem(
+            pool=pool,
+            router=self._router(pool),
+            verifiers=self._verifiers(pool),
+            catalog=catalog,
+            seed=self.seed,
+            **more,
+        )
+
+    def _router(self, pool: Pool) -> Router:
         """The router. Raises `ConfigError` with those that exist."""
         name, known = self.router, {worker.name for worker in pool.workers}
         if name.startswith("cascade:"):
@@ -140,16 +151,16 @@ class WorkConfig(PlanningConfig):
                     told = f"--router names {worker!r}; the workers are {sorted(known)!r}"
                     raise ConfigError(told)
             return routing.cascade(names)
-        if name in ROUTERS:
-            return ROUTERS[name]()
+        if name in _ROUTERS:
+            return _ROUTERS[name]()
         if Path(name).is_file():
             from tutelage.orchestration.routing.router import load_router
 
             return load_router(name)
-        choice = ", ".join([*ROUTERS, "cascade:NAME,NAME,...", "the checkpoint of phase 2"])
+        choice = ", ".join([*_ROUTERS, "cascade:NAME,NAME,...", "the checkpoint of phase 2"])
         raise ConfigError(f"unknown router {name!r}; choose from {choice}")
 
-    def make_verifiers(self, pool: Pool) -> Verifiers | None:
+    def _verifiers(self, pool: Pool) -> Verifiers | None:
         """Verifiers from the file; None: those that the pool has by itself."""
         path = self.verifiers
         if path is None:
@@ -158,7 +169,7 @@ class WorkConfig(PlanningConfig):
         if not isinstance(data, dict) or not all(isinstance(v, dict) for v in data.values()):
             raise DataError(f"{str(path)!r} needs an object: a verifier by type, and 'default'")
         made = {kind: make_verifier(row, f"{path}: {kind!r}") for kind, row in data.items()}
-        default = made.pop("default", default_verifiers(mock=pool.mock).default)
+        default = made.pop("default", Verifiers.of_pool(mock=pool.mock).default)
         return Verifiers(default, made)
 
 
@@ -188,17 +199,15 @@ class ExecutionConfig(WorkConfig, RunSettings):
     logs: _WholePath | None = None
     """Append the execution to the log in this folder too."""
 
-    def make_system(self, pool: Pool, catalog: Catalog | None) -> OrchestrationSystem:
-        """What executes. Raises `ConfigError` and `DataError` for what cannot be."""
+    def make_system(self, pool: Pool, catalog: Catalog | None, **more: Any) -> OrchestrationSystem:
+        """What executes, within the limits of an execution."""
         logger = None if self.logs is None else ExecutionLogger(self.logs, workers=pool.workers)
-        return OrchestrationSystem(
-            pool=pool,
-            router=self.make_router(pool),
-            verifiers=self.make_verifiers(pool),
+        return super().make_system(
+            pool,
+            catalog,
             settings=ExecutorSettings(**self.model_dump(include=_LIMITS)),
-            catalog=catalog,
             budget_mode=self.budget_mode,
             execution_logger=logger,
-            seed=self.seed,
             realtime=True,
+            **more,
         )

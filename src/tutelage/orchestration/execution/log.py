@@ -155,12 +155,5 @@ def _plan_outputs(plan: Plan, result: ExecutionResult, workers: Sequence[str]) -
 
 
 def _plain(value: Any) -> Any:
-    """Tensors and arrays as lists."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        inner = cast("Mapping[Any, Any]", value)
-        return {str(key): _plain(item) for key, item in inner.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in cast("Sequence[Any]", value)]
-    return value
+    """What JSON has of a value, tensors and arrays as lists."""
+    return json.loads(json.dumps(value, default=lambda v: getattr(v, "tolist", v.__str__)()))

@@ -54,11 +54,7 @@ class PlanRun:
         self._origin = 0.0
         self._restored = 0 if journal is None else len(journal.nodes)
         self._running: dict[asyncio.Task[NodeResult], int] = {}
-        self._children: list[list[int]] = [[] for _ in plan.nodes]
-        self._open = [0] * len(plan.nodes)
-        for before, after in plan.edges:
-            self._children[before].append(after)
-            self._open[after] += 1
+        self._parents = plan.dependencies
 
     @property
     def now(self) -> float:
@@ -110,7 +106,7 @@ class PlanRun:
             check_plan(plan, self.place.catalog)
         works = [self.work(node) for node in range(len(plan.nodes))]
         masks = [legal(pool.workers, work) for work in works]
-        roots = [k for k, parents in enumerate(plan.dependencies) if not parents]
+        roots = [k for k, parents in enumerate(self._parents) if not parents]
         if self.budget.enforced and roots:
             least, node = min(
                 (pool.estimate(worker, works[k]).bound + verifiers.bound(works[k]), k)
@@ -152,8 +148,9 @@ class PlanRun:
     def ready(self) -> list[int]:
         """The nodes that may start; those that lack an input are skipped."""
         while True:
-            waiting = set(range(len(self.plan.nodes))) - set(self._running.values())
-            ready = [k for k in sorted(waiting - set(self.results)) if not self._open[k]]
+            begun = {*self._running.values(), *self.results}
+            open_to = (k for k in range(len(self._parents)) if k not in begun)
+            ready = [k for k in open_to if all(p in self.results for p in self._parents[k])]
             lost = [k for k in ready if self._must_skip(k)]
             for node in lost:
                 self._end(NodeResult(node, "skipped", reason=_LOST), told=True)
@@ -175,36 +172,28 @@ class PlanRun:
                 self._end(task.result(), told=True)
 
     def _must_skip(self, node: int) -> bool:
-        parents = self.plan.nodes[node].parents
-        lost = any(not self.results[parent].kept for parent in parents)
+        lost = any(not self.results[parent].kept for parent in self._parents[node])
         return lost and self.settings.on_failure != "continue"
 
     def _end(self, result: NodeResult, *, told: bool = False) -> None:
         node = result.node
         self.results[node] = result
-        before = max((self.ends[k] for k in self.plan.nodes[node].parents), default=0.0)
+        before = max((self.ends[k] for k in self._parents[node]), default=0.0)
         self.ends[node] = before + result.seconds
-        for child in self._children[node]:
-            self._open[child] -= 1
         if told:
             self.tell("node", result=asdict(result))
         if self.settings.on_failure == "fail_fast" and result.status == "failed":
             self.reason = "failed"
 
+    def _cancelled(self, node: int) -> NodeResult:
+        seconds = sum(s.seconds for _, s in sorted(self.steps.items()) if s.node == node)
+        return NodeResult(node, "cancelled", reason=self.reason or "cancelled", seconds=seconds)
+
     def conclude(self) -> Execution:
         """What the plan came to."""
         place = self.place
         steps = [self.steps[index] for index in sorted(self.steps)]
-        spent: dict[int, float] = {}
-        for step in steps:
-            spent[step.node] = spent.get(step.node, 0.0) + step.seconds
-        nodes = [
-            self.results.get(node)
-            or NodeResult(
-                node, "cancelled", reason=self.reason or "cancelled", seconds=spent.get(node, 0.0)
-            )
-            for node in range(len(self.plan.nodes))
-        ]
+        nodes = [self.results.get(k) or self._cancelled(k) for k in range(len(self.plan.nodes))]
         if not self.reason and any(node.reason == "budget" for node in nodes):
             self.reason = "budget"
         execution = Execution.of(

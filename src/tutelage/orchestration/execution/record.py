@@ -15,11 +15,18 @@ from typing import Any, Literal, Self
 
 from pydantic import TypeAdapter
 
-from tutelage.orchestration.evaluation.rewards import ExecutionResult, References
+from tutelage.orchestration.evaluation.rewards import (
+    ExecutionResult,
+    Preset,
+    References,
+    RewardWeights,
+    reward_parts,
+)
 from tutelage.orchestration.execution.workers import Answer, Verdict
 from tutelage.orchestration.plan.dag import Plan, critical_path
 from tutelage.orchestration.routing.contract import Choice
 from tutelage.seeds import SeedTree
+from tutelage.types import Reward
 
 NodeStatus = Literal["succeeded", "accepted", "failed", "skipped", "cancelled"]
 Action = Literal["worker", "accept", "stop"]
@@ -144,6 +151,19 @@ class Execution(ExecutionResult):
             path=path,
             **fields,
         )
+
+    @property
+    def answers(self) -> dict[int, str]:
+        """What the last nodes gave, those that nobody waits for."""
+        leaves = set(range(len(self.nodes))) - {before for before, _ in self.plan.edges}
+        given = {node: self.outputs.get(str(node)) for node in sorted(leaves)}
+        return {node: str(text) for node, text in given.items() if text is not None}
+
+    def earned(self, preset: Preset = "normalized", weights: RewardWeights | None = None) -> Reward:
+        """The reward, with its parts; an execution that costs nothing is measured against 1."""
+        references = self.references or References(1.0, 1.0)
+        parts = reward_parts(self, preset=preset, weights=weights, references=references)
+        return Reward(sum(parts.values()), parts)
 
     @property
     def rollout(self) -> str:

@@ -18,12 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
-from tutelage.orchestration.evaluation.rewards import (
-    Preset,
-    References,
-    RewardWeights,
-    reward_parts,
-)
+from tutelage.orchestration.evaluation.rewards import Preset, RewardWeights
 from tutelage.orchestration.execution.prompts import node_prompt, worker_messages
 from tutelage.orchestration.execution.record import Execution, NodeResult, Step
 from tutelage.runs.signals import held
@@ -44,7 +39,6 @@ from tutelage.types import (
     FailureCause,
     Message,
     Mode,
-    Reward,
     Rollout,
     RolloutStatus,
     Sampled,
@@ -73,16 +67,14 @@ class ExecutionRecorder:
         """Write one that began at `began`, in seconds since 1970, with planning for `plan`."""
         failure = _failure(execution)
         lost = failure is not None and failure.cause.infrastructure
-        leaves = set(range(len(execution.nodes))) - {before for before, _ in execution.plan.edges}
-        ended = [execution.outputs.get(str(node)) for node in sorted(leaves)]
         rollout = stored_rollout(
             execution.seeds,
             self.run_id,
             Task(execution.id, {"instruction": execution.plan.instruction}),
             self.label,
             calls=_calls(execution, sampling, began + plan),
-            answer="\n\n".join(str(text) for text in ended if text is not None) or None,
-            reward=None if lost else reward_of(execution, self.preset, self.weights),
+            answer="\n\n".join(execution.answers.values()) or None,
+            reward=None if lost else execution.earned(self.preset, self.weights),
             failure=failure,
             seconds=execution.wall_seconds + plan,
             started=began,
@@ -92,15 +84,6 @@ class ExecutionRecorder:
             # Spans first: a collector joins what is there when the rollout comes.
             self.writer.submit_spans(self.run_id, spans)
             self.writer.submit([rollout])
-
-
-def reward_of(
-    execution: Execution, preset: Preset = "normalized", weights: RewardWeights | None = None
-) -> Reward:
-    """What an execution earned, with its parts; one that nothing costs is measured against 1."""
-    references = execution.references or References(1.0, 1.0)
-    parts = reward_parts(execution, preset=preset, weights=weights, references=references)
-    return Reward(sum(parts.values()), parts)
 
 
 def stored_rollout(

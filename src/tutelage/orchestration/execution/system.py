@@ -152,8 +152,7 @@ class OrchestrationSystem:
                 instruction=instruction, planner_outputs=planned, execution_result=result
             )
         if self.recorder is not None:
-            temperature = getattr(self.pool, "temperature", 0.0)
-            sampling = Sampling(temperature, max_tokens=self.executor.settings.max_tokens)
+            sampling = Sampling(0.0, max_tokens=self.executor.settings.max_tokens)
             self.recorder(result, sampling, started, planning)
         return result
 

@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, Self, cast, runtime_checkable
 
 import httpx2
 
@@ -51,6 +51,11 @@ class Verifiers:
 
     default: _Verifier
     by_type: Mapping[str, _Verifier] = field(default_factory=dict[str, _Verifier])
+
+    @classmethod
+    def of_pool(cls, *, mock: bool) -> Self:
+        """`known` for pools with the truth, else `present`."""
+        return cls(_Known() if mock else _Present())
 
     async def check(self, work: Work, answer: Answer) -> Verdict:
         """The verdict of the verifier for this work; an error fails without asking it."""
@@ -303,11 +308,6 @@ _KINDS: Mapping[str, Callable[..., _Verifier]] = {
     "judge": _Judge,
 }
 """Verifiers as files name them."""
-
-
-def default_verifiers(*, mock: bool) -> Verifiers:
-    """`known` for pools with the truth, else `present`."""
-    return Verifiers(_Known() if mock else _Present())
 
 
 def make_verifier(given: Mapping[str, Any], where: str = "a verifier") -> _Verifier:

@@ -17,7 +17,7 @@ from tutelage.config.fields import Count, CountOrZero, NonNegative, Positive, Se
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.rows import remedy_of
 from tutelage.orchestration.execution.prompts import node_prompt
-from tutelage.orchestration.execution.verifiers import Verifiers, default_verifiers
+from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.worker_files import kind_of
 from tutelage.orchestration.execution.workers import Pool, Work, Worker
 from tutelage.orchestration.plan.catalog import Catalog
@@ -97,7 +97,7 @@ class Workplace:
     ) -> None:
         """Without verifiers: the pool's own truth, or that an answer is there."""
         self.pool, self.router = pool, router
-        self.verifiers = verifiers or default_verifiers(mock=pool.mock)
+        self.verifiers = verifiers or Verifiers.of_pool(mock=pool.mock)
         self.settings = settings or ExecutorSettings()
         self.catalog = catalog
         self._slots: tuple[asyncio.AbstractEventLoop, _WorkerSlots] | None = None

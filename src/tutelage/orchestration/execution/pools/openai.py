@@ -51,7 +51,6 @@ class OpenAIPool:
         workers: Sequence[Worker],
         *,
         environ: Mapping[str, str] = os.environ,
-        temperature: float = 0.0,
         timeout: float = 120.0,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
@@ -61,14 +60,14 @@ class OpenAIPool:
         `OPENAI_API_KEY`.
         """
         self.workers = check_workers(workers)
-        self.temperature, self._timeout, self._transport = temperature, timeout, transport
+        self._timeout, self._transport = timeout, transport
         self._places = {worker.name: _place(worker, environ) for worker in self.workers}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._clients: dict[str, RemoteChatClient] = {}
 
     async def execute(self, worker: Worker, work: Work) -> Answer:
         """Send one request; see `Pool`."""
-        sampling = Sampling(temperature=self.temperature, max_tokens=work.max_tokens)
+        sampling = Sampling(temperature=0.0, max_tokens=work.max_tokens)
         messages, bound = worker_messages(work.prompt), self.estimate(worker, work).bound
         return await ask(self._client(worker), messages, sampling, worker.cost, bound)
 
