@@ -115,15 +115,17 @@ def loop(folder: Path, args: argparse.Namespace, seed: int) -> dict[str, Any]:
 def scores(parts: list[dict[str, Any]]) -> tuple[Any, Any, Any]:
     """Scores of both planners on the tasks of these seeds together, and their difference."""
     from tutelage.orchestration.data.synthetic import builtin_graph
-    from tutelage.orchestration.evaluation.metrics import compare, score
+    from tutelage.orchestration.evaluation.metrics import PlanScores
     from tutelage.seeds import SeedTree
 
     gold = [workflow for part in parts for workflow in part["gold"]]
     first, second = (
-        score([plan for part in parts for plan in part[name]], gold, builtin_graph().catalog)
+        PlanScores.of(
+            [plan for part in parts for plan in part[name]], gold, builtin_graph().catalog
+        )
         for name in ("before", "after")
     )
-    return first, second, compare(second, first, SeedTree(0))
+    return first, second, second.gain(first, SeedTree(0))
 
 
 def rows_of(parts: list[dict[str, Any]]) -> list[list[str]]:

@@ -36,12 +36,10 @@ from tutelage.orchestration.data.synthetic import (
     graph_of,
     split,
 )
-from tutelage.orchestration.data.workflows import Workflow, catalog_of, to_row
+from tutelage.orchestration.data.workflows import Workflow, catalog_of
 from tutelage.orchestration.evaluation.metrics import (
     PlanScores,
     baseline_plans,
-    compare,
-    score,
     without_edges,
 )
 from tutelage.orchestration.plan.catalog import Catalog, read_catalog
@@ -92,7 +90,7 @@ def table(scores: dict[str, PlanScores]) -> None:
     for name, found in scores.items():
         if name == "planner":
             continue
-        gains = compare(scores["planner"], found, SEEDS.child("bootstrap", name))
+        gains = scores["planner"].gain(found, SEEDS.child("bootstrap", name))
         print(f"| {name} | " + " | ".join(cell(gains[n]) for n in NAMES) + " |")
     print("\nA ~ marks an interval that holds 0.\n")
 
@@ -115,7 +113,7 @@ def synthetic() -> None:
     plans: dict[str, list] = {}
     raw: list[bool] = []
     plans_of(fitting, test, plans, raw)
-    table({n: score(p, test, builtin_graph().catalog) for n, p in plans.items()})
+    table({n: PlanScores.of(p, test, builtin_graph().catalog) for n, p in plans.items()})
     print(f"DAGs before decoding: {100 * sum(raw) / len(raw):.1f} %\n")
 
 
@@ -132,7 +130,7 @@ def nestful(path: str) -> None:
         plans_of(fitted(train, catalog, Phase1(), SEEDS.child("nestful", fold)), test, plans, [])
         gold += test
     print(f"## NESTFUL\n\n{len(gold)} plans over {len(catalog)} tools, 5 folds.\n")
-    table({n: score(p, gold, catalog) for n, p in plans.items()})
+    table({n: PlanScores.of(p, gold, catalog) for n, p in plans.items()})
 
 
 def joined(paths: list[Path]) -> Catalog:
@@ -162,7 +160,7 @@ def chains(folder: str) -> None:
     )
     plans: dict[str, list] = {}
     plans_of(fitting, test, plans, [])
-    table({n: score(p, test, catalog) for n, p in plans.items()})
+    table({n: PlanScores.of(p, test, catalog) for n, p in plans.items()})
 
 
 def indirect() -> None:
@@ -177,7 +175,7 @@ def indirect() -> None:
         ]
         (folder / "tools.json").write_text(json.dumps({"nodes": nodes}))
         for name, rows in (("train", made[:3500]), ("test", made[3500:])):
-            (folder / f"{name}.json").write_text(json.dumps([to_row(w, catalog) for w in rows]))
+            (folder / f"{name}.json").write_text(json.dumps([w.to_row(catalog) for w in rows]))
         files = ("--train", "train.json", "--test", "test.json", "--catalog", "tools.json")
         program = ("-c", "from tutelage.cli import main; main()")
         command = (*program, "train", "planner", "--phase", "1", *files, "--output", "run")
@@ -212,9 +210,9 @@ def dag() -> None:
     for weight in (0.0, 0.1, 0.3, 1.0):
         fitting = fitted(train, catalog, Phase1(lambda_dag=weight), SEEDS.child("dag fit"))
         made_ = fitting.model.plan_all([w.instruction for w in test])
-        found = score([p.plan for p in made_], test, catalog, [p.raw_valid for p in made_])
+        found = PlanScores.of([p.plan for p in made_], test, catalog, [p.raw_valid for p in made_])
         first = first or found
-        gain = compare(found, first, SEEDS.child("dag", str(weight)))["edge_f1"]
+        gain = found.gain(first, SEEDS.child("dag", str(weight)))["edge_f1"]
         print(
             f"| {weight} | {100 * (found.mean('node_f1') or 0):.1f} | "
             f"{100 * (found.mean('edge_f1') or 0):.1f} | {100 * (found.raw_validity or 0):.1f} | "

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from tutelage.cli import build_app
 from tutelage.orchestration.data.formats import read_workflows
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
-from tutelage.orchestration.data.workflows import to_row
 from tutelage.orchestration.evaluation.results import evaluate
 from tutelage.orchestration.evaluation.tables import planning_tables
 from tutelage.orchestration.job import Planner
@@ -46,7 +45,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("files")
     catalog = builtin_graph().catalog
     made = generate(builtin_graph(), 90, SeedTree(2), max_nodes=3)
-    rows = [to_row(w, catalog) for w in made[:60]]
+    rows = [w.to_row(catalog) for w in made[:60]]
     (place / "train.json").write_text(json.dumps(rows))
     lines = [
         {

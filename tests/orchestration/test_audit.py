@@ -15,8 +15,8 @@ from tutelage.orchestration.evaluation.audit import (
     audit_policies,
     audit_results,
     audit_routers,
+    judged_results,
     published_example,
-    results_of,
 )
 from tutelage.orchestration.evaluation.rewards import ExecutionResult, RewardWeights, compute_reward
 from tutelage.orchestration.execution.log import ExecutionLogger
@@ -26,7 +26,6 @@ from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
 from tutelage.orchestration.execution.workers import Worker
-from tutelage.orchestration.routing.contract import RandomRouter
 from tutelage.seeds import SeedTree
 
 
@@ -69,7 +68,7 @@ def policies() -> dict[str, list[Any]]:
 
     async def run() -> dict[str, list[Any]]:
         found: dict[str, list[Any]] = {}
-        for name, router in audit_routers(pool, RandomRouter(escalate=False)).items():
+        for name, router in audit_routers(pool).items():
             executor = Executor(pool, router, catalog=builtin_graph().catalog)
             found[name] = await asyncio.gather(
                 *(executor.run(p, seeds=SeedTree(2, (i,))) for i, p in enumerate(plans))
@@ -131,9 +130,9 @@ def test_logs_can_be_audited(tmp_path: Path) -> None:
         execution_result=published_example(),
     )
     rows = [row]
-    assert results_of(rows) == [published_example()]
+    assert judged_results(rows) == [published_example()]
     with pytest.raises(DataError, match="line 1 is no execution"):
-        results_of([{"instruction": "x"}])
+        judged_results([{"instruction": "x"}])
     with pytest.raises(DataError, match="no executions to audit"):
         audit_results([], "seed")
 
@@ -141,7 +140,7 @@ def test_logs_can_be_audited(tmp_path: Path) -> None:
 def test_a_pool_without_the_truth_has_no_oracle() -> None:
     pool = OpenAIPool([Worker("a", endpoint="http://h/v1")])
     with pytest.raises(ConfigError, match="does not know which answers are right"):
-        audit_routers(pool, RandomRouter())
+        audit_routers(pool)
 
 
 def test_there_are_four_presets() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from executing import DIAMOND, ScriptedPool, failed, plan_of, right, run_plan, w
 
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration import Node, Plan
-from tutelage.orchestration.data.collect import Assignment, assignments_of, collect, same_plan
+from tutelage.orchestration.data.collect import Assignment, assignments_of, collect
 from tutelage.orchestration.data.formats import read_workflows
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
+from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation import audit
 from tutelage.orchestration.evaluation.judged import WRONG_PLAN
 from tutelage.orchestration.execution.log import ExecutionLogger
@@ -28,6 +30,12 @@ from tutelage.seeds import SeedTree
 
 def priced(**prices: float) -> tuple[Worker, ...]:
     return tuple(Worker(n, price_out=p, latency=Latency(1.0)) for n, p in prices.items())
+
+
+def same_plan(gold: Plan) -> Callable[[Plan], bool]:
+    (made,) = assignments_of([Workflow(gold)])
+    assert made.goal is not None
+    return made.goal
 
 
 def test_a_plan_is_the_same_whatever_the_order_of_its_nodes() -> None:
@@ -156,13 +164,13 @@ def test_what_a_server_lost_is_no_failure_and_too_much_of_it_leaves_no_rate(
     assert few.success_rate == 1.0
     assert (few.judged, few.lost, few.reason) == (198, {"network": 2}, "scripted")
     assert [row["reason"] for row in rows if not row["success"]] == ["unserved"] * 2
-    assert len(audit.results_of(audit.judged_of(rows))) == 198
+    assert len(audit.judged_results(rows)) == 198
     many, rows = served("unavailable", 20, tmp_path / "many")
     assert many.success_rate is None
     assert many.interval is None
     assert (many.succeeded, many.judged, many.lost) == (190, 190, {"unavailable": 10})
     with pytest.raises(DataError, match="only 190 of 200 executions were judged"):
-        audit.judged_of(rows)
+        audit.judged_results(rows)
 
 
 def test_timeouts_count_as_failures_and_are_named(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from tutelage.orchestration.planner.embedded import (
     Recipe,
     cache_folder,
     embedded_planner,
-    fingerprint,
 )
 
 QUICK = Recipe(workflows=40, held_out=8, epochs=1, width=16)
@@ -43,9 +42,9 @@ def test_the_first_use_trains_and_the_next_reads(tmp_path: Path) -> None:
 
 
 def test_each_catalog_and_recipe_has_its_own(tmp_path: Path) -> None:
-    assert fingerprint(None, QUICK) != fingerprint(CATALOG, QUICK)
-    assert fingerprint(None, QUICK) != fingerprint(None, Recipe(40, 8, 2, 16))
-    assert fingerprint(CATALOG, QUICK) == fingerprint(CATALOG, QUICK)
+    assert QUICK.fingerprint(None) != QUICK.fingerprint(CATALOG)
+    assert QUICK.fingerprint(None) != Recipe(40, 8, 2, 16).fingerprint(None)
+    assert QUICK.fingerprint(CATALOG) == QUICK.fingerprint(CATALOG)
     found = embedded_planner(CATALOG, tmp_path, recipe=QUICK)
     assert all(node.tool in CATALOG for node in found.model.plan("Read the letter").nodes)
 

@@ -16,7 +16,6 @@ from tutelage.orchestration.data.workflows import (
     catalog_of,
     forward_order,
     link_indices,
-    to_row,
 )
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool, read_catalog
 
@@ -216,7 +215,7 @@ def test_rows_survive_the_round_trip(size: int, random: Any) -> None:
     names = [random.choice(CATALOG.names) for _ in range(size)]
     row = {"instruction": "do it", "targets": {"task_types": names, "dependencies": parents}}
     made = workflow_of(row, CATALOG)
-    again = workflow_of(to_row(made, CATALOG), CATALOG)
+    again = workflow_of(made.to_row(CATALOG), CATALOG)
     assert again == made
     assert all(i < j for i, j in made.plan.edges)
     assert sorted(forward_order(made.plan.dependencies)) == list(range(size))

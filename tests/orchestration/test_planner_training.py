@@ -15,7 +15,7 @@ from tutelage.orchestration.planner import fit
 from tutelage.orchestration.planner.fit import Fitting, drawn, tune
 from tutelage.orchestration.planner.loss import DagLoss, dag_loss
 from tutelage.orchestration.planner.model import PlannerModel
-from tutelage.orchestration.planner.network import WINDOW, Shape, mentions, one_before, surroundings
+from tutelage.orchestration.planner.network import WINDOW, Shape, surroundings
 from tutelage.orchestration.planner.settings import Phase1
 from tutelage.orchestration.planner.targets import Targets
 from tutelage.seeds import SeedTree
@@ -73,11 +73,11 @@ def test_mentions_are_distributions_over_the_words() -> None:
     text = model([w.instruction for w in workflows]).text
     end = len(model.catalog)
     tools = torch.tensor([[0, 7, end, end + 1]] * 5)
-    found = mentions(text, tools)
+    found = text.mentions(tools)
     assert torch.allclose(found.words_BNP.sum(-1), torch.tensor([1.0, 1.0, 0.0, 0.0]).expand(5, 4))
     assert not bool((found.words_BNP * ~text.real_BP[:, None]).any())
     assert found.centre_BN[:, 2:].tolist() == [[0.0, -1.0]] * 5
-    before = one_before(found)
+    before = found.before()
     assert torch.equal(before.words_BNP[:, 1:], found.words_BNP[:, :-1])
     assert before.centre_BN[:, 0].tolist() == [-1.0] * 5
 

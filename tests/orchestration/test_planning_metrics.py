@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tutelage.orchestration.data.workflows import sorted_workflow
-from tutelage.orchestration.evaluation.metrics import baseline_plans, compare, score, without_edges
+from tutelage.orchestration.evaluation.metrics import PlanScores, baseline_plans, without_edges
 from tutelage.orchestration.plan.catalog import Catalog, CatalogTool
 from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.seeds import SeedTree
@@ -17,7 +17,7 @@ SINGLE = sorted_workflow("y", ["d"], [[]])
 
 def test_scores_by_hand() -> None:
     plans = [Plan("x", (Node("a"), Node("b", after=(0,)), Node("d"))), Plan("y", (Node("d"),))]
-    found = score(plans, [CHAIN, SINGLE], CATALOG, [True, False])
+    found = PlanScores.of(plans, [CHAIN, SINGLE], CATALOG, [True, False])
     assert found.node_f1 == pytest.approx([2 / 3, 1.0])
     assert found.edge_f1 == pytest.approx([2 / 3, 1.0])
     assert found.exact == [0.0, 1.0]
@@ -33,13 +33,13 @@ def test_scores_by_hand() -> None:
 def test_repeated_tools_count_as_often_as_they_stand() -> None:
     twice = sorted_workflow("x", ["a", "a"], [[], [0]])
     once = Plan("x", (Node("a"),))
-    found = score([once], [twice], CATALOG)
+    found = PlanScores.of([once], [twice], CATALOG)
     assert found.node_f1 == pytest.approx([2 / 3])
     assert found.exact_nodes == [0.0]
 
 
 def test_made_up_tools_are_counted() -> None:
-    assert score([Plan("x", (Node("z"),))], [SINGLE], CATALOG).hallucination == 1.0
+    assert PlanScores.of([Plan("x", (Node("z"),))], [SINGLE], CATALOG).hallucination == 1.0
 
 
 def test_baselines_and_their_comparison() -> None:
@@ -48,8 +48,8 @@ def test_baselines_and_their_comparison() -> None:
     assert [node.tool for node in plans["nearest"][0].nodes] == ["a", "b", "c"]
     assert [node.tool for node in plans["majority"][0].nodes] == ["d"]
     assert without_edges(plans["nearest"][0]).edges == ()
-    best = score(plans["nearest"], [CHAIN, SINGLE], CATALOG)
-    usual = score(plans["majority"], [CHAIN, SINGLE], CATALOG)
-    gains = compare(best, usual, SeedTree(0))
+    best = PlanScores.of(plans["nearest"], [CHAIN, SINGLE], CATALOG)
+    usual = PlanScores.of(plans["majority"], [CHAIN, SINGLE], CATALOG)
+    gains = best.gain(usual, SeedTree(0))
     assert gains["node_f1"].mean == pytest.approx(0.5)
     assert gains["node_f1"].wins == 1

@@ -15,7 +15,6 @@ from tutelage import RL, Trainer, rollout
 from tutelage.cli import build_app
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
-from tutelage.orchestration.data.workflows import to_row
 from tutelage.orchestration.evaluation.tables import planning_tables
 from tutelage.orchestration.planner.settings import Phase1
 from tutelage.orchestration.setup import Request, read_sets
@@ -168,7 +167,7 @@ def test_one_dataset_is_cut_so_that_equal_rows_stay_together() -> None:
 
 def test_a_planner_counts_instructions(tmp_path: Path) -> None:
     catalog = builtin_graph().catalog
-    made = [to_row(w, catalog) for w in generate(builtin_graph(), 80, SeedTree(2), max_nodes=3)]
+    made = [w.to_row(catalog) for w in generate(builtin_graph(), 80, SeedTree(2), max_nodes=3)]
     (tmp_path / "train.json").write_text(json.dumps(made[:60]))
     (tmp_path / "test.json").write_text(json.dumps(made[50:]))
     train, test = str(tmp_path / "train.json"), str(tmp_path / "test.json")

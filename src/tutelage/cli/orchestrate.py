@@ -68,7 +68,7 @@ def _prepare(asked: _PrepareConfig) -> None:
     from tutelage.files import write_new
     from tutelage.orchestration.data.prepare import prepare
     from tutelage.orchestration.data.synthetic import builtin_graph
-    from tutelage.orchestration.data.workflows import catalog_of, to_row
+    from tutelage.orchestration.data.workflows import catalog_of
     from tutelage.orchestration.plan.catalog import read_catalog
 
     known, output = None if asked.catalog is None else read_catalog(asked.catalog), asked.output
@@ -81,7 +81,7 @@ def _prepare(asked: _PrepareConfig) -> None:
         {"name": t.name, "description": t.description, "inputs": t.inputs, "outputs": t.outputs}
         for t in known.tools
     ]
-    texts = {output: [to_row(workflow, known) for workflow in made.workflows], tools: listed}
+    texts = {output: [workflow.to_row(known) for workflow in made.workflows], tools: listed}
     write_new(
         {p: json.dumps(rows, indent=1, ensure_ascii=False) + "\n" for p, rows in texts.items()},
         "--output",

@@ -104,11 +104,11 @@ def audit(asked: _AuditConfig, as_json: AsJson = False) -> None:
 def _logged(path: Path) -> tuple[list[ExecutionResult], int]:
     """The executions that were judged, and how many the log has."""
     from tutelage.orchestration.data.rows import read_rows
-    from tutelage.orchestration.evaluation.audit import judged_of, results_of
+    from tutelage.orchestration.evaluation.audit import judged_results
     from tutelage.orchestration.execution.log import FILE
 
     rows = list(read_rows(path / FILE if path.is_dir() else path))
-    return results_of(judged_of(rows)), len(rows)
+    return judged_results(rows), len(rows)
 
 
 def _policies(asked: _AuditConfig, pool: Pool) -> tuple[Path, dict[str, list[Execution]]]:
@@ -118,7 +118,6 @@ def _policies(asked: _AuditConfig, pool: Pool) -> tuple[Path, dict[str, list[Exe
     from tutelage.orchestration.execution.runs import ExecutionRun
     from tutelage.orchestration.execution.stored import ExecutionRecorder
     from tutelage.orchestration.execution.virtual_time import run_virtual
-    from tutelage.orchestration.routing.contract import RandomRouter
     from tutelage.runs import lifecycle
     from tutelage.runs.folder import create, place_of
     from tutelage.runs.progress import Silent
@@ -128,7 +127,7 @@ def _policies(asked: _AuditConfig, pool: Pool) -> tuple[Path, dict[str, list[Exe
     seeds = SeedTree(asked.seed).child("audit")
     graph = builtin_graph()
     plans = [w.plan for w in generate(graph, asked.num_workflows, seeds.child("workflows"))]
-    audit_routers(pool, RandomRouter())  # a pool without the truth is refused before it is a run
+    audit_routers(pool)  # a pool without the truth is refused before it is a run
     found: dict[str, list[Execution]] = {}
 
     def work(run: Run) -> JSON:

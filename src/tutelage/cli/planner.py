@@ -19,7 +19,6 @@ from tutelage.config.overrides import parse_overrides
 from tutelage.orchestration.planner.settings import (
     RECIPE,
     Request,
-    check,
     full_key,
     keys_of,
 )
@@ -86,7 +85,7 @@ def train_planner(
     origins |= dict.fromkeys(typed, "command line")
     origins |= {_KEYS[name]: f"--{name.replace('_', '-')}" for name in given}
     request = asked.model_copy(update={"keys": keys})
-    settings = check(request)
+    settings = request.checked()
     if flags.dry_run:
         _show_dry_run(request, origins)
         return

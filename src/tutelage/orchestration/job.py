@@ -30,7 +30,6 @@ from tutelage.orchestration.planner.settings import (
     RECIPE,
     Request,
     Settings,
-    check,
 )
 from tutelage.orchestration.recording import PLANNED, plan_rollouts, routed_rollouts
 from tutelage.orchestration.routing.phase2 import GREEDILY, ROUTED, read_checkpoint, train_phase2
@@ -103,7 +102,7 @@ class Planner(RunKind):
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
         """The data; and where a run that was stopped stands, by its checkpoints."""
         request = self.request
-        self.settings = settings = check(request)
+        self.settings = settings = request.checked()
         check_loggers(settings.training.logger)
         if request.phase != "2":
             self.sets = read_sets(request, settings.training.phase1_supervised)

@@ -18,7 +18,7 @@ from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import Fitting
-from tutelage.orchestration.planner.settings import Phase1, Request, Settings, check
+from tutelage.orchestration.planner.settings import Phase1, Request, Settings
 from tutelage.orchestration.planner.targets import Targets
 from tutelage.orchestration.routing.phase2 import read_checkpoint
 from tutelage.orchestration.setup import Sets, read_sets
@@ -51,7 +51,7 @@ class _Preview:
 
 def preview(request: Request) -> _Preview:
     """Everything up to the first step. Raises what the run would raise before it trains."""
-    settings = check(request)
+    settings = request.checked()
     check_loggers(settings.training.logger)
     shown = _keys(request, settings)
     facts: dict[str, str] = {}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tutelage.orchestration.data.workflows import Workflow
-from tutelage.orchestration.evaluation.metrics import SCORES, score
+from tutelage.orchestration.evaluation.metrics import SCORES, PlanScores
 from tutelage.orchestration.evaluation.rewards import References, reward_parts
 from tutelage.orchestration.execution.pools.replay import replayed
 from tutelage.orchestration.execution.stored import stored_call, stored_rollout
@@ -41,7 +41,7 @@ def plan_rollouts(
     step: int,
 ) -> list[Rollout]:
     """The plans of test workflows after `step` epochs; their reward is what validation goes by."""
-    found = score(plans, gold, catalog)
+    found = PlanScores.of(plans, gold, catalog)
     out: list[Rollout] = []
     for i, (plan, wanted) in enumerate(zip(plans, gold, strict=True)):
         parts = {name: float(getattr(found, name)[i]) for name in SCORES}

@@ -97,7 +97,7 @@ class Collection:
     """Instructions of which a plan could not be begun."""
 
 
-def same_plan(gold: Plan) -> Callable[[Plan], bool]:
+def _same_plan(gold: Plan) -> Callable[[Plan], bool]:
     """A goal: the same tools with the same edges between them, in whatever order they stand.
 
     Nodes are told apart by tool and by what lies before them, as their names in the plan are not.
@@ -118,7 +118,7 @@ def assignments_of(
         found = tuple(plans(workflow)) if plans is not None else (workflow.plan,)
         if not found:
             raise ConfigError(f"no plan was made for {workflow.instruction!r:.80}")
-        yield Assignment(found, same_plan(workflow.plan))
+        yield Assignment(found, _same_plan(workflow.plan))
 
 
 async def collect(

@@ -51,6 +51,23 @@ class Workflow:
         straight = tuple((i - 1,) if i else () for i in range(len(parents)))
         return "chain" if parents == straight else "dag"
 
+    def to_row(self, catalog: Catalog) -> dict[str, Any]:
+        """It as one row of the document's training set; types are places in the catalog."""
+        row: dict[str, Any] = {
+            "instruction": self.instruction,
+            "targets": {
+                "task_types": [catalog.index(tool) for tool in self.tools],
+                "dependencies": [list(parents) for parents in self.plan.dependencies],
+            },
+        }
+        if self.workers is not None:
+            row["targets"]["model_selections"] = list(self.workers)
+        if self.rewards:
+            row["rewards"] = dict(self.rewards)
+        if self.name:
+            row["id"] = self.name
+        return row
+
 
 def sorted_workflow(
     instruction: str,
@@ -153,21 +170,3 @@ def catalog_of(workflows: Iterable[Workflow], rows: Iterable[Mapping[str, Any]] 
             for name in sorted({*texts, *told})
         )
     )
-
-
-def to_row(workflow: Workflow, catalog: Catalog) -> dict[str, Any]:
-    """The workflow as one row of the document's training set; types are places in the catalog."""
-    row: dict[str, Any] = {
-        "instruction": workflow.instruction,
-        "targets": {
-            "task_types": [catalog.index(tool) for tool in workflow.tools],
-            "dependencies": [list(parents) for parents in workflow.plan.dependencies],
-        },
-    }
-    if workflow.workers is not None:
-        row["targets"]["model_selections"] = list(workflow.workers)
-    if workflow.rewards:
-        row["rewards"] = dict(workflow.rewards)
-    if workflow.name:
-        row["id"] = workflow.name
-    return row

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pvariance
 from typing import Any, get_args
@@ -198,10 +198,20 @@ def _plain_references(results: Sequence[ExecutionResult]) -> References:
     return References(cost or 1.0, latency or 1.0)
 
 
-def results_of(rows: Iterable[Mapping[str, Any]]) -> list[ExecutionResult]:
-    """The results that lines of an execution log hold. Raises `DataError` with the line."""
+def judged_results(rows: Sequence[Mapping[str, Any]]) -> list[ExecutionResult]:
+    """The results that lines of an execution log hold, without those that a worker's server lost.
+
+    Raises `DataError` with the line, and where too many were lost for the others to tell what a
+    reward wants.
+    """
+    kept = {n: row for n, row in enumerate(rows, 1) if row.get("reason") != UNSERVED}
+    if rows and too_many_lost(len(kept), len(rows)):
+        raise DataError(
+            f"only {len(kept)} of {len(rows)} executions were judged: the workers' servers did not "
+            "answer the others. What is left may be a biased part; collect them again"
+        )
     found: list[ExecutionResult] = []
-    for number, row in enumerate(rows, 1):
+    for number, row in kept.items():
         try:
             told: Mapping[str, Any] = row["execution_result"]
             found.append(
@@ -218,21 +228,7 @@ def results_of(rows: Iterable[Mapping[str, Any]]) -> list[ExecutionResult]:
     return found
 
 
-def judged_of(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The lines of a log whose executions a worker's server did not lose.
-
-    Raises `DataError` where too many were lost for the others to tell what a reward wants.
-    """
-    kept = [row for row in rows if row.get("reason") != UNSERVED]
-    if rows and too_many_lost(len(kept), len(rows)):
-        raise DataError(
-            f"only {len(kept)} of {len(rows)} executions were judged: the workers' servers did not "
-            "answer the others. What is left may be a biased part; collect them again"
-        )
-    return kept
-
-
-def audit_routers(pool: Pool, random: Router) -> dict[str, Router]:
+def audit_routers(pool: Pool) -> dict[str, Router]:
     """The policies that are ranked. Raises `ConfigError` for a pool without the truth.
 
     The oracle knows which answers are right and takes the cheapest of them.
@@ -244,7 +240,7 @@ def audit_routers(pool: Pool, random: Router) -> dict[str, Router]:
             "to rank; audit its logs instead: --logs FILE"
         )
     return {
-        "random": random,
+        "random": RandomRouter(escalate=False),
         "cheapest": cheapest(escalate=False),
         "best": most_accurate(escalate=False),
         ORACLE: RankedRouter(
@@ -261,7 +257,7 @@ async def run_policies(
     Raises `ConfigError` for a pool without the truth.
     """
     found: dict[str, list[Execution]] = {}
-    for name, router in audit_routers(pool, RandomRouter(escalate=False)).items():
+    for name, router in audit_routers(pool).items():
         executor = Executor(pool, router, catalog=catalog)
         found[name] = await asyncio.gather(
             *(executor.run(p, seeds=seeds.child("flow", i)) for i, p in enumerate(plans))

@@ -6,10 +6,8 @@ a stored result are shown without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-from tutelage.statistics.outcome import Judgement, Kind, Sums, add_up
 
 DEADLINE = "deadline"
 """Why a workflow or an execution failed that its deadline ended."""
@@ -17,18 +15,6 @@ UNSERVED = "unserved"
 """Why an execution was lost: at some subtask no worker's server gave an answer."""
 WRONG_PLAN = "wrong_plan"
 """Why an execution failed all of whose nodes succeeded: it was not what was asked for."""
-
-
-def workflow_sums(rewards: Iterable[float], right: Iterable[bool], late: Iterable[bool]) -> Sums:
-    """Workflows on recorded outcomes, each a task of its own: none is lost."""
-    rows = enumerate(zip(rewards, right, late, strict=True))
-    return add_up(
-        [
-            Judgement(str(place), float(reward), bool(success), DEADLINE if ended else None)
-            for place, (reward, success, ended) in rows
-        ],
-        Kind(graded=True),
-    )
 
 
 def workflow_words(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -68,51 +68,50 @@ class PlanScores:
         found["hallucination"] = self.hallucination
         return found
 
-
-def score(
-    plans: Sequence[Plan],
-    gold: Sequence[Workflow],
-    catalog: Catalog,
-    raw_valid: Sequence[bool] | None = None,
-) -> PlanScores:
-    """Score plans against gold workflows, pairwise. Raises `ValueError` for unequal lengths."""
-    made = PlanScores()
-    nodes, edges = [0, 0, 0], [0, 0, 0]
-    valid = strange = count = 0
-    for plan, wanted in zip(plans, gold, strict=True):
-        has, needs = _nodes(plan), _nodes(wanted.plan)
-        links, wishes = _edges(plan), _edges(wanted.plan)
-        made.node_f1.append(_f1(has, needs, nodes))
-        made.edge_f1.append(_f1(links, wishes, edges))
-        made.exact_nodes.append(float(has == needs))
-        made.exact.append(float(has == needs and links == wishes))
-        made.shapes.append(wanted.shape)
-        valid += is_valid_dag(adjacency(plan))
-        strange += sum(node.tool not in catalog for node in plan.nodes)
-        count += len(plan.nodes)
-    total = max(1, len(made.node_f1))
-    return PlanScores(
-        made.node_f1,
-        made.edge_f1,
-        made.exact_nodes,
-        made.exact,
-        made.shapes,
-        node_f1_micro=_micro(nodes),
-        edge_f1_micro=_micro(edges),
-        validity=valid / total,
-        raw_validity=None if raw_valid is None else sum(raw_valid) / total,
-        hallucination=strange / max(1, count),
-    )
-
-
-def compare(better: PlanScores, baseline: PlanScores, seeds: SeedTree) -> dict[str, Difference]:
-    """`better` minus `baseline` on each score, with paired bootstrap intervals."""
-    return {
-        name: paired_bootstrap(
-            getattr(baseline, name), getattr(better, name), seeds.child(name).numpy()
+    @staticmethod
+    def of(
+        plans: Sequence[Plan],
+        gold: Sequence[Workflow],
+        catalog: Catalog,
+        raw_valid: Sequence[bool] | None = None,
+    ) -> PlanScores:
+        """Score plans against gold workflows, pairwise. Raises `ValueError` for unequal lengths."""
+        made = PlanScores()
+        nodes, edges = [0, 0, 0], [0, 0, 0]
+        valid = strange = count = 0
+        for plan, wanted in zip(plans, gold, strict=True):
+            has, needs = _nodes(plan), _nodes(wanted.plan)
+            links, wishes = _edges(plan), _edges(wanted.plan)
+            made.node_f1.append(_f1(has, needs, nodes))
+            made.edge_f1.append(_f1(links, wishes, edges))
+            made.exact_nodes.append(float(has == needs))
+            made.exact.append(float(has == needs and links == wishes))
+            made.shapes.append(wanted.shape)
+            valid += is_valid_dag(adjacency(plan))
+            strange += sum(node.tool not in catalog for node in plan.nodes)
+            count += len(plan.nodes)
+        total = max(1, len(made.node_f1))
+        return PlanScores(
+            made.node_f1,
+            made.edge_f1,
+            made.exact_nodes,
+            made.exact,
+            made.shapes,
+            node_f1_micro=_micro(nodes),
+            edge_f1_micro=_micro(edges),
+            validity=valid / total,
+            raw_validity=None if raw_valid is None else sum(raw_valid) / total,
+            hallucination=strange / max(1, count),
         )
-        for name in SCORES
-    }
+
+    def gain(self, baseline: PlanScores, seeds: SeedTree) -> dict[str, Difference]:
+        """These minus `baseline` on each score, with paired bootstrap intervals."""
+        return {
+            name: paired_bootstrap(
+                getattr(baseline, name), getattr(self, name), seeds.child(name).numpy()
+            )
+            for name in SCORES
+        }
 
 
 def _nodes(plan: Plan) -> Counter[str]:
@@ -139,19 +138,6 @@ def _micro(pool: Sequence[int]) -> float:
 # ------------------------------------------------------------------ baselines
 
 
-def _majority_plan(
-    train: Sequence[Workflow],
-) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
-    """The plan that occurs most often in training: tools and parents; ties go to the first."""
-    counts = Counter((w.tools, w.plan.dependencies) for w in train)
-    return counts.most_common(1)[0][0]
-
-
-def _copied(source: Workflow, instruction: str) -> Plan:
-    """A workflow's plan for another instruction."""
-    return Plan(instruction, source.plan.nodes)
-
-
 def without_edges(plan: Plan) -> Plan:
     """The same nodes with nothing between them."""
     return Plan(plan.instruction, tuple(Node(node.tool) for node in plan.nodes))
@@ -163,9 +149,11 @@ def baseline_plans(
     """Plans of the baselines: `nearest` (copying training plan `nearest[i]`), `majority`, and
     `no edges` (the nearest plan's nodes alone).
     """
-    tools, parents = _majority_plan(train)
+    # The plan that occurs most often in training; ties go to the first.
+    counts = Counter((w.tools, w.plan.dependencies) for w in train)
+    tools, parents = counts.most_common(1)[0][0]
     usual = tuple(Node(t, after=p) for t, p in zip(tools, parents, strict=True))
-    near = [_copied(train[n], w.instruction) for n, w in zip(nearest, test, strict=True)]
+    near = [Plan(w.instruction, train[n].plan.nodes) for n, w in zip(nearest, test, strict=True)]
     return {
         "nearest": near,
         "majority": [Plan(w.instruction, usual) for w in test],

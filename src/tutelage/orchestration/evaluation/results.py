@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tutelage.orchestration.data.workflows import Workflow, to_row
+from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.metrics import (
     PlanScores,
     baseline_plans,
-    compare,
-    score,
     without_edges,
 )
 from tutelage.orchestration.planner.decode import Planned
@@ -47,22 +45,22 @@ def evaluate(
     """
     planned = model.plan_all([w.instruction for w in test])
     plans = [p.plan for p in planned]
-    scores = {PLANNER: score(plans, test, model.catalog, [p.raw_valid for p in planned])}
+    scores = {PLANNER: PlanScores.of(plans, test, model.catalog, [p.raw_valid for p in planned])}
     told = overlap_of(train, test).test_in_train if train else _learned_by(model, test)
     more: dict[str, Any] = {"in_training": told}
     if before is not None:
         before.use_catalog(model.catalog)
         old = before.plan_all([w.instruction for w in test])
         raw = [p.raw_valid for p in old]
-        scores[BEFORE] = score([p.plan for p in old], test, model.catalog, raw)
+        scores[BEFORE] = PlanScores.of([p.plan for p in old], test, model.catalog, raw)
         more["before_learned"] = _learned_by(before, test)
     if train:
         known = Rows.of([features(w.instruction) for w in train], model.idf)
         similar = known.products([features(w.instruction) for w in test], model.idf)
         nearest = similar.topk(1, dim=1).indices[:, 0].tolist()
         for name, found in baseline_plans(train, test, nearest).items():
-            scores[name] = score(found, test, model.catalog)
-    scores["no edges"] = score([without_edges(plan) for plan in plans], test, model.catalog)
+            scores[name] = PlanScores.of(found, test, model.catalog)
+    scores["no edges"] = PlanScores.of([without_edges(plan) for plan in plans], test, model.catalog)
     return {
         "workflows": len(test),
         "shapes": _shapes(scores[PLANNER]),
@@ -70,7 +68,7 @@ def evaluate(
         "gains": {
             name: {
                 metric: asdict(difference)
-                for metric, difference in compare(scores[PLANNER], found, seeds.child(name)).items()
+                for metric, difference in scores[PLANNER].gain(found, seeds.child(name)).items()
             }
             for name, found in scores.items()
             if name != PLANNER
@@ -114,7 +112,7 @@ def prediction_rows(
     """Predicted plans as rows: the document's fields, and nodes and links by name."""
     rows: list[Mapping[str, Any]] = []
     for plan, wanted in zip(planned, gold, strict=True):
-        row = to_row(Workflow(plan.plan, plan.workers, name=wanted.name), model.catalog)
+        row = Workflow(plan.plan, plan.workers, name=wanted.name).to_row(model.catalog)
         nodes = plan.plan.nodes
         row["task_nodes"] = [{"task": node.tool} for node in nodes]
         row["task_links"] = [

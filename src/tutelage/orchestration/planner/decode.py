@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tutelage.orchestration.plan.dag import Plan
-from tutelage.orchestration.planner.network import Encoded, Network, mentions
+from tutelage.orchestration.planner.network import Encoded, Network
 from tutelage.orchestration.planner.retrieval import Prior
 from tutelage.orchestration.planner.text import Features
 
@@ -67,6 +67,20 @@ class Searched(NamedTuple):
     """Places in the catalog, -1 after the last."""
     scores_BK: Tensor
     """Log-probabilities with the prior and the length bonus."""
+
+    def pick(self, power: float) -> Tensor:
+        """(B,): which beam to take: the first, or the one whose tools agree most with all."""
+        scores_BK = self.scores_BK
+        if power <= 0 or scores_BK.shape[1] == 1:
+            return torch.zeros(len(scores_BK), dtype=torch.long)
+        plans, weight_BK = self.tools_BKN, (scores_BK * power).softmax(1)
+        real = plans >= 0
+        size_BK = real.sum(2).clamp(min=1).float()
+        same = plans[:, :, None, :, None] == plans[:, None, :, None, :]
+        same &= real[:, :, None, :, None]
+        common_BKK = same.any(-1).sum(-1).float()
+        agree_BKK = 2 * common_BKK / (size_BK[:, :, None] + size_BK[:, None, :])
+        return (agree_BKK * weight_BK[:, None]).sum(2).argmax(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +142,13 @@ def search(
     total = text.hidden_BD.new_zeros(rows, width, text.hidden_BD.shape[1])
     covered = text.real_BP.new_zeros(rows, width, text.real_BP.shape[1]).float()
     used = torch.zeros(rows, width, end + 1, dtype=torch.bool)
-    mentioned = mentions(text, before)
+    mentioned = text.mentions(before)
     for step in range(settings.max_nodes + 1):
         places = torch.full((width,), step)
         state, attend = network.states(text, before, total, mentioned, covered, places)
         logits = network.type_logits(text, state, attend)
         if prior is not None:
-            logits = logits + prior.scores(before, end + 1, step)
+            logits = logits + prior(before, end + 1, step)
         if step == 0:
             logits[:, :, end] = _NEVER
         if step == settings.max_nodes:
@@ -157,23 +171,10 @@ def search(
         before = torch.where(done, end, tool)
         total = total.gather(1, beam[:, :, None].expand(-1, -1, total.shape[2]))
         total = total + text.so_far_TD[before] * ~done[:, :, None]
-        mentioned = mentions(text, before)
+        mentioned = text.mentions(before)
         covered = covered.gather(1, beam[:, :, None].expand(-1, -1, covered.shape[2]))
         covered = covered + mentioned.words_BNP
         used = used.gather(1, beam[:, :, None].expand(-1, -1, end + 1))
         used = used.scatter(2, torch.where(done, end, tool)[:, :, None], True)
         used[:, :, end] = False
     return found[:, :, : max(1, found.shape[2] - 1)] if done.all() else found, scores
-
-
-def choose(plans: Tensor, scores_BK: Tensor, power: float) -> Tensor:
-    """(B,): which beam to take: the first, or the one whose tools agree most with all of them."""
-    if power <= 0 or scores_BK.shape[1] == 1:
-        return torch.zeros(len(scores_BK), dtype=torch.long)
-    weight_BK = (scores_BK * power).softmax(1)
-    real = plans >= 0
-    size_BK = real.sum(2).clamp(min=1).float()
-    same = (plans[:, :, None, :, None] == plans[:, None, :, None, :]) & real[:, :, None, :, None]
-    common_BKK = same.any(-1).sum(-1).float()
-    agree_BKK = 2 * common_BKK / (size_BK[:, :, None] + size_BK[:, None, :])
-    return (agree_BKK * weight_BK[:, None]).sum(2).argmax(1)

@@ -47,6 +47,22 @@ class Recipe:
     width: int = 64
     seed: int = 0
 
+    def fingerprint(self, catalog: Catalog | None) -> str:
+        """A hash of what decides the weights: recipe, catalog, and the code that makes workflows
+        and planners."""
+        own = None if catalog is None else (catalog.tools, catalog.links)
+        said = (metadata.version("tutelage"), torch.__version__, asdict(self), own)
+        digest = hashlib.blake2b(repr(said).encode("utf-8", "surrogatepass"), digest_size=10)
+        here = files("tutelage.orchestration")
+        code = [entry for entry in (here / "planner").iterdir() if entry.name.endswith(".py")]
+        code += [
+            here / name
+            for name in ("data/synthetic.py", "data/builtin_tools.json", "data/neighbours.py")
+        ]
+        for entry in sorted(code, key=lambda found: found.name):
+            digest.update(entry.read_bytes())
+        return digest.hexdigest()
+
 
 @dataclass(frozen=True, slots=True)
 class _Embedded:
@@ -78,7 +94,7 @@ def embedded_planner(
     """
     recipe = recipe or RECIPE
     root = cache_folder() if cache is None else cache
-    path = root / f"{fingerprint(catalog, recipe)}.pth"
+    path = root / f"{recipe.fingerprint(catalog)}.pth"
     if path.is_file():
         with contextlib.suppress(ModelError):  # one that is damaged is trained again
             return _Embedded(saving.load_planner(path), path, fresh=False)
@@ -100,23 +116,6 @@ def cache_folder() -> Path:
     # The XDG specification has relative paths ignored.
     home = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
     return home / "tutelage" / "planner"
-
-
-def fingerprint(catalog: Catalog | None, recipe: Recipe) -> str:
-    """A hash of what decides the weights: recipe, catalog, and the code that makes workflows and
-    planners."""
-    own = None if catalog is None else (catalog.tools, catalog.links)
-    said = (metadata.version("tutelage"), torch.__version__, asdict(recipe), own)
-    digest = hashlib.blake2b(repr(said).encode("utf-8", "surrogatepass"), digest_size=10)
-    here = files("tutelage.orchestration")
-    code = [entry for entry in (here / "planner").iterdir() if entry.name.endswith(".py")]
-    code += [
-        here / name
-        for name in ("data/synthetic.py", "data/builtin_tools.json", "data/neighbours.py")
-    ]
-    for entry in sorted(code, key=lambda found: found.name):
-        digest.update(entry.read_bytes())
-    return digest.hexdigest()
 
 
 def _train(catalog: Catalog | None, recipe: Recipe, watch: Watch | None) -> Fitting:

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from tutelage.orchestration.data.workflows import Workflow
-from tutelage.orchestration.evaluation.metrics import score
+from tutelage.orchestration.evaluation.metrics import PlanScores
 from tutelage.orchestration.plan.catalog import Catalog
 from tutelage.orchestration.planner.decode import Prepared, Searched, SearchSettings
 from tutelage.orchestration.planner.model import PlannerModel
@@ -210,7 +210,7 @@ class Fitting:
 
     def _scores(self, search: SearchSettings) -> dict[str, float]:
         planned = self.model.plan_all(self._held_out[0], search)
-        found = score(
+        found = PlanScores.of(
             [p.plan for p in planned], self.held_out, self.catalog, [p.raw_valid for p in planned]
         ).summary()
         names = ("node_f1", "edge_f1", "exact_nodes", "exact", "validity", "raw_validity")
@@ -358,7 +358,7 @@ def _sample_scores(
     search: SearchSettings,
 ) -> torch.Tensor:
     planned = [plan for found in beams for plan in model.decided(found, search)]
-    found = score([p.plan for p in planned], held_out, model.catalog)
+    found = PlanScores.of([p.plan for p in planned], held_out, model.catalog)
     parts = (found.node_f1, found.edge_f1, found.exact_nodes)
     return torch.tensor(parts, dtype=torch.float64).mean(0)
 

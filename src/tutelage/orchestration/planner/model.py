@@ -28,7 +28,6 @@ from tutelage.orchestration.planner.decode import (
     Prepared,
     Searched,
     SearchSettings,
-    choose,
     search,
 )
 from tutelage.orchestration.planner.network import (
@@ -36,8 +35,6 @@ from tutelage.orchestration.planner.network import (
     Mentions,
     Network,
     Shape,
-    mentions,
-    one_before,
 )
 from tutelage.orchestration.planner.retrieval import Memory, Rows
 from tutelage.orchestration.planner.targets import Targets, Vocabulary
@@ -241,8 +238,7 @@ class PlannerModel(nn.Module):
     def decided(self, found: Searched, settings: SearchSettings) -> list[Planned]:
         """A plan for each instruction that was searched for."""
         text, rows = found.text, torch.arange(len(found.instructions))
-        pick = choose(found.tools_BKN, found.scores_BK, settings.consensus)
-        chosen = found.tools_BKN[rows, pick]
+        chosen = found.tools_BKN[rows, found.pick(settings.consensus)]
         lengths = (chosen >= 0).sum(1)
         chosen = chosen[:, : int(lengths.max())]
         placed = torch.where(chosen >= 0, chosen, len(self.catalog))
@@ -307,8 +303,8 @@ class PlannerModel(nn.Module):
         """States and attention along plans (the end where there is no tool), and where the tools
         of the plans are spoken of."""
         before = F.pad(placed, (1, 0), value=len(self.catalog) + 1)[:, :-1]
-        mentioned = mentions(text, placed)
-        earlier = one_before(mentioned)
+        mentioned = text.mentions(placed)
+        earlier = mentioned.before()
         covered = earlier.words_BNP.cumsum(1)
         so_far = text.so_far_TD[before].cumsum(1)
         places = torch.arange(before.shape[1])

@@ -77,6 +77,16 @@ class Encoded(NamedTuple):
     spoken_BT: Tensor
     """The sum of that over the words."""
 
+    def mentions(self, tools_BN: Tensor) -> Mentions:
+        """Where each of these tools (T for the end, T + 1 for the start) is spoken of."""
+        width, tools = self.speaks_BPT.shape[1:]
+        index = tools_BN.clamp(max=tools - 1)
+        picked_BPN = self.speaks_BPT.gather(2, index[:, None].expand(-1, width, -1))
+        share_BPN = picked_BPN / self.spoken_BT.gather(1, index)[:, None]
+        words_BNP = share_BPN.transpose(1, 2) * (tools_BN < tools)[:, :, None]
+        places_P = torch.arange(width, dtype=torch.float32)
+        return Mentions(words_BNP, words_BNP @ places_P - (tools_BN > tools).float())
+
 
 class Mentions(NamedTuple):
     """Where the tools of some positions are spoken of."""
@@ -85,6 +95,13 @@ class Mentions(NamedTuple):
     """A distribution over the words; zero for the end and the start."""
     centre_BN: Tensor
     """The mean place of that; -1 for the start."""
+
+    def before(self) -> Mentions:
+        """The mentions of the tools before those of each position, the start before the first."""
+        return Mentions(
+            F.pad(self.words_BNP, (0, 0, 1, 0))[:, :-1],
+            F.pad(self.centre_BN, (1, 0), value=-1.0)[:, :-1],
+        )
 
 
 class Network(nn.Module):
@@ -307,25 +324,6 @@ class Network(nn.Module):
         )
         by_gap = self.edge_gap(_gap_bucket(gap_NN)).squeeze(-1)
         return scores + self.edge_features(known).squeeze(-1) + by_gap + self.edge_bias
-
-
-def mentions(text: Encoded, tools_BN: Tensor) -> Mentions:
-    """Where each of these tools (T for the end, T + 1 for the start) is spoken of."""
-    width, tools = text.speaks_BPT.shape[1:]
-    index = tools_BN.clamp(max=tools - 1)
-    picked_BPN = text.speaks_BPT.gather(2, index[:, None].expand(-1, width, -1))
-    share_BPN = picked_BPN / text.spoken_BT.gather(1, index)[:, None]
-    words_BNP = share_BPN.transpose(1, 2) * (tools_BN < tools)[:, :, None]
-    places_P = torch.arange(width, dtype=torch.float32)
-    return Mentions(words_BNP, words_BNP @ places_P - (tools_BN > tools).float())
-
-
-def one_before(mentioned: Mentions) -> Mentions:
-    """The mentions of the tools before those of each position, the start before the first."""
-    return Mentions(
-        F.pad(mentioned.words_BNP, (0, 0, 1, 0))[:, :-1],
-        F.pad(mentioned.centre_BN, (1, 0), value=-1.0)[:, :-1],
-    )
 
 
 def surroundings(words_BPD: Tensor, around_WD: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ the votes are mixed into the decoder's scores with a weight that validation chos
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -68,37 +68,10 @@ def _unit(text: Features, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return found, (values / max(1e-9, float(np.sqrt((values**2).sum())))).astype(np.float32)
 
 
-class Prior(NamedTuple):
-    """The votes for a batch of instructions."""
-
-    plans_BKN: Tensor
-    """The neighbours' plans in the numbers of the catalog, -1 where there is nothing."""
-    share_BK: Tensor
-    anywhere_BT: Tensor
-    """Share of votes for each tool to stand anywhere in the plan."""
-    lengths_BK: Tensor
-    new_T: Tensor
-    """Which tools training never saw."""
-    weight: float
-
-    def scores(self, before_BS: Tensor, start: int, step: int) -> Tensor:
-        """(B, S, T+1): what to add to the scores of the tool at `step`, after `before_BS`.
-
-        The votes are the mean of "stands in the plan" (for the end: "is as long as this") and
-        "follows the tool before".
-        """
-        plans = self.plans_BKN
-        follows = torch.zeros(*before_BS.shape, self.anywhere_BT.shape[1] + 1)
-        chains = torch.cat([torch.full((*plans.shape[:2], 1), start), plans], dim=2)
-        for place in range(before_BS.shape[1]):
-            match = (chains[:, :, :-1] == before_BS[:, place, None, None]) & (plans >= 0)
-            votes = (match * self.share_BK[:, :, None]).flatten(1)
-            follows[:, place].scatter_add_(1, plans.clamp(min=0).flatten(1), votes)
-        as_long_B1 = ((self.lengths_BK == step) * self.share_BK).sum(1, keepdim=True)
-        anywhere = torch.cat([self.anywhere_BT, as_long_B1], dim=1)
-        votes = 0.5 * (follows + anywhere[:, None]).clamp(max=2.0)
-        votes[:, :, :-1] = torch.where(self.new_T, UNKNOWN, votes[:, :, :-1])
-        return self.weight * torch.log(votes + FLOOR)
+Prior = Callable[[Tensor, int, int], Tensor]
+"""(B, S, T+1): what to add to the scores of the tool at a step, given the tools before (B, S), the
+number of the start, and the step.
+"""
 
 
 class Memory(NamedTuple):
@@ -116,9 +89,11 @@ class Memory(NamedTuple):
         new_T: Tensor,
         weight: float,
     ) -> Prior:
-        """The votes of the nearest memories. `numbers_V` gives the place in the catalog for each
-        number of the memory's plans, -1 for a tool that the catalog lacks; its last entry is the
-        end.
+        """The votes of the nearest memories, for tools in the numbers of the catalog.
+
+        `numbers_V` gives the place in the catalog for each number of the memory's plans, -1 for a
+        tool that the catalog lacks; its last entry is the end. `new_T` says which tools training
+        never saw.
         """
         similar = self.texts.products(texts, idf)
         value, index = similar.topk(min(NEIGHBOURS, similar.shape[1]), dim=1)
@@ -130,5 +105,22 @@ class Memory(NamedTuple):
         anywhere = torch.zeros(len(plans), tools + 1)
         places = torch.where(is_tool, plans, tools).flatten(1)
         anywhere.scatter_add_(1, places, (share_BK[:, :, None] * is_tool).flatten(1))
-        lengths = ((raw >= 0).sum(2) - 1).clamp(min=0)
-        return Prior(plans, share_BK, anywhere[:, :tools].clamp(max=1.0), lengths, new_T, weight)
+        anywhere = anywhere[:, :tools].clamp(max=1.0)
+        lengths_BK = ((raw >= 0).sum(2) - 1).clamp(min=0)
+
+        def scores(before_BS: Tensor, start: int, step: int) -> Tensor:
+            # The mean of "stands in the plan" (for the end: "is as long as this") and "follows the
+            # tool before".
+            follows = torch.zeros(*before_BS.shape, tools + 1)
+            chains = torch.cat([torch.full((*plans.shape[:2], 1), start), plans], dim=2)
+            for place in range(before_BS.shape[1]):
+                match = (chains[:, :, :-1] == before_BS[:, place, None, None]) & (plans >= 0)
+                votes = (match * share_BK[:, :, None]).flatten(1)
+                follows[:, place].scatter_add_(1, plans.clamp(min=0).flatten(1), votes)
+            as_long_B1 = ((lengths_BK == step) * share_BK).sum(1, keepdim=True)
+            whole = torch.cat([anywhere, as_long_B1], dim=1)[:, None]
+            votes = 0.5 * (follows + whole).clamp(max=2.0)
+            votes[:, :, :-1] = torch.where(new_T, UNKNOWN, votes[:, :, :-1])
+            return weight * torch.log(votes + FLOOR)
+
+        return scores

@@ -127,37 +127,36 @@ class Request(RunSettings):
         """The keys with their defaults. Raises `ConfigError`."""
         return read_settings(None, self.keys)
 
-
-def check(request: Request) -> Settings:
-    """The settings of a request that can be run. Raises `ConfigError` for one that cannot."""
-    if request.phase == "2":
-        names = ("train", "test", "catalog", "against")
-        lost = [n for n in names if getattr(request, n) is not None]
-        if lost:
-            raise ConfigError(
-                f"--{lost[0]} is for phase 1, and --phase 2 trains the routing alone; give "
-                f"--checkpoint FILE for its planner, and --outcomes and --models for its table"
+    def checked(self) -> Settings:
+        """The settings of a request that can be run. Raises `ConfigError` for one that cannot."""
+        if self.phase == "2":
+            names = ("train", "test", "catalog", "against")
+            lost = [n for n in names if getattr(self, n) is not None]
+            if lost:
+                raise ConfigError(
+                    f"--{lost[0]} is for phase 1, and --phase 2 trains the routing alone; give "
+                    f"--checkpoint FILE for its planner, and --outcomes and --models for its table"
+                )
+        if self.phase == "1":
+            lost = [n for n in ("outcomes", "models", "checkpoint") if getattr(self, n) is not None]
+            if lost:
+                raise ConfigError(f"--{lost[0]} is for phase 2; choose --phase 2 or --phase all")
+        if self.phase == "all" and self.checkpoint is not None:
+            raise ConfigError("--checkpoint is a planner to go on from; choose --phase 2 with it")
+        if (self.outcomes is None) != (self.models is None):
+            given, lacking = (
+                ("outcomes", "models") if self.models is None else ("models", "outcomes")
             )
-    if request.phase == "1":
-        lost = [n for n in ("outcomes", "models", "checkpoint") if getattr(request, n) is not None]
-        if lost:
-            raise ConfigError(f"--{lost[0]} is for phase 2; choose --phase 2 or --phase all")
-    if request.phase == "all" and request.checkpoint is not None:
-        raise ConfigError("--checkpoint is a planner to go on from; choose --phase 2 with it")
-    if (request.outcomes is None) != (request.models is None):
-        given, lacking = (
-            ("outcomes", "models") if request.models is None else ("models", "outcomes")
-        )
-        raise ConfigError(
-            f"--{given} {getattr(request, given)!r} needs --{lacking} FILE: a table of outcomes "
-            f"and the prices of its workers go together"
-        )
-    if request.train is None and request.test is not None:
-        raise ConfigError(
-            f"--test {request.test!r} needs --train FILE: a planner is tested on the "
-            f"kind of workflows it learned"
-        )
-    return request.settings()
+            raise ConfigError(
+                f"--{given} {getattr(self, given)!r} needs --{lacking} FILE: a table of outcomes "
+                f"and the prices of its workers go together"
+            )
+        if self.train is None and self.test is not None:
+            raise ConfigError(
+                f"--test {self.test!r} needs --train FILE: a planner is tested on the "
+                f"kind of workflows it learned"
+            )
+        return self.settings()
 
 
 def read_settings(

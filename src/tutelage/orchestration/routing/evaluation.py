@@ -19,7 +19,7 @@ import numpy as np
 from tutelage.errors import DataError
 from tutelage.orchestration.data.neighbours import hashed
 from tutelage.orchestration.data.outcomes import Floats, OutcomeTable
-from tutelage.orchestration.evaluation.judged import DEADLINE, workflow_sums
+from tutelage.orchestration.evaluation.judged import DEADLINE
 from tutelage.orchestration.routing.choosers import (
     GREEDY,
     LOOKAHEAD,
@@ -39,6 +39,7 @@ from tutelage.orchestration.routing.situation import Terms
 from tutelage.orchestration.routing.workflows import Board, Workflows
 from tutelage.seeds import SeedTree
 from tutelage.statistics.intervals import Difference, paired_bootstrap
+from tutelage.statistics.outcome import Judgement, Kind, add_up
 
 POLICY = "PPO"
 Row = dict[str, Any]
@@ -143,7 +144,15 @@ def _row(name: str, outcome: Outcome, oracle: float, pareto: bool, area: float |
     reward less this one's; on the Pareto front no other router (the oracle left aside) has more
     success for less cost.
     """
-    told = workflow_sums(outcome.reward_B, outcome.success_B, outcome.late_B)
+    sides = zip(outcome.reward_B, outcome.success_B, outcome.late_B, strict=True)
+    # Each is a task of its own: none is lost.
+    told = add_up(
+        [
+            Judgement(str(place), float(reward), bool(success), DEADLINE if late else None)
+            for place, (reward, success, late) in enumerate(sides)
+        ],
+        Kind(graded=True),
+    )
     wins = int(outcome.success_B.sum())
     low, high = told.interval or (0.0, 1.0)
     reward = float(outcome.reward_B.mean())
