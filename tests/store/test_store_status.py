@@ -10,7 +10,6 @@ from tutelage.errors import StoreError
 from tutelage.store.status import (
     RUN_TRANSITIONS,
     TRANSITIONS,
-    Merge,
     Stamp,
     check_run_transition,
     merge,
@@ -25,23 +24,23 @@ FAILED, SUCCEEDED = RolloutStatus.FAILED, RolloutStatus.SUCCEEDED
 def test_attempts(old: RolloutStatus, new: RolloutStatus) -> None:
     stored, incoming = [Stamp(old, "a")], [Stamp(new, "b")]
     if old.terminal:
-        assert merge("r", stored, incoming) == Merge((), (), (0,))
+        assert merge("r", stored, incoming) == ([], [], [0])
         assert TRANSITIONS[old] == frozenset()
     elif (old, new) == (RUNNING, PENDING):
         with pytest.raises(StoreError, match="in the order in which they happened"):
             merge("r", stored, incoming)
     else:
-        assert merge("r", stored, incoming) == Merge((), (0,), ())
-    assert merge("r", stored, stored) == Merge((), (), ())
+        assert merge("r", stored, incoming) == ([], [0], [])
+    assert merge("r", stored, stored) == ([], [], [])
 
 
 def test_the_last_attempt_decides_whether_more_may_follow() -> None:
     failed, done, running = Stamp(FAILED, "f"), Stamp(SUCCEEDED, "s"), Stamp(RUNNING, "r")
-    assert merge("r", [], [failed, running]) == Merge((0, 1), (), ())
-    assert merge("r", [failed, running], [failed, done]) == Merge((), (1,), ())
-    assert merge("r", [running], [failed, running]) == Merge((1,), (0,), ())
-    assert merge("r", [failed], [failed, done]) == Merge((), (), (1,))
-    assert merge("r", [running, done], [failed, done]) == Merge((), (), (0,))
+    assert merge("r", [], [failed, running]) == ([0, 1], [], [])
+    assert merge("r", [failed, running], [failed, done]) == ([], [1], [])
+    assert merge("r", [running], [failed, running]) == ([1], [0], [])
+    assert merge("r", [failed], [failed, done]) == ([], [], [1])
+    assert merge("r", [running, done], [failed, done]) == ([], [], [0])
 
 
 RUN_STEPS = {

@@ -15,11 +15,9 @@ from tutelage.store.values import (
     escape,
     finite,
     load_json,
-    pack_floats,
-    pack_ints,
+    pack,
     unescape,
-    unpack_floats,
-    unpack_ints,
+    unpack,
 )
 
 from .samples import json_values, text
@@ -63,22 +61,22 @@ def test_json_refuses_what_it_would_change() -> None:
 
 @given(st.lists(st.floats()), st.lists(st.integers(-(2**31), 2**31 - 1)))
 def test_packed_numbers_come_back_bit_for_bit(floats: list[float], ints: list[int]) -> None:
-    packed = pack_floats(floats, "it")
-    assert pack_floats(unpack_floats(packed), "it") == packed
-    assert [f for f in unpack_floats(packed) if f == f] == [f for f in floats if f == f]
-    assert unpack_ints(pack_ints(ints, "it")) == tuple(ints)
+    packed = pack("d", floats, "it")
+    assert pack("d", unpack("d", packed), "it") == packed
+    assert [f for f in unpack("d", packed) if f == f] == [f for f in floats if f == f]
+    assert unpack("i", pack("i", ints, "it")) == tuple(ints)
 
 
 def test_packing_is_little_endian_on_every_machine() -> None:
-    assert pack_ints([1, -2], "it") == bytes([1, 0, 0, 0, 254, 255, 255, 255])
-    assert pack_floats([1.0], "it") == bytes([0, 0, 0, 0, 0, 0, 240, 63])
+    assert pack("i", [1, -2], "it") == bytes([1, 0, 0, 0, 254, 255, 255, 255])
+    assert pack("d", [1.0], "it") == bytes([0, 0, 0, 0, 0, 0, 240, 63])
 
 
 def test_numbers_that_do_not_fit() -> None:
     with pytest.raises(StoreError, match="ids of call 3"):
-        pack_ints([-(2**31) - 1], "ids of call 3")
+        pack("i", [-(2**31) - 1], "ids of call 3")
     with pytest.raises(StoreError, match="logprobs"):
-        pack_floats(["x"], "logprobs")  # pyright: ignore
+        pack("d", ["x"], "logprobs")  # pyright: ignore
     for bad in (math.nan, math.inf, 10**400, None, "x"):
         with pytest.raises(StoreError, match="not a finite number"):
             finite(bad, "reward")  # pyright: ignore

@@ -23,7 +23,7 @@ from tutelage.gateway.answers import Answer
 from tutelage.gateway.dialects import DIALECTS, Dialect
 from tutelage.gateway.dialects.reading import read_json
 from tutelage.gateway.door import Door, gone
-from tutelage.gateway.keys import Pass, Registry
+from tutelage.gateway.keys import Registry
 from tutelage.gateway.limits import Limits
 from tutelage.gateway.problems import NO_RETRY, ApiError, described
 from tutelage.gateway.reply import ChatReply, ReplyStream
@@ -37,7 +37,7 @@ PREFIXES = (
     "/rollout/{rollout}/attempt/{attempt}/agent/{agent}",
     "/agent/{agent}",
 )
-Handler = Callable[[Scope, Receive, Send, Pass], Awaitable[None]]
+Handler = Callable[[Scope, Receive, Send, Door, str], Awaitable[None]]
 OnTraces = Callable[..., bytes]
 """Reads a body of spans in a worker thread; `tracing.TraceIngest` is one, and has the parameters.
 
@@ -107,13 +107,12 @@ class App:
 
     async def admitted(self, handler: Handler, scope: Scope, receive: Receive, send: Send) -> None:
         """Run a handler for a request whose key fits, within the limits."""
-        agent = http.header(scope, b"x-tutelage-agent")
-        entry = self._registry.admit(
+        named = http.header(scope, b"x-tutelage-agent")
+        door, agent = self._registry.admit(
             http.header(scope, b"authorization"),
             scope.get("path_params") or {},
-            None if agent is None else agent.decode("latin-1"),
+            None if named is None else named.decode("latin-1"),
         )
-        door = entry.door
         if self.in_flight >= self._limits.in_flight:
             raise ApiError(
                 503, "too many requests at once", code="overloaded", headers={"retry-after": "1"}
@@ -128,7 +127,7 @@ class App:
         self.in_flight += 1
         door.in_flight += 1
         try:
-            await handler(scope, receive, send, entry)
+            await handler(scope, receive, send, door, agent)
         finally:
             self.in_flight -= 1
             door.in_flight -= 1
@@ -136,41 +135,46 @@ class App:
     # ------------------------------------------------------------ endpoints
 
     async def _ask(
-        self, dialect: Dialect, scope: Scope, receive: Receive, send: Send, entry: Pass
+        self, dialect: Dialect, scope: Scope, receive: Receive, send: Send, door: Door, agent: str
     ) -> None:
         """A request in one of the dialects."""
-        body, door = await self._body(scope, receive), entry.door
+        body = await self._body(scope, receive)
         request = dialect.read(read_json(body), door.sampling, door.responses)
-        key, repeat = _identity(scope, dialect.name, entry, body)
-        answer = door.answer(dialect, key, repeat, request, entry.agent)
+        key, repeat = _identity(scope, dialect.name, agent, body)
+        answer = door.answer(dialect, key, repeat, request, agent)
         if request.stream:
-            stream = ReplyStream(answer, dialect.writer(ChatReply.of(answer)))
-            await self._stream(answer, door, dialect, stream, receive, send)
+            await self._stream(answer, door, dialect, receive, send)
             return
         await self._finished(answer, door, receive)
-        reply = ChatReply.of(answer, answer.calls)
-        _keep(reply, dialect.written, door)
-        await http.send_json(send, 200, dialect.written(reply))
+        await http.send_json(send, 200, dialect.written(_reply(answer, door, dialect)))
         answer.delivered = True
 
-    async def _response(self, scope: Scope, receive: Receive, send: Send, entry: Pass) -> None:
+    async def _response(
+        self, scope: Scope, receive: Receive, send: Send, door: Door, agent: str
+    ) -> None:
         wanted = scope["path_params"]["response"]
-        found = entry.door.responses.get(wanted)
+        found = door.responses.get(wanted)
         if found is None:
             raise ApiError(404, f"no response {wanted!r} of this attempt is stored")
         await http.send_json(send, 200, found)
 
-    async def _models(self, scope: Scope, receive: Receive, send: Send, entry: Pass) -> None:
-        listed = [_model_object(name) for name in entry.door.models()]
+    async def _models(
+        self, scope: Scope, receive: Receive, send: Send, door: Door, agent: str
+    ) -> None:
+        listed = [_model_object(name) for name in door.models()]
         await http.send_json(send, 200, {"object": "list", "data": listed})
 
-    async def _model(self, scope: Scope, receive: Receive, send: Send, entry: Pass) -> None:
+    async def _model(
+        self, scope: Scope, receive: Receive, send: Send, door: Door, agent: str
+    ) -> None:
         wanted = scope["path_params"]["model"]
-        if wanted not in entry.door.models():
+        if wanted not in door.models():
             raise ApiError(404, f"the model {wanted!r} is not listed here", code="model_not_found")
         await http.send_json(send, 200, _model_object(wanted))
 
-    async def _traces(self, scope: Scope, receive: Receive, send: Send, entry: Pass) -> None:
+    async def _traces(
+        self, scope: Scope, receive: Receive, send: Send, door: Door, agent: str
+    ) -> None:
         hook = self.on_traces
         if hook is None:
             raise ApiError(404, "this gateway takes no traces", headers=NO_RETRY)
@@ -179,7 +183,7 @@ class App:
         )
         kind = (http.header(scope, b"content-type") or b"").decode("latin-1")
         encoding = (http.header(scope, b"content-encoding") or b"").decode("latin-1")
-        only = Identity("", entry.door.rollout_id, entry.door.attempt_id)
+        only = Identity("", door.rollout_id, door.attempt_id)
         try:
             answer = await asyncio.to_thread(hook, body, kind, encoding, only=only)
         except (TutelageError, ValueError) as error:
@@ -212,18 +216,12 @@ class App:
             answer.leave()
         if not answer.task.done():
             raise http.ClientGone
-        _check(answer, door)
 
     async def _stream(
-        self,
-        answer: Answer,
-        door: Door,
-        dialect: Dialect,
-        stream: ReplyStream,
-        receive: Receive,
-        send: Send,
+        self, answer: Answer, door: Door, dialect: Dialect, receive: Receive, send: Send
     ) -> None:
         """Send events as tokens come. What fails before the first is an error response."""
+        stream = ReplyStream(answer, dialect.writer(ChatReply.of(answer)))
         out = http.EventStream(send, self._limits.write_seconds)
         news = asyncio.Event()
         leaving = asyncio.ensure_future(receive())
@@ -241,54 +239,41 @@ class App:
                 if done:
                     break
                 await news.wait()
-            await self._end(answer, door, dialect, stream, out)
+            try:
+                data = stream.finish(_reply(answer, door, dialect))
+            except Exception as error:
+                if not out.begun:
+                    raise
+                failed = stream.failed(described(error).body())
+                await out.write(failed, last=True)
+                return
+            await out.write(data, last=True)
+            answer.delivered = True
         finally:
             answer.leave(news.set)
             leaving.cancel()
 
-    async def _end(
-        self,
-        answer: Answer,
-        door: Door,
-        dialect: Dialect,
-        stream: ReplyStream,
-        out: http.EventStream,
-    ) -> None:
-        try:
-            _check(answer, door)
-            reply = ChatReply.of(answer, answer.calls)
-            _keep(reply, dialect.written, door)
-            data = stream.finish(reply)
-        except Exception as error:
-            if not out.begun:
-                raise
-            await out.write(stream.failed(described(error).body()), last=True)
-            return
-        await out.write(data, last=True)
-        answer.delivered = True
 
+def _reply(answer: Answer, door: Door, dialect: Dialect) -> ChatReply:
+    """The reply of an answer that has ended; raises what ended it badly.
 
-def _keep(reply: ChatReply, written: Callable[[ChatReply], JSON], door: Door) -> None:
-    """Keep a reply for later requests, before the client hears of it: its next may name it."""
-    conversation = reply.request.conversation
-    if conversation is not None:
-        door.responses.add(written(reply), (*conversation, reply.choices[0].call.reply))
-
-
-def _check(answer: Answer, door: Door) -> None:
-    """Raise what ended an answer badly."""
+    It is kept for later requests before the client hears of it: its next may name it.
+    """
     if answer.task.cancelled():
         raise gone() if door.closed else ApiError(500, "the request was cancelled")
-    error = answer.task.exception()
-    if error is not None:
-        raise error
+    reply = ChatReply.of(answer, answer.calls)
+    conversation = reply.request.conversation
+    if conversation is not None:
+        kept = (*conversation, reply.choices[0].call.reply)
+        door.responses.add(dialect.written(reply), kept)
+    return reply
 
 
-def _identity(scope: Scope, api: str, entry: Pass, body: bytes) -> tuple[bytes, bool]:
+def _identity(scope: Scope, api: str, agent: str, body: bytes) -> tuple[bytes, bool]:
     """What a request asks for as a hash, and whether it says that it is a repeat."""
     named = http.header(scope, b"idempotency-key")
     said = blake2b(digest_size=16)
-    said.update(b"%b\0%b\0" % (api.encode(), entry.agent.encode()))
+    said.update(b"%b\0%b\0" % (api.encode(), agent.encode()))
     said.update(body)
     if named is not None:
         said.update(b"\0" + named)

@@ -124,9 +124,7 @@ class Door:
 
         On the gateway's own loop it cannot wait: use `aclose` there. Closing twice is fine.
         """
-        self._shut()
-        loop = self._loop
-        running = [a.task for a in tuple(self._running)]
+        loop, running = self._loop, self._shut()
         if loop is not None and loop.is_running() and running and not _inside(loop):
             waiting = asyncio.run_coroutine_threadsafe(_settle(running, timeout), loop)
             waiting.result(timeout + 1)
@@ -135,22 +133,21 @@ class Door:
 
     async def aclose(self, timeout: float = 5.0) -> None:
         """`close` from any event loop, the gateway's included."""
-        self._shut()
-        loop = self._loop
-        running = [a.task for a in tuple(self._running)]
-        if loop is not None and _inside(loop):
-            await _settle(running, timeout)
+        if self._loop is not None and _inside(self._loop):
+            await _settle(self._shut(), timeout)
             await asyncio.to_thread(self._recorder.flush, timeout)
         else:
             await asyncio.to_thread(self.close, timeout)
 
-    def _shut(self) -> None:
+    def _shut(self) -> list[asyncio.Task[Any]]:
+        """Close, and cancel what runs; returns it."""
         self.closed = True
         self._on_close(self)
-        loop = self._loop
-        for answer in tuple(self._running):
-            if loop is not None and not loop.is_closed():
-                loop.call_soon_threadsafe(answer.task.cancel)
+        running = [answer.task for answer in tuple(self._running)]
+        for task in running:
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(task.cancel)
+        return running
 
     # ------------------------------------------------------------ for the endpoints
 
@@ -171,11 +168,6 @@ class Door:
             )
         return self._main
 
-    def check_open(self) -> None:
-        """Refuse requests of an attempt that has ended."""
-        if self.closed:
-            raise gone()
-
     def answer(
         self, dialect: Dialect, key: bytes, repeat: bool, request: ChatRequest, agent: str
     ) -> Answer:
@@ -183,7 +175,8 @@ class Door:
 
         `key` stands for what was asked. The answer's id says which API it is of.
         """
-        self.check_open()
+        if self.closed:
+            raise gone()
         if repeat:
             found = self.ledger.find(key)
             if found is not None:

@@ -12,7 +12,6 @@ import hmac
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tutelage.errors import ConfigError
 from tutelage.gateway.door import Door, gone
@@ -21,14 +20,6 @@ from tutelage.gateway.problems import ApiError
 CLOSED_KEYS = 10_000
 """Keys of closed attempts that are still answered with 410; older ones are unknown (401)."""
 MAX_ID = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """A request that may enter: where, and who calls."""
-
-    door: Door
-    agent: str
 
 
 def derive(secret: bytes, rollout_id: str, attempt_id: str, agent: str | None) -> str:
@@ -106,8 +97,8 @@ class Registry:
 
     def admit(
         self, authorization: bytes | None, path: Mapping[str, str], header_agent: str | None
-    ) -> Pass:
-        """The door for a request. Raises `ApiError` 401, 403 or 410."""
+    ) -> tuple[Door, str]:
+        """The door for a request, and the agent that calls. Raises `ApiError` 401, 403 or 410."""
         scheme, _, given = (authorization or b"").partition(b" ")
         given = given.strip()
         if scheme.lower() != b"bearer" or not given:
@@ -128,10 +119,10 @@ class Registry:
                     403, "the key belongs to another attempt than the path", code="wrong_attempt"
                 )
             if "agent" in path:
-                return Pass(door, _agent_name(path["agent"], "the agent in the path"))
+                return door, _agent_name(path["agent"], "the agent in the path")
         if header_agent is not None:
-            return Pass(door, _agent_name(header_agent, "x-tutelage-agent"))
-        return Pass(door, agent)
+            return door, _agent_name(header_agent, "x-tutelage-agent")
+        return door, agent
 
 
 def _digest(key: bytes) -> bytes:

@@ -10,11 +10,13 @@ which records make which tables, `values.py` how one value is written; the colum
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
+from functools import partial
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from pydantic import TypeAdapter
 from sqlalchemy import BigInteger, Column, Double, LargeBinary
 from sqlalchemy.types import TypeEngine
 
@@ -23,10 +25,8 @@ from tutelage.store.values import (
     dump_json,
     finite,
     load_json,
-    pack_floats,
-    pack_ints,
-    unpack_floats,
-    unpack_ints,
+    pack,
+    unpack,
 )
 
 T = TypeVar("T")
@@ -151,30 +151,11 @@ def _column(kind: Any) -> tuple[TypeEngine[Any], Encode, Decode]:
     if kind is bytes:
         return LargeBinary(), _as_it_is, _same
     if kind == tuple[int, ...]:
-        return LargeBinary(), pack_ints, unpack_ints
+        return LargeBinary(), partial(pack, "i"), partial(unpack, "i")
     if kind == tuple[float, ...]:
-        return LargeBinary(), pack_floats, unpack_floats
-    read = reader(kind)
+        return LargeBinary(), partial(pack, "d"), partial(unpack, "d")
+    read = TypeAdapter[Any](kind).validate_python
     return ExactText(), dump_json, lambda text: read(load_json(text))
-
-
-def reader(hint: Any) -> Decode:
-    """What makes a value of an annotated type from the JSON that `dump_json` wrote of it."""
-    kind, optional = _without_none(hint)
-    if optional:
-        inner = reader(kind)
-        return lambda value: None if value is None else inner(value)
-    if get_origin(kind) is tuple:
-        item = reader(get_args(kind)[0])
-        return tuple if item is _same else lambda values: tuple(map(item, values))
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return kind
-    if not is_dataclass(kind):
-        return _same
-    hints = get_type_hints(kind)
-    readers = {f.name: reader(hints[f.name]) for f in fields(kind)}
-    make = cast("Callable[..., Any]", kind)
-    return lambda value: make(**{name: readers[name](part) for name, part in value.items()})
 
 
 def _without_none(hint: Any) -> tuple[Any, bool]:

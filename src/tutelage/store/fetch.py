@@ -11,11 +11,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
+from pydantic import TypeAdapter
 from sqlalchemy import Column, ColumnElement, Connection, Select, Table, func, select
 
 from tutelage.errors import StoreError
 from tutelage.store import schema
-from tutelage.store.columns import RowLike, reader
+from tutelage.store.columns import RowLike
 from tutelage.store.values import load_json
 from tutelage.types import Attempt, FailureCause, Mode, Reward, Rollout, RolloutStatus, ToolSpec
 
@@ -23,7 +24,7 @@ PAGE = 64
 """Rollouts held in memory at once while iterating."""
 SHOWN = 5
 """Candidates that an error message lists."""
-_read_tools = reader(tuple[ToolSpec, ...])
+_TOOLS = TypeAdapter(tuple[ToolSpec, ...])
 
 
 class Chosen(TypedDict, total=False):
@@ -134,7 +135,7 @@ def _toolsets(conn: Connection, digests: set[str | None]) -> dict[str, tuple[Too
     if not wanted:
         return {}
     found = conn.execute(select(c.digest, c.tools).where(c.digest.in_(wanted)))
-    return {digest: _read_tools(load_json(tools)) for digest, tools in found}
+    return {digest: _TOOLS.validate_python(load_json(tools)) for digest, tools in found}
 
 
 def _of(table: Table, run_id: str, ids: Sequence[str], late: bool) -> Select[Any]:

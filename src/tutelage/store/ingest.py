@@ -23,7 +23,7 @@ from tutelage.errors import StoreError
 from tutelage.store import schema
 from tutelage.store.columns import Row
 from tutelage.store.records import Summary, TrainingRow
-from tutelage.store.status import Merge, Stamp, merge
+from tutelage.store.status import Stamp, merge
 from tutelage.store.values import dump_json, finite
 from tutelage.tracing.records import SpanRecord
 from tutelage.types import Attempt, Rollout, RolloutStatus, ToolSpec
@@ -291,13 +291,14 @@ def _place(changes: _Changes, rollout: _RolloutRows, known: _Known | None) -> Co
     _check_head(rollout.head, known.head)
     run_id, rollout_id = rollout.key
     where = f"rollout {rollout_id!r}"
-    decided = merge(where, known.stamps, [attempt.stamp for attempt in rollout.attempts])
-    for i in decided.replace:
+    stamps = [attempt.stamp for attempt in rollout.attempts]
+    added, replaced, filed = merge(where, known.stamps, stamps)
+    for i in replaced:
         changes.stale.append({"key_run": run_id, "key_rollout": rollout_id, "key_position": i})
-    changes.attempts.extend(rollout.attempts[i] for i in (*decided.replace, *decided.add))
-    late = _late(rollout, known, decided)
+    changes.attempts.extend(rollout.attempts[i] for i in (*replaced, *added))
+    late = _late(rollout, known, filed)
     changes.attempts.extend(late)
-    if not decided.add and not decided.replace:
+    if not added and not replaced:
         return Counter(unchanged=1, late=len(late))
     if len(rollout.attempts) >= len(known.stamps):
         place = {"key_run": run_id, "key_rollout": rollout_id}
@@ -305,11 +306,11 @@ def _place(changes: _Changes, rollout: _RolloutRows, known: _Known | None) -> Co
     return Counter(updated=1, late=len(late))
 
 
-def _late(rollout: _RolloutRows, known: _Known, decided: Merge) -> list[_AttemptRows]:
+def _late(rollout: _RolloutRows, known: _Known, filed: Sequence[int]) -> list[_AttemptRows]:
     """The late attempts that were not filed before, numbered after those that were."""
     return [
         rollout.attempts[i].as_late(len(known.late[i]) + 1)
-        for i in decided.late
+        for i in filed
         if rollout.attempts[i].stamp.digest not in known.late[i]
     ]
 

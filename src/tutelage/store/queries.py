@@ -38,7 +38,7 @@ T = TypeVar("T")
 SortKey = Literal["reward", "turns", "tokens", "policy_version"]
 _ROW = Columns(RolloutRow, flat={"summary": ""})
 _BYTES = 4
-"""Of one packed token id; see `values.pack_ints`."""
+"""Of one packed token id; see `values.pack`."""
 
 
 class Queries:

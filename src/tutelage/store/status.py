@@ -50,17 +50,11 @@ class Stamp:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """What to do with the attempts of an incoming record, by position."""
-
-    add: tuple[int, ...]
-    replace: tuple[int, ...]
-    late: tuple[int, ...]
-
-
-def merge(where: str, stored: Sequence[Stamp], incoming: Sequence[Stamp]) -> Merge:
-    """Compare a rollout's incoming attempts with the stored ones.
+def merge(
+    where: str, stored: Sequence[Stamp], incoming: Sequence[Stamp]
+) -> tuple[list[int], list[int], list[int]]:
+    """Compare a rollout's incoming attempts with the stored ones: which of them, by position, are
+    to be added, to replace a stored one, and to be filed as late.
 
     The same content again changes nothing. An attempt that has ended keeps its record, and so do
     all of a rollout whose last attempt has ended: what differs is late. Raises `StoreError` when a
@@ -84,4 +78,4 @@ def merge(where: str, stored: Sequence[Stamp], incoming: Sequence[Stamp]) -> Mer
                 f"attempt {i} of {where} is {stored[i].status.value!r} and cannot become "
                 f"{new.status.value!r}: records must be put in the order in which they happened"
             )
-    return Merge(tuple(add), tuple(replace), tuple(late))
+    return add, replace, late

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from sqlalchemy import Dialect, Text
 from sqlalchemy.types import TypeDecorator, TypeEngine
@@ -157,27 +157,18 @@ def finite(value: float, where: str) -> float:
     return number + 0.0  # SQLite keeps no sign on zero: drop it before records are compared
 
 
-def pack_ints(values: Sequence[int], where: str) -> bytes:
-    """Token ids as little-endian int32; raises `StoreError` for one that does not fit."""
+def pack(kind: Literal["i", "d"], values: Sequence[float], where: str) -> bytes:
+    """Token ids as little-endian int32 (`i`), log-probabilities as float64 (`d`), bit for bit.
+
+    Minus infinity is kept. Raises `StoreError` for what does not fit.
+    """
     try:
-        return struct.pack(f"<{len(values)}i", *values)
+        return struct.pack(f"<{len(values)}{kind}", *values)
     except struct.error as error:
-        raise StoreError(f"{where} holds an id that is no 32-bit integer ({error})") from None
+        what = "an id that is no 32-bit integer" if kind == "i" else "a value that is no float"
+        raise StoreError(f"{where} holds {what} ({error})") from None
 
 
-def unpack_ints(data: bytes) -> tuple[int, ...]:
-    """The inverse of `pack_ints`."""
-    return struct.unpack(f"<{len(data) // 4}i", data)
-
-
-def pack_floats(values: Sequence[float], where: str) -> bytes:
-    """Log-probabilities as little-endian float64, bit for bit; minus infinity is kept."""
-    try:
-        return struct.pack(f"<{len(values)}d", *values)
-    except struct.error as error:
-        raise StoreError(f"{where} holds a value that is no float ({error})") from None
-
-
-def unpack_floats(data: bytes) -> tuple[float, ...]:
-    """The inverse of `pack_floats`."""
-    return struct.unpack(f"<{len(data) // 8}d", data)
+def unpack(kind: Literal["i", "d"], data: bytes) -> tuple[Any, ...]:
+    """The inverse of `pack`."""
+    return struct.unpack(f"<{len(data) // struct.calcsize(f'<{kind}')}{kind}", data)

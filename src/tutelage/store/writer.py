@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 
 from tutelage.errors import StoreError
 from tutelage.store.records import TrainingRow
@@ -25,23 +24,8 @@ Listener = Callable[[Sequence[Rollout] | Sequence[SpanRecord]], None]
 """Hears of everything that is submitted, and must return at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Spans:
-    """A lot of spans of one run."""
-
-    run_id: str
-    spans: tuple[SpanRecord, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Trained:
-    """What one step of a run made of its rollouts."""
-
-    run_id: str
-    rows: tuple[TrainingRow, ...]
-
-
-_Item = Rollout | _Spans | _Trained
+_Lot = tuple[str, Sequence[SpanRecord] | Sequence[TrainingRow]]
+"""Spans of a run, or what one step of it made of its rollouts."""
 
 
 class StoreWriter:
@@ -65,7 +49,7 @@ class StoreWriter:
         self._store, self._also = store, also
         self._max_pending = max_pending
         self._max_batch = max_batch
-        self._pending: deque[_Item] = deque()
+        self._pending: deque[Rollout | _Lot] = deque()
         self._submitted = 0
         self._committed = 0
         self._error: BaseException | None = None
@@ -95,16 +79,16 @@ class StoreWriter:
     def submit_spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
         """Hand over spans of a run's rollouts, as `submit` does; their rollouts may come later."""
         if spans:
-            self._submit([_Spans(run_id, tuple(spans))])
+            self._submit([(run_id, tuple(spans))])
             if self._also is not None:
                 self._also(spans)
 
     def submit_training(self, run_id: str, rows: Sequence[TrainingRow]) -> None:
         """Hand over what a training step made of rollouts, as `submit` does."""
         if rows:
-            self._submit([_Trained(run_id, tuple(rows))])
+            self._submit([(run_id, tuple(rows))])
 
-    def _submit(self, items: Sequence[_Item]) -> None:
+    def _submit(self, items: Sequence[Rollout | _Lot]) -> None:
         with self._changed:
             for item in items:
                 self._changed.wait_for(
@@ -181,18 +165,23 @@ class StoreWriter:
                 self._answer()
                 self._changed.notify_all()
 
-    def _put(self, batch: Sequence[_Item]) -> None:
-        rollouts = [item for item in batch if isinstance(item, Rollout)]
-        spans: dict[str, list[SpanRecord]] = {}
-        trained: dict[str, list[TrainingRow]] = {}
+    def _put(self, batch: Sequence[Rollout | _Lot]) -> None:
+        rollouts: list[Rollout] = []
+        spans: defaultdict[str, list[SpanRecord]] = defaultdict(list)
+        trained: defaultdict[str, list[TrainingRow]] = defaultdict(list)
         for item in batch:
-            if isinstance(item, _Spans):
-                spans.setdefault(item.run_id, []).extend(item.spans)
-            elif isinstance(item, _Trained):
-                trained.setdefault(item.run_id, []).extend(item.rows)
+            if isinstance(item, Rollout):
+                rollouts.append(item)
+                continue
+            run_id, records = item
+            for record in records:
+                if isinstance(record, SpanRecord):
+                    spans[run_id].append(record)
+                else:
+                    trained[run_id].append(record)
         self._store.put_rollouts(rollouts, spans, trained)
 
-    def _next_batch(self) -> list[_Item]:
+    def _next_batch(self) -> list[Rollout | _Lot]:
         """What to write next, waiting for it; empty when the writer is closed and done."""
         with self._changed:
             self._changed.wait_for(lambda: self._pending or self._closing)
