@@ -27,7 +27,7 @@ from benchmarks.measure import results, table
 from tutelage.policy.machine import facts
 from tutelage.runs.folder import RunFolder, create
 from tutelage.runs.measured import Measured, read
-from tutelage.runs.progress import Silent
+from tutelage.runs.progress import Progress
 from tutelage.statistics.intervals import wilson
 from tutelage.weights import jobs
 from tutelage.weights.config import resolve
@@ -84,7 +84,7 @@ def train(out: Path, keys: Mapping[str, object]) -> tuple[RunFolder, dict[str, A
     overrides = [f"{key}={value}" for key, value in keys.items()]
     folder = create(out)
     resolved = resolve("math", overrides, machine=facts())
-    return folder, jobs.train(resolved, folder, Silent())
+    return folder, jobs.train(resolved, folder, Progress())
 
 
 def cold_start(root: Path, settings: Settings) -> Path:

@@ -53,7 +53,7 @@ from tutelage.recipes.prompted import PROMPTED_TOOLS, SEED_PROMPT, prompted_task
 from tutelage.rewards import resolve_reward
 from tutelage.rollouts.models import EngineModels
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
-from tutelage.runs.progress import Silent
+from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
 from tutelage.tasks.arithmetic import PROMPTED_REWARD
 from tutelage.tools.registry import resolve_tools
@@ -183,7 +183,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() if given.fresh else nullcontext() as cache:
-        built = built_policy(Path(cache) if cache else None, progress=Silent())
+        built = built_policy(Path(cache) if cache else None, progress=Progress())
     names, seeds = given.algorithms.split(","), [int(s) for s in given.seeds.split(",")]
     rows: list[Mapping[str, object]] = []
     result: dict[str, object] = {

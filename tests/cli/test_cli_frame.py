@@ -6,15 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tutelage.cli.frame import (
-    Evaluation,
     Phase,
     bar,
     flow,
     frame,
     metric_words,
-    share_done,
     sparkline,
-    time_left,
 )
 
 VALUES = {
@@ -35,7 +32,7 @@ def text(lines: list[object]) -> str:
 def test_a_frame_shows_what_matters() -> None:
     phase = Phase("reinforcement learning", began=0.0, steps=300, seconds=600.0)
     phase = phase.after(60.0, 57, VALUES)
-    shown = text([*frame(phase, Evaluation("rl/greedy", 3, 9), [0.0, 1.0], 92.0, 80)])
+    shown = text([*frame(phase, "measuring rl/greedy: 3 of 9", [0.0, 1.0], 92.0, 80)])
     for part in (
         "reinforcement learning",
         "step 57/300",
@@ -75,7 +72,7 @@ def test_no_line_is_longer_than_the_terminal(
     utf8: bool,
 ) -> None:
     phase = Phase(name, 0.0, steps, seconds).after(now / 2, done, dict.fromkeys(VALUES, value))
-    lines = frame(phase, Evaluation(name, 1, 2), [value] * 300, now, width, utf8=utf8)
+    lines = frame(phase, f"measuring {name}: 1 of 2", [value] * 300, now, width, utf8=utf8)
     assert lines
     assert all(len(line.plain) <= width for line in lines)
     if not utf8:
@@ -83,24 +80,24 @@ def test_no_line_is_longer_than_the_terminal(
 
 
 def test_time_left_follows_the_budget_or_the_latest_pace() -> None:
-    assert time_left(Phase("a", 10.0, seconds=60.0), 30.0) == 40.0
-    assert time_left(Phase("a", 0.0, steps=100), 5.0) is None
-    assert time_left(Phase("a", 0.0), 5.0) is None
+    assert Phase("a", 10.0, seconds=60.0).time_left(30.0) == 40.0
+    assert Phase("a", 0.0, steps=100).time_left(5.0) is None
+    assert Phase("a", 0.0).time_left(5.0) is None
     phase = Phase("a", 0.0, steps=100)
     # A run that was resumed at step 50: the 50 steps before it took no time here.
     for now, done in ((10.0, 50), (11.0, 51), (12.0, 52)):
         phase = phase.after(now, done, {})
-    left = time_left(phase, 12.0)
+    left = phase.time_left(12.0)
     assert left is not None
     assert math.isclose(left, 48.0)
-    assert time_left(Phase("a", 0.0, seconds=5.0), 9.0) == 0.0
+    assert Phase("a", 0.0, seconds=5.0).time_left(9.0) == 0.0
 
 
 def test_share_done_is_the_bound_that_is_nearer() -> None:
     phase = Phase("a", 0.0, steps=100, seconds=100.0, done=10)
-    assert share_done(phase, 50.0) == 0.5
-    assert share_done(phase, 500.0) == 1.0
-    assert share_done(Phase("a", 0.0), 5.0) is None
+    assert phase.share_done(50.0) == 0.5
+    assert phase.share_done(500.0) == 1.0
+    assert Phase("a", 0.0).share_done(5.0) is None
 
 
 def test_sparkline_keeps_the_course() -> None:

@@ -25,7 +25,7 @@ from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.kinds import name_of
 from tutelage.runs.loggers import numbers
-from tutelage.runs.progress import Silent
+from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
 from tutelage.store import open_store
 from tutelage.types import Mode
@@ -160,21 +160,21 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
     request = request_of(files)
     whole = RunFolder(tmp_path / "whole")
     whole.checkpoints.mkdir(parents=True)
-    lifecycle.start(Planner(request), whole, Silent())
+    lifecycle.start(Planner(request), whole, Progress())
     folder = RunFolder(tmp_path / "cut")
     folder.checkpoints.mkdir(parents=True)
 
     class Killed(Exception):
         pass
 
-    class Cutting(Silent):
+    class Cutting(Progress):
         def step(self, done: int, values: object) -> None:
             raise Killed
 
     for _ in range(2):
         with pytest.raises(Killed):
             lifecycle.start(Planner(request), folder, Cutting())
-    lifecycle.resume(Planner, folder, Silent())
+    lifecycle.resume(Planner, folder, Progress())
     assert folder.metrics.read_bytes() == whole.metrics.read_bytes()
     assert (folder.path / "predictions.jsonl").read_bytes() == (
         whole.path / "predictions.jsonl"
@@ -202,9 +202,9 @@ def test_phase_2_that_was_killed_has_the_same_metrics(
     whole, folder = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "cut")
     for place in (whole, folder):
         place.checkpoints.mkdir(parents=True)
-    lifecycle.start(Planner(request), whole, Silent())
+    lifecycle.start(Planner(request), whole, Progress())
 
-    class Stopping(Silent):
+    class Stopping(Progress):
         def __init__(self, at: int) -> None:
             self._at = at
 
@@ -215,7 +215,7 @@ def test_phase_2_that_was_killed_has_the_same_metrics(
     for at in (3, 5):
         with pytest.raises(KeyboardInterrupt):
             lifecycle.start(Planner(request), folder, Stopping(at))
-    lifecycle.resume(Planner, folder, Silent())
+    lifecycle.resume(Planner, folder, Progress())
     assert folder.metrics.read_bytes() == whole.metrics.read_bytes()
     lines = [json.loads(line) for line in folder.metrics.read_text().splitlines()]
     assert [line["tick"] for line in lines] == list(range(7))

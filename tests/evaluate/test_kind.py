@@ -19,7 +19,7 @@ from tutelage.evaluate.config import EvaluationConfig
 from tutelage.evaluate.kind import PolicyEvaluation
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, create, write_json
-from tutelage.runs.progress import Silent
+from tutelage.runs.progress import Progress
 from tutelage.store import open_store
 from tutelage.testing import tiny_policy
 from tutelage.types import Mode, Rollout
@@ -81,7 +81,7 @@ def told(folder: RunFolder) -> dict[str, Any]:
     return {name: value for name, value in result.items() if name != "wall_seconds"}
 
 
-class Interrupt(Silent):
+class Interrupt(Progress):
     """Presses Ctrl-C when so many rollouts have ended."""
 
     def __init__(self, at: int) -> None:
@@ -160,7 +160,7 @@ def test_what_was_played_before_a_stop_is_not_played_again(place: Path) -> None:
         lifecycle.start(PolicyEvaluation("model", asked), folder, Interrupt(3))
     first = {r.id: r.last.started for r in rollouts(folder)}
     assert 3 <= len(first) < ROLLOUTS
-    lifecycle.resume(PolicyEvaluation, folder, Silent())
+    lifecycle.resume(PolicyEvaluation, folder, Progress())
     after = {r.id: r.last.started for r in rollouts(folder)}
     assert len(after) == ROLLOUTS
     assert {id: after[id] for id in first} == first

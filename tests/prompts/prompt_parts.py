@@ -18,8 +18,8 @@ from tutelage.prompts.job import PromptSearch
 from tutelage.prompts.setup import Setup, setup_from
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, create
-from tutelage.runs.progress import Silent
-from tutelage.runs.rounds import Round
+from tutelage.runs.progress import Progress
+from tutelage.runs.rounds import Observer, Round
 from tutelage.types import JSON
 
 ROOT = Path(__file__).parents[2]
@@ -56,10 +56,10 @@ def configured(**keys: Any) -> PromptConfig:
 
 def set_up(env: Mapping[str, str], **keys: Any) -> Setup:
     """The same, ready to run."""
-    return setup_from(configured(**keys), env, Silent())
+    return setup_from(configured(**keys), env, Progress())
 
 
-class Watched:
+class Watched(Observer):
     """An observer that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Watched:
 def searched(setup: Setup, place: Path, observer: Watched | None = None) -> JSON:
     """Run a search in a folder, new or not."""
     folder = RunFolder(place) if (place / "config.json").is_file() else create(place)
-    return lifecycle.start(PromptSearch(setup, observer or Watched()), folder, Silent())
+    return lifecycle.start(PromptSearch(setup, observer or Watched()), folder, Progress())
 
 
 def without_endpoint() -> dict[str, str]:

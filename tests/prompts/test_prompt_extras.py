@@ -30,7 +30,7 @@ from tutelage.prompts.blame import evidence, suspect
 from tutelage.prompts.contract import Slot
 from tutelage.prompts.evaluator import Item, Score
 from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
-from tutelage.runs.rounds import Round
+from tutelage.runs.rounds import Observer, Round
 from tutelage.types import Message, Mode, Task
 
 SEED = {"prompt": clerk.SEED_PROMPT}
@@ -39,7 +39,7 @@ DATA = splits(clerk.make_task, 20, 16, 60)
 BANK = tuple(sentence for sentence, _, _ in clerk.RULES.values())
 
 
-class Heard:
+class Heard(Observer):
     """Keeps what it is told."""
 
     def __init__(self) -> None:

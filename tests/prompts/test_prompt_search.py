@@ -32,7 +32,7 @@ from tutelage.prompts import (
 )
 from tutelage.prompts.contract import Slot
 from tutelage.prompts.gepa import frontier
-from tutelage.runs.rounds import Nobody, Round
+from tutelage.runs.rounds import Observer, Round
 from tutelage.types import Message, Task
 
 BANK = (*(sentence for sentence, _, _ in clerk.RULES.values()), *clerk.DECOYS)
@@ -268,7 +268,7 @@ async def test_two_components_are_both_edited_and_merged() -> None:
     assert all(len(e.parents) == 2 for e in merges)
 
 
-class _Rounds(Nobody):
+class _Rounds(Observer):
     def __init__(self) -> None:
         self.found: list[Round] = []
 

@@ -35,7 +35,7 @@ from tutelage.prompts.setup import setup_from
 from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.recipes.prompted import prompted_tasks
 from tutelage.runs.callbacks import Callback
-from tutelage.runs.progress import Silent
+from tutelage.runs.progress import Progress
 from tutelage.store import open_store
 from tutelage.testing import tiny_policy
 from tutelage.types import Task
@@ -84,7 +84,8 @@ def test_a_fingerprint_tells_policies_tools_and_sets_apart_and_repeats() -> None
         subject = Subject(as_agent(agent), given, None, policy=policy)
         splits = Splits(*(prompted_tasks(n, 5, 0) for n in ("train", "val", "test")))
         config = configured(algorithm="grips")
-        return setup_from(config, {}, Silent(), subject=subject, splits=splits).settings.fingerprint
+        setup = setup_from(config, {}, Progress(), subject=subject, splits=splits)
+        return setup.settings.fingerprint
 
     one = mark("!", {"a", "b", "c"})
     assert one == mark("!", {"c", "b", "a"})
@@ -368,7 +369,7 @@ def _setup_of(agent: Any, resources: dict[str, Any], env: dict[str, str]) -> Any
     return setup_from(
         configured(algorithm="apo"),
         env,
-        Silent(),
+        Progress(),
         subject=Subject(as_agent(agent), NamedResources(resources), None),
         splits=Splits(**tasks),
         algorithm=APO(rounds=2),

@@ -30,7 +30,7 @@ from tutelage.prompts.pages import report_page
 from tutelage.prompts.record import read_lineage, read_tasks, write_tasks
 from tutelage.prompts.setup import setup_from
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.progress import Silent
+from tutelage.runs.progress import Progress
 from tutelage.store import open_store
 from tutelage.testing.loopback import listening
 from tutelage.types import Mode
@@ -295,12 +295,12 @@ def test_a_look_at_fresh_tasks_is_counted(env: dict[str, str], tmp_path: Path) -
     place = tmp_path / "run"
     searched(set_up(env, algorithm="apo"), place)
     folder = RunFolder(place)
-    setup = setup_from(configured(algorithm="apo"), env, Silent())
+    setup = setup_from(configured(algorithm="apo"), env, Progress())
     assert setup.splits.test
     before = dict(os.environ)
     os.environ.update(env)
     try:
-        told = job.confirm(folder, Silent())
+        told = job.confirm(folder, Progress())
     finally:
         os.environ.clear()
         os.environ.update(before)
@@ -371,7 +371,7 @@ def test_traces_go_to_a_collector(
     assert {path for path, _ in got} == {"/v1/traces"}
 
 
-class Notes(Silent):
+class Notes(Progress):
     def __init__(self) -> None:
         self.notes: list[str] = []
 

@@ -21,14 +21,14 @@ from tutelage.recipes.prompt_policy import (
     train_policy,
 )
 from tutelage.recipes.prompted import prompted_tasks
-from tutelage.runs.progress import Silent
+from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
 from tutelage.types import Message, Task
 
 TINY = Recipe(steps=2, cooldown=1, prompts=2, tasks=2, size="test", vocabulary=400)
 
 
-class Told(Silent):
+class Told(Progress):
     """Remembers what it was told."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ def test_it_is_built_once_and_then_loaded(tmp_path: Path) -> None:
 
 
 def test_the_same_recipe_gives_the_same_weights() -> None:
-    first, second = (dict(train_policy(TINY, Silent()).named()) for _ in range(2))
+    first, second = (dict(train_policy(TINY, Progress()).named()) for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -103,7 +103,7 @@ def test_a_broken_policy_is_built_again(tmp_path: Path, lost: str) -> None:
 
 
 def test_a_build_that_is_stopped_leaves_no_policy_behind(tmp_path: Path) -> None:
-    class Stopping(Silent):
+    class Stopping(Progress):
         def step(self, done: int, values: object) -> None:
             raise KeyboardInterrupt
 
@@ -150,7 +150,7 @@ def test_who_comes_while_it_is_built_waits_for_it(tmp_path: Path) -> None:
     def come() -> None:
         found.append(built_policy(tmp_path, recipe=TINY, progress=second).fresh)
 
-    class First(Silent):
+    class First(Progress):
         def __init__(self) -> None:
             self.other: threading.Thread | None = None
 
@@ -182,7 +182,7 @@ def test_a_cache_that_cannot_be_written_is_refused_with_the_remedy(tmp_path: Pat
 
 
 def test_only_what_the_agent_writes_is_trained() -> None:
-    policy = train_policy(TINY, Silent())
+    policy = train_policy(TINY, Progress())
     rows = lesson_rows(policy, prompted_tasks("train", 20, 0), TINY, SeedTree(0))
     assert len(rows) == TINY.prompts * TINY.tasks
     for row in rows:

@@ -20,7 +20,7 @@ from tutelage.errors import RunError
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, create, locked
 from tutelage.runs.kinds import RunKind, register, registered
-from tutelage.runs.progress import Silent
+from tutelage.runs.progress import Progress
 from tutelage.store import open_store
 
 SOURCE = Path(__file__).with_name("counting.py")
@@ -40,7 +40,7 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return module
 
 
-class StopAt(Silent):
+class StopAt(Progress):
     """Presses Ctrl-C while a step is done."""
 
     def __init__(self, step: int) -> None:
@@ -63,7 +63,7 @@ def command(*words: object, code: int = 0) -> str:
 
 def run(counting: ModuleType, folder: RunFolder, progress: Any = None, **asked: Any) -> Any:
     kind = counting.Counting(counting.CountingSettings(**{"steps": 4, **asked}))
-    return lifecycle.start(kind, folder, progress or Silent())
+    return lifecycle.start(kind, folder, progress or Progress())
 
 
 def test_it_runs_to_its_end(counting: ModuleType, tmp_path: Path) -> None:

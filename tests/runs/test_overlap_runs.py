@@ -22,7 +22,7 @@ from tutelage.prompts.config import resolve_prompt
 from tutelage.prompts.setup import setup_from
 from tutelage.prompts.tasks import cut
 from tutelage.resources import LLM
-from tutelage.runs.progress import Silent
+from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
 from tutelage.tasks.dataset import Dataset
 from tutelage.testing import tiny_policy
@@ -155,7 +155,7 @@ def test_a_prompt_search_refuses_a_test_that_is_not_sealed(tmp_path: Path) -> No
     files = {name: [str(tmp_path / f"{name}.jsonl")] for name in ("train", "val", "test")}
     config = resolve_prompt("math", (), {**files, "algorithm": "screen", "reward": "math"})
     with pytest.raises(ConfigError, match="1 of 4 test tasks also stand in train or val"):
-        setup_from(config, {}, Silent())
+        setup_from(config, {}, Progress())
 
 
 def test_one_dataset_is_cut_so_that_equal_rows_stay_together() -> None:

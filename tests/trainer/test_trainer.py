@@ -18,7 +18,7 @@ from tutelage.errors import ConfigError, FailureBudgetError, RunError
 from tutelage.gateway import Gateway, ScriptedClient
 from tutelage.resources import LLM, NamedResources
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.progress import Silent
+from tutelage.runs.progress import Progress
 from tutelage.store import open_store
 from tutelage.testing import tiny_policy
 from tutelage.tracing import span
@@ -416,7 +416,7 @@ async def test_cancelling_stops_the_run_which_can_be_gone_on_with(
     assert details["status"] == "stopped"
     assert details["rl_steps"] < 200
     with pytest.raises(RunError, match="trains the Python agent 'likes_digits'"):
-        jobs.resume(RunFolder(tmp_path / "run"), Silent())
+        jobs.resume(RunFolder(tmp_path / "run"), Progress())
     with pytest.raises(RunError, match="other tasks"):
         await trainer(tmp_path, 200, keys={"trainer.save_freq": 1}).train(
             likes_digits, train_dataset=TASKS[:5]

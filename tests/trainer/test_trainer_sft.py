@@ -15,7 +15,7 @@ import torch
 
 from tutelage import LLM, RL, SFT, Trainer, rollout
 from tutelage.errors import ConfigError, RunError
-from tutelage.runs.progress import Silent
+from tutelage.runs.progress import Progress
 from tutelage.store import open_store
 from tutelage.testing import tiny_policy
 from tutelage.types import Mode
@@ -88,7 +88,7 @@ def test_a_finished_run_is_not_trained_again_and_another_is_refused(
         supervised(demonstrations, tmp_path, epochs=2).fit(says)
 
 
-class Dying(Silent):
+class Dying(Progress):
     """Ends the process as SIGKILL does, at a step, or once the test is played after training."""
 
     def __init__(self, at: int | None) -> None:
@@ -132,7 +132,7 @@ def test_killed_and_resumed_is_the_same_bit_for_bit(
     assert resumed.success_after == whole.success_after
 
 
-class Told(Silent):
+class Told(Progress):
     """Keeps what is said before it begins."""
 
     def start(self, title: str, lines: Mapping[str, str]) -> None:

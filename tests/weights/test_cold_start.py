@@ -14,7 +14,7 @@ from rich.console import Console
 from tutelage.cli.outcome import show_outcome
 from tutelage.runs.folder import RunFolder, create
 from tutelage.runs.inputs import load_tasks
-from tutelage.runs.progress import Silent
+from tutelage.runs.progress import Progress
 from tutelage.store import open_store
 from tutelage.tasks.arithmetic import make_tasks
 from tutelage.types import Task
@@ -57,7 +57,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
 
 def run(tmp_path: Path, *keys: str) -> tuple[RunFolder, dict[str, Any]]:
     folder = create(tmp_path / "run")
-    result = jobs.train(resolve("math", [*SMALL, *keys], machine=LAPTOP), folder, Silent())
+    result = jobs.train(resolve("math", [*SMALL, *keys], machine=LAPTOP), folder, Progress())
     return folder, result
 
 

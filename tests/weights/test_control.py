@@ -12,7 +12,7 @@ from system.outcome import assert_equal, outcome
 from tutelage.config.facts import Machine
 from tutelage.errors import ConfigError
 from tutelage.runs.folder import RunFolder, create
-from tutelage.runs.progress import Silent
+from tutelage.runs.progress import Progress
 from tutelage.store import open_store
 from tutelage.types import Mode, Rollout
 from tutelage.weights import jobs
@@ -136,7 +136,7 @@ def test_a_run_of_ones_own_is_not_doubled_by_one_unless_asked(source: Path, tmp_
     assert len(sampled(folder, "")) == 2 * 3
 
 
-class KillIn(Silent):
+class KillIn(Progress):
     """A progress that ends the process in one phase: when it begins, or after some steps of it."""
 
     def __init__(self, phase: str, after: int | None) -> None:
@@ -166,7 +166,7 @@ def test_killed_in_it_and_resumed_it_equals_one_that_was_not(
     with pytest.raises(Killed):
         jobs.train(resolved, folder, KillIn(phase, after))
     folder.result.unlink(missing_ok=True)
-    jobs.resume(folder, Silent())
+    jobs.resume(folder, Progress())
     broken, whole = outcome(folder.path), outcome(graded.path)
     for found in (broken, whole):
         del found["result"]["policy"]

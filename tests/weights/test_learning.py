@@ -12,7 +12,7 @@ import pytest
 
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.runs.folder import create
-from tutelage.runs.progress import Silent
+from tutelage.runs.progress import Progress
 from tutelage.weights import jobs
 from tutelage.weights.config import resolve
 
@@ -57,7 +57,7 @@ def train(
     ]
     keys = [key for key in keys if key.partition("=")[0] not in given]
     run = create(folder / "run")
-    result = jobs.train(resolve("math", [*keys, *changed], machine=LAPTOP), run, Silent())
+    result = jobs.train(resolve("math", [*keys, *changed], machine=LAPTOP), run, Progress())
     return result, [line for line in run.read_metrics() if line["phase"] == "rl"]
 
 

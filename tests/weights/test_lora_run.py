@@ -71,7 +71,7 @@ def test_what_a_run_with_adapters_leaves_behind(
 
 def test_supervised_training_of_adapters(one_thread: None, source: Path, tmp_path: Path) -> None:
     from tutelage.runs.folder import create
-    from tutelage.runs.progress import Silent
+    from tutelage.runs.progress import Progress
     from tutelage.weights import jobs
 
     keys = [
@@ -79,7 +79,7 @@ def test_supervised_training_of_adapters(one_thread: None, source: Path, tmp_pat
         "batch_size=3", "lr=3e-2", "steps=8", "trainer.threads=1", "actor.optim.warmup_steps=0",
     ]  # fmt: skip
     folder = create(tmp_path / "sft")
-    jobs.train(resolve("sft", keys, machine=LAPTOP), folder, Silent())
+    jobs.train(resolve("sft", keys, machine=LAPTOP), folder, Progress())
     losses = [x["loss/sft"] for x in folder.read_metrics() if "loss/sft" in x]
     assert losses[-1] < losses[0]
     assert (folder.path / "adapter" / "adapter_model.safetensors").is_file()

@@ -15,7 +15,7 @@ from tutelage.cli import build_app
 from tutelage.errors import ConfigError, DataError, ModelError
 from tutelage.policy import model
 from tutelage.runs.folder import RunFolder, create
-from tutelage.runs.progress import Silent
+from tutelage.runs.progress import Progress
 from tutelage.store import dump_json, export_rows, open_store
 from tutelage.testing import tiny_policy
 from tutelage.tools import resolve_tools
@@ -69,7 +69,7 @@ def resolved(source: Path, *keys: str, **flags: Any) -> Any:
 
 def run(source: Path, out: str, *keys: str, **flags: Any) -> tuple[RunFolder, dict[str, Any]]:
     folder = create(source / out)
-    return folder, jobs.train(resolved(source, *keys, **flags), folder, Silent())
+    return folder, jobs.train(resolved(source, *keys, **flags), folder, Progress())
 
 
 def losses(folder: RunFolder, name: str = "loss/sft") -> list[float]:
@@ -179,7 +179,7 @@ def test_killed_and_resumed_is_the_same_bit_for_bit(
     with pytest.raises(tiny_job.Killed):
         jobs.train(resolved(source, *keys, **flags), folder, tiny_job.KillAt(5))
     (folder.path / "result.json").unlink(missing_ok=True)
-    result = jobs.resume(folder, Silent())
+    result = jobs.resume(folder, Progress())
     assert result["sft_steps"] == 7
     assert losses(folder) == losses(whole)
     assert losses(folder, "val/loss") == losses(whole, "val/loss")
@@ -197,7 +197,7 @@ def test_a_policy_is_made_for_the_demonstrations(one_thread: None, source: Path)
     assert losses(folder)[-1] < losses(folder)[0]
     made = model.load(str(folder.policy))
     assert len(made.codec.encode("calculator")) < len("calculator")
-    result = jobs.resume(folder, Silent())
+    result = jobs.resume(folder, Progress())
     assert result["sft_steps"] == 6
 
 

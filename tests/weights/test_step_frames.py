@@ -17,7 +17,7 @@ import tutelage
 from tutelage.engine.protocol import Request
 from tutelage.runs import lifecycle
 from tutelage.runs.folder import create
-from tutelage.runs.progress import Silent
+from tutelage.runs.progress import Progress
 from tutelage.testing import ScriptedEngine
 from tutelage.weights import setting
 from tutelage.weights.config import resolve
@@ -88,7 +88,7 @@ def chain(one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     keys = overrides(material(source), trainer__total_training_steps=1)
     run = training(resolve("math", keys, machine=LAPTOP))
     run.loop.get_loop().set_task_factory(chains.factory)
-    lifecycle.start(run, create(tmp_path / "run"), Silent())
+    lifecycle.start(run, create(tmp_path / "run"), Progress())
     step = TrainingLoop.step.__code__
     (found, *_) = [codes[: codes.index(step) + 1] for codes in seen if step in codes]
     return found

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tutelage.runs.folder import RunFolder, create
-from tutelage.runs.progress import Silent
+from tutelage.runs.progress import Progress
 from tutelage.testing import tiny_policy
 from tutelage.weights import jobs
 from tutelage.weights.config import resolve
@@ -51,7 +51,7 @@ class Killed(BaseException):
     """Stands for what ends a process in the middle."""
 
 
-class KillAt(Silent):
+class KillAt(Progress):
     """A progress that ends the process when a phase has done so many steps."""
 
     def __init__(self, step: int) -> None:
@@ -63,7 +63,7 @@ class KillAt(Silent):
             raise Killed
 
 
-class Notes(Silent):
+class Notes(Progress):
     """Keeps what was noted."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ def run(source: Path, out: Path, **changed: object) -> RunFolder:
     jobs.train(
         resolve("math", overrides(source, **changed), machine=LAPTOP),
         folder,
-        Silent(),
+        Progress(),
     )
     return folder
 
@@ -117,7 +117,7 @@ def killed_and_resumed(source: Path, out: Path, *, at: int, **changed: object) -
         (folder.path / "result.json").unlink(missing_ok=True)
     else:
         raise AssertionError("it was never killed")
-    jobs.resume(folder, Silent())
+    jobs.resume(folder, Progress())
     return folder
 
 

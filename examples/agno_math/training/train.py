@@ -34,34 +34,23 @@ from tutelage.engine.endpoint import environment, read_endpoints
 from tutelage.errors import ConfigError
 from tutelage.runs.folder import fresh_name
 from tutelage.runs.measured import Measured, read
+from tutelage.runs.progress import Progress
 from tutelage.runs.signals import exit_code, listen
 from tutelage.tracing.export import listens
 
 SFT_BATCH = 8
 
 
-class Notes:
+class Notes(Progress):
     """A `Progress` that prints what is worth a line; `Printout` prints the iterations."""
 
     def start(self, title: str, lines: Any) -> None:
         """The job begins."""
         print(title, *(f"  {name}: {value}" for name, value in lines.items()), sep="\n", flush=True)
 
-    def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
-        """A phase begins; `Printout` says so."""
-
-    def step(self, done: int, values: Any) -> None:
-        """A step is complete; `Printout` says so."""
-
-    def evaluation(self, label: str, done: int, total: int) -> None:
-        """Held-out rollouts are played."""
-
     def note(self, text: str) -> None:
         """A warning, such as a collector that cannot be reached."""
         print(f"Note: {text}", file=sys.stderr, flush=True)
-
-    def finish(self) -> None:
-        """The job ended."""
 
 
 def main(arguments: list[str] | None = None) -> int:

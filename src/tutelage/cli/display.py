@@ -31,21 +31,19 @@ from tutelage.cli.console import (
 )
 from tutelage.cli.frame import (
     REWARD,
-    Evaluation,
     Phase,
     flow,
     frame,
     metric_words,
-    steps_words,
-    time_left,
 )
+from tutelage.runs.progress import Progress
 
 _REDRAWS_PER_SECOND = 4.0
 _LINE_SECONDS = 5.0
 """Seconds between two plain lines of one phase."""
 
 
-class Lines:
+class Lines(Progress):
     """Lines on a console that may go away, each with the time since the start."""
 
     def __init__(
@@ -102,7 +100,7 @@ class LiveDisplay(Lines):
         # A thread of its own draws the picture. Reentrant: a signal may come at any time.
         self._lock = threading.RLock()
         self._phase: Phase | None = None
-        self._evaluation: Evaluation | None = None
+        self._measuring: str | None = None
         self._rewards: list[float] = []
         self._live: Live | None = None
         if console.is_terminal and not console.is_dumb_terminal:
@@ -133,7 +131,7 @@ class LiveDisplay(Lines):
         now = self._clock()
         with self._lock:
             self._phase = Phase(visible(name), now, steps, seconds)
-            self._evaluation = None
+            self._measuring = None
             self._rewards = []
         self._line_at = now
         if self._live is None:
@@ -147,7 +145,7 @@ class LiveDisplay(Lines):
         with self._lock:
             before = self._phase or Phase("Steps", now)
             self._phase = before.after(now, done, values)
-            self._evaluation = None
+            self._measuring = None
             if REWARD in values:
                 self._rewards.append(values[REWARD])
         if self._live is None and self._is_time(now):
@@ -155,11 +153,11 @@ class LiveDisplay(Lines):
 
     def evaluation(self, label: str, done: int, total: int) -> None:
         """Take note of rollouts that measure; the last one ends the line."""
-        ended = done >= total
+        ended, told = done >= total, f"measuring {visible(label)}: {done} of {total}"
         with self._lock:
-            self._evaluation = None if ended else Evaluation(visible(label), done, total)
+            self._measuring = None if ended else told
         if self._live is None and (ended or self._is_time(self._clock())):
-            self._line(f"measuring {visible(label)}: {done} of {total}")
+            self._line(told)
 
     def note(self, text: str) -> None:
         """Show a line that stays."""
@@ -176,15 +174,15 @@ class LiveDisplay(Lines):
             with self._quietly():
                 self._live.stop()
         with self._lock:
-            self._phase = self._evaluation = None
+            self._phase = self._measuring = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         with self._lock:
-            phase, evaluation, rewards = self._phase, self._evaluation, list(self._rewards)
-        if phase is None and evaluation is None:
+            phase, measuring, rewards = self._phase, self._measuring, list(self._rewards)
+        if phase is None and measuring is None:
             yield Text("getting ready ...", style="dim")
         now, width = self._clock(), options.max_width
-        yield from frame(phase, evaluation, rewards, now, width, utf8=self._utf8)
+        yield from frame(phase, measuring, rewards, now, width, utf8=self._utf8)
 
     def _close_phase(self) -> None:
         """The line of a phase that has ended."""
@@ -194,7 +192,7 @@ class LiveDisplay(Lines):
         taken = duration(self._clock() - phase.began)
         words = metric_words(phase.values, utf8=self._utf8)
         told = f"{phase.name}: {counted(phase.done, 'step')} in {taken}"
-        if not steps_words(phase):
+        if not phase.steps_words:
             told = f"{phase.name}: {taken}"
         if self._live is None:
             self._line("   ".join([f"{told}, ended", *words]))
@@ -206,6 +204,6 @@ class LiveDisplay(Lines):
 
 
 def _summary(phase: Phase, now: float, utf8: bool) -> str:
-    left = time_left(phase, now)
-    words = [", ".join([phase.name, *steps_words(phase)]), *metric_words(phase.values, utf8=utf8)]
+    left = phase.time_left(now)
+    words = [", ".join([phase.name, *phase.steps_words]), *metric_words(phase.values, utf8=utf8)]
     return "   ".join(words if left is None else [*words, f"{duration(left)} left"])

@@ -86,16 +86,13 @@ def _played(
 
 def _kept(place: Path, asked: PolicyEvaluation) -> Evaluation:
     """An evaluation as a run in a folder of its own."""
-    from tutelage.cli.console import messages
-    from tutelage.cli.display import LiveDisplay
-    from tutelage.cli.job import watched
+    from tutelage.cli.job import displayed
     from tutelage.evaluate.kind import recorded
     from tutelage.runs import lifecycle
     from tutelage.runs.folder import create
 
-    folder, display = create(place), LiveDisplay(messages()).open()
-    with watched(folder, display):
-        lifecycle.start(asked, folder, display)
+    folder = create(place)
+    displayed(folder, lambda display: lifecycle.start(asked, folder, display))
     return recorded(folder)
 
 

@@ -58,38 +58,34 @@ class Phase:
         kept = {name: v for name, v in self.values.items() if _group(name) not in fresh}
         return replace(self, done=done, values={**kept, **values}, pace=pace)
 
+    def time_left(self, now: float) -> float | None:
+        """Seconds until the phase ends, by its budget or its pace; None while nothing tells."""
+        found: list[float] = []
+        if self.seconds is not None:
+            found.append(self.seconds - (now - self.began))
+        if self.steps is not None and len(self.pace) > 1:
+            (first, before), (last, done) = self.pace[0], self.pace[-1]
+            if done > before and last > first:
+                per_step = (last - first) / (done - before)
+                # What has passed since the last report is part of the step under way.
+                found.append((self.steps - done) * per_step - min(now - last, per_step))
+        return max(0.0, min(found)) if found else None
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """A set of rollouts that measure and that is being run."""
+    def share_done(self, now: float) -> float | None:
+        """How much of the phase is behind, from 0 to 1; None when it has no bound."""
+        parts: list[float] = []
+        if self.steps:
+            parts.append(self.done / self.steps)
+        if self.seconds:
+            parts.append((now - self.began) / self.seconds)
+        return min(1.0, max(0.0, *parts)) if parts else None
 
-    label: str
-    done: int
-    total: int
-
-
-def time_left(phase: Phase, now: float) -> float | None:
-    """Seconds until the phase ends, by its budget or its pace; None while nothing tells."""
-    found: list[float] = []
-    if phase.seconds is not None:
-        found.append(phase.seconds - (now - phase.began))
-    if phase.steps is not None and len(phase.pace) > 1:
-        (first, before), (last, done) = phase.pace[0], phase.pace[-1]
-        if done > before and last > first:
-            per_step = (last - first) / (done - before)
-            # What has passed since the last report is part of the step under way.
-            found.append((phase.steps - done) * per_step - min(now - last, per_step))
-    return max(0.0, min(found)) if found else None
-
-
-def share_done(phase: Phase, now: float) -> float | None:
-    """How much of the phase is behind, from 0 to 1; None when it has no bound."""
-    parts: list[float] = []
-    if phase.steps:
-        parts.append(phase.done / phase.steps)
-    if phase.seconds:
-        parts.append((now - phase.began) / phase.seconds)
-    return min(1.0, max(0.0, *parts)) if parts else None
+    @property
+    def steps_words(self) -> list[str]:
+        """`step 57/300`, or `step 57` without a bound; nothing for a phase that has no steps."""
+        if not (self.done or self.steps):
+            return []
+        return [f"step {number(self.done)}" + (f"/{number(self.steps)}" if self.steps else "")]
 
 
 def metric_words(values: Mapping[str, float], *, utf8: bool = True) -> list[str]:
@@ -139,13 +135,6 @@ def _group(name: str) -> str:
     return name.partition("/")[0]
 
 
-def steps_words(phase: Phase) -> list[str]:
-    """`step 57/300`, or `step 57` without a bound; nothing for a phase that has no steps."""
-    if not (phase.done or phase.steps):
-        return []
-    return [f"step {number(phase.done)}" + (f"/{number(phase.steps)}" if phase.steps else "")]
-
-
 def sparkline(values: Sequence[float], width: int, *, utf8: bool = True) -> str:
     """The course of a metric in at most `width` characters, each the mean of its stretch.
 
@@ -185,7 +174,7 @@ def bar(share: float | None, width: int, *, utf8: bool = True) -> Text:
 
 def frame(
     phase: Phase | None,
-    evaluation: Evaluation | None,
+    measuring: str | None,
     rewards: Sequence[float],
     now: float,
     width: int,
@@ -196,20 +185,19 @@ def frame(
     lines: list[Text] = []
     if phase is not None:
         lines.append(_headline(phase, now, width))
-        lines.append(bar(share_done(phase, now), min(width, BAR_WIDTH), utf8=utf8))
+        lines.append(bar(phase.share_done(now), min(width, BAR_WIDTH), utf8=utf8))
         lines += [Text(line) for line in flow(metric_words(phase.values, utf8=utf8), width)]
         if len(rewards) > 1 and REWARD in phase.values:
             course = sparkline(rewards, min(width, BAR_WIDTH) - len(" reward"), utf8=utf8)
             lines.append(Text.assemble((course, "cyan"), (" reward", "dim")))
-    if evaluation is not None:
-        told = f"measuring {evaluation.label}: {evaluation.done} of {evaluation.total}"
-        lines.append(Text(told[:width], style="dim"))
+    if measuring is not None:
+        lines.append(Text(measuring[:width], style="dim"))
     return lines
 
 
 def _headline(phase: Phase, now: float, width: int) -> Text:
-    left = time_left(phase, now)
-    words = [*steps_words(phase), f"{duration(now - phase.began)} gone"]
+    left = phase.time_left(now)
+    words = [*phase.steps_words, f"{duration(now - phase.began)} gone"]
     if left is not None:
         words.append(f"{duration(left)} left")
     rest = "   " + "   ".join(words)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import typer
 
@@ -18,7 +18,7 @@ from tutelage.cli.failures import tell
 from tutelage.errors import RunBusyError
 from tutelage.runs.again import program, way_on
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.progress import Progress, Silent
+from tutelage.runs.progress import Progress
 from tutelage.runs.signals import exit_code
 
 Job = Callable[[Progress], dict[str, Any]]
@@ -30,12 +30,9 @@ def run_job(folder: RunFolder, job: Job, *, live: bool = True) -> None:
 
     Raises `typer.Exit` after an interruption; other errors pass, with a note on how to go on.
     """
-    from tutelage.cli.display import LiveDisplay
     from tutelage.cli.outcome import show_next, show_outcome
 
-    display = LiveDisplay(messages()).open() if live else Silent()
-    with watched(folder, display):
-        result = job(display)
+    result = displayed(folder, job, live=live)
     console = output()
     say(console)
     show_outcome(console, folder, result)
@@ -43,17 +40,18 @@ def run_job(folder: RunFolder, job: Job, *, live: bool = True) -> None:
     show_next(console, folder, result)
 
 
-class _Display(Protocol):
-    """What shows progress, and can be ended twice."""
+def displayed(folder: RunFolder, job: Job, *, live: bool = True) -> dict[str, Any]:
+    """The result of a job, with its progress shown; see `watched` for how it can end."""
+    from tutelage.cli.display import LiveDisplay
 
-    def finish(self) -> None:
-        """Show no more."""
-        ...
+    display = LiveDisplay(messages()).open() if live else Progress()
+    with watched(folder, display):
+        return job(display)
 
 
 @contextmanager
 def watched(
-    folder: RunFolder, display: _Display, saved: str = "What was done is saved."
+    folder: RunFolder, display: Progress, saved: str = "What was done is saved."
 ) -> Generator[None]:
     """Around a job that saves what it has: says so, and how to go on, whatever ends it.
 

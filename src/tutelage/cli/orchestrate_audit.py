@@ -120,7 +120,7 @@ def _policies(asked: _AuditConfig, pool: Pool) -> tuple[Path, dict[str, list[Exe
     from tutelage.orchestration.execution.virtual_time import run_virtual
     from tutelage.runs import lifecycle
     from tutelage.runs.folder import create, place_of
-    from tutelage.runs.progress import Silent
+    from tutelage.runs.progress import Progress
     from tutelage.seeds import SeedTree
     from tutelage.types import Sampling
 
@@ -144,7 +144,7 @@ def _policies(asked: _AuditConfig, pool: Pool) -> tuple[Path, dict[str, list[Exe
         return {"status": "succeeded", "workflows": len(plans), "success": rates}
 
     folder = create(place_of(asked.output, _RECIPE))
-    lifecycle.start(ExecutionRun(asked, work, recipe=_RECIPE), folder, Silent())
+    lifecycle.start(ExecutionRun(asked, work, recipe=_RECIPE), folder, Progress())
     return folder.path, found
 
 

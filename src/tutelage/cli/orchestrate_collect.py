@@ -63,7 +63,7 @@ def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
     from tutelage.orchestration.execution.stored import ExecutionRecorder
     from tutelage.runs import lifecycle
     from tutelage.runs.folder import create, place_of
-    from tutelage.runs.progress import Silent
+    from tutelage.runs.progress import Progress
 
     made, known = asked.make_pool(), asked.read_catalog()
     workflows = _workflows(asked, known)
@@ -87,7 +87,7 @@ def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
 
     folder = create(place_of(asked.output, _RECIPE))
     try:
-        lifecycle.start(ExecutionRun(asked, work, recipe=_RECIPE), folder, Silent())
+        lifecycle.start(ExecutionRun(asked, work, recipe=_RECIPE), folder, Progress())
     except KeyboardInterrupt as stopped:
         kept = f"What ended is in {shown_path(logger.path)}. The same command begins again and"
         stopped.add_note(f"{kept} adds to it; another --output-dir keeps them apart.")

@@ -17,7 +17,7 @@ from tutelage.cli.orchestrate_parts import builtin_catalog, make_planner, pool_w
 from tutelage.config.fields import Section
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.orchestration.execution.config import ExecutionConfig
-from tutelage.runs.progress import Silent
+from tutelage.runs.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 CHANGES = False
 
 
-class _Warnings(Silent):
+class _Warnings(Progress):
     """Shows what is worth a line; the execution itself has a display of its own."""
 
     def note(self, text: str) -> None:

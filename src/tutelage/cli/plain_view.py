@@ -14,16 +14,13 @@ CHANGES = False
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
     """Go on with a run and show what it came to."""
-    from tutelage.cli.console import messages, output
-    from tutelage.cli.display import LiveDisplay
-    from tutelage.cli.job import watched
+    from tutelage.cli.console import output
+    from tutelage.cli.job import displayed
     from tutelage.cli.kinds import kind_of, view_of
     from tutelage.runs import lifecycle
 
     kind = kind_of(folder)
-    display = LiveDisplay(messages()).open()
-    with watched(folder, display):
-        lifecycle.resume(kind, folder, display)
+    displayed(folder, lambda display: lifecycle.resume(kind, folder, display))
     view_of(folder).show(output(), folder)
 
 

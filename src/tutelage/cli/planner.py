@@ -143,15 +143,9 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
 
 
 def _run(folder: RunFolder, work: Callable[[Progress], JSON], *, live: bool) -> None:
-    from tutelage.cli.console import messages
-    from tutelage.cli.display import LiveDisplay
-    from tutelage.cli.job import watched
-    from tutelage.runs.progress import Silent
+    from tutelage.cli.job import displayed
 
-    display = LiveDisplay(messages()).open() if live else Silent()
-    with watched(folder, display):
-        result = work(display)
-    _show_planner_outcome(folder, result)
+    _show_planner_outcome(folder, displayed(folder, work, live=live))
 
 
 def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:

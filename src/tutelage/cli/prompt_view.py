@@ -46,7 +46,7 @@ from tutelage.prompts.figures import (
 )
 from tutelage.prompts.plan import Plan
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.rounds import Round, Standing
+from tutelage.runs.rounds import Observer, Round, Standing
 from tutelage.statistics.intervals import FEW
 
 _SHOWN = 20
@@ -61,7 +61,7 @@ _PLURALS = {"win": "wins", "loss": "losses", "tie": "ties"}
 _STYLES = {"good": "green", "open": "yellow", "bad": "red"}
 
 
-class PromptDisplay(Lines):
+class PromptDisplay(Lines, Observer):
     """A `Progress` and an `Observer` that draws on `console`; `finish` may be called twice."""
 
     def __init__(
@@ -85,12 +85,6 @@ class PromptDisplay(Lines):
     def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
         """A phase begins."""
         self._line(visible(name))
-
-    def step(self, done: int, values: Mapping[str, float]) -> None:
-        """Steps of a phase; the search reports rollouts instead."""
-
-    def evaluation(self, label: str, done: int, total: int) -> None:
-        """Held-out rollouts; the search reports them as `played`."""
 
     def note(self, text: str) -> None:
         """Show a line that stays."""

@@ -36,7 +36,7 @@ from tutelage.runs.folder import RunFolder, folder_at, fresh_name
 from tutelage.runs.measured import Measured, read
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import TrainingResult
-from tutelage.runs.rounds import Round
+from tutelage.runs.rounds import Observer, Round
 from tutelage.types import JSON, Task
 
 PROMPT_ALGORITHMS = (APO, GEPA, Screen, GRIPS)
@@ -139,7 +139,7 @@ def _prompt_result(folder: RunFolder, setup: Setup, told: JSON) -> PromptResult:
     )
 
 
-class _Reported:
+class _Reported(Observer):
     """An `Observer` that tells a `Progress`, whose steps are rounds, and callbacks."""
 
     def __init__(self, progress: Progress, callbacks: Sequence[Callback] = ()) -> None:

@@ -23,7 +23,7 @@ from tutelage.errors import EngineError, RewardError, StoreError
 from tutelage.prompts.budget import Budget, BudgetSpent, spend_of_rollout
 from tutelage.prompts.contract import Components, Episode, Play, Settings, Slot
 from tutelage.prompts.journal import Journal
-from tutelage.runs.rounds import Nobody, Observer
+from tutelage.runs.rounds import Observer
 from tutelage.types import FailureCause, Mode, Task
 
 INFRASTRUCTURE_SHARE = 0.2
@@ -155,7 +155,7 @@ class Evaluator:
         observer: Observer | None = None,
     ) -> None:
         """`name` tells evaluators of one journal apart."""
-        self.observer = observer or Nobody()
+        self.observer = observer or Observer()
         self._play = play
         self.budget, self.journal, self.settings = budget, journal, settings
         self._name = name

@@ -44,7 +44,7 @@ from tutelage.runs.kinds import (
 )
 from tutelage.runs.lifecycle import Run, ending, opened
 from tutelage.runs.progress import Progress
-from tutelage.runs.rounds import Nobody, Observer, Round
+from tutelage.runs.rounds import Observer, Round
 from tutelage.seeds import SeedTree
 from tutelage.tools.registry import resolve_tools
 from tutelage.tracing.export import endpoint, headers
@@ -61,7 +61,7 @@ class PromptSearch(RunKind):
     awaits: ClassVar[bool] = True
 
     setup: Setup
-    observer: Observer = field(default_factory=Nobody)
+    observer: Observer = field(default_factory=Observer)
     heard: Callable[[Rollout], None] | None = None
     """Is told of every rollout."""
     _found: JSON = field(default_factory=dict[str, Any])
@@ -237,7 +237,7 @@ async def _confirm(
             return await sealed_test(evaluator, seed, best, tasks, seeds)
 
 
-class _Recorder:
+class _Recorder(Observer):
     """Writes each round down, and the best so far, then tells the observer."""
 
     def __init__(self, run: Run, inner: Observer) -> None:

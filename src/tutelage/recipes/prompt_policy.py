@@ -41,7 +41,7 @@ from tutelage.recipes.prompted import (
     lesson,
     prompted_tasks,
 )
-from tutelage.runs.progress import Progress, Silent
+from tutelage.runs.progress import Progress
 from tutelage.seeds import SeedTree
 from tutelage.tools.registry import resolve_tools
 from tutelage.types import Message, Task
@@ -94,7 +94,7 @@ def built_policy(
     directory. Processes that want the same policy at once build it once: the others wait. A build
     that is stopped leaves no policy behind. Raises `ConfigError` when the cache cannot be written.
     """
-    recipe, progress = recipe or Recipe(), progress or Silent()
+    recipe, progress = recipe or Recipe(), progress or Progress()
     root = cache_folder() if cache is None else cache
     folder = root / fingerprint(recipe)
     found = _kept(folder, progress)

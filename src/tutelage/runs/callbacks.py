@@ -47,7 +47,7 @@ def on_rollout(callbacks: Sequence[Callback]) -> Callable[[Rollout], None] | Non
     return told if callbacks else None
 
 
-class Watch:
+class Watch(Progress):
     """A `Progress` that tells callbacks, and another `Progress`."""
 
     def __init__(self, inner: Progress, callbacks: Sequence[Callback]) -> None:

@@ -1,60 +1,32 @@
-"""What a long job tells whoever watches it, as a protocol: phases, steps, notes.
+"""What a long job tells whoever watches it: phases, steps, notes.
 
-The training code only knows this; `cli/display.py` draws it live, tests record it, and `Silent`
-drops it. A job never prints.
+The training code only knows this; `cli/display.py` draws it live, tests record it. A job
+never prints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 
-class Progress(Protocol):
-    """Receives what happens in a job, in order. Every method returns at once."""
+class Progress:
+    """Receives what happens in a job, in order, and drops it: override what you need. Every method
+    returns at once."""
 
     def start(self, title: str, lines: Mapping[str, str]) -> None:
         """The job begins: its name and a few facts (device and why, model, run folder)."""
-        ...
 
     def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
         """A phase begins, bounded by steps, by seconds, or by neither."""
-        ...
 
     def step(self, done: int, values: Mapping[str, float]) -> None:
         """`done` steps of the phase are complete; `values` are metrics by their names."""
-        ...
 
     def evaluation(self, label: str, done: int, total: int) -> None:
         """Held-out rollouts are being run."""
-        ...
 
     def note(self, text: str) -> None:
         """Something worth a line: a warning, a checkpoint, a decision."""
-        ...
 
     def finish(self) -> None:
         """The job ended, well or not; the display may be taken down."""
-        ...
-
-
-class Silent:
-    """A `Progress` that drops everything."""
-
-    def start(self, title: str, lines: Mapping[str, str]) -> None:
-        """Drop it."""
-
-    def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
-        """Drop it."""
-
-    def step(self, done: int, values: Mapping[str, float]) -> None:
-        """Drop it."""
-
-    def evaluation(self, label: str, done: int, total: int) -> None:
-        """Drop it."""
-
-    def note(self, text: str) -> None:
-        """Drop it."""
-
-    def finish(self) -> None:
-        """Drop it."""

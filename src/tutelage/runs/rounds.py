@@ -1,14 +1,13 @@
 """What a search tells whoever watches it: rollouts as they end, rounds as they close.
 
 A search decides nothing by it and works without it. `prompts/workshop.py` and
-`prompts/evaluator.py` call, a display or a report listens; `Nobody` drops everything.
+`prompts/evaluator.py` call, a display or a report listens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from tutelage.engine.usage import Spend
 from tutelage.statistics.outcome import too_many_lost
@@ -70,23 +69,11 @@ class Round:
         return told | {"rollout/number": self.rollouts, "rollout/judged": len(self.rewards)}
 
 
-class Observer(Protocol):
-    """Hears of a search. Every method returns at once."""
+class Observer:
+    """Hears of a search, and drops it: override what you need. Every method returns at once."""
 
     def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
         """`done` of `total` rollouts of a batch have ended; `spent` is what came before it."""
-        ...
 
     def round(self, found: Round) -> None:
         """A round has ended."""
-        ...
-
-
-class Nobody:
-    """Drops everything."""
-
-    def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
-        """Drop it."""
-
-    def round(self, found: Round) -> None:
-        """Drop it."""

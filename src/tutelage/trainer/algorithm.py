@@ -17,7 +17,7 @@ from tutelage.config.aliases import spellings
 from tutelage.config.keys import flatten
 from tutelage.config.overrides import Override
 from tutelage.runs.folder import create, place_of
-from tutelage.runs.progress import Progress, Silent
+from tutelage.runs.progress import Progress
 from tutelage.weights.config import resolve
 
 _ESTIMATOR = "algorithm.adv_estimator"
@@ -71,7 +71,7 @@ class RL:
         if output is None:
             check_name_is_new(resolved)
         folder = create(place_of(None if output is None else str(output), recipe))
-        return jobs.train(resolved, folder, progress or Silent())
+        return jobs.train(resolved, folder, progress or Progress())
 
     def __repr__(self) -> str:
         return f"RL({self.keys!r})"

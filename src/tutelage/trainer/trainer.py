@@ -32,7 +32,7 @@ from tutelage.rollouts.stage import Stage
 from tutelage.runs.callbacks import Callback, Watch, on_rollout
 from tutelage.runs.folder import RunFolder, folder_at, fresh_name
 from tutelage.runs.given import AGENT_REWARD, Given, task_files
-from tutelage.runs.progress import Progress, Silent
+from tutelage.runs.progress import Progress
 from tutelage.runs.result import DevReport, TrainingResult, read_result
 from tutelage.runs.signals import ending_as_asked
 from tutelage.trainer.algorithm import RL, SFT
@@ -119,7 +119,7 @@ class Trainer:
         self.model, self.endpoints = model, dict(endpoints or {})
         self.seed, self.timeout = seed, timeout
         self.isolation: Isolation = isolation
-        self.callbacks, self.progress = tuple(callbacks), progress or Silent()
+        self.callbacks, self.progress = tuple(callbacks), progress or Progress()
         self._policies = policies_of(policy)
         self._reward = reward_of(reward)
         if model is not None and self._policies:
