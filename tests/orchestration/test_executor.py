@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from tutelage.errors import ConfigError, DataError, RewardError
 from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.pools.simulated import SimulatedPool
-from tutelage.orchestration.execution.record import step_json
 from tutelage.orchestration.execution.verifiers import Verifiers
 from tutelage.orchestration.execution.virtual_time import run_virtual
 from tutelage.orchestration.execution.worker_files import classic
@@ -434,7 +433,7 @@ def test_what_is_credited_is_what_ran_and_sums_are_kept(
     for step in found.steps:
         assert step.choice.mask[step.choice.action]
         assert step.worker == (names[step.choice.action] if step.action == "worker" else None)
-        said = step_json(step)
+        said = step.to_json()
         assert said["cost"] == pytest.approx(math.fsum(r["cost"] for r in said["requests"]))
     # The requests that the pool saw are the requests of the steps, each by the worker chosen.
     sent = [(e["step"], e["worker"]) for e in events if e["event"] == "request"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tutelage.cli.options import AsJson
-from tutelage.cli.orchestrate_parts import builtin_catalog, make_planner, pool_words
+from tutelage.cli.orchestrate_parts import make_planner, pool_words
 from tutelage.config.fields import Count, CountOrZero, RunSettings
 from tutelage.orchestration.execution.config import WorkConfig
 
@@ -68,8 +68,7 @@ def collect(asked: _CollectConfig, as_json: AsJson = False) -> None:
     made, known = asked.make_pool(), asked.read_catalog()
     workflows = _workflows(asked, known)
     plans, source = _plans(asked, known, workflows)
-    tools = known or builtin_catalog(*(workflow.plan for workflow in workflows))
-    system = asked.make_system(made, tools)
+    system = asked.make_system(made, known, [workflow.plan for workflow in workflows])
     run_id = f"collect-{asked.seed}"
     logger = ExecutionLogger(asked.output_dir, run_id=run_id, workers=made.workers)
     say(messages(), ("workers: ", "dim"), pool_words(made))

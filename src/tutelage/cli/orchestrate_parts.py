@@ -34,14 +34,6 @@ class _ChosenPlanner:
         return self.candidates([instruction], 1)[0][0]
 
 
-def builtin_catalog(*plans: Plan) -> Catalog | None:
-    """The built-in catalog, where it has every tool of the plans: it knows their kinds."""
-    from tutelage.orchestration.data.synthetic import builtin_graph
-
-    known = builtin_graph().catalog
-    return known if all(node.tool in known for plan in plans for node in plan.nodes) else None
-
-
 def make_planner(checkpoint: Path | None, catalog: Catalog | None, seed: int) -> _ChosenPlanner:
     """The trained planner of a checkpoint, without one the newest that was trained here, and when
     there is none either, the embedded one, which the first use trains. Without torch, plans are

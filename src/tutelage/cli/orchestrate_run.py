@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import typer
 
 from tutelage.cli.options import AsJson
-from tutelage.cli.orchestrate_parts import builtin_catalog, make_planner, pool_words
+from tutelage.cli.orchestrate_parts import make_planner, pool_words
 from tutelage.config.fields import Section
 from tutelage.errors import ConfigError, DataError, RunError
 from tutelage.orchestration.execution.config import ExecutionConfig
@@ -178,7 +178,7 @@ def _prepare(asked: ExecutionConfig) -> _Prepared:
     """Plan and system, everything refused that can be before a folder is made."""
     pool, catalog = asked.make_pool(), asked.read_catalog()
     planned, source = _planned(asked, catalog)
-    system = asked.make_system(pool, catalog or builtin_catalog(planned))
+    system = asked.make_system(pool, catalog, [planned])
     system.check(planned, asked.budget)
     return _Prepared(asked, planned, system, {"workers": pool_words(pool), "plan": source})
 

@@ -188,7 +188,6 @@ def _show_outputs(console: Console, found: Execution) -> None:
 def _json(folder: RunFolder, found: Execution, reward: float) -> dict[str, Any]:
     """The result as one object."""
     from tutelage.orchestration.execution.journal import plan_json
-    from tutelage.orchestration.execution.record import step_json
 
     first = ("id", "success", "reason", "outputs")
     first += ("total_cost", "total_latency_ms", "verified_fraction")
@@ -198,7 +197,7 @@ def _json(folder: RunFolder, found: Execution, reward: float) -> dict[str, Any]:
         **{name: getattr(found, name) for name in ("mock", "pool", "router", "path", "resumed")},
         "plan": plan_json(found.plan),
         "nodes": [asdict(node) for node in found.nodes],
-        "steps": [step_json(step) for step in found.steps],
+        "steps": [step.to_json() for step in found.steps],
         "run": str(folder.path),
         "rollout": found.rollout,
     }

@@ -8,7 +8,7 @@ without it the embedded simulated workers do the work. `runs.py` executes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BeforeValidator
 from tutelage.config.fields import Count, CountOrZero, RunSettings, Section
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration.data.rows import read_json
+from tutelage.orchestration.data.synthetic import builtin_graph
 from tutelage.orchestration.evaluation.rewards import Preset
 from tutelage.orchestration.execution.budget import BudgetMode
 from tutelage.orchestration.execution.log import ExecutionLogger
@@ -26,6 +27,7 @@ from tutelage.orchestration.execution.worker_files import classic, read_workers
 from tutelage.orchestration.execution.workers import Pool
 from tutelage.orchestration.execution.workplace import ExecutorSettings, OnFailure
 from tutelage.orchestration.plan.catalog import Catalog, read_catalog
+from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.routing import contract as routing
 from tutelage.orchestration.routing.contract import Router
 
@@ -129,13 +131,18 @@ class WorkConfig(PlanningConfig):
     budget: float | None = None
     """US dollars of one execution at most."""
 
-    def make_system(self, pool: Pool, catalog: Catalog | None, **more: Any) -> OrchestrationSystem:
-        """What executes. Raises `ConfigError` and `DataError` for what cannot be."""
+    def make_system(
+        self, pool: Pool, catalog: Catalog | None, plans: Iterable[Plan], **more: Any
+    ) -> OrchestrationSystem:
+        """What executes such plans. Without a catalog the built-in one tells the kinds of tools,
+        where it has them all. Raises `ConfigError` and `DataError` for what cannot be."""
+        known = builtin_graph().catalog
+        builtin = all(node.tool in known for plan in plans for node in plan.nodes)
         return OrchestrationSystem(
             pool=pool,
             router=self._router(pool),
             verifiers=self._verifiers(pool),
-            catalog=catalog,
+            catalog=catalog or (known if builtin else None),
             seed=self.seed,
             **more,
         )
@@ -199,12 +206,15 @@ class ExecutionConfig(WorkConfig, RunSettings):
     logs: _WholePath | None = None
     """Append the execution to the log in this folder too."""
 
-    def make_system(self, pool: Pool, catalog: Catalog | None, **more: Any) -> OrchestrationSystem:
+    def make_system(
+        self, pool: Pool, catalog: Catalog | None, plans: Iterable[Plan], **more: Any
+    ) -> OrchestrationSystem:
         """What executes, within the limits of an execution."""
         logger = None if self.logs is None else ExecutionLogger(self.logs, workers=pool.workers)
         return super().make_system(
             pool,
             catalog,
+            plans,
             settings=ExecutorSettings(**self.model_dump(include=_LIMITS)),
             budget_mode=self.budget_mode,
             execution_logger=logger,

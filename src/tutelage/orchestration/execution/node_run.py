@@ -20,8 +20,6 @@ from tutelage.orchestration.execution.record import (
     Action,
     NodeResult,
     Step,
-    answer_json,
-    step_json,
 )
 from tutelage.orchestration.execution.workers import Answer, Verdict, WorkError, legal
 from tutelage.orchestration.routing.contract import Choice, RouteState, Tried
@@ -198,7 +196,7 @@ class NodeRun:
             if answer is not None:
                 step.requests += (answer,)
                 run.tell("answer", step=step.index, node=self._node, worker=worker.name,
-                         answer=answer_json(answer))  # fmt: skip
+                         answer=answer.to_json())  # fmt: skip
 
     async def verify(self, step: Step, answer: Answer) -> None:
         """Give the step its verdict, within the budget where a verdict costs something."""
@@ -230,7 +228,7 @@ class NodeRun:
     def _keep(self, step: Step) -> None:
         self._steps.append(step)
         self._run.steps[step.index] = step
-        self._run.tell("step", step=step_json(step))
+        self._run.tell("step", step=step.to_json())
 
     def _tried(self) -> tuple[Tried, ...]:
         names = {worker.name: i for i, worker in enumerate(self._pool.workers)}

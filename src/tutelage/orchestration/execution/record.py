@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
-from pydantic import TypeAdapter
-
 from tutelage.orchestration.evaluation.rewards import (
     ExecutionResult,
     Preset,
@@ -26,7 +24,7 @@ from tutelage.orchestration.execution.workers import Answer, Verdict
 from tutelage.orchestration.plan.dag import Plan, critical_path
 from tutelage.orchestration.routing.contract import Choice
 from tutelage.seeds import SeedTree
-from tutelage.types import Reward
+from tutelage.types import JSON, Reward
 
 NodeStatus = Literal["succeeded", "accepted", "failed", "skipped", "cancelled"]
 Action = Literal["worker", "accept", "stop"]
@@ -77,6 +75,24 @@ class Step:
     def passed(self) -> bool:
         """Whether the verifier passed the answer."""
         return self.verdict is not None and self.verdict.passed
+
+    def to_json(self) -> JSON:
+        """What logs hold; `log_prob` and `mask` are those of the decision that ran."""
+        verdict = None if self.verdict is None else asdict(self.verdict)
+        if verdict is not None and not verdict["cost"]:
+            del verdict["cost"]
+        first = ("index", "node", "attempt", "action", "worker")
+        return {
+            **{name: getattr(self, name) for name in first},
+            "choice": self.choice.action,
+            "log_prob": self.choice.log_prob,
+            "mask": [int(m) for m in self.choice.mask],
+            "cost": self.cost,
+            "latency": self.seconds,
+            "requests": [answer.to_json() for answer in self.requests],
+            "verdict": verdict,
+            **{name: getattr(self, name) for name in ("started", "ended", "queued")},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,32 +198,3 @@ class Execution(ExecutionResult):
         if any(not node.kept for node in self.nodes):
             return False
         return None if None in known else all(known)
-
-
-# Steps as JSON: what logs hold.
-
-_ANSWER = TypeAdapter(Answer)
-
-
-def answer_json(answer: Answer) -> dict[str, Any]:
-    """An answer without what is at its default."""
-    said = _ANSWER.dump_python(answer, exclude_defaults=True)
-    return {"cost": answer.cost, "seconds": answer.seconds, **said}
-
-
-def step_json(step: Step) -> dict[str, Any]:
-    """A step; `log_prob` and `mask` are those of the decision that ran."""
-    verdict = None if step.verdict is None else asdict(step.verdict)
-    if verdict is not None and not verdict["cost"]:
-        del verdict["cost"]
-    return {
-        **{name: getattr(step, name) for name in ("index", "node", "attempt", "action", "worker")},
-        "choice": step.choice.action,
-        "log_prob": step.choice.log_prob,
-        "mask": [int(m) for m in step.choice.mask],
-        "cost": step.cost,
-        "latency": step.seconds,
-        "requests": [answer_json(answer) for answer in step.requests],
-        "verdict": verdict,
-        **{name: getattr(step, name) for name in ("started", "ended", "queued")},
-    }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from pydantic import TypeAdapter
 
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration.data.rows import read_as, read_json
-from tutelage.orchestration.execution.workers import ANY, Latency, Worker, check_workers
+from tutelage.orchestration.execution.workers import Latency, Worker, check_workers
 from tutelage.orchestration.plan.catalog import Catalog
 
 KINDS = ("text", "code", "vision", "audio", "document", "data")
@@ -52,35 +53,16 @@ def kind_of(name: str, description: str = "", catalog: Catalog | None = None) ->
     return "text"
 
 
-def _classic(
-    name: str, kinds: tuple[str, ...], per_1000: float, seconds: float, **skills: float
-) -> Worker:
-    """The published prices make no difference between prompt and answer."""
-    price = per_1000 * 1000
-    return Worker(name, kinds, price, price, Latency(seconds, spread=0.35), skills)
-
-
+@cache
 def classic() -> tuple[Worker, ...]:
-    """The eight default workers of the document family, in its order.
+    """The eight default workers of the document family, in its order: the file `classic.json`.
 
     Prices and latencies of gpt-4, gpt-3.5-turbo and llama-3-8b are published there (USD 0.03,
     0.002 and 0.001 per 1,000 tokens; 0.5, 0.2 and 0.3 s). Those of the other five, all spreads and
-    all skills are ours: plausible for models of their size, measured nowhere.
+    all skills are ours: plausible for models of their size, measured nowhere. The published prices
+    make no difference between prompt and answer.
     """
-    general = ("text", "code", "document", "data")
-    return (
-        _classic("gpt-4", (ANY,), 0.03, 0.5, text=0.95, code=0.92, document=0.90, data=0.90,
-                 vision=0.80, audio=0.70),
-        _classic("gpt-3.5-turbo", general, 0.002, 0.2, text=0.82, code=0.72, document=0.72,
-                 data=0.68),
-        _classic("llama-3-8b", general, 0.001, 0.3, text=0.70, code=0.55, document=0.58,
-                 data=0.52),
-        _classic("code-llama-7b", ("code",), 0.001, 0.3, code=0.78),
-        _classic("clip-vit-base", ("vision",), 0.0005, 0.15, vision=0.75),
-        _classic("whisper-base", ("audio",), 0.0006, 0.4, audio=0.82),
-        _classic("document-processor", ("document",), 0.0015, 0.35, document=0.84),
-        _classic("data-analyzer", ("data",), 0.0025, 0.4, data=0.85),
-    )  # fmt: skip
+    return read_workers(Path(__file__).with_name("classic.json"))
 
 
 def read_workers(path: str | Path) -> tuple[Worker, ...]:

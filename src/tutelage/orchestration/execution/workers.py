@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal, Protocol
 
-from pydantic import BeforeValidator, ConfigDict
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter
 
 from tutelage.config.fields import Names
 from tutelage.errors import ConfigError
 from tutelage.orchestration.data.rows import Number, Whole
 from tutelage.seeds import SeedTree
+from tutelage.types import JSON
 
 ANY = "*"
 """A capability, or a key of `skills`, that stands for every type."""
@@ -194,6 +195,14 @@ class Answer:
     """Whether the cost is a bound, because nobody said what was used."""
     score: float | None = None
     """A graded truth behind `correct`, 0 to 1, where the pool has one."""
+
+    def to_json(self) -> JSON:
+        """What logs hold: cost, seconds, and what is not at its default."""
+        said = _ANSWER.dump_python(self, exclude_defaults=True)
+        return {"cost": self.cost, "seconds": self.seconds, **said}
+
+
+_ANSWER = TypeAdapter(Answer)
 
 
 @dataclass(frozen=True, slots=True)
