@@ -26,6 +26,8 @@ from tutelage.types import Call, Sampling
 KEPT_ANSWERS = 256
 """Answers an attempt keeps for repeats."""
 KEPT_ERRORS = 100
+KEPT_IDS = 4096
+"""Calls of an attempt whose ids on the wire are known, the latest."""
 
 
 class _Ledger:
@@ -95,6 +97,7 @@ class Door:
         self._budget, self._on_span, self._recorder = token_budget, on_span, recorder
         self._key_for, self._on_close = key_for, on_close
         self._environment = dict(environment)
+        self._response_of: OrderedDict[str, str] = OrderedDict()
         self._count = 0
         self._running: set[Answer] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -118,6 +121,13 @@ class Door:
     def budget_left(self) -> int | None:
         """Tokens that may still be sampled, None without a budget."""
         return None if self._budget is None else max(0, self._budget - self.spent)
+
+    def response_id(self, call_id: str) -> str | None:
+        """The id under which a client saw a call: the join key of its spans and evaluations.
+
+        Of several choices the first has the response's id, the i-th that id with `-i`.
+        """
+        return self._response_of.get(call_id)
 
     def close(self, timeout: float = 5.0) -> None:
         """Refuse new requests, cancel what runs and wait for it, and flush what was recorded.
@@ -217,6 +227,10 @@ class Door:
         if error is None:
             if answer.model is self._main:
                 self.spent += answer.model.usage(calls)[1]
+            for i, call in enumerate(calls):
+                self._response_of[call.id] = f"{answer.id}-{i}" if i else answer.id
+            while len(self._response_of) > KEPT_IDS:
+                self._response_of.popitem(last=False)
         else:
             self.ledger.drop(answer)
             if isinstance(error, Exception):  # a cancelled request is nobody's failure
