@@ -19,10 +19,10 @@ from typing import Any, Self, cast
 from pydantic import TypeAdapter
 
 from tutelage.errors import DataError, RunError
-from tutelage.orchestration.data.rows import read_as
+from tutelage.orchestration.data.rows import Row, read_as
 from tutelage.orchestration.execution.record import NodeResult, Step
 from tutelage.orchestration.execution.workers import Answer, Verdict, WorkError
-from tutelage.orchestration.plan.dag import Plan
+from tutelage.orchestration.plan.dag import Node, Plan
 from tutelage.seeds import SeedTree
 
 Event = dict[str, Any]
@@ -111,7 +111,6 @@ class Journal:
 
 
 _ANSWER, _STEP, _NODE = TypeAdapter(Answer), TypeAdapter(Step), TypeAdapter(NodeResult)
-_PLAN = TypeAdapter(Plan)
 
 
 def _step(row: Mapping[str, Any]) -> Step:
@@ -131,6 +130,14 @@ def _cut(step: Step, asked: float | None, judged: float | None, now: float) -> N
     step.ended, step.queued = now, now - step.started
 
 
+class _Planned(Row):
+    instruction: str
+    nodes: tuple[Node, ...]
+
+
+_PLAN = TypeAdapter(_Planned)
+
+
 def plan_json(plan: Plan) -> dict[str, Any]:
     """A plan as JSON."""
     nodes = [{**asdict(node), "after": list(node.after)} for node in plan.nodes]
@@ -139,7 +146,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
 
 def read_plan(row: Mapping[str, Any]) -> Plan:
     """The plan that `plan_json` wrote. Raises `DataError` for anything else."""
-    return read_as(_PLAN, row, "this is no plan: it")
+    given = read_as(_PLAN, row, "this is no plan: it")
+    return Plan(given.instruction, given.nodes)
 
 
 def _read(path: Path) -> list[Event]:
