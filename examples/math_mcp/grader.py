@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from tutelage import Dataset, reward
-from tutelage.rewards.formulas import float_value, math_grader
+from tutelage.rewards.formulas import float_value
+from tutelage.rewards.math_grader import math_grader
 
 REL_TOL = 0.01
 
