@@ -219,7 +219,7 @@ def test_outcomes_and_models_go_together(tmp_path: Path) -> None:
 def read(keys: dict[str, object]) -> Phase2Settings:
     """Settings from the keys under `training.phase2_rl`."""
     given = {f"training.phase2_rl.{key}": value for key, value in keys.items()}
-    return read_settings(None, given).training.phase2_rl
+    return read_settings(None, given).phase2_rl
 
 
 def test_settings_take_numbers_written_as_text_and_refuse_the_rest() -> None:

@@ -114,7 +114,7 @@ def router_log_probs(router: LearnedRouter, at: object) -> np.ndarray:
     if router.model is None:
         from tutelage.orchestration.routing.situation import look_ahead
 
-        utility = look_ahead(at, router.terms).utility_DA  # pyright: ignore
+        utility = look_ahead(at, router.terms)  # pyright: ignore
         best = np.full_like(utility, -np.inf)
         best[np.arange(len(utility)), utility.argmax(axis=1)] = 0.0
         return best

@@ -184,7 +184,7 @@ def test_an_untrained_policy_is_the_soft_lookahead() -> None:
     terms = world().terms
     states = States.of(at, terms)
     logp_DA, _ = ModelSelector(4)(states)
-    utility_DA = look_ahead(at, terms).utility_DA
+    utility_DA = look_ahead(at, terms)
     assert np.array_equal(logp_DA.argmax(dim=1).numpy(), utility_DA.argmax(axis=1))
     gap_DA = np.maximum(utility_DA - utility_DA.max(axis=1, keepdims=True), -20.0)
     wanted = torch.log_softmax(

@@ -43,7 +43,7 @@ def test_the_documents_file_is_read_with_its_numbers_that_yaml_takes_for_text(
     tmp_path: Path,
 ) -> None:
     path = write(tmp_path, DOCUMENT)
-    training = read_settings(path).training
+    training = read_settings(path)
     assert training.phase1_supervised.learning_rate == 1e-4
     assert training.phase1_supervised.synthetic_augmentations == 1000
     assert training.phase2_rl.learning_rate == 3e-5
@@ -54,7 +54,7 @@ def test_the_documents_file_is_read_with_its_numbers_that_yaml_takes_for_text(
 def test_overrides_win_and_may_be_short(tmp_path: Path) -> None:
     typed = parse_overrides(["lambda_dag=0.1", "dag_loss=dagma"])
     given = {override.spelling: override.value for override in typed}
-    found = read_settings(write(tmp_path, DOCUMENT), given).training.phase1_supervised
+    found = read_settings(write(tmp_path, DOCUMENT), given).phase1_supervised
     assert (found.lambda_dag, found.dag_loss, found.batch_size) == (0.1, "dagma", 32)
 
 

@@ -34,7 +34,7 @@ def main() -> int:
     try:
         result = train_phase2(
             given.output_dir,
-            settings=read_settings(given.config, overrides).training.phase2_rl,
+            settings=read_settings(given.config, overrides).phase2_rl,
             outcomes=given.outcomes,
             models=given.models,
             seed=given.seed,

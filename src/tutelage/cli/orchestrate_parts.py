@@ -54,14 +54,11 @@ def make_planner(checkpoint: Path | None, catalog: Catalog | None, seed: int) ->
 
 def _nearest(catalog: Catalog | None, seed: int) -> _ChosenPlanner:
     """What there is without torch."""
-    from tutelage.orchestration.data.synthetic import builtin_graph, graph_of
-    from tutelage.orchestration.planner.nearest import KNOWN, NearestPlan
+    from tutelage.orchestration.planner.nearest import KNOWN, nearest_planner
 
-    nearest = NearestPlan.synthetic(
-        builtin_graph() if catalog is None else graph_of(catalog), seed=seed
-    )
+    plan = nearest_planner(catalog, seed)
     return _ChosenPlanner(
-        lambda instructions, count: [(nearest.plan(text),) for text in instructions],
+        lambda instructions, count: [(plan(text),) for text in instructions],
         f"COPIED from the nearest of {KNOWN} synthetic workflows, for want of torch, and seldom "
         "right; for a planner: pip install 'tutelage[train]'",
     )

@@ -89,7 +89,7 @@ def train_planner(
     if flags.dry_run:
         _show_dry_run(request, origins)
         return
-    _run_planner(request, live="console" in settings.training.logger)
+    _run_planner(request, live="console" in settings.logger)
 
 
 def _show_dry_run(request: Request, origins: Mapping[str, str]) -> None:

@@ -29,7 +29,7 @@ from tutelage.orchestration.planner.fit import Fitting
 from tutelage.orchestration.planner.settings import (
     RECIPE,
     Request,
-    Settings,
+    Training,
 )
 from tutelage.orchestration.recording import PLANNED, plan_rollouts, routed_rollouts
 from tutelage.orchestration.routing.phase2 import GREEDILY, ROUTED, read_checkpoint, train_phase2
@@ -61,7 +61,7 @@ class Planner(RunKind):
     model: ClassVar[type[RunSettings]] = Request
 
     request: Request
-    settings: Settings = field(init=False)
+    settings: Training = field(init=False)
     """The keys with their defaults, once it is prepared."""
     sets: Sets | None = None
     """The workflows of phase 1; None without it."""
@@ -103,9 +103,9 @@ class Planner(RunKind):
         """The data; and where a run that was stopped stands, by its checkpoints."""
         request = self.request
         self.settings = settings = request.checked()
-        check_loggers(settings.training.logger)
+        check_loggers(settings.logger)
         if request.phase != "2":
-            self.sets = read_sets(request, settings.training.phase1_supervised)
+            self.sets = read_sets(request, settings.phase1_supervised)
         if not folder.config.is_file():
             if self.sets is not None:
                 self.sets.check_against(request.against)
@@ -116,7 +116,7 @@ class Planner(RunKind):
     @property
     def head(self) -> Head:
         """What is told of the run."""
-        training = self.request.settings().training
+        training = self.request.settings()
         return Head(
             recipe=RECIPE,
             algorithm=RECIPE,
@@ -168,7 +168,7 @@ class Planner(RunKind):
         done = folder.path / "phase1.json"
         if done.is_file() and (folder.checkpoints / saving.PHASE1).is_file():
             return dict(json.loads(done.read_text(encoding="utf-8")))
-        phase = self.settings.training.phase1_supervised
+        phase = self.settings.phase1_supervised
         seeds = SeedTree(self.request.seed).child("planner", PHASE1)
         fitting = Fitting(sets.train, sets.held_out, sets.catalog, phase, seeds)
         if self.last is not None:
@@ -206,7 +206,7 @@ class Planner(RunKind):
         place = folder.path / PHASE2
         own = folder.checkpoints / saving.PHASE1
         before = _lines_of_phase1(folder)
-        phase = self.settings.training.phase2_rl
+        phase = self.settings.phase2_rl
         progress.phase("Phase 2: learning to route", steps=phase.updates)
 
         def log(given: Mapping[str, Any]) -> None:

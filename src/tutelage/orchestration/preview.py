@@ -18,7 +18,7 @@ from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.orchestration.planner import saving
 from tutelage.orchestration.planner.fit import Fitting
-from tutelage.orchestration.planner.settings import Phase1, Request, Settings
+from tutelage.orchestration.planner.settings import Phase1, Request, Training
 from tutelage.orchestration.planner.targets import Targets
 from tutelage.orchestration.routing.phase2 import read_checkpoint
 from tutelage.orchestration.setup import Sets, read_sets
@@ -52,14 +52,14 @@ class _Preview:
 def preview(request: Request) -> _Preview:
     """Everything up to the first step. Raises what the run would raise before it trains."""
     settings = request.checked()
-    check_loggers(settings.training.logger)
+    check_loggers(settings.logger)
     shown = _keys(request, settings)
     facts: dict[str, str] = {}
     if request.phase != "1":
         facts |= _routing(request)
     if request.phase == "2":
         return _Preview(shown, facts)
-    phase = settings.training.phase1_supervised
+    phase = settings.phase1_supervised
     sets = read_sets(request, phase)
     sets.check_against(request.against)
     with one_thread():
@@ -109,6 +109,10 @@ def _routing(request: Request) -> dict[str, str]:
     return {"outcomes": f"{len(table)} queries, {len(table.workers)} workers: {sizes}"}
 
 
-def _keys(request: Request, settings: Settings) -> dict[str, Any]:
+def _keys(request: Request, settings: Training) -> dict[str, Any]:
     sections = (*_SECTIONS[request.phase], "training.logger", "training.project_name")
-    return {key: value for key, value in flatten(settings.model_dump()) if key.startswith(sections)}
+    return {
+        key: value
+        for key, value in flatten({"training": settings.model_dump()})
+        if key.startswith(sections)
+    }

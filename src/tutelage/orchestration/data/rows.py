@@ -41,7 +41,7 @@ def read_json(path: str | Path) -> Any:
     if not text.strip():
         raise DataError(f"{str(path)!r} is no readable JSON file: it is empty")
     if Path(path).suffix in (".yaml", ".yml"):
-        return _yaml(path, text)
+        return parse_yaml(path, text)
     try:
         return json.loads(text)
     except ValueError as whole:
@@ -59,19 +59,20 @@ def read_json(path: str | Path) -> Any:
         return found
 
 
-def _yaml(path: str | Path, text: str) -> Any:
+def parse_yaml(path: str | Path, text: str, error: type[TutelageError] = DataError) -> Any:
+    """The value of a YAML file that holds this text. Raises `error` where it is none."""
     try:
         import yaml
-    except ImportError as error:
+    except ImportError as lost:
         raise MissingExtraError(
             f"{str(path)!r} is YAML, which needs PyYAML: pip install 'tutelage[train]'; or write "
             "it as JSON"
-        ) from error
+        ) from lost
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        where = " ".join(str(error).split())
-        raise DataError(f"{str(path)!r} is no YAML: {where}") from error
+    except yaml.YAMLError as misfit:
+        where = " ".join(str(misfit).split())
+        raise error(f"{str(path)!r} is no YAML: {where}") from misfit
 
 
 def read_rows(path: str | Path) -> list[Mapping[str, Any]]:

@@ -33,8 +33,8 @@ from tutelage.config.fields import (
 )
 from tutelage.config.keys import flatten, nest
 from tutelage.config.problems import Problem, fail_on
-from tutelage.errors import ConfigError, MissingExtraError
-from tutelage.orchestration.data.rows import remedy_of
+from tutelage.errors import ConfigError
+from tutelage.orchestration.data.rows import parse_yaml, remedy_of
 from tutelage.orchestration.routing.settings import Phase2Settings
 
 RECIPE = "planner"
@@ -82,7 +82,7 @@ class Phase1(Section):
 
 
 class Training(Section):
-    """Both phases and where metrics go."""
+    """A configuration file, below `training`: both phases and where metrics go."""
 
     phase1_supervised: Phase1 = Phase1()
     """The planner."""
@@ -92,13 +92,6 @@ class Training(Section):
     """Where metrics go: console, jsonl, tensorboard, wandb, mlflow."""
     project_name: str = PROJECT
     """The project of a W&B or MLflow run."""
-
-
-class Settings(Section):
-    """A configuration file."""
-
-    training: Training = Training()
-    """Both phases."""
 
 
 class Request(RunSettings):
@@ -123,11 +116,11 @@ class Request(RunSettings):
     keys: dict[str, Any] = Field(default_factory=dict)
     """Keys that were set, in full, with their values."""
 
-    def settings(self) -> Settings:
+    def settings(self) -> Training:
         """The keys with their defaults. Raises `ConfigError`."""
         return read_settings(None, self.keys)
 
-    def checked(self) -> Settings:
+    def checked(self) -> Training:
         """The settings of a request that can be run. Raises `ConfigError` for one that cannot."""
         if self.phase == "2":
             names = ("train", "test", "catalog", "against")
@@ -161,7 +154,7 @@ class Request(RunSettings):
 
 def read_settings(
     path: str | Path | None = None, overrides: Mapping[str, Any] | None = None
-) -> Settings:
+) -> Training:
     """The defaults, a YAML (or JSON) file over them, and `overrides` by dotted key over both.
 
     Raises `ConfigError` naming every key that is unknown or does not fit.
@@ -174,7 +167,7 @@ def read_settings(
     known = _known_keys()
     fail_on([_unknown(key, value) for key, value in values.items() if key not in known], origins)
     try:
-        return Settings.model_validate(nest(values))
+        return Training.model_validate(nest(values).get("training", {}))
     except ValidationError as error:
         fail_on([_misfit(found) for found in error.errors(include_url=False)], origins)
         raise AssertionError("a validation error has at least one finding") from error
@@ -184,12 +177,10 @@ def keys_of(path: str | Path) -> dict[str, Any]:
     """The dotted keys that a YAML (or JSON) file sets. Raises `ConfigError` for a file that is
     none; whether the keys exist is for `read_settings`."""
     try:
-        data = _yaml().safe_load(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{str(path)!r} cannot be read: {error}") from error
-    except _yaml().YAMLError as error:
-        where = str(error).replace("\n", " ")
-        raise ConfigError(f"{str(path)!r} is no YAML: {where}") from error
+    data = parse_yaml(path, text, ConfigError)
     if data is not None and not isinstance(data, dict):
         raise ConfigError(f"{str(path)!r} holds {data!r:.60}; it needs keys, such as 'training:'")
     tree = cast("dict[str, Any]", data or {})
@@ -199,23 +190,13 @@ def keys_of(path: str | Path) -> dict[str, Any]:
 
 def _known_keys() -> dict[str, Any]:
     """Every dotted key with its default."""
-    return dict(flatten(Settings().model_dump()))
+    return dict(flatten({"training": Training().model_dump()}))
 
 
 def full_key(key: str) -> str:
     """`learning_rate` in full: the first section that has it; others unchanged."""
     known = _known_keys()
     return next((name for name in known if name == key or name.endswith(f".{key}")), key)
-
-
-def _yaml() -> Any:
-    try:
-        import yaml
-    except ImportError as error:
-        raise MissingExtraError(
-            "a configuration in YAML needs PyYAML: pip install 'tutelage[train]'"
-        ) from error
-    return yaml
 
 
 def _unknown(key: str, value: Any) -> Problem:
@@ -231,7 +212,7 @@ def _unknown(key: str, value: Any) -> Problem:
 
 def _misfit(found: ErrorDetails) -> Problem:
     known = _known_keys()
-    parts = [str(part) for part in found["loc"]]
+    parts = ["training", *map(str, found["loc"])]
     while len(parts) > 1 and ".".join(parts) not in known:
         parts.pop()  # a place within a value
     key = ".".join(parts)

@@ -133,7 +133,7 @@ def _cascade(train: OutcomeTable) -> Chooser:
 
 def greedy(terms: Terms) -> Chooser:
     """The action of the highest expected utility one step ahead (`situation.look_ahead`)."""
-    return lambda _, rows, at: look_ahead(at, terms).utility_DA.argmax(axis=1)
+    return lambda _, rows, at: look_ahead(at, terms).argmax(axis=1)
 
 
 def node_utility(terms: Terms) -> Chooser:

@@ -67,10 +67,8 @@ class WorkflowState:
 
         Should the answer be rejected, the next best worker is counted at half its chance.
         """
-        places, rates = np.arange(len(worker)), self.terms.rates
-        p = chance_DW[places, worker]
-        passes = rates.passes_wrong + (rates.passes_right - rates.passes_wrong) * p
-        if_pass = p * rates.passes_right / np.maximum(passes, 1e-9)
+        places = np.arange(len(worker))
+        passes, if_pass, _ = self.terms.rates.verdict(chance_DW[places, worker])
         others_DW = chance_DW.copy()
         others_DW[places, worker] = 0.0
         self.status_BN[rows, node] = RUNNING

@@ -14,7 +14,7 @@ Legend: D decisions, W workers, A actions (workers, accept, stop), F features.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ from tutelage.algorithms.rl import entropy, estimate_advantages, policy_loss, va
 from tutelage.orchestration.data.outcomes import Floats
 from tutelage.orchestration.routing.simulator import TRUTHS
 from tutelage.orchestration.routing.situation import (
-    Lookahead,
     Situation,
     Terms,
     look_ahead,
@@ -72,12 +71,11 @@ class States:
     @staticmethod
     def of(at: Situation, terms: Terms) -> States:
         """The states of a situation; the utility is the one that `terms.prior` names."""
-        ahead, alpha = look_ahead(at, terms), max(abs(terms.weights.alpha), 1e-9)
-        if terms.prior == "utility":
-            ahead = replace(ahead, utility_DA=plain_utility(at, terms))
-        utility_DA = np.where(at.mask_DA, ahead.utility_DA, np.nan)
+        alpha = max(abs(terms.weights.alpha), 1e-9)
+        utility = plain_utility if terms.prior == "utility" else look_ahead
+        utility_DA = np.where(at.mask_DA, utility(at, terms), np.nan)
         best_D1 = np.nanmax(utility_DA, axis=1, keepdims=True)
-        worker_DWF = _worker_features(at, ahead, utility_DA, best_D1, alpha)
+        worker_DWF = _worker_features(at, terms, utility_DA, best_D1, alpha)
         context_DF = _context_features(at, utility_DA, best_D1, alpha)
         prior_DA = np.where(at.mask_DA, np.maximum((utility_DA - best_D1) / alpha, -2.0), 0.0)
         return States(
@@ -191,12 +189,13 @@ class _Layers(nn.Module):
 
 
 def _worker_features(
-    at: Situation, ahead: Lookahead, utility_DA: Floats, best_D1: Floats, alpha: float
+    at: Situation, terms: Terms, utility_DA: Floats, best_D1: Floats, alpha: float
 ) -> Floats:
     """What tells one worker from another, [D, W, F]."""
     workers = at.chance_DW.shape[1]
     mine_DW = np.nan_to_num(utility_DA[:, :workers], nan=-alpha)
     able_DW = at.mask_DA[:, :workers]
+    pass_DW, right_if_pass_DW, _ = terms.rates.verdict(at.chance_DW)
     cost_ref_D1, latency_ref_D1 = at.cost_ref_D[:, None], at.latency_ref_D[:, None]
     left_D = at.budget_D - at.spent_D
     bounded_D = np.isfinite(left_D)
@@ -204,12 +203,12 @@ def _worker_features(
     return np.stack(
         [
             2 * at.chance_DW - 1,
-            ahead.pass_DW,
-            ahead.right_if_pass_DW * at.others_D[:, None],
+            pass_DW,
+            right_if_pass_DW * at.others_D[:, None],
             at.cost_DW * at.nodes_D[:, None] / cost_ref_D1,
             np.where(bounded_D[:, None], np.minimum(at.cost_DW / safe_left_D[:, None], 2), 0),
             at.seconds_DW * at.nodes_D[:, None] / latency_ref_D1 / 2,
-            ahead.added_DW / latency_ref_D1,
+            (at.end_DW - at.end_D[:, None]) / latency_ref_D1,
             np.minimum(at.load_DW, 4) / 2,
             np.broadcast_to((at.tries_D / at.max_tries)[:, None], able_DW.shape),
             able_DW.astype(np.float64),

@@ -55,6 +55,17 @@ class VerifierRates:
                 "more often than wrong ones"
             )
 
+    def verdict(self, chance: Floats) -> tuple[Floats, Floats, Floats]:
+        """How likely an answer passes, and how likely it is right if it does, and if it does not;
+        `chance` is that of its being right.
+        """
+        passes = self.passes_wrong + (self.passes_right - self.passes_wrong) * chance
+        return (
+            passes,
+            chance * self.passes_right / np.maximum(passes, 1e-9),
+            chance * (1 - self.passes_right) / np.maximum(1 - passes, 1e-9),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Support:

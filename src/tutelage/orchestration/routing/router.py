@@ -135,7 +135,7 @@ class LearnedRouter:
 
     def _decide(self, at: Situation) -> torch.Tensor:
         if self.model is None:
-            utility_A = torch.from_numpy(look_ahead(at, self.terms).utility_DA[0])
+            utility_A = torch.from_numpy(look_ahead(at, self.terms)[0])
             best_A = torch.full_like(utility_A, -torch.inf)
             best_A[utility_A.argmax()] = 0.0
             return best_A

@@ -70,6 +70,17 @@ class Situation:
     open_D: Floats
     """Nodes that did not end, this one included."""
 
+    @property
+    def end_D(self) -> Floats:
+        """When the workflow may be expected to end if the last answer is accepted."""
+        return np.maximum(self.ends_D, self.now_D + self.tail_D)
+
+    @property
+    def end_DW(self) -> Floats:
+        """When it may be expected to end if a worker is asked."""
+        after_DW = (self.now_D + self.tail_D)[:, None] + self.seconds_DW
+        return np.maximum(self.ends_D[:, None], after_DW)
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -99,30 +110,17 @@ class Terms:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Lookahead:
-    """What one step ahead comes to."""
+def look_ahead(at: Situation, terms: Terms) -> Floats:
+    """Expected utilities, [D, A]; minus infinity where the mask forbids.
 
-    utility_DA: Floats
-    """Minus infinity where the mask forbids."""
-    pass_DW: Floats
-    """Chance that the verifier passes the answer."""
-    right_if_pass_DW: Floats
-    added_DW: Floats
-    """Seconds by which the try delays the workflow's end."""
-
-
-def look_ahead(at: Situation, terms: Terms) -> Lookahead:
-    """Expected utilities; the module's docstring has the formula."""
-    alpha, rates = terms.weights.alpha, terms.rates
+    The module's docstring has the formula.
+    """
+    alpha = terms.weights.alpha
     shares = terms.preset in ("normalized", "gated")
     shaped_D = terms.weights.shaped_reward / np.where(shares, at.nodes_D, 1.0)
     per_usd_D, per_second_D = terms.prices(at.cost_ref_D, at.latency_ref_D)
-    p = at.chance_DW
-    pass_DW = rates.passes_wrong + (rates.passes_right - rates.passes_wrong) * p
-    right_if_pass_DW = p * rates.passes_right / np.maximum(pass_DW, 1e-9)
-    right_if_fail_DW = p * (1 - rates.passes_right) / np.maximum(1 - pass_DW, 1e-9)
-    end_DW = np.maximum(at.ends_D[:, None], (at.now_D + at.tail_D)[:, None] + at.seconds_DW)
+    pass_DW, right_if_pass_DW, right_if_fail_DW = terms.rates.verdict(at.chance_DW)
+    end_D, end_DW = at.end_D, at.end_DW
     worth_DW = alpha * at.others_D[:, None] * _in_time(end_DW, at) * _affordable(at, at.cost_DW)
     rest_D1 = (per_usd_D * at.rest_cost_D)[:, None]
     try_DW = (
@@ -131,7 +129,6 @@ def look_ahead(at: Situation, terms: Terms) -> Lookahead:
         - per_usd_D[:, None] * at.cost_DW
         - per_second_D[:, None] * (end_DW - at.now_D[:, None])
     )
-    end_D = np.maximum(at.ends_D, at.now_D + at.tail_D)
     accept_D = (
         alpha
         * at.others_D
@@ -142,12 +139,7 @@ def look_ahead(at: Situation, terms: Terms) -> Lookahead:
         - per_second_D * (end_D - at.now_D)
     )
     utility_DA = np.concatenate([try_DW, accept_D[:, None], np.zeros((len(accept_D), 1))], axis=1)
-    return Lookahead(
-        utility_DA=np.where(at.mask_DA, utility_DA, -np.inf),
-        pass_DW=pass_DW,
-        right_if_pass_DW=right_if_pass_DW,
-        added_DW=end_DW - np.maximum(end_D, at.ends_D)[:, None],
-    )
+    return np.where(at.mask_DA, utility_DA, -np.inf)
 
 
 def plain_utility(at: Situation, terms: Terms) -> Floats:
