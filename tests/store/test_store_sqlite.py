@@ -11,7 +11,7 @@ import pytest
 
 from tutelage.errors import StoreError
 from tutelage.store import open_store
-from tutelage.store.sqlite import database_path, explained
+from tutelage.store.sqlite import explained
 
 from . import samples
 from .conformance import Opened, StoreConformance
@@ -26,10 +26,18 @@ class TestSqlite(StoreConformance):
         return lambda name: open_store(tmp_path / f"{name}.db")
 
 
-def test_where_a_store_can_be(tmp_path: Path) -> None:
-    assert database_path("a/b.db") == Path("a/b.db")
-    assert database_path("sqlite:////a/b.db") == Path("/a/b.db")
-    assert database_path("~/x.db") == Path.home() / "x.db"
+def test_where_a_store_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for where, path in (
+        ("a/b.db", tmp_path / "a" / "b.db"),
+        (tmp_path / "c.db", tmp_path / "c.db"),
+        (f"sqlite:///{tmp_path}/a/d.db", tmp_path / "a" / "d.db"),
+        ("~/x.db", tmp_path / "home" / "x.db"),
+        ("sqlite:///~/y.db", tmp_path / "home" / "y.db"),
+    ):
+        open_store(where).close()
+        assert path.exists()
     odd = tmp_path / "100% of ?x=1#2" / "ü.db"
     with open_store(odd) as store:
         store.put_run("run_a", **samples.RUN)

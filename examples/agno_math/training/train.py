@@ -13,10 +13,13 @@ tasks, so that `tutelage compare RUN RUN RUN` can set them side by side.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import httpx2
 
 from training.agent import AgentManager, resources, solve
 from training.config import (
@@ -36,7 +39,6 @@ from tutelage.runs.folder import fresh_name
 from tutelage.runs.measured import Measured, read
 from tutelage.runs.progress import Progress
 from tutelage.runs.signals import exit_code, listen
-from tutelage.tracing.export import listens
 
 SFT_BATCH = 8
 
@@ -88,7 +90,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def default_collector(url: str) -> str | None:
     """The address that nobody has configured, tried once: None where no collector listens."""
-    if listens(url):
+    with contextlib.suppress(httpx2.HTTPError, httpx2.InvalidURL, OSError):
+        httpx2.post(url, content=b"", headers={"content-type": "application/x-protobuf"}, timeout=1)
         return url
     Notes().note(
         f"no collector listens at {url}, so traces stay in the run's store; start one, such as "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from hashlib import blake2b
 
@@ -86,9 +86,9 @@ class App:
         self._registry, self._limits = registry, limits
         endpoints = {
             **{each.path: _Endpoint(self, POST=partial(self._ask, each)) for each in DIALECTS},
-            "/v1/responses/{response}": _Endpoint(self, GET=self._response),
-            "/v1/models": _Endpoint(self, GET=self._models),
-            "/v1/models/{model:path}": _Endpoint(self, GET=self._model),
+            "/v1/responses/{response}": _Endpoint(self, GET=_sent(_response)),
+            "/v1/models": _Endpoint(self, GET=_sent(_models)),
+            "/v1/models/{model:path}": _Endpoint(self, GET=_sent(_model)),
             "/v1/traces": _Endpoint(self, POST=self._traces),
         }
         self._router = Router(
@@ -149,29 +149,6 @@ class App:
         await http.send_json(send, 200, dialect.written(_reply(answer, door, dialect)))
         answer.delivered = True
 
-    async def _response(
-        self, scope: Scope, receive: Receive, send: Send, door: Door, agent: str
-    ) -> None:
-        wanted = scope["path_params"]["response"]
-        found = door.responses.get(wanted)
-        if found is None:
-            raise ApiError(404, f"no response {wanted!r} of this attempt is stored")
-        await http.send_json(send, 200, found)
-
-    async def _models(
-        self, scope: Scope, receive: Receive, send: Send, door: Door, agent: str
-    ) -> None:
-        listed = [_model_object(name) for name in door.models()]
-        await http.send_json(send, 200, {"object": "list", "data": listed})
-
-    async def _model(
-        self, scope: Scope, receive: Receive, send: Send, door: Door, agent: str
-    ) -> None:
-        wanted = scope["path_params"]["model"]
-        if wanted not in door.models():
-            raise ApiError(404, f"the model {wanted!r} is not listed here", code="model_not_found")
-        await http.send_json(send, 200, _model_object(wanted))
-
     async def _traces(
         self, scope: Scope, receive: Receive, send: Send, door: Door, agent: str
     ) -> None:
@@ -221,7 +198,8 @@ class App:
         self, answer: Answer, door: Door, dialect: Dialect, receive: Receive, send: Send
     ) -> None:
         """Send events as tokens come. What fails before the first is an error response."""
-        stream = ReplyStream(answer, dialect.writer(ChatReply.of(answer)))
+        writer = dialect.writer(ChatReply.of(answer))
+        stream = ReplyStream(answer, writer)
         out = http.EventStream(send, self._limits.write_seconds)
         news = asyncio.Event()
         leaving = asyncio.ensure_future(receive())
@@ -244,8 +222,7 @@ class App:
             except Exception as error:
                 if not out.begun:
                     raise
-                failed = stream.failed(described(error).body())
-                await out.write(failed, last=True)
+                await out.write(writer.failed(described(error).body()), last=True)
                 return
             await out.write(data, last=True)
             answer.delivered = True
@@ -279,6 +256,33 @@ def _identity(scope: Scope, api: str, agent: str, body: bytes) -> tuple[bytes, b
         said.update(b"\0" + named)
         return said.digest(), True
     return said.digest(), (http.header(scope, b"x-stainless-retry-count") or b"0") != b"0"
+
+
+def _sent(find: Callable[[Mapping[str, str], Door], JSON]) -> Handler:
+    """A handler that sends what is found for the parameters of a path."""
+
+    async def handler(scope: Scope, receive: Receive, send: Send, door: Door, agent: str) -> None:
+        await http.send_json(send, 200, find(scope["path_params"], door))
+
+    return handler
+
+
+def _response(path: Mapping[str, str], door: Door) -> JSON:
+    found = door.responses.get(path["response"])
+    if found is None:
+        raise ApiError(404, f"no response {path['response']!r} of this attempt is stored")
+    return found
+
+
+def _models(path: Mapping[str, str], door: Door) -> JSON:
+    return {"object": "list", "data": [_model_object(name) for name in door.models()]}
+
+
+def _model(path: Mapping[str, str], door: Door) -> JSON:
+    wanted = path["model"]
+    if wanted not in door.models():
+        raise ApiError(404, f"the model {wanted!r} is not listed here", code="model_not_found")
+    return _model_object(wanted)
 
 
 def _model_object(name: str) -> JSON:

@@ -17,6 +17,7 @@ import logging
 import os
 import socket
 import struct
+import sys
 from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -171,22 +172,19 @@ def _affordable(connections: int) -> int:
         resource: Any = importlib.import_module("resource")
     except ImportError:
         return connections  # a system without such limits
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (sys.maxsize if n == resource.RLIM_INFINITY else n for n in limits)
     used = _open_files()
     needed = used + RESERVED + FILES_EACH * connections
-    if _less(soft, needed, resource.RLIM_INFINITY):
-        allowed = needed if not _less(hard, needed, resource.RLIM_INFINITY) else hard
+    if soft < needed:
+        allowed = min(needed, hard)
         with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, limits[1]))
             soft = allowed
-    if not _less(soft, needed, resource.RLIM_INFINITY):
+    if soft >= needed:
         return connections
     room = soft - used - min(RESERVED, soft // 4)
     return min(connections, max(FEWEST, room // FILES_EACH))
-
-
-def _less(limit: int, than: int, unlimited: int) -> bool:
-    return limit != unlimited and limit < than
 
 
 def _open_files() -> int:

@@ -15,7 +15,6 @@ from starlette.types import Receive, Scope, Send
 
 from tutelage.gateway.problems import ApiError
 
-_JSON = (b"content-type", b"application/json")
 _EVENTS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -86,21 +85,20 @@ async def send_json(
     send: Send, status: int, data: Any, headers: Mapping[str, str] | None = None
 ) -> None:
     """A whole JSON response."""
-    body = orjson.dumps(data)
-    sent = [_JSON, (b"content-length", str(len(body)).encode())]
-    if headers:
-        sent += [(k.encode(), v.encode()) for k, v in headers.items()]
+    await send_bytes(send, status, orjson.dumps(data), "application/json", headers)
+
+
+async def send_bytes(
+    send: Send,
+    status: int,
+    body: bytes,
+    content_type: str,
+    headers: Mapping[str, str] | None = None,
+) -> None:
+    """A whole response of any type."""
+    told = {"content-type": content_type, "content-length": str(len(body)), **(headers or {})}
+    sent = [(name.encode(), value.encode()) for name, value in told.items()]
     await send({"type": "http.response.start", "status": status, "headers": sent})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def send_bytes(send: Send, status: int, body: bytes, content_type: str) -> None:
-    """A whole response of another type."""
-    headers = [
-        (b"content-type", content_type.encode()),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 

@@ -30,16 +30,6 @@ class Choice:
         """The tools that the model calls."""
         return self.call.reply.tool_calls
 
-    @property
-    def was_cut(self) -> bool:
-        """Whether the limit of tokens ended it."""
-        return self.call.sampled.stop_reason is StopReason.LENGTH
-
-    @property
-    def finish_reason(self) -> str:
-        """Why it ended, in OpenAI's words."""
-        return finish_reason(self.call)
-
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
@@ -152,7 +142,3 @@ class ReplyStream:
         if self._texts:
             rests = [text.finish(rest) for text, rest in zip(self._texts, rests, strict=True)]
         return self._writer.finish(reply, rests)
-
-    def failed(self, error: JSON) -> bytes:
-        """What a stream that breaks ends with."""
-        return self._writer.failed(error)

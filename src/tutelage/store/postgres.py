@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from tutelage.errors import MissingExtraError, StoreError
@@ -45,7 +45,7 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
 """Meanings by the beginning of the error's SQLSTATE (PostgreSQL manual, appendix A)."""
 
 
-def open_backend(address: str, *, create: bool = True) -> Backend:
+def open_backend(url: URL, *, create: bool = True) -> Backend:
     """Engines on the database at a URL, with all tables in the present format.
 
     Raises `StoreError` when it cannot be reached or holds something else, `MissingExtraError`
@@ -55,7 +55,7 @@ def open_backend(address: str, *, create: bool = True) -> Backend:
         raise MissingExtraError(
             "a PostgreSQL store needs psycopg: install it with `pip install 'tutelage[postgres]'`"
         )
-    url = make_url(address).set(drivername="postgresql+psycopg")
+    url = url.set(drivername="postgresql+psycopg")
     if not url.database:
         raise StoreError(f"{shown(url)!r} names no database: use postgresql://HOST/DATABASE")
     where = shown(url)

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
 
 from tutelage.errors import StoreError
 from tutelage.store.backend import Backend, has_tables, prepare
@@ -57,23 +57,16 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
 )
 
 
-def database_path(where: str | Path) -> Path:
-    """The file that a path or an `sqlite:///` URL names. Raises `StoreError` for other URLs."""
-    text = str(where)
-    if "://" not in text:
-        return Path(text).expanduser()
-    try:
-        url = make_url(text)
-    except ArgumentError:
-        raise StoreError(f"{text!r} is no database URL: give a path or sqlite:///FILE") from None
+def database_path(url: URL) -> Path:
+    """The file that a URL names. Raises `StoreError` for URLs of other databases."""
+    shown = url.render_as_string(hide_password=True)
     if url.get_backend_name() != "sqlite":
-        shown = url.render_as_string(hide_password=True)
         raise StoreError(
             f"{shown!r} names a database that stores cannot be in: give a path, sqlite:///FILE or "
             "postgresql://HOST/DATABASE"
         )
     if url.database in (None, "", ":memory:"):
-        raise StoreError(f"{text!r} names no file, and a store is one: use sqlite:///FILE")
+        raise StoreError(f"{shown!r} names no file, and a store is one: use sqlite:///FILE")
     return Path(url.database).expanduser()
 
 

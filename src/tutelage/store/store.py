@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Connection, make_url
+from sqlalchemy import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError
 
 from tutelage.errors import StoreError
@@ -192,24 +192,18 @@ def _run_status(status: str) -> RolloutStatus:
 
 def _open_backend(where: str | Path, create: bool) -> Backend:
     # Only the module of the database that is asked for is loaded.
-    if _is_postgres(where):
-        from tutelage.store import postgres
-
-        return postgres.open_backend(str(where), create=create)
-    from tutelage.store import sqlite
-
-    return sqlite.open_backend(sqlite.database_path(where), create=create)
-
-
-def _is_postgres(where: str | Path) -> bool:
     text = str(where)
-    if "://" not in text:
-        return False
     try:
-        url = make_url(text)
+        url = make_url(text) if "://" in text else URL.create("sqlite", database=text)
     except ArgumentError:
         raise StoreError(
             f"{text.partition('://')[0] + '://...'!r} is no database URL: give a path, "
             "sqlite:///FILE or postgresql://HOST/DATABASE"
         ) from None
-    return url.get_backend_name() in ("postgresql", "postgres")
+    if url.get_backend_name() in ("postgresql", "postgres"):
+        from tutelage.store import postgres
+
+        return postgres.open_backend(url, create=create)
+    from tutelage.store import sqlite
+
+    return sqlite.open_backend(sqlite.database_path(url), create=create)

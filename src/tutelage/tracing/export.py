@@ -69,15 +69,6 @@ def endpoint(url: str | None = None, env: Mapping[str, str] = os.environ) -> str
     return urlunsplit(parts._replace(path=TRACES_PATH)) if parts.path in ("", "/") else found
 
 
-def listens(url: str, seconds: float = 1.0) -> bool:
-    """Whether anybody answers at a collector's address; it is asked once, with an empty request."""
-    try:
-        httpx2.post(url, content=b"", headers={"content-type": PROTOBUF}, timeout=seconds)
-    except (httpx2.HTTPError, httpx2.InvalidURL, OSError):
-        return False
-    return True
-
-
 def headers(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The headers that the environment asks for, such as a collector's key: `a=b,c=d`."""
     name = "OTEL_EXPORTER_OTLP_TRACES_HEADERS"

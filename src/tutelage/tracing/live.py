@@ -27,6 +27,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCod
 from tutelage.tracing import names
 from tutelage.tracing.records import (
     KINDS,
+    STATUSES,
     Identity,
     SpanEvent,
     SpanRecord,
@@ -191,20 +192,15 @@ def _current(parent: Context | None) -> AttemptTrace | None:
 
 
 @functools.cache
-def _provider() -> TracerProvider:
-    """Where `span` makes its spans; it knows of no rollout, only of the context."""
+def _tracer() -> trace.Tracer:
+    """What makes the spans of `span`; it knows of no rollout, only of the context."""
     provider = TracerProvider(
         resource=Resource({names.SERVICE: "tutelage"}),
         id_generator=_Ids(),
         shutdown_on_exit=False,
     )
-    provider.add_span_processor(_AttemptProcessor())
-    return provider
-
-
-@functools.cache
-def _tracer() -> trace.Tracer:
-    return _provider().get_tracer(SCOPE)
+    instrument(provider)
+    return provider.get_tracer(SCOPE)
 
 
 def _record(span: ReadableSpan, identity: Identity) -> SpanRecord:
@@ -224,17 +220,10 @@ def _record(span: ReadableSpan, identity: Identity) -> SpanRecord:
             SpanEvent(event.name, event.timestamp, dict(event.attributes or {}))
             for event in span.events
         ),
-        status=_STATUS[span.status.status_code],
+        status=STATUSES[span.status.status_code.value],
         status_message=span.status.description or "",
         resource={**span.resource.attributes, names.RUN_ID: identity.run_id},
         scope="" if scope is None else scope.name,
         rollout_id=identity.rollout_id,
         attempt_id=identity.attempt_id,
     )
-
-
-_STATUS: Mapping[StatusCode, Any] = {
-    StatusCode.UNSET: "unset",
-    StatusCode.OK: "ok",
-    StatusCode.ERROR: "error",
-}

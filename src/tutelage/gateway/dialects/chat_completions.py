@@ -28,7 +28,7 @@ from tutelage.gateway.dialects.reading import (
 )
 from tutelage.gateway.http import DONE, event
 from tutelage.gateway.problems import invalid
-from tutelage.gateway.reply import ChatReply, Choice
+from tutelage.gateway.reply import ChatReply, Choice, finish_reason
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import JSON, Message, Sampling, ToolCall
 
@@ -212,22 +212,15 @@ def _usage(reply: ChatReply) -> JSON:
 
 
 def _written_message(choice: Choice) -> JSON:
-    out: JSON = {"role": "assistant", "content": choice.content, "refusal": None}
-    if choice.tool_calls:
-        out["tool_calls"] = [_written_call(call) for call in choice.tool_calls]
-    return out
-
-
-def _written_call(call: ToolCall) -> JSON:
-    function = {"name": call.name, "arguments": call.arguments}
-    return {"id": call.id, "type": "function", "function": function}
+    said = replace(choice.call.reply, content=choice.content)
+    return {**said.to_dict(), "refusal": None}
 
 
 def _ending(reply: ChatReply, choice: Choice) -> JSON:
     entries = reply.logprobs(choice, ends=reply.request.token_ids)
     return {
         "logprobs": None if entries is None else {"content": entries, "refusal": None},
-        "finish_reason": choice.finish_reason,
+        "finish_reason": finish_reason(choice.call),
     }
 
 
@@ -248,10 +241,10 @@ class _Chunks:
         out = b""
         for i, (choice, rest) in enumerate(zip(reply.choices, rests, strict=True)):
             out += self.text(i, rest) if rest else self._begin(i)
-            for at, call in enumerate(choice.tool_calls):
-                head = {**_written_call(replace(call, arguments="")), "index": at}
+            for at, call in enumerate(choice.call.reply.to_dict().get("tool_calls", ())):
+                head = {**call, "function": {**call["function"], "arguments": ""}, "index": at}
                 out += self._chunk(i, {"tool_calls": [head]})
-                said = {"index": at, "function": {"arguments": call.arguments}}
+                said = {"index": at, "function": {"arguments": call["function"]["arguments"]}}
                 out += self._chunk(i, {"tool_calls": [said]})
             out += self._last(i, reply, choice)
         if self._include_usage:

@@ -36,9 +36,9 @@ from tutelage.gateway.dialects.reading import (
 )
 from tutelage.gateway.http import DONE, event
 from tutelage.gateway.problems import ApiError, invalid
-from tutelage.gateway.reply import ChatReply, Choice
+from tutelage.gateway.reply import ChatReply, Choice, finish_reason
 from tutelage.gateway.request import ChatRequest
-from tutelage.types import JSON, Message, Sampling, ToolCall
+from tutelage.types import JSON, Message, Sampling, StopReason, ToolCall
 
 _LOGPROBS = "message.output_text.logprobs"
 _INCLUDES = (
@@ -177,7 +177,7 @@ class Responses:
     def written(self, reply: ChatReply) -> JSON:
         """The `response` object."""
         (choice,) = reply.choices
-        cut = choice.was_cut and not choice.tool_calls
+        cut = finish_reason(choice.call) == "length"
         return {
             **_object(reply, "incomplete" if cut else "completed"),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
@@ -279,7 +279,8 @@ def _items(reply: ChatReply, choice: Choice) -> list[JSON]:
     """The turn as items: a message when it says something, then its function calls."""
     items: list[JSON] = []
     if choice.content is not None:
-        status = "incomplete" if choice.was_cut else "completed"
+        stopped = choice.call.sampled.stop_reason
+        status = "incomplete" if stopped is StopReason.LENGTH else "completed"
         part = _part(choice.content, _logprobs(reply, choice))
         items.append({**_begun_message(reply), "status": status, "content": [part]})
     own = reply.id.replace(Responses.prefix, "fc_", 1)
