@@ -57,9 +57,8 @@ class _AuditConfig(PoolConfig, RunSettings):
     @property
     def weights(self) -> RewardWeights:
         """The reward's weights, where they are not its own."""
-        given = {f.name: getattr(self, f.name) for f in fields(RewardWeights)}
-        told = {name: value for name, value in given.items() if value is not None}
-        return RewardWeights(**told)
+        names = {f.name for f in fields(RewardWeights)}
+        return RewardWeights(**self.model_dump(include=names, exclude_none=True))
 
 
 def audit(asked: _AuditConfig, as_json: AsJson = False) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -132,20 +132,8 @@ class Planner(RunKind):
 
     def phases(self) -> Sequence[Phase]:
         """Those that were asked for; each finds by its files what is left of it."""
-        sets = self.sets
-        out: list[Phase] = []
-        if sets is not None:
-            out.append((PHASE1, self._doing(PHASE1, lambda run: self._phase1(run, sets))))
-        if self.request.phase != "1":
-            out.append((PHASE2, self._doing(PHASE2, self._phase2)))
-        return out
-
-    def _doing(self, name: str, phase: Callable[[Run], JSON]) -> Callable[[Run], None]:
-        def work(run: Run) -> None:
-            with one_thread():
-                self._found[name] = phase(run)
-
-        return work
+        asked: list[Phase] = [(PHASE1, self._phase1)] if self.sets is not None else []
+        return asked if self.request.phase == "1" else [*asked, (PHASE2, self._phase2)]
 
     def result(self, status: str) -> JSON | None:
         """What each phase came to; a run that was stopped has its checkpoints instead."""
@@ -163,11 +151,14 @@ class Planner(RunKind):
 
     # ------------------------------------------------------------ phase 1
 
-    def _phase1(self, run: Run, sets: Sets) -> JSON:
-        folder, progress = run.folder, run.progress
+    @one_thread()
+    def _phase1(self, run: Run) -> None:
+        folder, progress, sets = run.folder, run.progress, self.sets
+        assert sets is not None
         done = folder.path / "phase1.json"
         if done.is_file() and (folder.checkpoints / saving.PHASE1).is_file():
-            return dict(json.loads(done.read_text(encoding="utf-8")))
+            self._found[PHASE1] = json.loads(done.read_text(encoding="utf-8"))
+            return
         phase = self.settings.phase1_supervised
         seeds = SeedTree(self.request.seed).child("planner", PHASE1)
         fitting = Fitting(sets.train, sets.held_out, sets.catalog, phase, seeds)
@@ -176,10 +167,9 @@ class Planner(RunKind):
             progress.note(f"resumed at epoch {fitting.at.epoch} of {fitting.at.stage}")
         self._fit(run, fitting, 0 if self.last is None else int(self.last["tick"]))
         _keep(folder, fitting)
-        result = _measure(self.request, run, fitting, sets)
-        write_json(done, result)
+        self._found[PHASE1] = _measure(self.request, run, fitting, sets)
+        write_json(done, self._found[PHASE1])
         (folder.checkpoints / LAST).unlink(missing_ok=True)
-        return result
 
     def _fit(self, run: Run, fitting: Fitting, tick: int) -> None:
         """All epochs that are left, each with a line of metrics and a checkpoint."""
@@ -201,7 +191,8 @@ class Planner(RunKind):
 
     # ------------------------------------------------------------ phase 2
 
-    def _phase2(self, run: Run) -> JSON:
+    @one_thread()
+    def _phase2(self, run: Run) -> None:
         folder, progress, request = run.folder, run.progress, self.request
         place = folder.path / PHASE2
         own = folder.checkpoints / saving.PHASE1
@@ -236,7 +227,7 @@ class Planner(RunKind):
             record=record,
         )
         told = place / "phase2.json"
-        return {
+        self._found[PHASE2] = {
             "checkpoint": str(found.checkpoint.relative_to(folder.path)),
             "best_update": found.best_update,
             "val_reward": found.val_reward,

@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self, cast, runtime_checkable
+from typing import Any, Protocol, Self, cast
 
 import httpx2
 
@@ -33,15 +33,6 @@ class _Verifier(Protocol):
 
     async def check(self, work: Work, answer: Answer) -> Verdict:
         """Pass or not, with a reason. Raises `TutelageError` where it cannot judge at all."""
-        ...
-
-
-@runtime_checkable
-class _PricedVerifier(Protocol):
-    """A verifier whose verdicts cost something."""
-
-    def bound(self, work: Work, answer: Answer | None = None) -> float:
-        """USD that a verdict cannot exceed; without an answer, for one of the usual length."""
         ...
 
 
@@ -69,10 +60,10 @@ class Verifiers:
 
     def bound(self, work: Work, answer: Answer | None = None) -> float:
         """USD that the verdict cannot exceed: what a budget reserves for it."""
-        verifier = self._of(work)
-        if not isinstance(verifier, _PricedVerifier) or (answer is not None and answer.error):
+        bound = getattr(self._of(work), "bound", None)  # of those whose verdicts are paid for
+        if bound is None or (answer is not None and answer.error):
             return 0.0
-        return verifier.bound(work, answer)
+        return bound(work, answer)
 
 
 class _Known:
