@@ -105,7 +105,8 @@ def test_success_is_that_of_right_answers_whatever_the_verifier_said() -> None:
 
 def test_a_workflow_longer_than_allowed_is_given_up() -> None:
     here, flows = world(), flows_of()
-    outcome = play(here.val, flows, here.terms, rules()["kNN, escalating"], max_steps=2)
+    terms = replace(here.terms, max_steps=2)
+    outcome = play(here.val, flows, terms, rules()["kNN, escalating"])
     assert outcome.steps_B.max() == 2
     assert (outcome.stopped_B | (outcome.steps_B <= 2)).all()
 

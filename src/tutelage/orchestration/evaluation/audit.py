@@ -22,7 +22,6 @@ from tutelage.orchestration.evaluation.rewards import (
     Preset,
     References,
     RewardWeights,
-    compute_reward,
     reward_parts,
 )
 from tutelage.orchestration.execution.loop import Executor
@@ -126,18 +125,12 @@ def audit_results(
     """
     if not results:
         raise DataError("there are no executions to audit; collect some first")
-    plain = _plain_references(results)
-    parts = [
-        reward_parts(result, preset=preset, weights=weights, references=_measure(result, plain))
-        for result in results
-    ]
+    earn = _earnings(results, preset, weights)
+    parts = [earn(result) for result in results]
     totals = [math.fsum(terms.values()) for terms in parts]
-    nothing = compute_reward(ExecutionResult(False), preset, weights=weights, references=plain)
-    good = [
-        compute_reward(result, preset, weights=weights, references=_measure(result, plain))
-        for result in (results if judged is None else judged)
-        if result.success
-    ]
+    nothing = math.fsum(earn(ExecutionResult(False)).values())
+    weighed = results if judged is None else judged
+    good = [math.fsum(earn(result).values()) for result in weighed if result.success]
     variances = {term: pvariance([terms[term] for terms in parts]) for term in TERMS}
     whole = math.fsum(variances.values())
     ordered = sorted((ranking or {}).items(), key=lambda pair: -pair[1])
@@ -168,34 +161,34 @@ def audit_policies(
     everything = [result for results in by_policy.values() for result in results]
     if not everything:
         raise DataError("there are no executions to audit; run at least one workflow")
-    plain = _plain_references(everything)
+    earn = _earnings(everything, preset, weights)
     means = {
-        name: fmean(
-            compute_reward(result, preset, weights=weights, references=_measure(result, plain))
-            for result in results
-        )
+        name: fmean(math.fsum(earn(result).values()) for result in results)
         for name, results in by_policy.items()
     }
-    means[FAILING] = compute_reward(
-        ExecutionResult(False), preset, weights=weights, references=plain
-    )
+    means[FAILING] = math.fsum(earn(ExecutionResult(False)).values())
     shown = by_policy.get("random") or everything
     return audit_results(
         shown, preset, weights=weights, ranking=means, judged=by_policy.get(ORACLE)
     )
 
 
-def _measure(result: ExecutionResult, plain: References) -> References:
-    """What a result is measured against: its own references where it has them."""
-    found: References | None = getattr(result, "references", None)
-    return found or plain
+def _earnings(
+    results: Sequence[ExecutionResult], preset: Preset, weights: RewardWeights | None
+) -> Callable[[ExecutionResult], dict[str, float]]:
+    """The terms of a result's reward, against its own references where it has them.
 
-
-def _plain_references(results: Sequence[ExecutionResult]) -> References:
-    """The dearest cost and the longest latency among executions; 1 where all are 0."""
+    Else against the dearest cost and the longest latency among these results; 1 where all are 0.
+    """
     cost = max(result.total_cost for result in results)
     latency = max(result.total_latency_ms for result in results) / 1000.0
-    return References(cost or 1.0, latency or 1.0)
+    plain = References(cost or 1.0, latency or 1.0)
+
+    def earn(result: ExecutionResult) -> dict[str, float]:
+        own: References | None = getattr(result, "references", None)
+        return reward_parts(result, preset=preset, weights=weights, references=own or plain)
+
+    return earn
 
 
 def judged_results(rows: Sequence[Mapping[str, Any]]) -> list[ExecutionResult]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -106,13 +107,14 @@ class PlannerOutputs(Mapping[str, Any]):
     def __init__(self, decode: Callable[[PlannerOutputs], dict[str, Any]], text: Encoded) -> None:
         """`decode` makes the four fields."""
         self._decode, self.text = decode, text
-        self._made: dict[str, Any] | None = None
+
+    @cached_property
+    def _made(self) -> dict[str, Any]:
+        return self._decode(self)
 
     def __getitem__(self, key: str) -> Any:
         if key not in self.KEYS:
             raise KeyError(key)
-        if self._made is None:
-            self._made = self._decode(self)
         return self._made[key]
 
     def __getattr__(self, key: str) -> Any:

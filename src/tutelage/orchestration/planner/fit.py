@@ -224,19 +224,17 @@ class Fitting:
         """
         at, settings = self.at, self.settings
         quality = (metrics["val_node_f1"] + metrics["val_edge_f1"] + metrics["val_exact_nodes"]) / 3
+        if quality > at.best_score + _GAIN:
+            at.since_best = at.waited = 0
+        else:
+            at.since_best, at.waited = at.since_best + 1, at.waited + 1
         if quality > at.best_score + 1e-9:
-            if quality > at.best_score + _GAIN:
-                at.since_best = at.waited = 0
-            else:
-                at.since_best, at.waited = at.since_best + 1, at.waited + 1
             at.best_score, at.best_loss, at.best_epoch = quality, metrics["val_loss"], at.epoch
             self.best_metrics = {k: v for k, v in metrics.items() if k.startswith("val_")}
             self.best = {
                 "model": copy.deepcopy(self.model.state_dict()),
                 "optimizer": copy.deepcopy(self.optimizer.state_dict()),
             }
-        else:
-            at.since_best, at.waited = at.since_best + 1, at.waited + 1
         if at.waited > self._patience("plateau_patience"):
             at.rate *= settings.plateau_factor
             at.waited = 0

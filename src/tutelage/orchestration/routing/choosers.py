@@ -28,11 +28,9 @@ GREEDY = "greedy utility"
 LOOKAHEAD = "one-step lookahead"
 
 
-def play(
-    board: Board, flows: Workflows, terms: Terms, choose: Chooser, max_steps: int = 50
-) -> Outcome:
+def play(board: Board, flows: Workflows, terms: Terms, choose: Chooser) -> Outcome:
     """Run a chooser on all workflows."""
-    simulator = WorkflowSimulator(board, flows, terms, max_steps)
+    simulator = WorkflowSimulator(board, flows, terms)
     while len(rows := simulator.rows):
         at = simulator.observe(rows)
         simulator.step(rows, choose(simulator, rows, at), at.chance_DW)

@@ -89,8 +89,6 @@ def evaluate_routers(
     train: OutcomeTable,
     seeds: SeedTree,
     models: Mapping[str, ModelSelector],
-    *,
-    max_steps: int = 50,
 ) -> Evaluation:
     """Run all baselines and `models` (by name, `POLICY` among them) on the same workflows."""
     choosers = {
@@ -98,11 +96,9 @@ def evaluate_routers(
         **{name: of_policy(model, terms) for name, model in models.items()},
         "oracle": oracle(terms),
     }
-    outcomes = {
-        name: play(board, flows, terms, choose, max_steps) for name, choose in choosers.items()
-    }
+    outcomes = {name: play(board, flows, terms, choose) for name, choose in choosers.items()}
     few = flows.take(np.arange(min(CURVE, len(flows))))
-    curves = _curves(board, few, terms, models, max_steps)
+    curves = _curves(board, few, terms, models)
     low, high = _range(curves["single workers"])
     areas = {name: aiq(points, low, high) for name, points in curves.items()}
     names = list(outcomes)
@@ -180,16 +176,12 @@ def _row(name: str, outcome: Outcome, oracle: float, pareto: bool, area: float |
 
 
 def _curves(
-    board: Board,
-    flows: Workflows,
-    terms: Terms,
-    models: Mapping[str, ModelSelector],
-    max_steps: int,
+    board: Board, flows: Workflows, terms: Terms, models: Mapping[str, ModelSelector]
 ) -> dict[str, list[Point]]:
     """(cost, success) of what can be swept, and of every worker alone."""
 
     def point(choose: Chooser, told: Terms = terms) -> Point:
-        outcome = play(board, flows, told, choose, max_steps)
+        outcome = play(board, flows, told, choose)
         return float(outcome.cost_B.mean()), float(outcome.success_B.mean())
 
     def swept(make: Callable[[Terms], Chooser]) -> list[Point]:

@@ -94,10 +94,7 @@ class WorkflowState:
         lasts_DN = self._plan_seconds_BN[rows]
         lasts_DN[places, node] = 0.0
         # When a try that runs will end is not known yet: only expected durations are used.
-        ends_D, tail_D = _expected_path(
-            self.flows.parents_BNN[rows], done_DN, running_DN, self.finish_BN[rows],
-            np.maximum(self.expected_end_BN[rows], now_D[:, None]), lasts_DN, now_D, node,
-        )  # fmt: skip
+        ends_D, tail_DN = self._expected_path(rows, now_D, lasts_DN)
         chance_DW = self.known.after(query, failed_DW, self.terms.rates)
         return Situation(
             chance_DW=chance_DW,
@@ -111,7 +108,7 @@ class WorkflowState:
             rest_least_D=(self._least_BN[rows] * unstarted_DN).sum(axis=1),
             now_D=now_D,
             ends_D=ends_D,
-            tail_D=tail_D,
+            tail_D=tail_DN[places, node],
             cost_ref_D=self.flows.cost_ref_B[rows],
             latency_ref_D=self.flows.latency_ref_B[rows],
             nodes_D=self.size_B[rows].astype(np.float64),
@@ -119,29 +116,19 @@ class WorkflowState:
             **known,
         )
 
-
-def _expected_path(
-    parents_DNN: Bools,
-    done_DN: Bools,
-    running_DN: Bools,
-    finish_DN: Floats,
-    running_end_DN: Floats,
-    lasts_DN: Floats,
-    now_D: Floats,
-    node_D: Ints,
-) -> tuple[Floats, Floats]:
-    """(end of all if `node_D` took no time, longest chain of expected seconds behind it), [D]."""
-    places = np.arange(len(node_D))
-    end_DN = np.zeros_like(lasts_DN)
-    for j in range(lasts_DN.shape[1]):
-        before_D = np.where(parents_DNN[:, :, j], end_DN, 0.0).max(axis=1, initial=0.0)
-        later_D = np.maximum(before_D, now_D) + lasts_DN[:, j]
-        end_DN[:, j] = np.where(
-            done_DN[:, j], finish_DN[:, j],
-            np.where(running_DN[:, j], running_end_DN[:, j], later_D),
-        )  # fmt: skip
-    behind_DN = np.zeros_like(lasts_DN)
-    for i in reversed(range(lasts_DN.shape[1])):
-        chains_DN = np.where(parents_DNN[:, i, :], behind_DN + lasts_DN, 0.0)
-        behind_DN[:, i] = chains_DN.max(axis=1, initial=0.0)
-    return end_DN.max(axis=1), behind_DN[places, node_D]
+    def _expected_path(self, rows: Ints, now_D: Floats, lasts_DN: Floats) -> tuple[Floats, Floats]:
+        """(end of all [D], longest chain of expected seconds behind each node [D, N]), where those
+        that did not start take `lasts_DN`."""
+        parents_DNN, status_DN = self.flows.parents_BNN[rows], self.status_BN[rows]
+        running_end_DN = np.maximum(self.expected_end_BN[rows], now_D[:, None])
+        end_DN = np.zeros_like(lasts_DN)
+        for j in range(lasts_DN.shape[1]):
+            before_D = np.where(parents_DNN[:, :, j], end_DN, 0.0).max(axis=1, initial=0.0)
+            later_D = np.maximum(before_D, now_D) + lasts_DN[:, j]
+            open_D = np.where(status_DN[:, j] == RUNNING, running_end_DN[:, j], later_D)
+            end_DN[:, j] = np.where(status_DN[:, j] == DONE, self.finish_BN[rows, j], open_D)
+        behind_DN = np.zeros_like(lasts_DN)
+        for i in reversed(range(lasts_DN.shape[1])):
+            chains_DN = np.where(parents_DNN[:, i, :], behind_DN + lasts_DN, 0.0)
+            behind_DN[:, i] = chains_DN.max(axis=1, initial=0.0)
+        return end_DN.max(axis=1), behind_DN

@@ -48,15 +48,10 @@ class _Trajectories:
 
 @torch.no_grad()
 def collect(
-    board: Board,
-    flows: Workflows,
-    terms: Terms,
-    model: ModelSelector,
-    seeds: SeedTree,
-    max_steps: int = 50,
+    board: Board, flows: Workflows, terms: Terms, model: ModelSelector, seeds: SeedTree
 ) -> _Trajectories:
     """Sample the policy on all workflows. Rewards are divided by alpha, where it is above 1."""
-    simulator = WorkflowSimulator(board, flows, terms, max_steps)
+    simulator = WorkflowSimulator(board, flows, terms)
     unit = max(1.0, abs(terms.weights.alpha))
     parts: list[States] = []
     taken: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []

@@ -13,6 +13,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def train_phase2(
     world = World.of(table, scenario, settings, seeds)
     warning = world.reward_warning(seeds)
     if warning is not None:
-        (warn or _warn_caller)(warning)
+        (warn or partial(warnings.warn, stacklevel=2))(warning)
     run = _Run(
         folder, world, settings, seeds, earlier, _fingerprint(table, settings, scenario, seed)
     )
@@ -141,10 +142,6 @@ def train_phase2(
     )
 
 
-def _warn_caller(warning: str) -> None:
-    warnings.warn(warning, stacklevel=3)
-
-
 def _evaluate(
     world: World,
     model: ModelSelector,
@@ -157,16 +154,16 @@ def _evaluate(
     flows = Workflows.draw(board, settings.test_workflows, seeds.child("test"))
     cloned = clone_oracle(world.train, world.terms, seeds.child("clone"))
     if record is not None:
-        few, steps = flows.take(np.arange(min(TOLD, len(flows)))), settings.max_steps_per_episode
+        few = flows.take(np.arange(min(TOLD, len(flows))))
         for label, choose in (
             (GREEDILY, node_utility(world.terms)),
             (ROUTED, of_policy(model, world.terms)),
         ):
-            outcome = play(board, few, world.terms, choose, steps)
+            outcome = play(board, few, world.terms, choose)
             record(label, settings.updates, board, few, outcome)
     return evaluate_routers(
         board, flows, world.terms, world.train.table, seeds.child("evaluation"),
-        {CLONED: cloned, POLICY: model}, max_steps=settings.max_steps_per_episode,
+        {CLONED: cloned, POLICY: model},
     )  # fmt: skip
 
 
@@ -215,10 +212,9 @@ class _Run:
         ):
             group["lr"] = left * first["lr"]
         batch = collect(
-            self.world.train, flows, self.world.terms, self.model, seeds.child("actions"),
-            settings.max_steps_per_episode,
-        )  # fmt: skip
-        outcome = batch.outcome
+            self.world.train, flows, self.world.terms, self.model, seeds.child("actions")
+        )
+        outcome, matrices = batch.outcome, flows.parents_BNN.astype(int).tolist()
         if record is not None:
             record("", number + 1, self.world.train, flows, outcome)
         line: Line = {
@@ -231,7 +227,7 @@ class _Run:
             "success_rate": float(outcome.success_B.mean()),
             "avg_cost": float(outcome.cost_B.mean()),
             "avg_latency": 1000.0 * float(outcome.latency_B.mean()),
-            "workflow_validity": _validity(flows),
+            "workflow_validity": float(np.mean([is_valid_dag(m) for m in matrices])),
         }
         self.progress.update = number + 1
         due = (number + 1) % settings.validate_every == 0 or number + 1 == settings.updates
@@ -242,11 +238,8 @@ class _Run:
             self._save(LAST)
 
     def _validate(self, line: Line) -> None:
-        chooser = of_policy(self.model, self.world.terms)
-        outcome = play(
-            self.world.val, self.val_flows, self.world.terms, chooser,
-            self.settings.max_steps_per_episode,
-        )  # fmt: skip
+        terms = self.world.terms
+        outcome = play(self.world.val, self.val_flows, terms, of_policy(self.model, terms))
         reward = float(outcome.reward_B.mean())
         line["val_reward"], line["val_loss"] = reward, -reward
         line["val_success"] = float(outcome.success_B.mean())
@@ -263,7 +256,7 @@ class _Run:
 
     def _save(self, name: str) -> None:
         """Write a checkpoint; a kill leaves the one before."""
-        last = name == LAST
+        world, terms = self.world, self.world.terms
         state: dict[str, Any] = {
             "epoch": self.progress.update,
             "model_state_dict": self.model.state_dict(),
@@ -271,12 +264,19 @@ class _Run:
             "val_loss": -self.progress.best_reward,
             "fingerprint": self.fingerprint,
         }
-        if last:
+        if name == LAST:
             state["progress"] = json.dumps(asdict(self.progress))
         else:
             state |= {
-                "router": _router_state(self.world, self.settings),
-                "task_types": list(dict.fromkeys(self.world.train.table.types)),
+                "router": {
+                    "predictor": world.train.predictor.state_dict(),
+                    "reward": terms.preset,
+                    "weights": asdict(terms.weights),
+                    "prior": terms.prior,
+                    "rates": asdict(terms.rates),
+                    "max_tries": world.train.max_tries,
+                },
+                "task_types": list(dict.fromkeys(world.train.table.types)),
                 "phase1": self.phase1,
             }
         saving.write(self.folder / name, state)
@@ -318,23 +318,6 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
             f"the checkpoint {str(path)!r} has no {missing[0]!r}; give one of phase 1 or phase 2"
         )
     return state
-
-
-def _validity(flows: Workflows) -> float:
-    """Share of workflows whose graph is a DAG."""
-    checked = [is_valid_dag(parents.astype(int).tolist()) for parents in flows.parents_BNN]
-    return float(np.mean(checked))
-
-
-def _router_state(world: World, settings: Phase2Settings) -> dict[str, Any]:
-    return {
-        "predictor": world.train.predictor.state_dict(),
-        "reward": settings.reward,
-        "weights": asdict(settings.weights),
-        "prior": settings.prior,
-        "rates": asdict(world.terms.rates),
-        "max_tries": world.train.max_tries,
-    }
 
 
 def _table(

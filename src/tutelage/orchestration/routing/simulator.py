@@ -95,9 +95,9 @@ def batch_rewards(
 class WorkflowSimulator(WorkflowState):
     """A batch under way. `rows` are the workflows that wait for a decision; `step` takes them."""
 
-    def __init__(self, board: Board, flows: Workflows, terms: Terms, max_steps: int = 50) -> None:
+    def __init__(self, board: Board, flows: Workflows, terms: Terms) -> None:
         super().__init__(board, flows, terms)
-        self.board, self._max_steps = board, max_steps
+        self.board = board
         count, _ = shape = flows.query_BN.shape
         self._due_BN = np.full(shape, np.inf)
         self._worker_BN = np.full(shape, -1)
@@ -166,7 +166,7 @@ class WorkflowSimulator(WorkflowState):
             self._finish(places, node, last, passed=False)
         if stop.any():
             self._give_up(rows[stop])
-        self._give_up(rows[(self._steps_B[rows] >= self._max_steps) & ~self._over_B[rows]])
+        self._give_up(rows[(self._steps_B[rows] >= self.terms.max_steps) & ~self._over_B[rows]])
         self._advance(rows[~self._over_B[rows]])
         so_far_B = self._running_reward()
         gained = so_far_B[rows] - self._so_far_B[rows]

@@ -84,13 +84,15 @@ class Situation:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The reward as a situation needs it: what success, a dollar and a second are worth."""
+    """What success, a dollar and a second are worth, and the rules that a workflow ends by."""
 
     preset: Preset
     weights: RewardWeights
     rates: VerifierRates
     prior: Prior = "lookahead"
     """Which utility the policy starts from and sees."""
+    max_steps: int = 50
+    """Decisions in one workflow, at most; then it is given up."""
 
     @staticmethod
     def from_state(state: Mapping[str, Any]) -> Terms:

@@ -37,11 +37,12 @@ class World:
         """Split a table and learn to predict from its training part."""
         train, val, test = table.split(seeds)
         predictor, support = OutcomePredictor.fit(train, seeds)
+        rates, steps = scenario.rates, settings.max_steps_per_episode
         return World(
             train=Board.of(train, predictor, scenario, support),
             val=Board.of(val, predictor, scenario),
             test=test,
-            terms=Terms(settings.reward, settings.weights, scenario.rates, settings.prior),
+            terms=Terms(settings.reward, settings.weights, rates, settings.prior, steps),
         )
 
     def reward_warning(self, seeds: SeedTree) -> str | None:
