@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tutelage.agents.agent import Agent
 from tutelage.agents.external import text_of
@@ -18,7 +17,7 @@ from tutelage.agents.session import RolloutSession
 from tutelage.agents.tool_calling import ToolCallingAgent
 from tutelage.errors import ConfigError
 from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
-from tutelage.resources import LLM, NamedResources, PromptTemplate
+from tutelage.resources import NamedResources, PromptTemplate
 from tutelage.tools.loading import hint
 from tutelage.tools.tool import Tool
 from tutelage.types import Sampling, Task
@@ -118,9 +117,3 @@ def _put(value: object, text: str) -> object:
 def tool_resources(tools: Mapping[str, Tool]) -> dict[str, Tool]:
     """Tools as resources."""
     return {f"{TOOL}{name.replace('-', '_')}": tool for name, tool in tools.items()}
-
-
-def asks_for_a_model(required: Collection[str], resources: Mapping[str, Any]) -> bool:
-    """Whether a function with these parameters is given an LLM."""
-    llms = {name for name, value in resources.items() if isinstance(value, LLM)}
-    return bool({"llm", "tokenizer", "rollout", "resources", "main", *llms} & {*required})

@@ -28,7 +28,7 @@ from tutelage.prompts.job import PromptSearch
 from tutelage.prompts.record import first_of
 from tutelage.prompts.screen import Screen
 from tutelage.prompts.setup import Setup, setup_from
-from tutelage.prompts.tasks import cut, sized
+from tutelage.prompts.tasks import given_splits
 from tutelage.resources import LLM, NamedResources
 from tutelage.runs import lifecycle
 from tutelage.runs.callbacks import Callback, on_rollout
@@ -189,6 +189,4 @@ def _splits(
             f"a prompt search needs {missing} too; or give train_dataset alone, which is then cut "
             "40/20/40"
         )
-    if val is None or test is None:
-        return sized(cut(train, config.seed), config)
-    return sized(Splits(train, val, test), config)
+    return given_splits(train, val, test, config)

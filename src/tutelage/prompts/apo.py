@@ -160,10 +160,10 @@ class _Beam(SearchRound):
         component = _edited(parents, proposed) or shop.names[number % len(shop.names)]
         child = await compose(shop, parents[0], component, settings.trials, number)
         ranked = sorted(proposed, key=lambda c: -shop.pool.expected(c.components, component))
-        room = settings.entrants if child is not None else max(1, settings.entrants)
+        room = settings.entrants if child else max(1, settings.entrants)
         for other in ranked[room:]:
             other.decide("pooled", "its sentences are tried with all others")
-        return [*([] if child is None else [child]), *ranked[:room]]
+        return [*child, *ranked[:room]]
 
     async def validate(self, parents: Candidates, candidates: Candidates) -> Candidates:
         """Narrow old and new together to the size of the beam."""

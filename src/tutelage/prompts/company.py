@@ -8,7 +8,6 @@ prompt-following one, which is built on first use and kept. `setup.py` makes a s
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.meter import Caps
 from tutelage.engine.prices import Prices
 from tutelage.errors import ConfigError
-from tutelage.prompts.agent import ToolAgent, asks_for_a_model
+from tutelage.prompts.agent import ToolAgent
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.embedded import embedded
 from tutelage.prompts.play import Company
@@ -33,9 +32,6 @@ from tutelage.types import Sampling
 
 if TYPE_CHECKING:
     from tutelage.policy.model import Policy
-
-SAMPLED = 4096
-"""Numbers of each tensor that the mark of a policy is made of, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,24 +145,15 @@ def _local_policy(folder: str | None, progress: Progress) -> Policy:
     return load(folder)
 
 
-def weights_mark(policy: Policy) -> str:
-    """A hash of what a policy answers by: its tokenizer and a sample of every tensor."""
-    tokenizer = policy.codec.tokenizer
-    words = (sorted(tokenizer.get_vocab().items()), str(tokenizer.chat_template))
-    digest = hashlib.blake2b(repr(words).encode(), digest_size=16)
-    for name, tensor in sorted(policy.network.state().items()):
-        flat = tensor.detach().reshape(-1)
-        some = flat[:: max(1, flat.numel() // SAMPLED)].cpu().float()
-        digest.update(f"{name} {tuple(tensor.shape)}".encode() + some.numpy().tobytes())
-    return digest.hexdigest()
-
-
 def _brings_model(subject: Subject, config: PromptConfig) -> bool:
     """Whether a model was handed over or named, which then plays instead of an endpoint's."""
     return subject.policy is not None or config.model is not None
 
 
 def _wants_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
-    if isinstance(agent, AgentFunction):
-        return asks_for_a_model({*agent.required, *agent.optional}, resources)
-    return True
+    """Whether it is given an LLM; a function says so by its parameters."""
+    if not isinstance(agent, AgentFunction):
+        return True
+    llms = {name for name, value in resources.items() if isinstance(value, LLM)}
+    given = {"llm", "tokenizer", "rollout", "resources", "main", *llms}
+    return bool(given & {*agent.required, *agent.optional})

@@ -12,8 +12,8 @@ from tutelage.prompts.workshop import Workshop
 
 async def compose(
     shop: Workshop, parent: Candidate, component: str, trials: int, number: int
-) -> Candidate | None:
-    """Try sets of sentences, then put the best together; None where that text was validated before.
+) -> list[Candidate]:
+    """Try sets of sentences, then put the best together; none where that text was validated before.
 
     `number` addresses the draws. Trials end early where a full validation would not fit any more.
     """
@@ -25,7 +25,7 @@ async def compose(
             break
         names, mean, covariance = pool.fit(component)
         if not names:
-            return None
+            return []
         draws = rounded(rng.multivariate_normal(mean, covariance, size=size, method="cholesky"))
         tasks = [shop.train[int(i)] for i in rng.integers(0, len(shop.train), size=size)]
         texts = [pool.text(component, names, draw) for draw in draws]
@@ -34,7 +34,7 @@ async def compose(
     text = pool.text(component, names, mean - WORTH)
     known = shop.unvalidated(parent, component, text)
     if known is not None:
-        return known
+        return [known]
     added = {*pool.learn({component: text})}
     told = [
         f"{worth:+.3f} {sentence}"

@@ -79,7 +79,7 @@ def _spent(files: RunFiles) -> Spent:
 # ---------------------------------------------------------------- the sealed test
 
 
-class Reading(NamedTuple):
+class _Reading(NamedTuple):
     """A verdict in words."""
 
     tone: str
@@ -109,10 +109,10 @@ SEALED = ("seed", "best", "difference", "95 % interval", "wins", "losses", "ties
 """Columns of a sealed test, after the name of the row."""
 
 
-def read_verdict(test: Mapping[str, Any]) -> Reading:
+def read_verdict(test: Mapping[str, Any]) -> _Reading:
     """A sealed test's verdict; on `FEW` tasks the sign test decides, else the interval."""
     tone, words, interval, sign = _VERDICTS[test["verdict"]]
-    return Reading(tone, words, sign if test["tasks"] < FEW else interval)
+    return _Reading(tone, words, sign if test["tasks"] < FEW else interval)
 
 
 def sealed_rows(test: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

@@ -166,8 +166,7 @@ class _PooledReflection(_Reflection):
         if not self.component:
             return []
         trials = self.settings.trials
-        child = await compose(self.shop, parents[0], self.component, trials, self.number)
-        return [] if child is None else [child]
+        return await compose(self.shop, parents[0], self.component, trials, self.number)
 
     async def validate(self, parents: Candidates, candidates: Candidates) -> Candidates:
         """Play the child on a few validation tasks, and on all where it keeps up with the leader.
@@ -206,9 +205,8 @@ class _Merge(SearchRound):
         """The child of the first pair that has one."""
         for one, two in combinations(parents, 2):
             changes = _merged(self.shop.lineage, one, two)
-            child = self.shop.propose([one, two], changes, "merge") if changes else None
-            if child is not None:
-                return [child]
+            if changes and (child := self.shop.propose([one, two], changes, "merge")):
+                return child
         return []
 
     def keep(self, ranked: Candidates) -> None:

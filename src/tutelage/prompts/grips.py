@@ -74,8 +74,7 @@ class _Edits(SearchRound):
         for i in range(self.settings.candidates):
             rng = self.shop.seeds.child("grips", self.number, i).python()
             operation, text = _edited(self.best.components[self.component], self.spare, rng)
-            child = self.shop.propose(parents, {self.component: text}, operation)
-            made += [] if child is None else [child]
+            made += self.shop.propose(parents, {self.component: text}, operation)
         return made + await self.shop.demonstrate(self.best, self.number)
 
     def keep(self, ranked: Candidates) -> None:

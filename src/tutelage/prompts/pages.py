@@ -23,7 +23,7 @@ from tutelage.prompts.figures import (
     sealed_rows,
     spent_words,
 )
-from tutelage.prompts.record import lineage_file, read_lineage
+from tutelage.prompts.record import LINEAGE_FILE, read_lineage
 from tutelage.runs.figures import Table, TableRow
 from tutelage.runs.folder import RunFolder, write_text
 from tutelage.runs.report.charts import Chart
@@ -67,7 +67,7 @@ class Node:
 
 def write_pages(folder: RunFolder) -> None:
     """Write both pages; without a lineage there is nothing to draw yet."""
-    if not lineage_file(folder).is_file():
+    if not (folder.path / LINEAGE_FILE).is_file():
         return
     entries = read_lineage(folder)
     write_text(folder.path / LINEAGE, _lineage_page(folder.name, entries))

@@ -8,7 +8,7 @@ come from the step key of the search, so that they repeat.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tutelage.agents.agent import Agent, Isolation
@@ -65,30 +65,23 @@ class Company:
     isolation: Isolation = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class Records:
-    """Where rollouts and spans go, from the event loop and, for traces, from the gateway's."""
-
-    run_id: str
-    rollout: Callable[[Rollout], None]
-    spans: Callable[[str, Sequence[SpanRecord]], None]
-    begins: Callable[[str], None] = lambda rollout_id: None
-    """Told of a rollout's identifier before it is played."""
-
-
 class CandidateStage(Stage):
     """A stage on which a search plays its candidates; once entered it is a `Play`."""
 
     def __init__(
         self,
         company: Company,
-        records: Records,
         seeds: SeedTree,
+        limits: RunnerSettings,
         *,
         runners: int,
-        limits: RunnerSettings,
+        on_rollout: Callable[[Rollout], None],
+        on_spans: Callable[[str, Sequence[SpanRecord]], None] = lambda run_id, spans: None,
+        begins: Callable[[str], None] = lambda rollout_id: None,
     ) -> None:
-        """`limits` are those of one rollout; the run is that of `records`."""
+        """`limits` are those of one rollout, in a run. Rollouts and spans are told from the event
+        loop, and traces from the gateway's; `begins` is told of a rollout's identifier before it
+        is played."""
         self._servers = RemoteServers(company.endpoints, timeout=REMOTE_SECONDS)
         super().__init__(
             company.agent,
@@ -98,16 +91,16 @@ class CandidateStage(Stage):
             isolation=company.isolation,
             remote=self._servers,
         )
-        self._company, self._records, self._seeds = company, records, seeds
-        self._limits = replace(limits, run_id=records.run_id)
-        self._traces = TraceIngest(records.spans, records.run_id)
+        self._company, self._limits, self._seeds = company, limits, seeds
+        self._on_rollout, self._on_spans, self._begins = on_rollout, on_spans, begins
+        self._traces = TraceIngest(on_spans, limits.run_id)
         self._engine: Engine | None = None
         self.unknown = 0
         """Calls whose usage a server did not tell."""
 
     async def __call__(self, components: Components, task: Task, slot: Slot) -> Episode:
         """Play one rollout of a candidate; a search calls it."""
-        company, records = self._company, self._records
+        company = self._company
         seeds = self._seeds.child("play", slot.key)
         spec = Spec(
             task,
@@ -117,7 +110,7 @@ class CandidateStage(Stage):
             seeds=seeds,
             label=slot.candidate,
         )
-        records.begins(seeds.id("roll"))
+        self._begins(seeds.id("roll"))
         resources = _for_task(with_components(self.resources, components), task)
         meter = Meter(company.caps)
         sessions: list[RolloutSession] = []
@@ -125,8 +118,8 @@ class CandidateStage(Stage):
 
         def keep(rollout: Rollout, spans: Sequence[SpanRecord]) -> None:
             traced.extend(spans)
-            records.spans(records.run_id, spans)
-            records.rollout(rollout)
+            self._on_spans(self._limits.run_id, spans)
+            self._on_rollout(rollout)
 
         def metered(name: str, seeds: SeedTree) -> ChatClient:
             seeded = seeds.child("seed") if company.sampling.temperature > 0 else None

@@ -29,12 +29,8 @@ from tutelage.statistics.outcome import Kind
 from tutelage.types import JSON, Task
 
 BEST = "best_prompt.txt"
+LINEAGE_FILE = "lineage.jsonl"
 SPLITS = ("train", "val", "test")
-
-
-def lineage_file(folder: RunFolder) -> Path:
-    """Every candidate, a line each."""
-    return folder.path / "lineage.jsonl"
 
 
 def write_best(folder: RunFolder, components: Components) -> None:
@@ -83,7 +79,7 @@ def _task(row: JSON) -> Task:
 
 def read_lineage(folder: RunFolder) -> list[JSON]:
     """The candidates in order. Raises `RunError` before there are any."""
-    path = lineage_file(folder)
+    path = folder.path / LINEAGE_FILE
     if not path.is_file():
         raise RunError(
             f"{str(folder.path)!r} has no lineage yet: the search has not ended; go on with it: "
@@ -110,7 +106,7 @@ def candidate_of(entries: Sequence[JSON], prefix: str) -> JSON:
 def write_outcome(folder: RunFolder, setup: Setup, result: Result, seconds: float) -> JSON:
     """Write the lineage and the best prompt; returns what is for `result.json`. Names such as
     `success_after_sampled` mean what they do for every run."""
-    write_text(lineage_file(folder), result.lineage.jsonl())
+    write_text(folder.path / LINEAGE_FILE, result.lineage.jsonl())
     write_best(folder, result.components)
     test, spent, on_test = result.test, result.spent, result.test_spent
     tasks, kind = test.tasks, Kind(has_success=test.exact is not None)

@@ -150,8 +150,7 @@ class _Phrases:
 
     def propose(self, picked: Sequence[int], operation: str) -> list[Candidate]:
         """The seed with these phrases as a candidate; none where it was rejected."""
-        made = self.shop.propose([self.shop.seed], {self.component: self.text(picked)}, operation)
-        return [] if made is None else [made]
+        return self.shop.propose([self.shop.seed], {self.component: self.text(picked)}, operation)
 
     async def play(self, trials: int) -> None:
         """Play so many subsets, each on one training task, and keep what they earned."""

@@ -7,12 +7,13 @@ where there is none. `job.py` runs a `Setup`; `trainer/` makes one from Python o
 
 from __future__ import annotations
 
+import hashlib
 import pprint
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tutelage.agents.own import load_agent, source_mark
 from tutelage.engine.endpoint import Endpoint, read_endpoints
@@ -24,7 +25,7 @@ from tutelage.prompts.apo import APO
 from tutelage.prompts.bank import GENERIC, bank_of
 from tutelage.prompts.budget import Limits, Worst
 from tutelage.prompts.choice import Algorithm, choose
-from tutelage.prompts.company import Subject, caps_of, company_of, resources_of, weights_mark
+from tutelage.prompts.company import Subject, caps_of, company_of, resources_of
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.contract import Settings, Splits
 from tutelage.prompts.embedded import embedded
@@ -44,10 +45,15 @@ from tutelage.tools.tool import Tool
 from tutelage.tracing.export import endpoint as collector
 from tutelage.types import Sampling
 
+if TYPE_CHECKING:
+    from tutelage.policy.model import Policy
+
 ITERATIONS = 10
 """Rounds of apo and steps of grips where nobody asks for another number."""
 EXPENSIVE = 2.0
 """US dollars for a million sampled tokens from which on `auto` spares rollouts."""
+_SAMPLED = 4096
+"""Numbers of each tensor that the mark of a policy is made of, about."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 """Where an object lies in memory, which is no part of what it is."""
 
@@ -245,7 +251,7 @@ def _settings(
         models,
         company.sampling,
         company.caps,
-        company.policy is None or weights_mark(company.policy),
+        company.policy is None or _weights_mark(company.policy),
     )
     return Settings(
         fingerprint=repr(said),
@@ -274,6 +280,18 @@ def _told(value: object) -> str:
     `pprint` sorts only what it breaks into lines, so it has to break everything.
     """
     return _ADDRESS.sub("", pprint.pformat(value, width=1))
+
+
+def _weights_mark(policy: Policy) -> str:
+    """A hash of what a policy answers by: its tokenizer and a sample of every tensor."""
+    tokenizer = policy.codec.tokenizer
+    words = (sorted(tokenizer.get_vocab().items()), str(tokenizer.chat_template))
+    digest = hashlib.blake2b(repr(words).encode(), digest_size=16)
+    for name, tensor in sorted(policy.network.state().items()):
+        flat = tensor.detach().reshape(-1)
+        some = flat[:: max(1, flat.numel() // _SAMPLED)].cpu().float()
+        digest.update(f"{name} {tuple(tensor.shape)}".encode() + some.numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _worst_rollout(company: Company) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 from tutelage.prompts.contract import Slot
 from tutelage.prompts.journal import Journal
 from tutelage.prompts.optimiser_client import OptimiserClient
-from tutelage.prompts.play import CandidateStage, Records
+from tutelage.prompts.play import CandidateStage
 from tutelage.prompts.setup import Setup
 from tutelage.rollouts.runner import RunnerSettings
 from tutelage.runs.lifecycle import Run
@@ -76,10 +76,12 @@ async def playing(
         try:
             async with CandidateStage(
                 setup.company,
-                Records(folder.name, keep, run.writer.submit_spans, begins),
                 seeds.child("prompt"),
+                _limits(setup, folder.name),
                 runners=setup.settings.runners,
-                limits=_limits(setup),
+                on_rollout=keep,
+                on_spans=run.writer.submit_spans,
+                begins=begins,
             ) as play:
                 yield _SearchStage(play, ask, journal, began)
         finally:
@@ -90,24 +92,20 @@ async def playing(
 async def preflight(setup: Setup, n: int) -> list[Rollout]:
     """Play `n` training tasks with the seed prompt, one after another; nothing is written."""
     kept: list[Rollout] = []
-    records = Records(DRY, kept.append, lambda run_id, spans: None)
+    seeds = SeedTree(setup.config.seed).child(DRY)
     async with CandidateStage(
-        setup.company,
-        records,
-        SeedTree(setup.config.seed).child(DRY),
-        runners=1,
-        limits=_limits(setup),
+        setup.company, seeds, _limits(setup, DRY), runners=1, on_rollout=kept.append
     ) as play:
         for task in setup.splits.train[:n]:
             await play(setup.components, task, Slot("", Mode.TRAIN, 0, task.id))
     return kept
 
 
-def _limits(setup: Setup) -> RunnerSettings:
+def _limits(setup: Setup, run_id: str) -> RunnerSettings:
     """Of a rollout."""
     config = setup.config
     return RunnerSettings(
-        DRY,
+        run_id,
         timeout=config.timeout,
         attempts=1,
         failure_reward=config.failure_reward,

@@ -32,10 +32,22 @@ def make_splits(config: PromptConfig) -> Splits:
     """The splits of a configuration. Raises `ConfigError` and `DataError`."""
     if not config.train:
         return _generated(config)
-    train = _files(config.train)
-    if not config.val:
-        return sized(cut(train, config.seed), config)
-    return sized(Splits(train, _files(config.val), _files(config.test)), config)
+    val, test = ((_files(paths) if paths else None) for paths in (config.val, config.test))
+    return given_splits(_files(config.train), val, test, config)
+
+
+def given_splits(
+    train: Sequence[Task],
+    val: Sequence[Task] | None,
+    test: Sequence[Task] | None,
+    config: PromptConfig,
+) -> Splits:
+    """At most as many tasks as are asked for; one dataset alone is cut 40/20/40."""
+    if val is None or test is None:
+        parts = cut(train, config.seed)
+        train, val, test = parts.train, parts.val, parts.test
+    sizes = (config.train_size, config.val_size, config.test_size)
+    return Splits(*(tasks[:n] for tasks, n in zip((train, val, test), sizes, strict=True)))
 
 
 def _generated(config: PromptConfig) -> Splits:
@@ -61,15 +73,6 @@ def cut(tasks: Sequence[Task], seed: int) -> Splits:
     parts = (order[:first], order[first:second], order[second:])
     places = (sorted(itertools.chain.from_iterable(part)) for part in parts)
     return Splits(*([tasks[i] for i in part] for part in places))
-
-
-def sized(splits: Splits, config: PromptConfig) -> Splits:
-    """At most as many tasks as are asked for."""
-    return Splits(
-        splits.train[: config.train_size],
-        splits.val[: config.val_size],
-        splits.test[: config.test_size],
-    )
 
 
 def fresh(config: PromptConfig, looked: int, files: Sequence[str] = ()) -> list[Task]:

@@ -110,8 +110,7 @@ class Workshop:
         rng = self.seeds.child("demonstrations", number).python()
         drawn = rng.sample(known, min(self.settings.demonstrations, len(known)))
         text = Demonstrations(tuple(drawn)).text()
-        child = self.propose([parent], {DEMONSTRATIONS: text}, "demonstrations")
-        return [] if child is None else [child]
+        return self.propose([parent], {DEMONSTRATIONS: text}, "demonstrations")
 
     def asks_left(self, most: int) -> int:
         """How many of `most` optimiser calls the budget allows."""
@@ -125,8 +124,8 @@ class Workshop:
         operation: str,
         critique: str = "",
         cost: Spend | None = None,
-    ) -> Candidate | None:
-        """A new candidate with these components changed, or None: rejected, with its reason."""
+    ) -> list[Candidate]:
+        """A new candidate with these components changed; none where it is rejected."""
         made = dict(parents[0].components)
         refused: Rejected | None = None
         for name, text in changes.items():
@@ -140,9 +139,9 @@ class Workshop:
             refused = Rejected("duplicate", "the same text was proposed before")
         if refused is not None:
             candidate.decide("rejected", f"{refused.law}: {refused.reason}")
-            return None
+            return []
         self._proposed[content] = candidate
-        return candidate
+        return [candidate]
 
     async def propose_edits(self, edits: Sequence[Edit]) -> list[tuple[Edit, Candidate]]:
         """Ask for all edits at once; those that keep the laws, with their candidates."""
@@ -155,8 +154,7 @@ class Workshop:
                 continue
             changes = {edit.component: reply.text}
             child = self.propose([parent], changes, edit.operation, edit.critique, cost)
-            if child is not None:
-                made.append((edit, child))
+            made += [(edit, candidate) for candidate in child]
         return made
 
     def was_played(self, candidate: Candidate) -> bool:

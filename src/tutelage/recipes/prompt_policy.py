@@ -74,7 +74,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class _Built:
     """A policy from the cache. `seconds` and `cpu_seconds` are what its build took, once."""
 
     policy: Policy
@@ -87,7 +87,7 @@ class Built:
 
 def built_policy(
     cache: Path | None = None, *, recipe: Recipe | None = None, progress: Progress | None = None
-) -> Built:
+) -> _Built:
     """The policy with where it lies and what its build took.
 
     `cache` is a folder for all recipes, by default `tutelage/prompt-policy` in the user's cache
@@ -222,7 +222,7 @@ def _corpus(seeds: SeedTree) -> Iterator[str]:
                 yield f'{{"name": "{call.name}", "arguments": {arguments}}}'
 
 
-def _kept(folder: Path, progress: Progress) -> Built | None:
+def _kept(folder: Path, progress: Progress) -> _Built | None:
     """The policy of a folder of the cache; None where there is none, or it is broken."""
     if not folder.is_dir():
         return None
@@ -231,14 +231,14 @@ def _kept(folder: Path, progress: Progress) -> Built | None:
         policy = load(str(folder))
         with suppress(OSError):  # a cache that others own, or that may only be read
             os.utime(folder / RECORD)
-        return Built(policy, folder, False, record["seconds"], record["cpu_seconds"])
+        return _Built(policy, folder, False, record["seconds"], record["cpu_seconds"])
     except (ModelError, OSError, ValueError, KeyError) as error:
         progress.note(f"the embedded policy in {folder} is broken and is built again: {error}")
         shutil.rmtree(folder, ignore_errors=True)
         return None
 
 
-def _build_into(folder: Path, recipe: Recipe, progress: Progress) -> Built:
+def _build_into(folder: Path, recipe: Recipe, progress: Progress) -> _Built:
     """Build beside `folder`, then rename: the folder is there whole, or not at all."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as aside:
         wall, cpu = time.perf_counter(), time.process_time()
@@ -257,7 +257,7 @@ def _build_into(folder: Path, recipe: Recipe, progress: Progress) -> Built:
     _prune(folder)
     progress.note(f"the embedded policy was built in {seconds:.0f} s and lies in {folder}")
     # What is read back is what the next use gets.
-    return Built(load(str(folder)), folder, True, seconds, cpu_seconds)
+    return _Built(load(str(folder)), folder, True, seconds, cpu_seconds)
 
 
 def _prune(newest: Path) -> None:
