@@ -48,8 +48,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
     """What the cold start will measure, greedy and sampled, one number after the other."""
     numbers: dict[str, list[float]] = {"greedy": [], "sampled": []}
 
-    def glance(ctx: Any, tasks: Sequence[Task], label: str, temperature: float) -> Found:
-        return Found(numbers["sampled" if temperature else "greedy"].pop(0))
+    def glance(ctx: Any, tasks: Sequence[Task], label: str, warm: float, values: Any) -> Found:
+        return Found(numbers["sampled" if warm else "greedy"].pop(0))
 
     monkeypatch.setattr(cold_start, "glance", glance)
     return numbers

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tutelage.config import RunConfig
 from tutelage.policy.numerics import Numerics
 from tutelage.policy.row import Row
 from tutelage.policy.value import ValueModel
@@ -18,7 +19,7 @@ from tutelage.seeds import SeedTree
 from tutelage.weights.batch import Batch
 from tutelage.weights.critic import Critic, explained_variance
 from tutelage.weights.learner import make_learner
-from tutelage.weights.scoring import values_of
+from tutelage.weights.scoring import by_token
 
 from .samples import config, learn, make_batch, step_of_rollouts
 from .test_update import Probe, assert_same, split
@@ -40,12 +41,16 @@ def value_model(policy: Any, seed: int = 0) -> ValueModel:
     return model
 
 
+def values_of(model: ValueModel, rows: list[Row], settings: RunConfig) -> torch.Tensor:
+    return by_token(rows, settings.actor.max_tokens_per_micro_batch, model.values)
+
+
 def batch_of(policy: Any, seed: int, *keys: str) -> Batch:
     """A batch with the values of a critic that is not flat."""
     settings = config(*GAE, *keys)
     rollouts = step_of_rollouts(policy, seed)
     rows = make_batch(rollouts, config()).rows
-    values = values_of(value_model(policy), rows, settings, torch.float32)
+    values = values_of(value_model(policy), rows, settings)
     return make_batch(rollouts, settings, values_BT=values)
 
 
@@ -55,7 +60,7 @@ def test_values_are_those_of_each_row_alone(fresh: Fresh, layout: str) -> None:
     policy = fresh(layout, 1)
     model = value_model(policy)
     rows = make_batch(step_of_rollouts(policy, 1), config()).rows
-    together = values_of(model, rows, config(), torch.float32)
+    together = values_of(model, rows, config())
     for b, row in enumerate(rows):
         alone = model.values([row])
         assert together[b, alone.columns_K] == pytest.approx(

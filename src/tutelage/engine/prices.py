@@ -42,10 +42,9 @@ _TABLE = TypeAdapter(dict[str, Price])
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Prices by model name; `source` says whose lines won."""
+    """Prices by model name."""
 
     models: Mapping[str, Price]
-    source: str
 
     def of(self, model: str) -> Price | None:
         """The price of a model, None when nobody knows it.
@@ -67,9 +66,9 @@ def load_prices(path: str | Path | None = None, env: Mapping[str, str] = os.envi
     if not own.is_file():
         if named:
             raise ConfigError(f"there is no price table {str(own)!r}; write one, or leave it out")
-        return Prices(known, "built-in")
+        return Prices(known)
     text = own.read_text(encoding="utf-8")
-    return Prices(known | _read(text, f"the price table {str(own)!r}"), str(own))
+    return Prices(known | _read(text, f"the price table {str(own)!r}"))
 
 
 def _read(text: str, where: str) -> dict[str, Price]:

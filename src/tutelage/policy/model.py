@@ -68,9 +68,16 @@ class Policy:
         moved = self.network.to(device)
         return Policy(moved, self.config, self.codec, version=self.version)
 
-    def copy(self) -> Policy:
-        """The same policy with tensors of its own."""
-        return Policy(self.network.copy(), self.config, self.codec, version=self.version)
+    def copy(self, tensors: dict[str, Tensor] | None = None) -> Policy:
+        """The same policy with tensors of its own, or with other weights where they are given."""
+        made = Policy(self.network.copy(), self.config, self.codec, version=self.version)
+        if tensors is not None:
+            made.load_tensors(tensors)
+        return made
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """The trainable tensors as they are now, for `load_tensors`."""
+        return {name: tensor.detach().clone() for name, tensor in self.named()}
 
     def named(self) -> list[tuple[str, Tensor]]:
         """Trainable tensors, in a fixed order."""

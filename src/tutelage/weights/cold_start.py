@@ -25,7 +25,7 @@ from tutelage.tasks.arithmetic import demonstrations
 from tutelage.types import Mode, Task
 from tutelage.weights.context import Context
 from tutelage.weights.gradients import accumulate
-from tutelage.weights.measure import glance, glance_values, measure
+from tutelage.weights.measure import glance, measure
 from tutelage.weights.optim import Optimizer, supervised_optimizer
 from tutelage.weights.phases import COLD, end_step, restore
 from tutelage.weights.setting import Setting
@@ -85,8 +85,7 @@ def _clean_step_ended(ctx: Context, values: dict[str, float]) -> None:
     data, done = state.phase_data, state.phase_step
     last = "skilled" in data and done == data["skilled"] + sft.cooldown_steps
     if last or ("skilled" not in data and done % sft.eval_every == 0):
-        found = glance(ctx, ctx.setting.tasks.skill, COLD, 0.0)
-        values |= glance_values(found, "greedy")
+        found = glance(ctx, ctx.setting.tasks.skill, COLD, 0.0, values)
         if found.solved >= sft.skill_target:
             data.setdefault("skilled", done)
     if done >= sft.max_steps:
@@ -110,8 +109,7 @@ def _mixed_step_ended(ctx: Context, mixed: int, values: dict[str, float]) -> Non
     state, sft = ctx.state, ctx.setting.config.sft
     if mixed % MIXED_EVERY == 0:
         warm = ctx.setting.config.rollout.temperature
-        found = glance(ctx, ctx.setting.tasks.val, f"{COLD}/sampled", warm)
-        values |= glance_values(found, "sampled")
+        found = glance(ctx, ctx.setting.tasks.val, f"{COLD}/sampled", warm, values)
         if found.solved <= sft.mixed_success:
             state.phase_data["ended"] = state.phase_step
     if mixed >= sft.mixed_steps:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tutelage.engine.driver import Schedule
 from tutelage.engine.protocol import Engine
@@ -32,9 +32,10 @@ from tutelage.tracing import SpanRecord
 from tutelage.tracing.ingest import TraceIngest
 from tutelage.types import FailureCause, Mode, Rollout
 from tutelage.weights import checkpoint
-from tutelage.weights.optim import Trained
-from tutelage.weights.reference import frozen
 from tutelage.weights.setting import Setting
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.stateful import Stateful
 
 EVALUATION_SLOTS = 64
 FROZEN = "frozen "
@@ -65,7 +66,7 @@ class Context:
         default_factory=dict[tuple[int, str, str], dict[str, Rollout]]
     )
     """Rollouts of the store that lie after the checkpoint, by (tick, mode, label) and id."""
-    optimizer: Trained | None = None
+    optimizer: Stateful | None = None
     """What the phase in progress trains beside the policy's weights."""
     kept: dict[str, Any] = field(default_factory=dict[str, Any])
     """Tensors that outlive a phase, such as the policy that reinforcement learning starts from."""
@@ -229,9 +230,8 @@ class Context:
             return self.setting.policy if name == POLICY else self.setting.others[name]
         if self._frozen is None:
             if "start" not in self.kept:
-                named = self.setting.policy.named()
-                self.kept["start"] = {n: t.detach().clone() for n, t in named}
-            self._frozen = frozen(self.setting.policy, self.kept["start"])
+                self.kept["start"] = self.setting.policy.snapshot()
+            self._frozen = self.setting.policy.copy(self.kept["start"])
             self._frozen.version = 0
         return self._frozen
 

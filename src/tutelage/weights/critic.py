@@ -28,7 +28,7 @@ from tutelage.weights.batch import Batch
 from tutelage.weights.cuts import mini_batches, token_budget
 from tutelage.weights.gradients import accumulate
 from tutelage.weights.optim import Optimizer, make_optimizer
-from tutelage.weights.scoring import values_of
+from tutelage.weights.scoring import by_token
 
 
 class Critic:
@@ -41,7 +41,8 @@ class Critic:
 
     def values(self, rows: list[Row], numerics: Numerics) -> Tensor:
         """The value of each trained token, [B, T], without gradient."""
-        return values_of(self.model, rows, self._config, numerics.dtype)
+        budget = self._config.actor.max_tokens_per_micro_batch
+        return by_token(rows, budget, lambda some: self.model.values(some, numerics.dtype))
 
     def update(
         self, batch: Batch, numerics: Numerics, *, seeds: SeedTree, rate: float
@@ -112,16 +113,16 @@ class Critic:
         weights = {n: t.detach() for n, t in self.model.named()}
         return {"weights": weights, "optimizer": self._optimizer.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a `state_dict`, bit for bit. Raises `RunError` when it is another model's."""
         shapes = {n: t.shape for n, t in self.model.named()}
-        if {n: t.shape for n, t in state["weights"].items()} != shapes:
+        if {n: t.shape for n, t in state_dict["weights"].items()} != shapes:
             raise RunError(
                 "the critic of the checkpoint is another model than this configuration's; give the "
                 "same critic.model.path, or start a new run"
             )
-        self.model.load_tensors(state["weights"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        self.model.load_tensors(state_dict["weights"])
+        self._optimizer.load_state_dict(state_dict["optimizer"])
 
 
 def _trained(batch: Batch, x_BT: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -35,7 +35,11 @@ def accumulate(
 
     `loss` returns a scalar with gradient and anything detached to report.
     """
-    with _batched_kernels(parameters):
+    # torch takes oneDNN for attention's batched products when reduced precision is allowed. On
+    # processors where oneDNN has no faster reduced format for float32 operands, that is plain
+    # float32 at twice MKL's speed.
+    on_cpu = all(p.device.type == "cpu" for p in parameters)
+    with _reduced_on_cpu() if on_cpu and _reduced_is_float32() else nullcontext():
         return _accumulate(parameters, items, loss, threads)
 
 
@@ -67,24 +71,9 @@ def _accumulate(
 
 
 @contextmanager
-def _batched_kernels(parameters: Sequence[Tensor]) -> Generator[None]:
-    """Have oneDNN do attention's batched products as well, where that is still float32.
-
-    torch takes oneDNN for them when reduced precision is allowed. On processors where oneDNN has no
-    faster reduced format for float32 operands, that is plain float32 at twice MKL's speed. Only
-    oneDNN is told so: torch's switch for all devices would put the GPUs of such a host on TF32.
-    """
-    on_cpu = all(p.device.type == "cpu" for p in parameters)
-    if not on_cpu or not _reduced_is_float32():
-        yield
-        return
-    with _reduced_on_cpu():
-        yield
-
-
-@contextmanager
 def _reduced_on_cpu() -> Generator[None]:
-    """Allow oneDNN, and nobody else, reduced precision in float32 products."""
+    """Allow oneDNN, and nobody else, reduced precision in float32 products: torch's switch for all
+    devices would put the GPUs of such a host on TF32."""
     setting: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = setting.fp32_precision
     setting.fp32_precision = "bf16"

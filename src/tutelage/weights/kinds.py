@@ -172,9 +172,6 @@ class Weights(RunKind):
     @property
     def done(self) -> Container[str]:
         """Phases that an earlier process has ended."""
-        return self._ended()
-
-    def _ended(self) -> list[str]:
         return self.state.results.setdefault("done", [])
 
     def phases(self) -> Sequence[Phase]:
@@ -206,7 +203,7 @@ class Weights(RunKind):
         self.state.seconds[phase] = ctx.clock.elapsed() - self._phase_began
         ctx.optimizer = None
         keep_phase(ctx, phase)
-        self._ended().append(phase)
+        self.state.results.setdefault("done", []).append(phase)
         ctx.save()
 
     def result(self, status: str) -> JSON:

@@ -32,7 +32,7 @@ from tutelage.weights.batch import Batch, make_rows, with_advantages
 from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.critic import Critic
 from tutelage.weights.optim import Optimizer, learning_rate_share, make_optimizer
-from tutelage.weights.reference import Reference, frozen
+from tutelage.weights.reference import Reference
 from tutelage.weights.update import group_metrics, trainer_logp, update_policy
 
 
@@ -117,18 +117,18 @@ class Learner:
         parts = {"policy": self.optimizer, "critic": self.critic, "reference": self.reference}
         return {name: part.state_dict() for name, part in parts.items() if part is not None}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a `state_dict`, bit for bit. Raises `RunError` when a part is missing."""
         parts = {"policy": self.optimizer, "critic": self.critic, "reference": self.reference}
         for name, part in parts.items():
             if part is None:
                 continue
-            if name not in state:
+            if name not in state_dict:
                 raise RunError(
                     f"the checkpoint has no {name}, which this configuration trains with; go on "
                     "with the configuration that wrote it, or start a new run"
                 )
-            part.load_state_dict(state[name])
+            part.load_state_dict(state_dict[name])
 
 
 class Learners:
@@ -176,11 +176,11 @@ class Learners:
         others = {name: learner.state_dict() for name, learner in self._others.items()}
         return {**self._main.state_dict(), **({"others": others} if others else {})}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a `state_dict`, bit for bit."""
-        self._main.load_state_dict(state)
+        self._main.load_state_dict(state_dict)
         for name, learner in self._others.items():
-            learner.load_state_dict(state["others"][name])
+            learner.load_state_dict(state_dict["others"][name])
 
 
 def make_learner(
@@ -211,10 +211,8 @@ def _starting(
     """The reference: a model of its own, or the policy that training started from."""
     if config.ref.path is not None:
         return load(config.ref.path, device=policy.device)
-    if fresh:
-        return frozen(policy)
-    if start is not None:
-        return frozen(policy, start)
+    if fresh or start is not None:
+        return policy.copy(None if fresh else start)
     if config.model.path is None:
         raise ConfigError(
             "a KL from the starting policy is on, but this checkpoint kept no starting policy; "

@@ -20,7 +20,6 @@ from torch import Tensor
 from tutelage.algorithms.rl import (
     LOSSES,
     aggregate,
-    aggregation_of,
     importance_weights,
     kl_penalty,
     policy_loss,
@@ -70,7 +69,7 @@ def rows_loss(
     known = sampled if before_BT is None else cut(before_BT)
     logp = known.clone().index_put(where, scores.logp_K)
     old = logp.detach() if before_BT is None else known
-    way = aggregation_of(actor.policy_loss.loss_mode, actor.loss_agg_mode)
+    way = actor.loss_agg_mode or LOSSES.find(actor.policy_loss.loss_mode).aggregation
 
     def average(x_BT: Tensor) -> Tensor:
         return aggregate(x_BT, mask, way, rollouts_B=owners, denominator=denominator)
@@ -102,26 +101,13 @@ def rows_loss(
         entropy = average(torch.zeros_like(old).index_put(where, scores.entropy_K))
         value = value - actor.entropy_coeff * entropy
     gap_K = (scores.logp_K - sampled[where]).detach()
-    return value, _report(numbers, scores, metrics, (policy, kl, entropy), gap_K)
-
-
-def _report(
-    numbers: list[int],
-    scores: Scores,
-    metrics: dict[str, Tensor],
-    terms: tuple[Tensor, Tensor, Tensor],
-    gap_K: Tensor,
-) -> Report:
-    """Of the loss's terms (policy, KL, entropy), and of the gap between the log-probabilities here
-    and those that were sampled with."""
-    policy, kl, entropy = (term.detach() for term in terms)
-    return Report(
+    return value, Report(
         rows=numbers,
         scores=scores.detached(),
         metrics=metrics,
-        policy=policy,
-        kl=kl,
-        entropy=entropy,
+        policy=policy.detach(),
+        kl=kl.detach(),
+        entropy=entropy.detach(),
         mismatch_max=gap_K.abs().max() if gap_K.numel() else gap_K.new_zeros(()),
         mismatch_k3_sum=(gap_K.exp() - gap_K - 1).sum(),
     )

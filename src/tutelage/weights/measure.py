@@ -44,19 +44,20 @@ def measure(
     return summarise(played, ctx.success, ctx.kind)
 
 
-def glance(ctx: Context, tasks: Sequence[Task], label: str, temperature: float) -> Evaluation:
-    """A quick measurement on validation tasks, within a phase."""
-    return measure(ctx, tasks, label, temperature=temperature, mode=Mode.VAL, invariant=False)
+def glance(
+    ctx: Context, tasks: Sequence[Task], label: str, temperature: float, values: dict[str, float]
+) -> Evaluation:
+    """A quick measurement on validation tasks, within a phase, whose `values` get its metrics.
 
-
-def glance_values(found: Evaluation, name: str) -> dict[str, float]:
-    """A glance as metrics: `val/success_sampled` and so on, with how many were judged of how many.
-
-    A rate that there is not has no key.
+    They are `val/success_sampled` and so on, with how many were judged of how many; a rate that
+    there is not has no key.
     """
-    values = {f"val/judged_{name}": found.judged, f"val/rollouts_{name}": found.rollouts}
+    found = measure(ctx, tasks, label, temperature=temperature, mode=Mode.VAL, invariant=False)
+    name = "sampled" if label.endswith("/sampled") else "greedy"
+    values |= {f"val/judged_{name}": found.judged, f"val/rollouts_{name}": found.rollouts}
     told = {f"val/success_{name}": found.success, f"val/reward_{name}": found.mean_reward}
-    return {**values, **{key: value for key, value in told.items() if value is not None}}
+    values |= {key: value for key, value in told.items() if value is not None}
+    return found
 
 
 def measure_before_or_after(ctx: Context, name: str, *, no_tools: bool = False) -> None:

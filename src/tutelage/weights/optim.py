@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,18 +17,6 @@ from torch import Tensor
 from tutelage.config.rl import OptimizerConfig
 
 Kind = Literal["adamw", "muon"]
-
-
-class Trained(Protocol):
-    """What a phase trains beside the policy's weights, as far as a checkpoint is concerned."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that the next step depends on."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a `state_dict`, bit for bit."""
-        ...
 
 
 class Optimizer:
@@ -56,9 +44,9 @@ class Optimizer:
         """Everything that the next step depends on."""
         return {"parts": [p.state_dict() for p in self._parts]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over a `state_dict`, bit for bit."""
-        for part, saved in zip(self._parts, state["parts"], strict=True):
+        for part, saved in zip(self._parts, state_dict["parts"], strict=True):
             part.load_state_dict(saved)
 
 

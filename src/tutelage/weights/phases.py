@@ -8,15 +8,17 @@ them in order.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tutelage.policy.machine import trim_memory
 from tutelage.weights.context import Context
-from tutelage.weights.optim import Trained
+
+if TYPE_CHECKING:
+    from torch.distributed.checkpoint.stateful import Stateful
 
 COLD, RL, CONTROL, SFT = "cold_start", "rl", "control", "sft"
 
-T = TypeVar("T", bound=Trained)
+T = TypeVar("T", bound="Stateful")
 
 
 def seconds_left(ctx: Context) -> float | None:

@@ -10,6 +10,7 @@ Legend: B rows, T tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,12 @@ from tutelage.config import RunConfig
 from tutelage.config.rl import AlgorithmConfig
 from tutelage.errors import ConfigError, ModelError
 from tutelage.policy.model import Policy
+from tutelage.policy.network import AtTokens
 from tutelage.policy.numerics import Numerics
+from tutelage.policy.row import Row
 from tutelage.weights.batch import Batch
 from tutelage.weights.config.extensions import has_critic
-from tutelage.weights.scoring import full_kl_of, logp_of
+from tutelage.weights.scoring import by_token, logp_of
 
 
 class Reference:
@@ -58,7 +61,7 @@ class Reference:
         if config.algorithm.use_kl_in_reward:
             kind = config.algorithm.kl_penalty
             if kind.startswith("full"):
-                kl_BT = full_kl_of(policy, self.policy, rows, config, numerics.dtype)
+                kl_BT = _full_kl(policy, self.policy, rows, config, numerics.dtype)
             else:
                 kl_BT = kl_penalty(_known(batch.trainer_logp_BT), ref_logp_BT, kind)
         return replace(batch, ref_logp_BT=ref_logp_BT, kl_BT=kl_BT)
@@ -80,9 +83,29 @@ class Reference:
         """The coefficient."""
         return {"coef": self.beta}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over the coefficient, bit for bit."""
-        self._control.coef = float(state["coef"])
+        self._control.coef = float(state_dict["coef"])
+
+
+def _full_kl(
+    policy: Policy,
+    reference: Policy,
+    rows: Sequence[Row],
+    config: RunConfig,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The exact KL of the policy from the reference at each trained token, [B, T]."""
+    warm = config.rollout.temperature
+
+    def ask(some: list[Row]) -> AtTokens:
+        reference_KV = reference.network.distribution(some, warm, dtype)
+        scores = policy.score(some, temperature=warm, dtype=dtype, reference_KV=reference_KV)
+        kl_K = scores.full_kl_K
+        assert kl_K is not None, "the network was given the reference's distribution"
+        return AtTokens(kl_K, scores.rows_K, scores.columns_K)
+
+    return by_token(rows, config.actor.max_tokens_per_micro_batch, ask)
 
 
 def _controller(rule: AlgorithmConfig) -> AdaptiveKL | FixedKL:
@@ -131,12 +154,3 @@ def _check_vocabulary(policy: Policy, path: str, key: str) -> None:
             f"{key}={path!r} has another vocabulary than the policy, so its numbers would be about "
             f"other tokens. Give a model of the same family, or leave {key} out."
         )
-
-
-@torch.no_grad()
-def frozen(policy: Policy, tensors: dict[str, Tensor] | None = None) -> Policy:
-    """A copy of a policy, with other weights where they are given."""
-    made = policy.copy()
-    if tensors is not None:
-        made.load_tensors(tensors)
-    return made

@@ -19,14 +19,13 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from tutelage.config import RunConfig
-from tutelage.policy.model import Policy
 from tutelage.resources import POLICY
 from tutelage.runs.metrics import cut_off_warning, rollout_metrics
 from tutelage.types import Rollout
 from tutelage.weights.context import Context
 from tutelage.weights.learner import Learners, make_learner
 from tutelage.weights.loop import TrainingLoop
-from tutelage.weights.measure import glance, glance_values
+from tutelage.weights.measure import glance
 from tutelage.weights.phases import CONTROL, RL, end_step, ended, restore, seconds_left
 from tutelage.weights.recording import StepRecorder
 
@@ -103,32 +102,17 @@ def _learners(ctx: Context, config: RunConfig) -> Learners:
     fresh, control = state.phase_step == 0, config.trainer.control != "none"
     own = config.ref.path is None and config.model.path is None
     if fresh and (control or (config.needs_reference and own)):
-        ctx.kept["start"] = {n: t.detach().clone() for n, t in setting.policy.named()}
-    learner = make_learner(
-        setting.policy,
-        config,
-        setting.choice.numerics,
-        fresh=fresh,
-        start=ctx.kept.get("start"),
-    )
+        ctx.kept["start"] = setting.policy.snapshot()
     referred = config.needs_reference and config.ref.path is None
     if fresh and setting.others and (control or referred):
-        ctx.kept["starts"] = {
-            name: {n: t.detach().clone() for n, t in policy.named()}
-            for name, policy in setting.others.items()
-        }
-    others = {
-        name: make_learner(
-            policy,
-            config,
-            setting.choice.numerics,
-            fresh=fresh,
-            start=ctx.kept.get("starts", {}).get(name),
-            name=name,
-        )
-        for name, policy in setting.others.items()
-    }
-    return restore(ctx, Learners(learner, others))
+        ctx.kept["starts"] = {name: p.snapshot() for name, p in setting.others.items()}
+    starts = {POLICY: ctx.kept.get("start"), **ctx.kept.get("starts", {})}
+    numerics = setting.choice.numerics
+    main, *others = (
+        make_learner(policy, config, numerics, fresh=fresh, start=starts.get(name), name=name)
+        for name, policy in {POLICY: setting.policy, **setting.others}.items()
+    )
+    return restore(ctx, Learners(main, dict(zip(setting.others, others, strict=True))))
 
 
 def _validate(ctx: Context, phase: str, values: dict[str, float]) -> None:
@@ -139,9 +123,8 @@ def _validate(ctx: Context, phase: str, values: dict[str, float]) -> None:
     start, cpu = time.perf_counter(), time.process_time()
     tasks = ctx.setting.tasks.val
     warm = ctx.setting.config.rollout.temperature
-    found = glance(ctx, tasks, f"{phase}/sampled", warm)
-    greedy = glance(ctx, tasks, f"{phase}/greedy", 0.0)
-    values |= glance_values(found, "sampled") | glance_values(greedy, "greedy")
+    found = glance(ctx, tasks, f"{phase}/sampled", warm, values)
+    glance(ctx, tasks, f"{phase}/greedy", 0.0, values)
     if found.mean_reward is not None:
         values["val/reward/mean"] = found.mean_reward
     values["time/validate"] = time.perf_counter() - start
@@ -196,11 +179,7 @@ def _keep_for_the_caller(ctx: Context) -> None:
     given = ctx.setting.given
     if given is not None and given.policies:
         policies = {POLICY: ctx.setting.policy, **ctx.setting.others}
-        ctx.kept["trained"] = {name: _copied(policy) for name, policy in policies.items()}
-
-
-def _copied(policy: Policy) -> dict[str, Tensor]:
-    return {n: t.detach().clone() for n, t in policy.named()}
+        ctx.kept["trained"] = {name: policy.snapshot() for name, policy in policies.items()}
 
 
 def _load(ctx: Context, main: dict[str, Tensor], others: dict[str, dict[str, Tensor]]) -> None:

@@ -1,4 +1,4 @@
-"""Numbers per token of a whole batch without gradients: log-probabilities, values, exact KL.
+"""Numbers per token of a whole batch without gradients: log-probabilities, and what is asked.
 
 The rows are cut into micro-batches by tokens and what a model says of each trained token is put
 back into one [B, T] tensor, 0 where nothing is trained. `learner.py` asks for what the estimator
@@ -19,11 +19,10 @@ from tutelage.policy.model import Policy
 from tutelage.policy.network import AtTokens
 from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
-from tutelage.policy.value import ValueModel
 
 
 @torch.no_grad()
-def _by_token(rows: Sequence[Row], max_tokens: int, ask: Callable[[list[Row]], AtTokens]) -> Tensor:
+def by_token(rows: Sequence[Row], max_tokens: int, ask: Callable[[list[Row]], AtTokens]) -> Tensor:
     """What `ask` says of the trained tokens of some rows, for all rows, [B, T] on the CPU."""
     out_BT = torch.zeros(len(rows), max(len(r.ids) for r in rows))
     for chosen in plan_micro_batches(rows, max_tokens):
@@ -40,32 +39,4 @@ def logp_of(policy: Policy, rows: Sequence[Row], config: RunConfig, dtype: torch
         scores = policy.score(some, temperature=config.rollout.temperature, dtype=dtype)
         return AtTokens(scores.logp_K, scores.rows_K, scores.columns_K)
 
-    return _by_token(rows, config.actor.max_tokens_per_micro_batch, ask)
-
-
-def values_of(
-    critic: ValueModel, rows: Sequence[Row], config: RunConfig, dtype: torch.dtype
-) -> Tensor:
-    """The critic's value of each trained token, [B, T]."""
-    budget = config.actor.max_tokens_per_micro_batch
-    return _by_token(rows, budget, lambda some: critic.values(some, dtype))
-
-
-def full_kl_of(
-    policy: Policy,
-    reference: Policy,
-    rows: Sequence[Row],
-    config: RunConfig,
-    dtype: torch.dtype,
-) -> Tensor:
-    """The exact KL of the policy from the reference at each trained token, [B, T]."""
-    warm = config.rollout.temperature
-
-    def ask(some: list[Row]) -> AtTokens:
-        reference_KV = reference.network.distribution(some, warm, dtype)
-        scores = policy.score(some, temperature=warm, dtype=dtype, reference_KV=reference_KV)
-        kl_K = scores.full_kl_K
-        assert kl_K is not None, "the network was given the reference's distribution"
-        return AtTokens(kl_K, scores.rows_K, scores.columns_K)
-
-    return _by_token(rows, config.actor.max_tokens_per_micro_batch, ask)
+    return by_token(rows, config.actor.max_tokens_per_micro_batch, ask)

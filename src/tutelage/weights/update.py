@@ -21,7 +21,6 @@ from torch import Tensor
 from tutelage.algorithms.rl import (
     LOSSES,
     aggregation_denominator,
-    aggregation_of,
     importance_weights,
     merge_metrics,
 )
@@ -130,7 +129,8 @@ def _gradient(
     actor, mode = config.actor, config.actor.policy_loss.loss_mode
     owners = [batch.rollouts_B[b] for b in part]
     scale = actor.loss_scale_factor or float(config.response_tokens)
-    way = aggregation_of(mode, actor.loss_agg_mode)
+    rule = LOSSES.find(mode)
+    way = actor.loss_agg_mode or rule.aggregation
     denominator = aggregation_denominator(batch.mask_BT[part], way, rollouts_B=owners, scale=scale)
     live = part
     if actor.skip_zero_variance and not _every_row_counts(config):
@@ -139,7 +139,7 @@ def _gradient(
     rows = batch.rows
     budget = token_budget(rows, live, actor.ppo_micro_batch_size_per_gpu, actor)
     plan = plan_micro_batches([rows[b] for b in live], budget)
-    if way == "seq-mean-token-mean" or LOSSES.find(mode).whole_rollouts:
+    if way == "seq-mean-token-mean" or rule.whole_rollouts:
         plan = _together(plan, [batch.rollouts_B[b] for b in live])
     selection_BT = _selection(batch, part, config, seeds)
 

@@ -27,7 +27,7 @@ from tutelage.algorithms.rl.kl import (
     kl_in_reward,
     kl_penalty,
 )
-from tutelage.algorithms.rl.losses import aggregation_of, merge_metrics, policy_loss
+from tutelage.algorithms.rl.losses import merge_metrics, policy_loss
 from tutelage.algorithms.rl.losses.clip_cov import select_clip_cov
 from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
 from tutelage.algorithms.rl.losses.kl_cov import select_kl_cov
@@ -48,7 +48,6 @@ __all__ = [
     "TokenLoss",
     "aggregate",
     "aggregation_denominator",
-    "aggregation_of",
     "entropy",
     "estimate_advantages",
     "estimator",

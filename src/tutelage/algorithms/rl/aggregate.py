@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from tutelage.algorithms.rl.index import Ids, RolloutIndex, check_shapes, index_rollouts
-from tutelage.algorithms.rl.lookup import lookup
+from tutelage.algorithms.rl.lookup import unknown
 from tutelage.errors import ConfigError
 
 
@@ -104,7 +104,7 @@ def aggregate_indexed(
     scale: float | None = None,
 ) -> Tensor:
     """`aggregate` for rows that are indexed already."""
-    way = lookup(AGGREGATIONS, mode, "actor.loss_agg_mode")
+    way = _way(mode)
     sums_N = index.mean_N(x_BT) if way.token_mean else index.sum_N(x_BT)
     total = sums_N.sum()
     if denominator is None:
@@ -120,8 +120,14 @@ def aggregate_indexed(
     return total / denominator
 
 
+def _way(mode: str) -> _Aggregation:
+    if mode not in AGGREGATIONS:
+        raise unknown(mode, AGGREGATIONS, "actor.loss_agg_mode")
+    return AGGREGATIONS[mode]
+
+
 def _denominator(index: RolloutIndex, mode: str, scale: float | None) -> float:
-    way = lookup(AGGREGATIONS, mode, "actor.loss_agg_mode")
+    way = _way(mode)
     if not way.scaled:
         return float(way.count(index))
     if scale is None or not _positive(scale):

@@ -1,26 +1,15 @@
-"""How a name in the config becomes a function: one look-up for every registry of this package.
+"""What to say of a name in the config that none of this package's tables has.
 
-A name that no registry has stops the run before any model loads, with the nearest name that it
-has. The registries themselves are in `advantages/`, `losses/`, `aggregate.py`, `kl.py` and
-`corrections.py`.
+It stops the run before any model loads, with the nearest name that there is. The tables themselves
+are in `advantages/`, `losses/`, `aggregate.py`, `kl.py` and `corrections.py`.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Iterable
 
 from tutelage.errors import ConfigError
-
-Entry = TypeVar("Entry")
-
-
-def lookup(table: Mapping[str, Entry], name: str, key: str) -> Entry:
-    """The entry called `name`; raises `ConfigError` that names `key` and the nearest entry."""
-    if name in table:
-        return table[name]
-    raise unknown(name, table, key)
 
 
 def unknown(name: str, known: Iterable[str], key: str) -> ConfigError:

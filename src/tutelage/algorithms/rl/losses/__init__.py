@@ -118,11 +118,6 @@ def _checked(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
     )
 
 
-def aggregation_of(mode: str, chosen: str | None) -> str:
-    """The aggregation of a loss: the chosen one, or else the loss's own."""
-    return chosen or LOSSES.find(mode).aggregation
-
-
 def merge_metrics(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """The metrics of `policy_loss` over several micro-batches: those of the rows together."""
     known = list(parts)
