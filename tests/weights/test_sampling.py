@@ -20,8 +20,6 @@ from tutelage.weights.sampling import BASELINE, epoch_places, informative
 from .samples import LAPTOP, config, make_batch, rollout
 from .tiny_job import material, run, steps
 
-SHARES = st.floats(0, 1)
-
 
 @pytest.fixture(scope="module")
 def source(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -41,13 +39,6 @@ def test_the_stream_is_one_stream_however_it_is_taken(total: int, first: int, se
 # ---------------------------------------------------------------- curriculum
 
 
-@given(SHARES, st.floats(0.01, 1))
-def test_the_weight_is_greatest_at_a_half_and_never_below_the_floor(p: float, floor: float) -> None:
-    assert floor - 1e-12 <= curriculum.weight(p, floor) <= 1 + 1e-12
-    assert curriculum.weight(p, floor) <= curriculum.weight(0.5, floor)
-    assert curriculum.weight(p, floor) == pytest.approx(curriculum.weight(1 - p, floor))
-
-
 @given(st.integers(1, 20), st.integers(1, 50), st.integers(0, 1000))
 def test_a_draw_repeats_nothing_it_need_not(total: int, count: int, seed: int) -> None:
     found = curriculum.draw(total, count, {}, 0.1, SeedTree(seed))
@@ -62,7 +53,7 @@ def test_draws_follow_the_weights() -> None:
     times: Counter[int] = Counter()
     for seed in range(4000):
         times.update(curriculum.draw(4, 1, known, 0.1, SeedTree(seed)))
-    weights = [curriculum.weight(known[str(i)], 0.1) for i in range(4)]
+    weights = [0.1 + 0.9 * 4 * p * (1 - p) for p in known.values()]
     for i in range(4):
         share = weights[i] / sum(weights)
         assert times[i] / 4000 == pytest.approx(share, abs=4 * (share / 4000) ** 0.5)

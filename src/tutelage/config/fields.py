@@ -54,15 +54,6 @@ def _as_tuple(value: Any) -> Any:
     return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
 
 
-def _engine_alias(value: Any) -> Any:
-    return "vllm" if value in ("async_verl", "async_vllm") else value
-
-
-def _top_k_off(value: Any) -> Any:
-    # The guide's upstream writes -1 for "off".
-    return 0 if value in (-1, "-1") else value
-
-
 def read_success(text: str) -> tuple[str | None, float | None]:
     """`right`, `>=0.5` or `right>=0.5` as the part of the reward and the bound that it reaches.
 
@@ -105,7 +96,9 @@ Count = Annotated[int, Field(ge=1), _NUMBER]
 CountOrZero = Annotated[int, Field(ge=0), _NUMBER]
 Every = Annotated[int, Field(ge=-1), _NUMBER]
 """A period in steps; -1 and 0 mean never."""
-TopK = Annotated[int, Field(ge=0), BeforeValidator(_top_k_off), _NUMBER]
+# The guide's upstream writes -1 for "off".
+_TOP_K_OFF = BeforeValidator(lambda value: 0 if value in (-1, "-1") else value)
+TopK = Annotated[int, Field(ge=0), _TOP_K_OFF, _NUMBER]
 
 Positive = Annotated[float, Field(gt=0), _NUMBER]
 NonNegative = Annotated[float, Field(ge=0), _NUMBER]
@@ -127,7 +120,8 @@ Extension = Annotated[
 ]
 """A thing that a user may add to, by its registered name or in a file; see `extensions.py`."""
 
-EngineName = Annotated[Literal["native", "vllm", "openai"], BeforeValidator(_engine_alias)]
+_VLLM_ALIASES = BeforeValidator(lambda v: "vllm" if v in ("async_verl", "async_vllm") else v)
+EngineName = Annotated[Literal["native", "vllm", "openai"], _VLLM_ALIASES]
 LoggerName = Literal["console", "jsonl", "wandb", "tensorboard", "mlflow"]
 Loggers = Annotated[tuple[LoggerName, ...], BeforeValidator(_split_names)]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -95,11 +95,12 @@ def _parse(parser: Any, text: str) -> list[Override]:
             f"{meant} start one run for each value."
         )
     value = parsed.value()
-    if not _is_plain(value):
+    leaves = list(_leaves(value))
+    if not all(isinstance(leaf, _PLAIN) for leaf in leaves):
         raise ConfigError(
             f"the override {text!r} gives no plain value. Write a number, text, list or dict."
         )
-    if _interpolates(value):
+    if any(isinstance(leaf, str) and "${" in leaf for leaf in leaves):
         raise ConfigError(
             f"the override {text!r} holds an interpolation, and values are taken as they are. "
             "Write the value itself."
@@ -132,17 +133,12 @@ def _column(error: Exception) -> int | None:
     return column if isinstance(column, int) else None
 
 
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(_is_plain(item) for item in cast("list[Any]", value))
+def _leaves(value: Any) -> Iterator[Any]:
+    """What a value holds that is neither a list nor a dict."""
     if isinstance(value, dict):
-        return all(_is_plain(item) for item in cast("dict[Any, Any]", value).values())
-    return isinstance(value, _PLAIN)
-
-
-def _interpolates(value: Any) -> bool:
-    if isinstance(value, list):
-        return any(_interpolates(item) for item in cast("list[Any]", value))
-    if isinstance(value, dict):
-        return any(_interpolates(item) for item in cast("dict[Any, Any]", value).values())
-    return isinstance(value, str) and "${" in value
+        value = list(cast("dict[Any, Any]", value).values())
+    if not isinstance(value, list):
+        yield value
+        return
+    for item in cast("list[Any]", value):
+        yield from _leaves(item)

@@ -34,9 +34,10 @@ class ScriptedReply:
 
     def text(self) -> str:
         """The reply as a model of the Hermes format writes it; for engines of tokens."""
+        named = [(orjson.dumps(name).decode(), arguments) for name, arguments in self.tool_calls]
         calls = "".join(
-            f'<tool_call>\n{{"name": {_quoted(name)}, "arguments": {arguments}}}\n</tool_call>'
-            for name, arguments in self.tool_calls
+            f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>'
+            for name, arguments in named
         )
         return (self.content or "") + calls
 
@@ -100,10 +101,6 @@ def _new_text(messages: Sequence[Message]) -> str:
             break
         new.append(message.content or "")
     return "\n".join(reversed(new))
-
-
-def _quoted(text: str) -> str:
-    return orjson.dumps(text).decode()
 
 
 class _Line(BaseModel):

@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from tutelage.bounded import parse_json
@@ -71,7 +72,6 @@ class Codec:
         """Whether a text may be encoded in pieces."""
         self._prompts: dict[Any, tuple[int, ...]] = {}
         self._frames: dict[Any, tuple[str, ...] | None] = {}
-        self._grammars: GrammarMaker | None = None
 
     def _end_tokens(self) -> list[int]:
         tokenizer = self.tokenizer
@@ -267,11 +267,13 @@ class Codec:
         """
         if constraint is None:
             return None
-        if self._grammars is None:
-            from tutelage.policy.grammar import GrammarMaker
-
-            self._grammars = GrammarMaker(self)
         return self._grammars.make(tools, constraint)
+
+    @cached_property
+    def _grammars(self) -> GrammarMaker:
+        from tutelage.policy.grammar import GrammarMaker
+
+        return GrammarMaker(self)
 
     def parse(
         self, ids: Sequence[int], new_id: Callable[[int], str], *, calls: bool = True

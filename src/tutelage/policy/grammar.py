@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
@@ -135,8 +136,6 @@ class GrammarMaker:
     def __init__(self, codec: _Rendering) -> None:
         self._codec = codec
         self._made: dict[str, Grammar | None] = {}
-        self._tokenizer: LLTokenizer | None = None
-        self._form: _CallForm | None = None
 
     def make(self, tools: Sequence[ToolSpec], constraint: Constraint | None) -> Grammar | None:
         """The grammar of a reply; None when nothing is constrained.
@@ -183,7 +182,7 @@ class GrammarMaker:
             return None
         text = "\n".join(["%llguidance {}", f"start: {start}", *rules, *self._texts(), ""])
         self._check(constraint, callable_)
-        return Grammar(text, self._library(), _field(constraint))
+        return Grammar(text, self._library, _field(constraint))
 
     def _check(self, constraint: Constraint, tools: Sequence[ToolSpec]) -> None:
         """Look at each schema by itself, so that the error names the one that is at fault."""
@@ -192,13 +191,13 @@ class GrammarMaker:
             schemas.append(("response_format", constraint.json_schema))
         for field, schema in schemas:
             text = f"%llguidance {{}}\nstart: {_json(schema)}\n"
-            Grammar(text, self._library(), field)
+            Grammar(text, self._library, field)
 
     def _calls(self, tools: Sequence[ToolSpec], constraint: Constraint) -> list[str]:
         """Rules for the calls that a reply may make; none without tools."""
         if not tools:
             return []
-        form = self._call_form()
+        form = self._form
         named = constraint.tool_choice not in ("auto", "required", "none")
         several = form.several and constraint.parallel_tool_calls and not named
         more = f"({self._literal(form.between)} call)*" if several else ""
@@ -243,27 +242,24 @@ class GrammarMaker:
             if p or len(pieces) == 1
         )
 
-    def _call_form(self) -> _CallForm:
-        if self._form is None:
-            self._form = _form_of(self._codec)
-        return self._form
+    @cached_property
+    def _form(self) -> _CallForm:
+        return _form_of(self._codec)
 
+    @cached_property
     def _library(self) -> LLTokenizer:
         """The tokenizer as the library wants it; made once, which takes up to a second."""
-        if self._tokenizer is None:
-            from llguidance.hf import from_tokenizer
+        from llguidance.hf import from_tokenizer
 
-            try:
-                self._tokenizer = from_tokenizer(
-                    cast("Any", self._codec.tokenizer), eos_token=sorted(self._codec.eos_ids)
-                )
-            except ValueError as error:
-                raise ConstraintError(
-                    f"replies of this model cannot be constrained: {_short(str(error))}; leave out "
-                    "`tool_choice` and `response_format`",
-                    "tool_choice",
-                ) from error
-        return self._tokenizer
+        ends = sorted(self._codec.eos_ids)
+        try:
+            return from_tokenizer(cast("Any", self._codec.tokenizer), eos_token=ends)
+        except ValueError as error:
+            raise ConstraintError(
+                f"replies of this model cannot be constrained: {_short(str(error))}; leave out "
+                "`tool_choice` and `response_format`",
+                "tool_choice",
+            ) from error
 
 
 def _callable(tools: Sequence[ToolSpec], choice: str) -> list[ToolSpec]:

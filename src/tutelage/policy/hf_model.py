@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -40,13 +40,17 @@ class HFNetwork:
         """The model without its output head."""
         return self.model.base_model
 
-    def copy(self) -> HFNetwork:
+    def copy(self) -> Self:
         """The same network with tensors of its own."""
-        return HFNetwork(copy.deepcopy(self.model), self.device)
+        made = copy.copy(self)
+        made.model = copy.deepcopy(self.model)
+        return made
 
-    def to(self, device: torch.device) -> HFNetwork:
+    def to(self, device: torch.device) -> Self:
         """The same network on another device."""
-        return HFNetwork(self.model, device)
+        made = copy.copy(self)
+        made.model, made.device = self.model.to(device), device
+        return made
 
     def count(self) -> int:
         """Number of parameters, frozen ones too."""

@@ -215,18 +215,6 @@ class _PeftNetwork(HFNetwork):
         """The model without its output head."""
         return self.model.get_base_model().base_model
 
-    def copy(self) -> _PeftNetwork:
-        """The same network with tensors of its own."""
-        made = _PeftNetwork(deepcopy(self.model), self.device)
-        made.lora = self.lora
-        return made
-
-    def to(self, device: torch.device) -> _PeftNetwork:
-        """The same on another device."""
-        made = _PeftNetwork(self.model, device)
-        made.lora = self.lora
-        return made
-
     def state(self) -> dict[str, Tensor]:
         """The merged weights under their Hugging Face names."""
         return HFNetwork(deepcopy(self.model).merge_and_unload(), self.device).state()

@@ -192,6 +192,8 @@ def build(
     device: torch.device | None = None,
 ) -> Policy:
     """The embedded policy: a tokenizer trained on `corpus` and fresh weights drawn from `seed`."""
+    from transformers import AutoModelForCausalLM
+
     from tutelage.policy.tokenizer import train_tokenizer
 
     tokenizer = train_tokenizer(corpus, vocab_size=vocab_size, max_length=max_positions)
@@ -211,7 +213,9 @@ def build(
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    model = _instantiate(config, seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     return Policy(_network(model, device or torch.device("cpu")), config, codec)
 
 
@@ -222,14 +226,6 @@ def _config(layout: str) -> Any:
     if layout not in names:
         raise ModelError(f"unknown layout {layout!r}; there are {', '.join(LAYOUTS)}")
     return getattr(transformers, names[layout])
-
-
-def _instantiate(config: PretrainedConfig, seed: int) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
 def load_codec(

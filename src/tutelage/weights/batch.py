@@ -14,7 +14,7 @@ Legend: B rows, T tokens.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -88,6 +88,17 @@ class Batch:
     logp_BT: Tensor | None = None
     """What the update's first passes over the tokens said, NaN where none was made."""
     entropy_BT: Tensor | None = None
+
+    @property
+    def known_gap(self) -> float:
+        """Largest difference between sampler and trainer where the trainer's is known."""
+        known_BT = self.trainer_logp_BT
+        return 0.0 if known_BT is None else float((known_BT - self.old_logp_BT).abs().max())
+
+    def cutter(self, numbers: list[int], device: torch.device) -> Callable[[Tensor], Tensor]:
+        """What cuts a tensor of the batch to some rows, no wider than they are, on a device."""
+        width = max(len(self.rows[b].ids) for b in numbers)
+        return lambda tensor_BT: tensor_BT[numbers, :width].to(device)
 
 
 def make_rows(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY) -> Batch:

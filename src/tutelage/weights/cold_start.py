@@ -94,14 +94,12 @@ def _clean_step_ended(ctx: Context, values: dict[str, float]) -> None:
         if sft.mixed_steps == 0:
             data["ended"] = done
         elif ctx.setting.given is None:
-            _measure_clean(ctx)
-
-
-def _measure_clean(ctx: Context) -> None:
-    """What the clean demonstrations alone came to, on the tasks of the table before and after: the
-    tasks that measure the skill may be easier ones."""
-    found = measure(ctx, ctx.setting.tasks.test, "clean/greedy", temperature=0.0, mode=Mode.TEST)
-    ctx.state.results["clean/greedy"] = found.record()
+            # What the clean demonstrations alone came to, on the tasks of the table before and
+            # after: the tasks that measure the skill may be easier ones.
+            found = measure(
+                ctx, ctx.setting.tasks.test, "clean/greedy", temperature=0.0, mode=Mode.TEST
+            )
+            state.results["clean/greedy"] = found.record()
 
 
 def _mixed_step_ended(ctx: Context, mixed: int, values: dict[str, float]) -> None:

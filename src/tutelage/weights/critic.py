@@ -85,12 +85,8 @@ class Critic:
 
         def loss(chosen: list[int]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             numbers = [part[i] for i in chosen]
-            width = max(len(rows[b].ids) for b in numbers)
             found = self.model.values([rows[b] for b in numbers], numerics.dtype)
-
-            def cut(tensor: Tensor) -> Tensor:
-                return tensor[numbers, :width].to(found.values.device)
-
+            cut = batch.cutter(numbers, found.values.device)
             mask = cut(batch.mask_BT)
             values = torch.zeros_like(cut(batch.returns_BT)).index_put(
                 (found.rows_K, found.columns_K), found.values

@@ -29,7 +29,7 @@ MEMORY = 0.5
 """Weight of what was known of a task when it is seen again."""
 
 
-def weight(p: float, floor: float) -> float:
+def _weight(p: float, floor: float) -> float:
     """How often a task of success rate `p` is drawn, relative to the best one."""
     return floor + (1.0 - floor) * 4.0 * p * (1.0 - p)
 
@@ -43,7 +43,7 @@ def draw(
         rng = seeds.child(round_number).python()
         # The greatest u^(1/w), taken as the least -log(u) / w.
         keys = [
-            (-math.log(1.0 - rng.random()) / weight(known.get(str(i), 0.5), floor), i)
+            (-math.log(1.0 - rng.random()) / _weight(known.get(str(i), 0.5), floor), i)
             for i in range(total)
         ]
         out += [i for _, i in sorted(keys)[: count - len(out)]]

@@ -94,7 +94,7 @@ class Learner:
             values |= self.critic.update(batch, numerics, seeds=seeds.child("critic"), rate=rate)
             values["value/lr"] = config.critic.optim.lr * rate
         if self.critic is not None and step < config.trainer.critic_warmup:
-            values |= {**group_metrics(batch), "max_dlogp": _gap(batch), "lr": 0.0}
+            values |= {**group_metrics(batch), "max_dlogp": batch.known_gap, "lr": 0.0}
         else:
             rate = learning_rate_share(step, limit, config.actor.optim)
             batch, found = update_policy(
@@ -219,9 +219,3 @@ def _starting(
             "name a reference with ref.path"
         )
     return load(config.model.path, device=policy.device)
-
-
-def _gap(batch: Batch) -> float:
-    """Largest difference between sampler and trainer where it was computed."""
-    known_BT = batch.trainer_logp_BT
-    return 0.0 if known_BT is None else float((known_BT - batch.old_logp_BT).abs().max())

@@ -56,12 +56,7 @@ def rows_loss(
     """The loss of the rows with these numbers, and what to report of them. `denominator` is the
     optimizer batch's, `selection_BT` the tokens that a loss which selects them has chosen."""
     actor = config.actor
-    device = scores.logp_K.device
-    width = max(len(batch.rows[b].ids) for b in numbers)
-
-    def cut(tensor: Tensor) -> Tensor:
-        return tensor[numbers, :width].to(device)
-
+    cut = batch.cutter(numbers, scores.logp_K.device)
     mask, sampled = cut(batch.mask_BT), cut(batch.old_logp_BT)
     owners = [batch.rollouts_B[b] for b in numbers]
     where = (scores.rows_K, scores.columns_K)
@@ -93,9 +88,8 @@ def rows_loss(
     kl = entropy = policy.new_zeros(())
     if actor.use_kl_loss:
         assert batch.ref_logp_BT is not None, "a KL in the loss comes with its reference"
-        kl = average(
-            _token_kl(logp, cut(batch.ref_logp_BT), actor.kl_loss_type, where, scores.full_kl_K)
-        )
+        reference = cut(batch.ref_logp_BT)
+        kl = average(_token_kl(logp, reference, actor.kl_loss_type, where, scores.full_kl_K))
         value = value + actor.kl_loss_coef * kl
     if actor.entropy_coeff > 0:
         entropy = average(torch.zeros_like(old).index_put(where, scores.entropy_K))

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from tutelage.algorithms.rl import AdaptiveKL, FixedKL, kl_penalty
 from tutelage.config import RunConfig
-from tutelage.config.rl import AlgorithmConfig
 from tutelage.errors import ConfigError, ModelError
 from tutelage.policy.model import Policy
 from tutelage.policy.network import AtTokens
@@ -39,7 +38,10 @@ class Reference:
         for tensor in policy.parameters():
             tensor.requires_grad_(False)
         self._config = config
-        self._control = _controller(config.algorithm)
+        kl_ctrl = config.algorithm.kl_ctrl
+        self._control: AdaptiveKL | FixedKL = FixedKL(kl_ctrl.kl_coef)
+        if kl_ctrl.type == "adaptive":
+            self._control = AdaptiveKL(kl_ctrl.kl_coef, kl_ctrl.target_kl, kl_ctrl.horizon)
 
     @property
     def beta(self) -> float:
@@ -106,14 +108,6 @@ def _full_kl(
         return AtTokens(kl_K, scores.rows_K, scores.columns_K)
 
     return by_token(rows, config.actor.max_tokens_per_micro_batch, ask)
-
-
-def _controller(rule: AlgorithmConfig) -> AdaptiveKL | FixedKL:
-    """The controller that `algorithm.kl_ctrl` asks for."""
-    kl_ctrl = rule.kl_ctrl
-    if kl_ctrl.type == "adaptive":
-        return AdaptiveKL(kl_ctrl.kl_coef, kl_ctrl.target_kl, kl_ctrl.horizon)
-    return FixedKL(kl_ctrl.kl_coef)
 
 
 def _known(x_BT: Tensor | None) -> Tensor:

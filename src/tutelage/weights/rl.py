@@ -149,7 +149,10 @@ def run_control(ctx: Context) -> None:
     state, steps = ctx.state, ctx.state.results["rl_steps"]
     if "begun" not in state.phase_data:
         state.results[ESTIMATOR] = _estimator_of(ctx.setting.config, graded=ctx.kind.graded)
-        _keep_for_the_caller(ctx)
+        setting = ctx.setting
+        if setting.given is not None and setting.given.policies:
+            policies = {POLICY: setting.policy, **setting.others}
+            ctx.kept["trained"] = {name: policy.snapshot() for name, policy in policies.items()}
         _load(ctx, ctx.kept["start"], ctx.kept.get("starts", {}))
         state.phase_data["begun"] = True
     name = state.results[ESTIMATOR]
@@ -173,13 +176,6 @@ def _estimator_of(config: RunConfig, *, graded: bool) -> str:
         return config.trainer.control
     # The best of one is that one: without groups only a success can be imitated.
     return "best_of_n" if graded and config.agent.num_chains > 1 else "raft"
-
-
-def _keep_for_the_caller(ctx: Context) -> None:
-    given = ctx.setting.given
-    if given is not None and given.policies:
-        policies = {POLICY: ctx.setting.policy, **ctx.setting.others}
-        ctx.kept["trained"] = {name: policy.snapshot() for name, policy in policies.items()}
 
 
 def _load(ctx: Context, main: dict[str, Tensor], others: dict[str, dict[str, Tensor]]) -> None:

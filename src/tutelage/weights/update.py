@@ -206,8 +206,7 @@ def _summary(
     """Metrics over all optimizer steps of a batch, averaged by tokens."""
     actor, reports, first = config.actor, [r for found in steps for r in found], steps[0]
     out: dict[str, float] = {"grad_norm": sum(norms) / len(norms), **group_metrics(batch)}
-    known = batch.trainer_logp_BT
-    exact_gap = 0.0 if known is None else float((known - batch.old_logp_BT).abs().max())
+    exact_gap = batch.known_gap
     if not reports:
         return {**out, "loss/policy": 0.0, "max_dlogp": exact_gap}
     merged = merge_metrics([r.metrics for r in reports])

@@ -83,7 +83,10 @@ def resolve(
     from_preset = _preset_layer(recipe, users)
     _check_deletes(deleted, from_preset | from_file, command)
     kept = {key: s for key, s in from_preset.items() if key not in deleted}
-    settings = _drop_preset_ends(kept, users) | users
+    if any(key in users and users[key].value is not None for key in _ENDS):
+        # A preset's end of the run gives way when the user says when to end.
+        kept = {key: s for key, s in kept.items() if key not in _ENDS}
+    settings = kept | users
 
     derived: Layer = {}
     warnings = _settle_engine(command, users, machine, derived)
@@ -113,7 +116,11 @@ def _command(
     parsed: Sequence[Override], flags: Mapping[str, Any], recipe: _Set, names: Names
 ) -> Layer:
     """The layer of the command line: flags and overrides together."""
-    given = [(name, value, _flag(name)) for name, value in flags.items() if value is not None]
+    given = [
+        (name, value, f"flag --{name.replace('_', '-')}")
+        for name, value in flags.items()
+        if value is not None
+    ]
     given += [(o.spelling, o.value, "override") for o in parsed if not o.delete]
     return _layer(given, recipe, names)
 
@@ -123,10 +130,6 @@ def _origins(settings: Layer, deleted: Mapping[str, Override]) -> dict[str, str]
     return origin | {
         key: f"default, by ~{deleted[key].spelling}" for key in deleted if key not in settings
     }
-
-
-def _flag(name: str) -> str:
-    return f"flag --{name.replace('_', '-')}"
 
 
 def _layer(given: Iterable[tuple[str, Any, str]], first: _Set, names: Names) -> Layer:
@@ -217,13 +220,6 @@ def _mismatch(key: str, override: Override, now: Any, origin: str) -> list[Probl
         return [problem.located(origin)]
     reason = f"to be deleted with this value, but it is {plain(now)!r}"
     return [Problem(key, override.value, reason, f"Write ~{override.spelling}.", origin)]
-
-
-def _drop_preset_ends(from_preset: Layer, users: Layer) -> Layer:
-    """A preset's end of the run gives way when the user says when to end."""
-    if not any(key in users and users[key].value is not None for key in _ENDS):
-        return from_preset
-    return {key: s for key, s in from_preset.items() if key not in _ENDS}
 
 
 def _settle_engine(command: Layer, users: Layer, machine: Machine, derived: Layer) -> list[str]:
