@@ -17,7 +17,8 @@ from tests.prompts.prompt_parts import KEY, files_with, served
 from typer.testing import CliRunner
 
 from tutelage.cli import build_app
-from tutelage.cli.prompt_view import round_lines, show_sealed
+from tutelage.cli.prompt_train import show_sealed
+from tutelage.cli.prompt_view import round_lines
 from tutelage.engine.usage import Spend
 from tutelage.runs.rounds import Round, Standing
 

@@ -154,9 +154,8 @@ def _causes(rollouts: Sequence[Rollout]) -> Counter[str]:
 
 def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
     """The headline by family and in all, how many were judged, then what failed."""
-    from tutelage.cli.console import facts, plain_table, say
-    from tutelage.cli.rates import judged_cell, mean_cell, rate_cell
-    from tutelage.runs.measured import TOO_MANY_LOST, judged_words, measured
+    from tutelage.cli.console import facts, number, percent, plain_table, say
+    from tutelage.runs.measured import REWARD, SUCCESS, TOO_MANY_LOST, judged_words, measured
     from tutelage.tasks.overlap import shared_words
 
     graded = found.kind.graded
@@ -167,13 +166,18 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
         table = plain_table("family", *names, right=names)
         for name, family in found.by_family.items():
             told = measured(family.record())
-            cells = {"reward": mean_cell(told), "success": rate_cell(told)}
-            table.add_row(name, judged_cell(told), *(cells[head] for head in heads))
+            cells = {"reward": REWARD.cell(told, number), "success": SUCCESS.cell(told, percent)}
+            judged = "" if told.judged == told.rollouts else f"{told.judged} of "
+            rollouts = f"{judged}{told.rollouts}" + (" judged" if judged else "")
+            table.add_row(name, rollouts, *(cells[head] for head in heads))
         console.print(table)
         say(console)
     told = measured(found.record())
     each = "" if samples == 1 else f" x {samples} samples"
-    words = {"reward": mean_cell(told, ends=True), "success": rate_cell(told, ends=True)}
+    words = {
+        "reward": REWARD.cell(told, number, ends=True),
+        "success": SUCCESS.cell(told, percent, ends=True),
+    }
     order = heads if graded else [*heads, "reward"]
     pairs = [] if told.withheld else [(name, words[name]) for name in order]
     pairs += [("rollouts", judged_words(told)), ("tasks", f"{found.tasks}{each}")]

@@ -165,16 +165,15 @@ def _run(
 
 
 def _show(told: Collection, log: Path, run: Path) -> None:
-    from tutelage.cli.console import counted, facts, number, output, say, shown_path
-    from tutelage.cli.rates import rate_cell
-    from tutelage.runs.measured import judged_words, measured
+    from tutelage.cli.console import counted, facts, number, output, percent, say, shown_path
+    from tutelage.runs.measured import SUCCESS, judged_words, measured
 
     console, refused = output(), counted(told.refused, "instruction")
     record = asdict(told) | {"success": told.success_rate, "rollouts": told.instructions}
     found = measured(record)
     done = f"{number(told.succeeded)} of {number(told.judged)}"
     if not found.withheld:
-        done += f": {rate_cell(found, ends=True)}"
+        done += f": {SUCCESS.cell(found, percent, ends=True)}"
     facts(
         console,
         [

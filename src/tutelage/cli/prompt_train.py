@@ -2,31 +2,50 @@
 
 The plan and its worst case are shown before anything is spent. Exit codes: 0 improved, 3 no
 evidence, 4 regressed, 2 for what the user can mend. The search is `prompts/job.py`; what is
-shown is `prompt_view.py`; how `resume` goes on is here as well.
+shown while it goes on is `prompt_view.py`. How `resume` goes on is here as well, and what came of a
+search, from `result.json`, so that its end and `tutelage show RUN` say the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tutelage.cli.console import (
+    counted,
+    duration,
+    facts,
+    messages,
+    next_steps,
+    number,
+    output,
+    plain_table,
+    prose,
+    say,
+    shown_path,
+    visible,
+)
 from tutelage.prompts.config import PROMPT_ALGORITHMS, PROMPT_RECIPE, PromptConfig, resolve_prompt
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from tutelage.cli.prompt_view import PromptDisplay
+    from tutelage.prompts.plan import Plan
     from tutelage.prompts.setup import Setup
     from tutelage.runs.folder import RunFolder
     from tutelage.store import Store
     from tutelage.types import Rollout
 
 CHANGES = True
+_SOME = 0.05
+"""Reward from which on a change is also told in percent."""
+_STYLES = {"good": "green", "open": "yellow", "bad": "red"}
 _EACH = 2
 """Rollouts of each mode that are shown."""
 OF_ALGORITHMS = ("rl", "sft")
@@ -116,7 +135,6 @@ def train_prompts(
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
     """Go on with a search. Raises `typer.Exit` with the verdict's exit code."""
-    from tutelage.cli.console import messages
     from tutelage.prompts import job
     from tutelage.runs import lifecycle
 
@@ -138,22 +156,20 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
 
 def show(console: Console, folder: RunFolder) -> None:
     """A prompt search: its outcome where it has one, else how far it is."""
-    from tutelage.cli.console import facts, number, say
-    from tutelage.cli.prompt_view import show_prompt_next, show_prompt_outcome
     from tutelage.cli.rollout_list import show_stored
     from tutelage.cli.runs import say_state
 
     result = folder.read_result()
     say(console, ("Prompt search ", "bold"), (folder.name, "bold"))
     if result is not None:
-        show_prompt_outcome(console, folder, result)
+        _show_prompt_outcome(console, folder, result)
     else:
         rounds = folder.read_metrics()
         facts(console, [("rounds", number(len(rounds)))], indent=2)
         say_state(console, folder)
     show_stored(console, folder, _of_each_mode)
     if result is not None:
-        show_prompt_next(console, folder)
+        _show_prompt_next(console, folder)
 
 
 def _of_each_mode(store: Store, run_id: str) -> list[Rollout]:
@@ -182,15 +198,12 @@ def _set_up(config: PromptConfig) -> Setup:
 
 def _building() -> Any:
     """Shows how the embedded policy is built, on its first use."""
-    from tutelage.cli.console import messages
     from tutelage.cli.display import LiveDisplay
 
     return LiveDisplay(messages())
 
 
 def _show_plan(setup: Setup) -> None:
-    from tutelage.cli.console import facts, messages, prose, say
-    from tutelage.cli.prompt_view import plan_lines
     from tutelage.prompts.plan import make_plan
 
     plan = make_plan(setup)
@@ -207,7 +220,7 @@ def _show_plan(setup: Setup) -> None:
         *setup.facts.items(),
         ("tasks", sizes),
         ("searched", f"{', '.join(named)}; {setup.settings.runners} rollouts at once"),
-        *plan_lines(plan, tests=tests, ended_by=f"it ends when {' or '.join(ends)}"),
+        *_plan_lines(plan, tests=tests, ended_by=f"it ends when {' or '.join(ends)}"),
     ]
     facts(console, pairs, indent=2)
     for remark in (*setup.remarks, *setup.overlap.notes()):
@@ -215,7 +228,6 @@ def _show_plan(setup: Setup) -> None:
 
 
 def _dry_run(setup: Setup) -> None:
-    from tutelage.cli.console import output, say
     from tutelage.cli.rollout_view import show_head, show_rollout
     from tutelage.prompts.staging import preflight
 
@@ -229,7 +241,6 @@ def _dry_run(setup: Setup) -> None:
 
 
 def _run(folder: RunFolder, job: Callable[[PromptDisplay], dict[str, Any]], setup: Setup) -> None:
-    from tutelage.cli.console import messages
     from tutelage.cli.job import watched
     from tutelage.cli.prompt_view import PromptDisplay
     from tutelage.prompts.plan import make_plan
@@ -243,13 +254,124 @@ def _run(folder: RunFolder, job: Callable[[PromptDisplay], dict[str, Any]], setu
 
 
 def _shown(folder: RunFolder, result: Mapping[str, Any]) -> None:
-    from tutelage.cli.console import output, say
-    from tutelage.cli.prompt_view import show_prompt_next, show_prompt_outcome
 
     console = output()
     say(console)
-    show_prompt_outcome(console, folder, result)
+    _show_prompt_outcome(console, folder, result)
     say(console)
-    show_prompt_next(console, folder)
+    _show_prompt_next(console, folder)
     if code := int(result["exit_code"]):
         raise typer.Exit(code)
+
+
+# ---------------------------------------------------------------- the plan and the outcome
+
+
+def _plan_lines(plan: Plan, *, tests: int, ended_by: str) -> list[tuple[str, str]]:
+    """The plan as facts."""
+    test, search = plan.test, plan.search
+    calls = ""
+    if search.optimiser_calls or not plan.calls_bounded:
+        known = counted(search.optimiser_calls, "optimiser call")
+        calls = f", {known if plan.calls_bounded else 'any number of optimiser calls'}"
+    lines = [
+        ("search", f"at most {counted(search.rollouts, 'rollout')}{calls}; {ended_by}"),
+        (
+            "sealed test",
+            f"{counted(tests, 'task')}, seed and best: {counted(test.rollouts, 'rollout')}",
+        ),
+    ]
+    total = plan.total
+    if total.tokens:
+        lines.append(("worst case", _worst(plan)))
+    return lines
+
+
+def _worst(plan: Plan) -> str:
+    total = plan.total
+    told = f"{counted(total.rollouts, 'rollout')}, {counted(total.tokens, 'token')}"
+    if not plan.calls_bounded:
+        told += " beside the optimiser's"
+    if not plan.dollars_known:
+        return f"{told}; dollars are not known"
+    return f"{told}, ${total.dollars:.2f}" if total.dollars else f"{told}, no money"
+
+
+def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[str, Any]) -> None:
+    """The sealed test with its interval and verdict, what it took, and where things lie."""
+    for text in sorted(result["components"].items()):
+        say(
+            console,
+            ("Best prompt", "bold"),
+            "" if len(result["components"]) == 1 else f" {text[0]}",
+        )
+        for line in visible(text[1]).split("\n"):
+            say(console, f"  {line}")
+    say(console)
+    same = result["components"] == result["seed_components"]
+    show_sealed(console, result["test"], same=same)
+    for look in result.get("confirmations", ()):
+        say(console, ("\nConfirmation on fresh tasks", "bold"))
+        show_sealed(console, look, same=same)
+    say(console)
+    facts(console, _totals(folder, result))
+
+
+def show_sealed(console: Console, test: Mapping[str, Any], *, same: bool = False) -> None:
+    """One sealed test: the table, the verdict, the improvement. `same`: the seed prompt won."""
+    from tutelage.prompts.figures import SEALED, UNCHANGED, judged_lines, read_verdict, sealed_rows
+    from tutelage.statistics.intervals import FEW
+
+    table = plain_table(f"sealed test, {test['tasks']} tasks", *SEALED, right=SEALED)
+    for row in sealed_rows(test):
+        table.add_row(*row)
+    console.print(table)
+    for line in judged_lines(test):
+        say(console, (line, "dim"))
+    verdict = read_verdict(test)
+    told = verdict.words
+    if test["tasks"] < FEW:
+        told += f" (sign test, p = {test['p_value']:.2g}: on so few tasks it decides)"
+    elif verdict.tone != "open":
+        told += f": the interval {verdict.rests_on}"
+    told = UNCHANGED if same else told
+    style = _STYLES[verdict.tone]
+    say(console, ("Verdict: ", "bold"), (test["verdict"], style), f", {told}")
+    before, after = test["seed_reward"], test["best_reward"]
+    # A share of next to nothing would be a large number without a meaning.
+    share = f" ({100 * (after - before) / before:+.0f} %)" if before >= _SOME else ""
+    word = "Improvement: " if test["verdict"] == "improved" else "Change: "
+    say(console, (word, "bold"), f"{before:.2f} -> {after:.2f}{share}")
+    looks = int(test["looks"])
+    if looks > 1:
+        prose(console, f"This is look {looks} at test tasks; each look makes a verdict weaker.")
+
+
+def _show_prompt_next(console: Console, folder: RunFolder) -> None:
+    """Commands that go on from this run."""
+    path = shown_path(folder.path)
+    next_steps(
+        console,
+        f"tutelage prompts tree {path}",
+        f"tutelage prompts diff {path} seed best",
+        f"tutelage prompts confirm {path}",
+        f"tutelage show {path} --rollouts 20",
+    )
+
+
+def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    from tutelage.prompts.figures import spent_words
+
+    yield "algorithm", str(result["reason"])
+    yield "ended", str(result["ended"])
+    spent, test = (spent_words(result[name], number) for name in ("spent", "test_spent"))
+    yield "spent", f"{spent}; on the test {test}"
+    if unknown := result.get("calls_without_usage"):
+        yield "without usage", f"{counted(unknown, 'call')}, charged at the bytes of their text"
+    words = [f"{duration(result['wall_seconds'])} wall time", f"seed {result['seed']}"]
+    yield "took", ", ".join(words)
+    yield "run", shown_path(folder.path)
+    yield "best prompt", shown_path(folder.path / "best_prompt.txt")
+    for name in ("report.html", "lineage.html"):
+        if (folder.path / name).is_file():
+            yield name.partition(".")[0], shown_path(folder.path / name)

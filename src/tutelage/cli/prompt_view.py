@@ -1,15 +1,13 @@
-"""What a prompt search shows: the plan first, each round as it ends, the sealed test at the last.
+"""What a prompt search shows while it goes on: each round as it ends, and how far it is.
 
 `PromptDisplay` is what the search reports to. On a terminal a bar shows how far it is, how fast it
-goes and how long it will take; elsewhere a line comes every few seconds. Results are shown from
-`result.json`, so that the end of a search and `tutelage show RUN` say the same.
+goes and how long it will take; elsewhere a line comes every few seconds.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 from rich.progress import (
@@ -24,41 +22,26 @@ from rich.progress import (
 from tutelage.cli.console import (
     counted,
     duration,
-    facts,
-    next_steps,
     number,
     one_line,
-    plain_table,
     prose,
     say,
-    shown_path,
     visible,
 )
 from tutelage.cli.display import Lines
 from tutelage.engine.usage import Spend
 from tutelage.prompts.figures import (
-    SEALED,
-    UNCHANGED,
-    judged_lines,
-    read_verdict,
-    sealed_rows,
     spent_words,
 )
-from tutelage.prompts.plan import Plan
-from tutelage.runs.folder import RunFolder
 from tutelage.runs.rounds import Observer, Round, Standing
-from tutelage.statistics.intervals import FEW
 
 _SHOWN = 20
 """Rewards of a round that are written out, and candidates that get a line."""
-_SOME = 0.05
-"""Reward from which on a change is also told in percent."""
 EXPERIMENT = "experiment"
 """The decision on entries of the lineage that are no candidates."""
 _WHOLE = 1000
 """Columns that no line of a round passes."""
 _PLURALS = {"win": "wins", "loss": "losses", "tie": "ties"}
-_STYLES = {"good": "green", "open": "yellow", "bad": "red"}
 
 
 class PromptDisplay(Lines, Observer):
@@ -153,36 +136,6 @@ class PromptDisplay(Lines, Observer):
 # ---------------------------------------------------------------- words
 
 
-def plan_lines(plan: Plan, *, tests: int, ended_by: str) -> list[tuple[str, str]]:
-    """The plan as facts."""
-    test, search = plan.test, plan.search
-    calls = ""
-    if search.optimiser_calls or not plan.calls_bounded:
-        known = counted(search.optimiser_calls, "optimiser call")
-        calls = f", {known if plan.calls_bounded else 'any number of optimiser calls'}"
-    lines = [
-        ("search", f"at most {counted(search.rollouts, 'rollout')}{calls}; {ended_by}"),
-        (
-            "sealed test",
-            f"{counted(tests, 'task')}, seed and best: {counted(test.rollouts, 'rollout')}",
-        ),
-    ]
-    total = plan.total
-    if total.tokens:
-        lines.append(("worst case", _worst(plan)))
-    return lines
-
-
-def _worst(plan: Plan) -> str:
-    total = plan.total
-    told = f"{counted(total.rollouts, 'rollout')}, {counted(total.tokens, 'token')}"
-    if not plan.calls_bounded:
-        told += " beside the optimiser's"
-    if not plan.dollars_known:
-        return f"{told}; dollars are not known"
-    return f"{told}, ${total.dollars:.2f}" if total.dollars else f"{told}, no money"
-
-
 def _average(found: Round) -> str:
     """The mean reward; how many were judged where not all were, without a mean for too few."""
     told = [] if found.average is None else [f"{found.average:.2f}"]
@@ -232,81 +185,3 @@ def _standing(standing: Standing, width: int) -> str:
     return (
         f"{head}  {one_line(f'{standing.decision}: {standing.reason}', max(20, width - len(head)))}"
     )
-
-
-# ---------------------------------------------------------------- the outcome
-
-
-def show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[str, Any]) -> None:
-    """The sealed test with its interval and verdict, what it took, and where things lie."""
-    for text in sorted(result["components"].items()):
-        say(
-            console,
-            ("Best prompt", "bold"),
-            "" if len(result["components"]) == 1 else f" {text[0]}",
-        )
-        for line in visible(text[1]).split("\n"):
-            say(console, f"  {line}")
-    say(console)
-    same = result["components"] == result["seed_components"]
-    show_sealed(console, result["test"], same=same)
-    for look in result.get("confirmations", ()):
-        say(console, ("\nConfirmation on fresh tasks", "bold"))
-        show_sealed(console, look, same=same)
-    say(console)
-    facts(console, _totals(folder, result))
-
-
-def show_sealed(console: Console, test: Mapping[str, Any], *, same: bool = False) -> None:
-    """One sealed test: the table, the verdict, the improvement. `same`: the seed prompt won."""
-    table = plain_table(f"sealed test, {test['tasks']} tasks", *SEALED, right=SEALED)
-    for row in sealed_rows(test):
-        table.add_row(*row)
-    console.print(table)
-    for line in judged_lines(test):
-        say(console, (line, "dim"))
-    verdict = read_verdict(test)
-    told = verdict.words
-    if test["tasks"] < FEW:
-        told += f" (sign test, p = {test['p_value']:.2g}: on so few tasks it decides)"
-    elif verdict.tone != "open":
-        told += f": the interval {verdict.rests_on}"
-    told = UNCHANGED if same else told
-    style = _STYLES[verdict.tone]
-    say(console, ("Verdict: ", "bold"), (test["verdict"], style), f", {told}")
-    before, after = test["seed_reward"], test["best_reward"]
-    # A share of next to nothing would be a large number without a meaning.
-    share = f" ({100 * (after - before) / before:+.0f} %)" if before >= _SOME else ""
-    word = "Improvement: " if test["verdict"] == "improved" else "Change: "
-    say(console, (word, "bold"), f"{before:.2f} -> {after:.2f}{share}")
-    looks = int(test["looks"])
-    if looks > 1:
-        prose(console, f"This is look {looks} at test tasks; each look makes a verdict weaker.")
-
-
-def show_prompt_next(console: Console, folder: RunFolder) -> None:
-    """Commands that go on from this run."""
-    path = shown_path(folder.path)
-    next_steps(
-        console,
-        f"tutelage prompts tree {path}",
-        f"tutelage prompts diff {path} seed best",
-        f"tutelage prompts confirm {path}",
-        f"tutelage show {path} --rollouts 20",
-    )
-
-
-def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "algorithm", str(result["reason"])
-    yield "ended", str(result["ended"])
-    spent, test = (spent_words(result[name], number) for name in ("spent", "test_spent"))
-    yield "spent", f"{spent}; on the test {test}"
-    if unknown := result.get("calls_without_usage"):
-        yield "without usage", f"{counted(unknown, 'call')}, charged at the bytes of their text"
-    words = [f"{duration(result['wall_seconds'])} wall time", f"seed {result['seed']}"]
-    yield "took", ", ".join(words)
-    yield "run", shown_path(folder.path)
-    yield "best prompt", shown_path(folder.path / "best_prompt.txt")
-    for name in ("report.html", "lineage.html"):
-        if (folder.path / name).is_file():
-            yield name.partition(".")[0], shown_path(folder.path / name)

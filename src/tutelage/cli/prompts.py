@@ -100,7 +100,8 @@ def confirm(
 ) -> None:
     """Seed against best on fresh sealed tasks; the look is counted."""
     from tutelage.cli.console import messages, output, waiting
-    from tutelage.cli.prompt_view import PromptDisplay, show_sealed
+    from tutelage.cli.prompt_train import show_sealed
+    from tutelage.cli.prompt_view import PromptDisplay
     from tutelage.prompts import job
     from tutelage.runs.trust import check_trusted, code_of
 

@@ -33,9 +33,8 @@ from tutelage.resources import LLM, NamedResources
 from tutelage.runs import lifecycle
 from tutelage.runs.callbacks import Callback, on_rollout
 from tutelage.runs.folder import RunFolder, folder_at, fresh_name
-from tutelage.runs.measured import Measured, read
 from tutelage.runs.progress import Progress
-from tutelage.runs.result import TrainingResult
+from tutelage.runs.result import TrainingResult, read_result
 from tutelage.runs.rounds import Observer, Round
 from tutelage.types import JSON, Task
 
@@ -113,24 +112,12 @@ def _prompt_result(folder: RunFolder, setup: Setup, told: JSON) -> PromptResult:
     """The result from `result.json`."""
     components = dict(told["components"])
     gap = told["test"]["reward"]
-    before = read(told, "before_sampled") or Measured()
-    after = read(told, "after_sampled") or Measured()
-    return PromptResult(
-        status=str(told["status"]),
-        folder=folder.path,
+    return read_result(
+        folder,
+        told,
+        PromptResult,
         policy=None,
         steps=len(folder.read_metrics()),
-        rollouts=int(told["rollouts"]),
-        tokens=int(told["tokens"]),
-        reward_before=before.reward,
-        reward_after=after.reward,
-        success_before=before.success,
-        success_after=after.success,
-        judged_before=before.counts,
-        judged_after=after.counts,
-        failures=dict(told.get("failures") or {}),
-        metrics=tuple(folder.read_metrics()),
-        details=told,
         verdict=Verdict(told["verdict"]),
         interval=(float(gap["low"]), float(gap["high"])),
         components=components,

@@ -74,11 +74,6 @@ def _shown(value: Any) -> str:
     return value.template if isinstance(value, PromptTemplate) else repr(value)
 
 
-def agent_file(folder: RunFolder) -> Path:
-    """Says which agent a run trains; only runs of Python agents have it."""
-    return folder.agent
-
-
 def task_files(folder: RunFolder) -> dict[str, Path]:
     """Where the tasks of such a run lie, by split."""
     return {split: folder.tasks(split) for split in ("train", "val", "test")}
@@ -93,7 +88,7 @@ def record(folder: RunFolder, given: Given, splits: Mapping[str, Sequence[Task]]
         for split, path in task_files(folder).items():
             if given.train is not None or split == "test":
                 write_tasks(path, splits[split])
-    write_json(agent_file(folder), _description(given))
+    write_json(folder.agent, _description(given))
 
 
 def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
@@ -112,7 +107,7 @@ def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
 
 def check_python(folder: RunFolder, given: Given | None) -> None:
     """Refuse to go on with a Python agent's run without the agent. Raises `RunError`."""
-    path = agent_file(folder)
+    path = folder.agent
     if given is None and path.is_file():
         name = json.loads(path.read_text()).get("agent")
         raise RunError(

@@ -209,12 +209,17 @@ class Quantity:
         """Whether there is something to tell: a value, or that it is withheld."""
         return found is not None and (found.withheld or self.value(found) is not None)
 
-    def cell(self, found: Measured | None, words: Callable[[float], str]) -> str:
-        """The value in `words`, or how many were judged where that is all to tell."""
+    def cell(
+        self, found: Measured | None, words: Callable[[float], str], *, ends: bool = False
+    ) -> str:
+        """The value in `words`, with `ends` and its interval; how many were judged where that is
+        all to tell."""
         if found is not None and found.withheld:
             return f"{found.judged} of {found.rollouts} judged"
         value = self.of(found)
-        return "" if value is None else words(value)
+        interval = self.ends(found, words) if ends else ""
+        told = f" (95 % interval {interval})" if interval else ""
+        return "" if value is None else words(value) + told
 
     def ends(self, found: Measured | None, words: Callable[[float], str]) -> str:
         """The interval, `0.49 to 0.61`."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
 from tutelage.rollouts.rows import build_rows
 from tutelage.runs.folder import RunFolder
@@ -54,27 +55,32 @@ class TrainingResult:
         return [float(m["reward/mean"]) for m in lines if "reward/mean" in m]
 
 
-def read_result(folder: RunFolder, details: JSON) -> TrainingResult:
-    """The result of a run from its folder and its `result.json`."""
+R = TypeVar("R", bound=TrainingResult)
+
+
+def read_result(folder: RunFolder, details: JSON, kind: type[R], **own: Any) -> R:
+    """The result of a run from its folder and its `result.json`; `own` is what its kind says
+    itself."""
     before = read(details, "before_sampled") or Measured()
     after = read(details, "after_sampled") or Measured()
-    return TrainingResult(
-        status=str(details["status"]),
-        folder=folder.path,
-        policy=folder.policy,
-        steps=int(details["rl_steps"]),
-        rollouts=int(details["rollouts"]),
-        tokens=int(details["tokens"]),
-        reward_before=before.reward,
-        reward_after=after.reward,
-        success_before=before.success,
-        success_after=after.success,
-        judged_before=before.counts,
-        judged_after=after.counts,
-        failures=dict(details.get("failures") or {}),
-        metrics=tuple(folder.read_metrics()),
-        details=details,
-    )
+    told: JSON = {
+        "status": str(details["status"]),
+        "folder": folder.path,
+        "policy": folder.policy,
+        "steps": int(details.get("rl_steps", 0)),
+        "rollouts": int(details["rollouts"]),
+        "tokens": int(details["tokens"]),
+        "reward_before": before.reward,
+        "reward_after": after.reward,
+        "success_before": before.success,
+        "success_after": after.success,
+        "judged_before": before.counts,
+        "judged_after": after.counts,
+        "failures": dict(details.get("failures") or {}),
+        "metrics": tuple(folder.read_metrics()),
+        "details": details,
+    }
+    return kind(**told | own)
 
 
 @dataclass(frozen=True, slots=True)

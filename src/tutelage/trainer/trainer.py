@@ -336,7 +336,7 @@ class Trainer:
             details = jobs.train(plan.resolved, folder, progress, plan.given)
         except KeyboardInterrupt as stopped:
             return stopped
-        return read_result(folder, details)
+        return read_result(folder, details, TrainingResult)
 
 
 def _blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from tutelage.runs.measured import control_estimator
 from tutelage.runs.report.source import Points, Source
@@ -81,6 +81,16 @@ _DIAGNOSTICS = (
 )
 
 
+def draw_charts(source: Source) -> dict[str, Any]:
+    """The charts of a page: the learning curves, RL beside the control, and the diagnostics."""
+    curves = (_cold_start_chart(source), _reward_chart(source))
+    return {
+        "control_chart": _control_chart(source),
+        "curves": [chart for chart in curves if chart is not None],
+        "diagnostics": _diagnostics(source),
+    }
+
+
 def smoothed(points: Points, window: int) -> Points:
     """The mean of each point and those before it, `window` points in all."""
     ys = [y for _, y in points]
@@ -99,7 +109,7 @@ def _course(points: Points, label: str) -> list[tuple[Series, str]]:
     return [(Series(points, "train", "thin"), ""), (smooth, f"{label}, mean of {window} steps")]
 
 
-def reward_chart(source: Source) -> Chart | None:
+def _reward_chart(source: Source) -> Chart | None:
     """Mean reward of each RL step, with success where it was measured."""
     reward, what = source.curve("rl", "reward/mean"), _held_out(source)
     sampled = source.curve("rl", f"val/{what}_sampled")
@@ -124,7 +134,7 @@ def _held_out(source: Source) -> str:
     return "success" if source.kind.has_success else "reward"
 
 
-def cold_start_chart(source: Source) -> Chart | None:
+def _cold_start_chart(source: Source) -> Chart | None:
     """Loss and greedy success of the cold start; the steps of mixed quality are shaded."""
     if source.phase("sft"):
         return _sft_chart(source)
@@ -174,7 +184,7 @@ def _sft_chart(source: Source) -> Chart | None:
     )
 
 
-def control_chart(source: Source) -> Chart | None:
+def _control_chart(source: Source) -> Chart | None:
     """RL and the control side by side, over time where both have it: validation success where both
     measured it, else the mean reward of the steps."""
     phases, quantity = ("rl", "control"), _held_out(source)
@@ -216,7 +226,7 @@ def _two_ways(source: Source) -> str:
     return f"with {own}, and with {cut(shown_name(estimator), 40)} for the control"
 
 
-def diagnostics(source: Source) -> list[Chart]:
+def _diagnostics(source: Source) -> list[Chart]:
     """Small charts of the RL steps, those that the run has metrics for."""
     charts = [_diagnostic_chart(source, d) for d in _DIAGNOSTICS]
     charts.insert(5, _tool_errors_chart(source))

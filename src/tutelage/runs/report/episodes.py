@@ -73,38 +73,21 @@ class Episode:
     tool_calls: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How the rewards of a run are read: what the user says is a success, and of what kind they
-    are."""
-
-    rule: Success | None = None
-    kind: Kind = UNSEEN
-
-    def solved(self, rollout: Rollout) -> bool | None:
-        """Whether it succeeded; None where that is not defined."""
-        try:
-            return succeeded(rollout, self.rule) if self.kind.has_success else None
-        except RewardError:
-            return None
-
-
-PLAIN = Reading()
-
-
-def read_episode(rollout: Rollout, reading: Reading = PLAIN) -> Episode:
-    """The readable part of a rollout's last attempt."""
+def read_episode(rollout: Rollout, rule: Success | None = None, kind: Kind = UNSEEN) -> Episode:
+    """The readable part of a rollout's last attempt, whose run has rewards of this kind; `rule` is
+    what the user says is a success."""
     last, fields = rollout.last, rollout.task.fields
     reward = None if last.reward is None else last.reward.value
+    solved = _solved(rollout, rule, kind)
     return Episode(
         rollout_id=rollout.id,
         task_id=rollout.task.id,
         question=cut(_question(rollout), _TEXT_LIMIT),
         expected=cut(str(fields["answer"]), _TEXT_LIMIT // 4) if "answer" in fields else "",
         family=cut(str(fields["family"]), 40) if "family" in fields else "",
-        solved=reading.solved(rollout),
+        solved=solved,
         reward=reward,
-        outcome=_outcome_of(rollout, reading),
+        outcome=_outcome_of(last, solved),
         detail="" if last.failure is None else cut(last.failure.message, _TEXT_LIMIT // 4),
         steps=_steps(last),
         turns=len(last.calls),
@@ -113,17 +96,23 @@ def read_episode(rollout: Rollout, reading: Reading = PLAIN) -> Episode:
     )
 
 
-def _outcome_of(rollout: Rollout, reading: Reading = PLAIN) -> str:
+def _solved(rollout: Rollout, rule: Success | None, kind: Kind) -> bool | None:
+    """Whether it succeeded; None where that is not defined."""
+    try:
+        return succeeded(rollout, rule) if kind.has_success else None
+    except RewardError:
+        return None
+
+
+def _outcome_of(attempt: Attempt, solved: bool | None) -> str:
     """How a rollout ended, in a few words; `solved` is the only good one, `graded` is where a
     graded reward has no success."""
-    attempt = rollout.last
     if attempt.failure is not None:
         return f"failed: {CAUSES[attempt.failure.cause]}"
     if attempt.status is not RolloutStatus.SUCCEEDED:
         return f"not ended: {attempt.status}"
     if attempt.reward is None:
         return "no reward"
-    solved = reading.solved(rollout)
     if solved:
         return "solved"
     if (stopped := _STOPS.get(attempt.stop or "")) is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tutelage.runs.measured import (
     KINDS,
@@ -58,6 +59,11 @@ class _RateTable:
     unmeasured: Sequence[str]
 
 
+def rate_parts(source: Source) -> dict[str, Any]:
+    """The headline cards and the tables of a page."""
+    return {"changes": list(_changes(source)), "tables": list(_tables(source))}
+
+
 def told_in(source: Source) -> tuple[Quantity, ...]:
     """What the run is told in, the headline first."""
     return quantities(source.kind.graded, source.kind.has_success)
@@ -76,7 +82,7 @@ def cell(what: Quantity, found: Measured | None) -> Cell | None:
     return Cell(told, what.ends(found, WORDS[what]), *edges, bar=0 <= value <= 1)
 
 
-def changes(source: Source) -> Iterator[Change]:
+def _changes(source: Source) -> Iterator[Change]:
     """The cards: before and after, sampled and greedy, in the headline's quantity."""
     what = told_in(source)[0]
     for kind in KINDS:
@@ -95,7 +101,7 @@ def changes(source: Source) -> Iterator[Change]:
         yield Change(name, told, before, after, scale, ranges)
 
 
-def tables(source: Source) -> Iterator[_RateTable]:
+def _tables(source: Source) -> Iterator[_RateTable]:
     """Before, after and the control, in each quantity."""
     estimator = cut(control_estimator(source.result) or "another", 40)
     rows = (

@@ -1,8 +1,8 @@
 """Read a run folder for its report, forgiving whatever is missing, cut off or damaged.
 
 A report must be possible for a run that was killed, so nothing here raises for the sake of the
-folder's content: a part that cannot be read is empty and leaves a remark. `number`, `share` and
-their like read one value of JSON that may be anything. Next: `view.py`, which says what it means.
+folder's content: a part that cannot be read is empty and leaves a remark. Next: `view.py`, which
+says what it means.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tutelage.errors import TutelageError
 from tutelage.runs.figures import finite, read_object
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.measured import Measured, defines_success, is_graded, measured
-from tutelage.runs.report.episodes import CAUSES, Episode, Reading, read_episode
+from tutelage.runs.report.episodes import CAUSES, Episode, read_episode
 from tutelage.runs.report.words import cut
 from tutelage.runs.stored import open_run
 from tutelage.statistics.outcome import UNSEEN, Kind, Success, summarise
@@ -75,8 +75,17 @@ class Source:
     @property
     def mixed_steps(self) -> int | None:
         """Steps of the cold start's mixed part, once a result tells."""
-        found = number(self.result, "mixed_steps")
+        found = self.number("mixed_steps")
         return None if found is None else int(found)
+
+    def number(self, key: str) -> float | None:
+        """A finite number of the result, else None."""
+        return finite(self.result.get(key))
+
+    def text(self, key: str) -> str | None:
+        """A text of the result that is not empty, cut to a line or two, else None."""
+        value = self.result.get(key)
+        return cut(value, 120) if isinstance(value, str) and value else None
 
     def phase(self, name: str) -> list[JSON]:
         """The metric lines of one phase (`cold_start`, `rl`, `control`)."""
@@ -84,35 +93,12 @@ class Source:
 
     def curve(self, phase: str, metric: str) -> Points:
         """The steps of a phase that have this metric as a finite number."""
-        pairs = ((number(x, "step"), number(x, metric)) for x in self.phase(phase))
+        pairs = ((finite(x.get("step")), finite(x.get(metric))) for x in self.phase(phase))
         return tuple((step, y) for step, y in pairs if step is not None and y is not None)
 
     def metric_names(self, phase: str) -> list[str]:
         """All metrics of a phase, sorted."""
         return sorted({name for line in self.phase(phase) for name in line})
-
-
-def number(values: Mapping[str, Any], key: str) -> float | None:
-    """A finite number, else None."""
-    return finite(values.get(key))
-
-
-def text(values: Mapping[str, Any], key: str) -> str | None:
-    """A text that is not empty, cut to a line or two, else None."""
-    value = values.get(key)
-    return cut(value, 120) if isinstance(value, str) and value else None
-
-
-def mapping(values: Mapping[str, Any], key: str) -> JSON:
-    """An object, else an empty one."""
-    value = values.get(key)
-    return cast("JSON", value) if isinstance(value, dict) else {}
-
-
-def texts(values: Mapping[str, Any], key: str) -> list[str]:
-    """A list of anything as texts of a few lines, else an empty list."""
-    value = values.get(key)
-    return [cut(str(v), 600) for v in cast("list[Any]", value)] if isinstance(value, list) else []
 
 
 def read_source(folder: RunFolder) -> Source:
@@ -188,13 +174,13 @@ def _read_evaluations(
     if known is None:
         for label in _LABELS:
             kind = kind.after((r for r in store.rollouts(run_id, label=label) if r.attempts), rule)
-    into.kind, reading = kind, Reading(rule, kind)
+    into.kind = kind
     for label in _LABELS:
         episodes: list[Episode] = []
         bare: list[Rollout] = []
         for rollout in store.rollouts(run_id, label=label):
             if rollout.attempts:
-                episodes.append(read_episode(rollout, reading))
+                episodes.append(read_episode(rollout, rule, kind))
                 bare.append(replace(rollout, attempts=(replace(rollout.last, calls=()),)))
         if episodes:
             into.evaluations[label] = episodes

@@ -12,15 +12,16 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from tutelage.runs.figures import finite
 from tutelage.runs.measured import NO_TOOLS, REWARD, SUCCESS, control_estimator, judged_lines, read
-from tutelage.runs.report import charts, rates
-from tutelage.runs.report.charts import MAX_DLOGP
+from tutelage.runs.report.charts import MAX_DLOGP, draw_charts
 from tutelage.runs.report.episodes import Episode, choose, outcomes
-from tutelage.runs.report.rates import WORDS, Cell, told_in
-from tutelage.runs.report.source import Source, mapping, number, text, texts
+from tutelage.runs.report.rates import WORDS, Cell, cell, rate_parts, told_in
+from tutelage.runs.report.source import Source
 from tutelage.runs.report.words import count, counted, cut, duration, exact_percent, points, short
 from tutelage.tasks.overlap import footnote, named
 from tutelage.tools.loading import shown_name
+from tutelage.types import JSON
 
 _FINISHED = ("succeeded", "finished", "completed", "done", "ok")
 """Statuses after which there is nothing to resume."""
@@ -40,27 +41,26 @@ def make_view(source: Source) -> dict[str, Any]:
     """What the template is filled with. Pure; raises nothing for the sake of what the run
     recorded."""
     kind, pair_kind = _kind(source), _pair_kind(source)
-    status = text(source.result, "status") or "not ended"
+    status = source.text("status") or "not ended"
     finished, endings = status in _FINISHED, _endings(source)
     pairs = choose(*_sides(source, pair_kind))
+    told: object = source.result.get("warnings")
+    warnings = cast("list[Any]", told) if isinstance(told, list) else []
     return {
         "name": source.path.name,
         "what": "run report",
         "pill": ("good" if finished else "open", status),
         "headline": _headline(source),
         "story": _story(source),
-        "changes": list(rates.changes(source)),
         "facts": list(_facts(source)),
-        "warnings": texts(source.result, "warnings"),
+        "warnings": [cut(str(text), 600) for text in warnings],
         "remarks": [*source.remarks, *filter(None, [footnote(source.result)])],
-        "tables": list(rates.tables(source)),
         "judged": [cut(line, 400) for line in judged_lines(source.result)],
         "conclusions": _conclusions(source),
-        "control_chart": charts.control_chart(source),
-        "curves": [c for c in (charts.cold_start_chart(source), charts.reward_chart(source)) if c],
-        "diagnostics": charts.diagnostics(source),
+        **draw_charts(source),
+        **rate_parts(source),
         "family_rows": list(_families(source, kind)),
-        "family_title": rates.told_in(source)[0].name.capitalize(),
+        "family_title": told_in(source)[0].name.capitalize(),
         "family_kind": kind,
         "pairs": pairs,
         "pair_kind": pair_kind,
@@ -89,11 +89,11 @@ def _facts(source: Source) -> Iterator[tuple[str, str, str, bool]]:
         ("seed", "seed", "{:.0f}".format),
     )
     for key, name, show in wanted:
-        if (value := number(result, key)) is not None:
+        if (value := source.number(key)) is not None:
             yield name, show(value), "in all phases" if key in ("rollouts", "tokens") else "", False
-    if (level := text(result, "level")) is not None:
+    if (level := source.text("level")) is not None:
         yield "level", cut(level, 16), "", False
-    if (gap := number(result, "max_dlogp")) is not None:
+    if (gap := source.number("max_dlogp")) is not None:
         yield "max |Δ log p|", short(gap), "bar: 1e−4 in fp32", gap >= MAX_DLOGP
 
 
@@ -121,13 +121,13 @@ def _sides(source: Source, kind: str) -> tuple[Sequence[Episode], Sequence[Episo
 
 def _families(source: Source, kind: str) -> Iterator[tuple[str, int, Cell | None, Cell | None]]:
     """Family, its rollouts, and its rate or mean before and after."""
-    what = rates.told_in(source)[0]
+    what = told_in(source)[0]
     sides = [source.families.get(f"{when}/{kind}", {}) for when in ("before", "after")]
     for name in sorted({*sides[0], *sides[1]}):
         before, after = (side.get(name) for side in sides)
         known = after or before
         number = 0 if known is None else known.rollouts or 0
-        yield cut(name, 40), number, rates.cell(what, before), rates.cell(what, after)
+        yield cut(name, 40), number, cell(what, before), cell(what, after)
 
 
 def _endings(source: Source) -> dict[str, Sequence[Episode]]:
@@ -140,8 +140,9 @@ def _endings(source: Source) -> dict[str, Sequence[Episode]]:
 
 def _phases(source: Source) -> list[tuple[str, str, float, str]]:
     """How long each phase took: its name, worded, its share of the whole, its colour."""
-    times = mapping(source.result, "phases")
-    pairs = [(name, number(times, name)) for name in times]
+    times: object = source.result.get("phases")
+    found = cast("JSON", times) if isinstance(times, dict) else {}
+    pairs = [(name, finite(value)) for name, value in found.items()]
     known = [(name, seconds) for name, seconds in pairs if seconds is not None and seconds >= 0]
     total = sum(seconds for _, seconds in known) or 1.0
     return [
@@ -209,7 +210,7 @@ def _commands(source: Source, finished: bool, rollouts: Sequence[str]) -> Iterat
         "tutelage train math --model PATH_OR_HF_ID --train a.jsonl --val b.jsonl"
         " --reward FILE.py:fn --tools FILE.py:fn",
     )
-    if text(source.result, "policy") is not None or (path / "policy").is_dir():
+    if source.text("policy") is not None or (path / "policy").is_dir():
         line = f"AutoModelForCausalLM.from_pretrained({f'{run}/policy'!r})"
         yield "Load the policy in Python, an ordinary Hugging Face folder", line
 
@@ -268,7 +269,7 @@ def _conclusions(source: Source) -> list[str]:
 
 def _guess_share(source: Source) -> float | None:
     """The share of the mixed demonstrations that guess: as measured, else as configured."""
-    measured = number(source.result, "guess_share")
+    measured = source.number("guess_share")
     if (measured is None or not 0 <= measured <= 1) and source.config is not None:
         return source.config.config.sft.guess_share
     return measured
@@ -305,7 +306,7 @@ def _cold_start(source: Source) -> str:
 
 
 def _learning(source: Source) -> str:
-    steps = number(source.result, "rl_steps")
+    steps = source.number("rl_steps")
     steps = len(source.phase("rl")) if steps is None else int(steps)
     if not steps:
         return ""
@@ -327,7 +328,7 @@ def _learning(source: Source) -> str:
 
 
 def _measuring(source: Source) -> str:
-    tasks = number(source.result, "test_tasks") or number(source.result, "val_tasks")
+    tasks = source.number("test_tasks") or source.number("val_tasks")
     if tasks is None:
         return ""
     config = None if source.config is None else source.config.config
