@@ -113,7 +113,7 @@ def give_memory_back() -> Iterator[None]:
     yield
     if "tutelage.rewards.worker" in sys.modules:
         # What judges answers waits for more of them, with all that a reward's file imports.
-        sys.modules["tutelage.rewards.worker"]._POOL.close()
+        sys.modules["tutelage.rewards.worker"].POOL.close()
     if "torch" in sys.modules:
         from tutelage.policy.machine import trim_memory
 

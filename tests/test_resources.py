@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tutelage.errors import ConfigError
-from tutelage.resources import LLM, NamedResources, PromptTemplate, Roles, roles
+from tutelage.resources import LLM, NamedResources, PromptTemplate, Roles
 from tutelage.types import Sampling
 
 # ---------------------------------------------------------------- templates
@@ -86,7 +86,7 @@ def test_a_new_text_keeps_the_placeholders() -> None:
     ],
 )
 def test_who_is_what(llms: dict[str, Any], endpoints: dict[str, str], expected: Roles) -> None:
-    assert roles(llms, endpoints) == expected
+    assert Roles.of(llms, endpoints) == expected
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_is_not_clear_is_an_error(
     llms: dict[str, Any], endpoints: dict[str, str], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        roles(llms, endpoints)
+        Roles.of(llms, endpoints)
 
 
 def test_an_llm_cannot_be_two_things() -> None:

@@ -3,7 +3,7 @@
 `LLM` names a model, `PromptTemplate` holds a text with placeholders, anything else is passed on as
 it is. They come together in `NamedResources`. An agent never asks where its model runs: before an
 attempt begins, the runner hands it copies whose `endpoint` and `api_key` lead to that attempt's own
-door (`rollouts/models.py`). Which LLM is the policy is decided here, in `roles`, by rules that
+door (`rollouts/models.py`). Which LLM is the policy is decided here, in `Roles.of`, by rules that
 leave no judge to be the small policy by accident.
 """
 
@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from tutelage.errors import ConfigError
 from tutelage.types import Call, ChatClient, Message, Sampling, ToolSpec
@@ -237,47 +237,49 @@ class Roles:
         """The resource that is the policy, None when nothing is trained."""
         return next(iter(self.policies), None)
 
+    @classmethod
+    def of(cls, resources: Mapping[str, Any], endpoints: Mapping[str, str] | None = None) -> Self:
+        """Who is the policy and where the others are served, or why that is not clear.
 
-def roles(resources: Mapping[str, Any], endpoints: Mapping[str, str] | None = None) -> Roles:
-    """Who is the policy and where the others are served, or why that is not clear.
-
-    `endpoints` gives base URLs by resource name or by model name. The policy is what is marked
-    `trainable`, else the only LLM that has no endpoint and is not frozen. Raises `ConfigError`.
-    """
-    llms = {
-        name: value
-        for name, value in resources.items()
-        if isinstance(value, LLM) and not value.tokenizer_only
-    }
-    known = dict(endpoints or {})
-    remote = {
-        name: url
-        for name, llm in llms.items()
-        if (url := llm.endpoint or known.get(name) or known.get(llm.name)) is not None
-    }
-    strangers = sorted({*known} - {*llms} - {llm.name for llm in llms.values()})
-    if strangers:
-        raise ConfigError(
-            f"endpoints name {strangers[0]!r}, which is no LLM of this run; there are "
-            f"{', '.join(map(repr, llms)) or 'none'}"
-        )
-    frozen = tuple(name for name, llm in llms.items() if llm.frozen)
-    marked = [name for name, llm in llms.items() if llm.trainable]
-    open_ones = [name for name in llms if name not in remote and name not in frozen]
-    chosen = marked or (open_ones if len(open_ones) == 1 else [])
-    loose = [name for name in open_ones if name not in chosen]
-    if loose:
-        names = ", ".join(map(repr, loose))
-        which = "" if marked else "Mark the one to train with LLM(trainable=True). "
-        raise ConfigError(
-            f"it is not said what serves the LLM {names}. {which}Every other one needs an endpoint "
-            f"(LLM(endpoint=...), or endpoints={{{loose[-1]!r}: 'http://...'}} of the Trainer), or "
-            "frozen=True, which is the policy as it was before training"
-        )
-    policies = {name: llms[name].policy for name in chosen}
-    if frozen and not policies:
-        raise ConfigError(f"LLM {frozen[0]!r} is frozen, but there is no policy to take it from")
-    return Roles(policies, frozen, remote)
+        `endpoints` gives base URLs by resource name or by model name. The policy is what is marked
+        `trainable`, else the only LLM that has no endpoint and is not frozen. Raises `ConfigError`.
+        """
+        llms = {
+            name: value
+            for name, value in resources.items()
+            if isinstance(value, LLM) and not value.tokenizer_only
+        }
+        known = dict(endpoints or {})
+        remote = {
+            name: url
+            for name, llm in llms.items()
+            if (url := llm.endpoint or known.get(name) or known.get(llm.name)) is not None
+        }
+        strangers = sorted({*known} - {*llms} - {llm.name for llm in llms.values()})
+        if strangers:
+            raise ConfigError(
+                f"endpoints name {strangers[0]!r}, which is no LLM of this run; there are "
+                f"{', '.join(map(repr, llms)) or 'none'}"
+            )
+        frozen = tuple(name for name, llm in llms.items() if llm.frozen)
+        marked = [name for name, llm in llms.items() if llm.trainable]
+        open_ones = [name for name in llms if name not in remote and name not in frozen]
+        chosen = marked or (open_ones if len(open_ones) == 1 else [])
+        loose = [name for name in open_ones if name not in chosen]
+        if loose:
+            names = ", ".join(map(repr, loose))
+            which = "" if marked else "Mark the one to train with LLM(trainable=True). "
+            raise ConfigError(
+                f"it is not said what serves the LLM {names}. {which}Every other one needs an "
+                f"endpoint (LLM(endpoint=...), or endpoints={{{loose[-1]!r}: 'http://...'}} of the "
+                "Trainer), or frozen=True, which is the policy as it was before training"
+            )
+        policies = {name: llms[name].policy for name in chosen}
+        if frozen and not policies:
+            raise ConfigError(
+                f"LLM {frozen[0]!r} is frozen, but there is no policy to take it from"
+            )
+        return cls(policies, frozen, remote)
 
 
 def model_folder(resource: object) -> str | None:

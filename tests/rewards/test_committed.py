@@ -10,7 +10,7 @@ import pytest
 
 from tutelage.rewards.builtin import exact_number, numeric_partial_credit
 from tutelage.rewards.math_grader import grade
-from tutelage.rewards.qa import exact_match, f1
+from tutelage.rewards.qa import exact_match, qa_f1_reward
 
 
 def never(first: str, second: str) -> bool | None:
@@ -109,7 +109,7 @@ def test_equations_lists_and_letters(text: str, answer: str, same: bool | None) 
 )  # fmt: skip
 def test_a_number_keeps_its_sign_and_point_in_short_answers(text: str, answer: str) -> None:
     assert exact_match(text, answer) == exact_match(answer, text) == 0.0
-    assert f1(text, answer) < 1.0
+    assert qa_f1_reward(text, answer)["reward"] < 1.0
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ async def test_while_one_worker_loads_the_reward_no_other_is_started(tmp_path: P
     (tmp_path / "slow.py").write_text(LOADS.format(log=str(log)) + SOURCE)
     slow = resolve_reward(f"{tmp_path / 'slow.py'}:score")
     log.unlink()  # it was loaded here too
-    worker._POOL.close()
+    worker.POOL.close()
     await asyncio.gather(*(graded(slow, str(i)) for i in range(8)))
     loads = sorted(tuple(map(float, line.split())) for line in log.read_text().splitlines())
     assert loads

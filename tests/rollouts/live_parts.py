@@ -8,7 +8,7 @@ from typing import Any
 from tutelage.agents.function import as_agent
 from tutelage.gateway import Gateway
 from tutelage.policy.codec import Codec
-from tutelage.resources import LLM, NamedResources, roles
+from tutelage.resources import LLM, NamedResources, Roles
 from tutelage.rollouts.models import GatewayModels, Remote, Source
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.seeds import SeedTree
@@ -60,7 +60,7 @@ async def play(
 ) -> list[Rollout]:
     """Play rollouts of `agent`; `engines` adds engines for further resources."""
     named = NamedResources(resources or {"main": LLM()})
-    found = roles(named, endpoints)
+    found = Roles.of(named, endpoints)
     behind = {**(engines or {})}
     main = found.main
     assert main is not None

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tutelage.rewards import resolve_reward, reward
-from tutelage.rewards.function import fields_read
 from tutelage.tasks.overlap import (
     Overlap,
     content,
@@ -60,9 +59,9 @@ def test_which_fields_a_reward_reads() -> None:
     def of_any(prediction: str, **fields: Any) -> float:
         return 0.0
 
-    assert fields_read(resolve_reward("math")) == {"answer"}
-    assert fields_read(of_task) is None
-    assert fields_read(of_any) is None
+    assert resolve_reward("math").fields_read == {"answer"}
+    assert of_task.fields_read is None
+    assert of_any.fields_read is None
 
 
 def test_counts_and_what_is_said() -> None:

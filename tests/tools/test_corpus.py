@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,10 @@ def test_text_files_are_cut_at_headings_and_paragraphs(tmp_path: Path) -> None:
     file = tmp_path / "guide.md"
     long = "word " * 300
     file.write_text(f"Before.\n\n# One\n\nFirst.\n\n## Two #\nSame.\n\n{long}\n\n{long}\n\nLast.")
-    found = list(corpus.read_passages(file))
+    corpus.build([file], tmp_path / "corpus.db")
+    with closing(sqlite3.connect(tmp_path / "corpus.db")) as database:
+        rows = database.execute("SELECT title, text FROM passages ORDER BY rowid").fetchall()
+    found = [corpus.Passage(*row) for row in rows]
     assert [p.title for p in found] == [
         "guide",
         "guide: One",

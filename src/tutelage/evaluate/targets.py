@@ -22,7 +22,7 @@ from tutelage.gateway.serving import ServedPolicy
 from tutelage.policy.model import Policy, load
 from tutelage.rewards import RewardFunction, check, resolve_reward
 from tutelage.rewards import reward as reward_function
-from tutelage.rewards.function import REWARD_SECONDS, fields_read
+from tutelage.rewards.function import REWARD_SECONDS
 from tutelage.rollouts.models import EngineModels
 from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
 from tutelage.runs.again import resume_command
@@ -211,7 +211,7 @@ def _trained_on(
         known = Dataset[Any].recorded(recorded) if own else training_tasks(config)
     except (DataError, MissingExtraError):
         return None
-    fields = None if own else fields_read(grader)
+    fields = None if own else grader.fields_read
     return count_overlap(known, (), tasks, lambda task: content(task, fields)).test_in_train
 
 

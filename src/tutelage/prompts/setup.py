@@ -36,7 +36,6 @@ from tutelage.prompts.shots import DEMONSTRATIONS
 from tutelage.prompts.tasks import make_splits
 from tutelage.resources import LLM, NamedResources, PromptTemplate
 from tutelage.rewards import check
-from tutelage.rewards.function import fields_read
 from tutelage.rewards.registry import resolve_reward
 from tutelage.runs.progress import Progress
 from tutelage.tasks.overlap import Overlap, content, count_overlap
@@ -167,7 +166,7 @@ def _compared(subject: Subject, splits: Splits) -> tuple[frozenset[str] | None, 
             check(subject.reward, part)
     # An agent of one's own may read any field of a task, the built-in one reads its question.
     builtin = isinstance(subject.agent, ToolAgent)
-    read = fields_read(subject.reward) if builtin and subject.reward else None
+    read = subject.reward.fields_read if builtin and subject.reward else None
     splits.check_sealed(read)
     return read, count_overlap(*parts, lambda task: content(task, read))
 

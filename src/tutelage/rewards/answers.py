@@ -185,11 +185,6 @@ def normalise_text(text: str) -> str:
     return text.replace(",", "") if _WHOLE.match(text) else text
 
 
-def relative_error(given: Fraction, truth: Fraction) -> Fraction:
-    """`|given - truth| / max(|truth|, 1e-10)`, exactly."""
-    return abs(given - truth) / max(abs(truth), Fraction(1, 10**10))
-
-
 def without_period(text: str) -> str:
     """The text without the period that ends it.
 

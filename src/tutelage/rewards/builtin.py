@@ -16,7 +16,6 @@ from tutelage.rewards.answers import (
     last_number,
     normalise_text,
     read_number,
-    relative_error,
     true_answer,
 )
 from tutelage.rewards.function import reward
@@ -31,7 +30,7 @@ def _same_number(given: Fraction, truth: Fraction) -> bool:
     """Equal; or, where one of them is not whole, equal but for rounding."""
     if given.denominator == 1 and truth.denominator == 1:
         return given == truth
-    return relative_error(given, truth) <= EXACT_TOLERANCE
+    return _relative_error(given, truth) <= EXACT_TOLERANCE
 
 
 @reward(inline=True)
@@ -82,7 +81,7 @@ def numeric_partial_credit(prediction: str, answer: Any) -> dict[str, float]:
         return {"reward": 0.0, "exact": 0.0}
     if _same_number(given, truth):
         return {"reward": 1.0, "exact": 1.0}
-    error = relative_error(given, truth)
+    error = _relative_error(given, truth)
     credit = 1.0 - 5.0 * float(error) if error <= PARTIAL_TOLERANCE else 0.0
     return {"reward": credit, "exact": 0.0}
 
@@ -90,3 +89,8 @@ def numeric_partial_credit(prediction: str, answer: Any) -> dict[str, float]:
 def _same_text(prediction: str, answer: Any) -> float:
     truth = normalise_text(str(answer))
     return 1.0 if truth and normalise_text(prediction) == truth else 0.0
+
+
+def _relative_error(given: Fraction, truth: Fraction) -> Fraction:
+    """`|given - truth| / max(|truth|, 1e-10)`, exactly."""
+    return abs(given - truth) / max(abs(truth), Fraction(1, 10**10))

@@ -19,7 +19,7 @@ from typing import Any, Literal, overload
 from tutelage.errors import RewardError, RewardTimeoutError
 from tutelage.rewards.faults import raised
 from tutelage.rewards.values import to_reward
-from tutelage.rewards.worker import Place, UnloadableError, grade_apart, in_process, late
+from tutelage.rewards.worker import POOL, Place, UnloadableError, late
 from tutelage.tools.environments import opened_environments
 from tutelage.tools.execute import outcome_of
 from tutelage.tools.loading import hint
@@ -62,6 +62,12 @@ class RewardFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself; its result is not checked."""
         return self.fn(*args, **kwargs)
+
+    @property
+    def fields_read(self) -> frozenset[str] | None:
+        """The fields of a task that it reads; None where it may read any."""
+        named = {*self.required, *self.optional}
+        return None if self.takes_any or "task" in named else frozenset(named - {*GIVEN})
 
 
 @overload
@@ -111,12 +117,6 @@ def reward(
         return RewardFunction(given, fn, *named, takes_any, **where)
 
     return decorate(name) if callable(name) else decorate
-
-
-def fields_read(function: RewardFunction) -> frozenset[str] | None:
-    """The fields of a task that a reward reads; None where it may read any."""
-    named = {*function.required, *function.optional}
-    return None if function.takes_any or "task" in named else frozenset(named - {*GIVEN})
 
 
 def check(function: RewardFunction, dataset: Sequence[Task]) -> None:
@@ -183,7 +183,7 @@ async def compute_reward(
     packed = None if place is None else _packed(arguments)
     if place is not None and packed is not None:
         try:
-            return await grade_apart(place, packed, function.name, task.id, timeout)
+            return await POOL.grade_apart(place, packed, function.name, task.id, timeout)
         except UnloadableError as error:
             _UNLOADABLE.add(place)
             logger.warning(
@@ -216,7 +216,7 @@ def _place(function: RewardFunction) -> Place | None:
     here = function.inline or function.bounded or function.isolation == "none"
     if here or inspect.iscoroutinefunction(function.fn):
         return None
-    place = in_process(function.fn)
+    place = Place.of(function.fn)
     return None if place in _UNLOADABLE else place
 
 

@@ -30,7 +30,7 @@ from tutelage.rewards.answers import (
 )
 from tutelage.rewards.formulas import agree_at_samples, float_value, plain_math, variables_of
 from tutelage.rewards.function import reward
-from tutelage.rewards.worker import Job, Place, Pool, UnloadableError
+from tutelage.rewards.worker import Place, UnloadableError, WorkerPool
 from tutelage.tools.expression import MAX_LENGTH, ExpressionError
 
 TOLERANCE = 0.01
@@ -53,7 +53,7 @@ _NAME = re.compile(
 _LAST_SUM = re.compile(r"(?:\A|(?<=[\s:,]))[-+]?[0-9(.][0-9+\-*/^(). ×·÷−]*\Z")
 _UNIT = re.compile(r"[\s]*[-+$€£]?[0-9.,]+\s*([A-Za-z].*)", re.DOTALL)
 
-_HELPER = Pool(1)
+_HELPER = WorkerPool(1)
 """One helper process for this process, started only when an answer needs it. It keeps nothing from
 one question to the next."""
 _EQUAL = Place("tutelage.rewards.symbolic", "equal")
@@ -66,7 +66,7 @@ def symbolic_equal(first: str, second: str, seconds: float = QUESTION_SECONDS) -
     """
     question = pickle.dumps({"first": first, "second": second})
     try:
-        found = _HELPER.run(Job(_EQUAL, question, "math_grader", ""), seconds)
+        found = _HELPER.grade(_EQUAL, question, "math_grader", "", seconds)
     except GraderError:
         return None
     except (UnloadableError, OSError) as error:

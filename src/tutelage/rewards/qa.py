@@ -39,7 +39,7 @@ def normalise(text: str) -> str:
     return " ".join(text.split())
 
 
-def f1(prediction: str, truth: str) -> float:
+def _f1(prediction: str, truth: str) -> float:
     """Harmonic mean of precision and recall over the words of two answers."""
     given, true = normalise(prediction), normalise(truth)
     if given != true and (given in _WHOLE or true in _WHOLE):
@@ -61,7 +61,7 @@ def qa_f1_reward(prediction: str, answer: Any) -> dict[str, float]:
     if len(prediction) > LONGEST:
         return {"reward": 0.0, "exact": 0.0}
     return {
-        "reward": max((f1(prediction, truth) for truth in truths), default=0.0),
+        "reward": max((_f1(prediction, truth) for truth in truths), default=0.0),
         "exact": _exact(prediction, truths),
     }
 
@@ -91,10 +91,10 @@ def gaia_scorer(prediction: str, answer: Any) -> float:
     A number must be equal within 1e-6, without `$`, `%` and `,`; a list has equal length and equal
     elements in order; other text is equal without spaces, punctuation and case.
     """
-    return float(len(prediction) <= LONGEST and gaia_correct(prediction, str(answer)))
+    return float(len(prediction) <= LONGEST and _gaia_correct(prediction, str(answer)))
 
 
-def gaia_correct(given: str, truth: str) -> bool:
+def _gaia_correct(given: str, truth: str) -> bool:
     """Whether GAIA's scorer accepts an answer."""
     if _float(truth) is not None:
         return _same_part(given, truth)

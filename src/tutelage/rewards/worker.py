@@ -1,7 +1,7 @@
 """Rewards in processes of their own, so that one that hangs can be ended.
 
 A thread cannot be stopped, and a regular expression that backtracks for hours does not even let go
-of the interpreter; a process can be killed. `in_process` says whether a reward can go there: it is
+of the interpreter; a process can be killed. `Place.of` says whether a reward can go there: it is
 a plain function that another process finds again, by its file and name or by its module and name,
 and none that is defined inside another function or in the program that was started. A pool for the
 whole process keeps workers: each grades one attempt after another, has the surroundings (folder,
@@ -64,6 +64,21 @@ class Place:
     name: str
     file: str = ""
 
+    @classmethod
+    def of(cls, fn: Any) -> Place | None:
+        """Where another process would find this function; None where it would not."""
+        module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", "")
+        if os.name != "posix" or not module or module == "__main__" or "<" in name:
+            return None
+        try:
+            found = _attribute(sys.modules[module], name)
+        except (KeyError, AttributeError):
+            return None
+        if found is not fn and getattr(found, "fn", None) is not fn:
+            return None
+        file = getattr(sys.modules[module], "__file__", None) or ""
+        return cls(module, name, file if module.startswith(USER_MODULE) else "")
+
 
 @dataclass(frozen=True, slots=True)
 class _Graded:
@@ -86,48 +101,16 @@ class _RemoteTraceback(Exception):
         return f"\n{self.args[0]}"
 
 
-def in_process(fn: Any) -> Place | None:
-    """Where another process would find this function; None where it would not."""
-    module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", "")
-    if os.name != "posix" or not module or module == "__main__" or "<" in name:
-        return None
-    try:
-        found = _attribute(sys.modules[module], name)
-    except (KeyError, AttributeError):
-        return None
-    if found is not fn and getattr(found, "fn", None) is not fn:
-        return None
-    file = getattr(sys.modules[module], "__file__", None) or ""
-    return Place(module, name, file if module.startswith(USER_MODULE) else "")
-
-
 def _attribute(found: Any, name: str) -> Any:
     for part in name.split("."):
         found = getattr(found, part)
     return found
 
 
-async def grade_apart(
-    place: Place, arguments: bytes, name: str, task_id: str, timeout: float | None
-) -> Reward:
-    """Grade in a worker. Raises what the reward raised, `RewardTimeoutError`, `GraderError` when
-    the worker died twice, and `UnloadableError`. Cancelling kills the worker."""
-    job = Job(place, arguments, name, task_id)
-    try:
-        graded = await call_in_thread(lambda: _POOL.run(job, timeout))
-    except asyncio.CancelledError:
-        job.abandon()
-        raise
-    if graded.error is not None:
-        kind, message, trace = graded.error
-        raise _KINDS[kind](message) from _RemoteTraceback(trace)
-    return Reward(graded.value, graded.parts)
-
-
 # ---------------------------------------------------------------- this side
 
 
-class Job:
+class _Job:
     """An attempt to grade, and the worker that does it."""
 
     def __init__(self, place: Place, arguments: bytes, name: str, task_id: str) -> None:
@@ -174,7 +157,7 @@ class _Worker:
         self.loaded: set[Place] = set()
         """Rewards that it has loaded before."""
 
-    def load(self, job: Job) -> None:
+    def load(self, job: _Job) -> None:
         """Hand over what to grade, and wait until the reward is loaded. Raises `UnloadableError`,
         and OSError or EOFError where the worker ended."""
         now = (os.getcwd(), dict(os.environ), list(sys.path))
@@ -206,7 +189,7 @@ class _Worker:
         return code
 
 
-class Pool:
+class WorkerPool:
     """Workers of this process, at most `most` at once; a forked child begins with none."""
 
     def __init__(self, most: int = MOST) -> None:
@@ -223,8 +206,31 @@ class Pool:
         self._loading = 0
         self._loaded_at = float("-inf")
 
-    def run(self, job: Job, timeout: float | None) -> _Graded:
-        """Grade, with another worker where one died of something else. Raises as `grade_apart`."""
+    async def grade_apart(
+        self, place: Place, arguments: bytes, name: str, task_id: str, timeout: float | None
+    ) -> Reward:
+        """Grade in a worker. Raises what the reward raised, and as `grade`. Cancelling kills the
+        worker."""
+        job = _Job(place, arguments, name, task_id)
+        try:
+            graded = await call_in_thread(lambda: self._run(job, timeout))
+        except asyncio.CancelledError:
+            job.abandon()
+            raise
+        if graded.error is not None:
+            kind, message, trace = graded.error
+            raise _KINDS[kind](message) from _RemoteTraceback(trace)
+        return Reward(graded.value, graded.parts)
+
+    def grade(
+        self, place: Place, arguments: bytes, name: str, task_id: str, timeout: float | None
+    ) -> _Graded:
+        """The same for who waits in a thread. Raises `RewardTimeoutError`, `GraderError` when the
+        worker died twice, and `UnloadableError`."""
+        return self._run(_Job(place, arguments, name, task_id), timeout)
+
+    def _run(self, job: _Job, timeout: float | None) -> _Graded:
+        """Grade, with another worker where one died of something else."""
         code = 0
         for _ in range(2):
             worker = self._take()
@@ -306,7 +312,7 @@ def late(name: str, task_id: str, timeout: float | None) -> str:
     )
 
 
-_POOL = Pool()
+POOL = WorkerPool()
 
 
 # ---------------------------------------------------------------- the worker's side

@@ -59,7 +59,7 @@ def build(files: Sequence[str | Path], out: str | Path) -> int:
         out.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(aside)) as database:
             _create(database)
-            count = _insert(database, (p for file in files for p in read_passages(file)))
+            count = _insert(database, (p for file in files for p in _read_passages(file)))
             database.commit()
             database.execute("INSERT INTO passages(passages) VALUES ('optimize')")
             database.commit()
@@ -105,7 +105,7 @@ def search(path: str | Path, query: str, count: int) -> list[Passage]:
     return [Passage(str(title), str(text)) for title, text in rows]
 
 
-def read_passages(file: str | Path) -> Iterator[Passage]:
+def _read_passages(file: str | Path) -> Iterator[Passage]:
     """The passages of one file, by its suffix. Raises `DataError`."""
     path = Path(file)
     suffix = path.suffix.lower()

@@ -29,10 +29,10 @@ OPEN_SECONDS = 120.0
 """How long an environment may take to open, and to close: nothing else bounds one that hangs."""
 
 logger = logging.getLogger(__name__)
-_current: ContextVar[Environments | None] = ContextVar("tutelage_environments", default=None)
+_current: ContextVar[_Environments | None] = ContextVar("tutelage_environments", default=None)
 
 
-class Environments:
+class _Environments:
     """The environments of one rollout, each opened when the first of its tools is bound."""
 
     def __init__(self, task: Task, seed: int, stack: AsyncExitStack) -> None:
@@ -83,7 +83,7 @@ async def _close(environment: ToolEnvironment) -> None:
 
 
 @asynccontextmanager
-async def rollout_environments(task: Task, seed: int = 0) -> AsyncGenerator[Environments]:
+async def rollout_environments(task: Task, seed: int = 0) -> AsyncGenerator[_Environments]:
     """The scope of a rollout's environments; inside another such scope, that one. `seed` is what
     they draw from."""
     outer = _current.get()
@@ -91,7 +91,7 @@ async def rollout_environments(task: Task, seed: int = 0) -> AsyncGenerator[Envi
         yield outer
         return
     async with AsyncExitStack() as stack:
-        environments = Environments(task, seed, stack)
+        environments = _Environments(task, seed, stack)
         token = _current.set(environments)
         try:
             yield environments

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from tutelage.tools.options import Options
-from tutelage.tools.sandbox import Limits, Sandbox, SandboxError, usable_tier
+from tutelage.tools.sandbox import Sandbox, SandboxError, usable_tier
 from tutelage.tools.tool import Tool, ToolEnvironment, ToolError, ToolTimeoutError, tool
 
 TIMEOUT = 60.0
@@ -47,14 +47,12 @@ class _PythonEnvironment(Sandbox):
         return done.output or NOTHING
 
 
-def python_executor(options: Options, limits: Limits | None = None) -> Tool:
+def python_executor(options: Options) -> Tool:
     """The tool. Raises `ConfigError` where no sandbox works and none was not allowed."""
     tier = usable_tier(allow_unsandboxed=options.allow_unsandboxed)
     if tier == "none":
         logger.warning(
             "python_executor runs model-written code WITHOUT a sandbox (tools.allow_unsandboxed)"
         )
-    environment = partial(
-        ToolEnvironment, "python", lambda task: _PythonEnvironment(limits, tier=tier)
-    )
+    environment = partial(ToolEnvironment, "python", lambda task: _PythonEnvironment(tier=tier))
     return replace(_PythonEnvironment.execute, environment=environment)

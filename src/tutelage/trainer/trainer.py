@@ -26,7 +26,7 @@ from tutelage.prompts.api import PROMPT_ALGORITHMS, search_agent, setup_of
 from tutelage.prompts.company import Subject
 from tutelage.prompts.setup import Setup
 from tutelage.prompts.staging import preflight
-from tutelage.resources import LLM, POLICY, NamedResources, model_folder, roles
+from tutelage.resources import LLM, POLICY, NamedResources, Roles, model_folder
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.stage import Stage
 from tutelage.runs.callbacks import Callback, Watch, on_rollout
@@ -250,7 +250,7 @@ class Trainer:
         if not any(isinstance(v, LLM) and not v.tokenizer_only for v in given.values()):
             given = {POLICY: LLM(), **given}
         resources = NamedResources(given)
-        found = roles(resources, self.endpoints)
+        found = Roles.of(resources, self.endpoints)
         if found.main is None:
             raise ConfigError(
                 "every LLM of this run has an endpoint or is frozen, so there is nothing to train; "

@@ -28,7 +28,6 @@ from tutelage.policy.model import Policy, build, load, load_codec, max_positions
 from tutelage.policy.row import Row
 from tutelage.resources import POLICY, model_folder
 from tutelage.rewards import RewardFunction, check, resolve_reward
-from tutelage.rewards.function import fields_read
 from tutelage.rollouts.models import Source
 from tutelage.rollouts.runner import RunnerSettings
 from tutelage.runs.given import Given
@@ -240,7 +239,7 @@ def _overlap(
 ) -> Overlap:
     """How the splits overlap: by input and reward fields, by all fields where more is read."""
     open_ended = given is not None or any(t.environment is not None for t in tools.values())
-    fields = None if open_ended else fields_read(reward)
+    fields = None if open_ended else reward.fields_read
     return count_overlap(tasks.train, tasks.val, tasks.test, key=lambda task: content(task, fields))
 
 

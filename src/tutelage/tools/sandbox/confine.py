@@ -70,7 +70,7 @@ def be_nobody_in(root: str, view: View, limits: Limits) -> None:
     new namespaces."""
     _build_root(root, view, limits)
     _become_nobody()
-    drop_privileges()
+    _drop_privileges()
     die_with_parent()  # as root the change of user cleared it
 
 
@@ -137,7 +137,7 @@ def restrict(tier: Tier, limits: Limits, view: View, home: str) -> None:
     _limit_resources(tier, limits, one)
     if tier == "none":
         return
-    drop_privileges()
+    _drop_privileges()
     if tier == "rlimit":
         readable = [*view.parts, *view.files, *view.package_paths()]
         readable += [*_SYSTEM_FILES, *_DEVICES[1:]]
@@ -229,7 +229,7 @@ def hide_from_debuggers() -> None:
     _check(_libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "PR_SET_DUMPABLE")
 
 
-def drop_privileges() -> None:
+def _drop_privileges() -> None:
     """Give up every capability, and the way to any: set-uid programs do nothing from here on."""
     libc = _libc()
     for capability in range(64):
