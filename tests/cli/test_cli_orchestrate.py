@@ -149,6 +149,14 @@ def test_a_training_set_is_written_over_no_file_of_another(here: Path, name: str
     assert json.loads((here / "data.json").read_text())
 
 
+def test_help_says_what_each_option_takes() -> None:
+    helped = {verb: call(verb, "--help").stdout for verb in ("plan", "run", "prepare", "eval")}
+    assert "(False)" not in helped["plan"]
+    assert re.search(r"--output DIR +Folder of the run", helped["run"])
+    for verb in ("prepare", "eval"):
+        assert "--output FILE" in helped[verb]
+
+
 def test_a_failed_execution_exits_with_1(here: Path) -> None:
     hopeless = [{"name": "never", **FAST, "skills": {"*": 0.0}}]
     (here / "workers.json").write_text(json.dumps(hopeless))

@@ -79,7 +79,8 @@ def _in_order(model: type[Section]) -> list[tuple[str, FieldInfo]]:
 def _option(name: str, field: FieldInfo, *, placed: bool) -> inspect.Parameter:
     """One field as an option of the command line, or as an argument."""
     of = _type(field.annotation)
-    default = "" if field.is_required() or field.default in (None, ()) else str(field.default)
+    unsaid = field.is_required() or field.default in (None, ()) or of is bool
+    default = "" if unsaid else str(field.default)
     hint: Any = bool if of is bool else str | None
     many = get_args(Paths)[1] in field.metadata
     told = " ".join((field.description or "").split())
@@ -115,6 +116,8 @@ def _metavar(name: str, of: Any, many: bool) -> str:
     if get_origin(of) is tuple and not many:
         return "A,B"
     by_type = {int: "N", float: "X", Path: "FILE"}
+    if name == "output" and of is Path:
+        return "FILE"  # what a verb writes that is no run
     return _METAVARS.get(name, "FILE" if many else by_type.get(of, "NAME"))
 
 

@@ -113,7 +113,7 @@ class _EvaluateConfig(Section):
     catalog: Path | None = None
     """Tools that plans may use; else the built-in."""
     train: Path | None = None
-    """What it learned from, for the baselines that copy."""
+    """What it learned from, for the baselines."""
     output: Path | None = None
     """Write its plans there, one a line."""
     seed: CountOrZero = 0

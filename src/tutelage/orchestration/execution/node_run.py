@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from tutelage.errors import RewardError
 from tutelage.orchestration.execution.plan_run import PlanRun
@@ -131,10 +131,9 @@ class NodeRun:
         """A try with the chosen worker, whose place and cost are reserved; kept when it ends."""
         run, worker = self._run, choice.action
         step = self._next("worker", choice, self._pool.workers[worker].name)
-        run.tell(
+        self._tell(
             "dispatch",
-            step=step.index,
-            node=self._node,
+            step,
             attempt=step.attempt,
             worker=step.worker,
             choice=choice.action,
@@ -170,15 +169,12 @@ class NodeRun:
         number = sum(len(before.requests) for before in (*self._steps, step))
         work = replace(self._work, attempt=number)
         answer: Answer | None = None
-        asked = begun = loop.time()
-        sent = False
+        begun: float | None = None
+        asked = loop.time()
         try:
             async with self._slots.by_worker[place], self._slots.all:
                 begun = loop.time()
-                step.queued += begun - asked
-                sent = True
-                run.tell("request", step=step.index, node=self._node, worker=worker.name,
-                         bound=bound)  # fmt: skip
+                self._tell("request", step, worker=step.worker, bound=bound)
                 try:
                     async with asyncio.timeout(run.settings.try_timeout):
                         answer = await self._pool.execute(worker, work)
@@ -187,16 +183,14 @@ class NodeRun:
                     answer = self._cut("timeout", told, bound, loop.time() - begun)
                 return answer
         finally:
-            if answer is None and sent:
+            step.queued += (loop.time() if begun is None else begun) - asked
+            if answer is None and begun is not None:
                 told = "the request was given up"
                 answer = self._cut("cancelled", told, bound, loop.time() - begun)
-            elif not sent:
-                step.queued += loop.time() - asked
             run.budget.settle(bound, 0.0 if answer is None else answer.cost)
             if answer is not None:
                 step.requests += (answer,)
-                run.tell("answer", step=step.index, node=self._node, worker=worker.name,
-                         answer=answer.to_json())  # fmt: skip
+                self._tell("answer", step, worker=step.worker, answer=answer.to_json())
 
     async def verify(self, step: Step, answer: Answer) -> None:
         """Give the step its verdict, within the budget where a verdict costs something."""
@@ -207,7 +201,7 @@ class NodeRun:
             step.verdict = Verdict(False, told, checked=False)
             return
         if bound:
-            run.tell("verify", step=step.index, node=self._node, bound=bound)
+            self._tell("verify", step, bound=bound)
             step.verdict = Verdict(False, "the check was given up", checked=False, cost=bound)
         try:
             step.verdict = await verifiers.check(self._work, answer)
@@ -218,6 +212,9 @@ class NodeRun:
                 run.budget.settle(bound, 0.0 if step.verdict is None else step.verdict.cost)
 
     # What is written down
+
+    def _tell(self, event: str, step: Step, **fields: Any) -> None:
+        self._run.tell(event, step=step.index, node=self._node, **fields)
 
     def _next(self, action: Action, choice: Choice, worker: str | None = None) -> Step:
         run, now = self._run, self._run.now
