@@ -48,7 +48,6 @@ def test_costs_come_from_tokens_and_list_prices(tmp_path: Path) -> None:
     assert table.names == ("small-7b", "big")
     # 40 characters are 10 tokens; 250 tokens of answer are stated.
     assert table.costs_QW[0] == pytest.approx([(10 * 0.2 + 250 * 0.4) / 1e6, 510 / 1e6])
-    assert table.stated == ("cost", "latency")
     assert table.right_QW.tolist() == [[True, False]] * 2
     assert table.bounds_QW == pytest.approx(table.costs_QW)
 
@@ -72,7 +71,6 @@ def test_what_the_file_says_is_used(tmp_path: Path) -> None:
     assert table.costs_QW.tolist() == [[0.5, 0.7]]
     assert table.seconds_QW.tolist() == [[3.0, 4.0]]
     assert table.tokens_in_Q.tolist() == [7.0]
-    assert table.stated == ()
     assert (table.bounds_QW >= table.costs_QW).all()
 
 

@@ -77,7 +77,7 @@ def test_executor_and_environment_take_the_same_actions(name: str, trained: bool
         logp_DA = router_log_probs(router, at)
         actions = logp_DA.argmax(axis=1)
         for d, b in enumerate(rows):
-            taken[b].append((int(simulator.nodes[b]), int(actions[d])))
+            taken[b].append((int(simulator.node_B[b]), int(actions[d])))
             probabilities[b].append(float(logp_DA[d, actions[d]]))
         simulator.step(rows, actions, at.chance_DW)
     outcome = simulator.outcome()

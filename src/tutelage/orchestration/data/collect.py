@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -26,7 +26,6 @@ from tutelage.orchestration.execution.loop import Executor
 from tutelage.orchestration.execution.record import Execution
 from tutelage.orchestration.execution.system import OrchestrationSystem
 from tutelage.orchestration.execution.workers import WorkError, legal
-from tutelage.orchestration.execution.workplace import Hint
 from tutelage.orchestration.plan.dag import Plan, levels
 from tutelage.statistics.outcome import Judgement, Kind, add_up
 
@@ -46,12 +45,6 @@ class Assignment:
     """Candidates, the best first; later ones are tried when earlier ones fail."""
     goal: Callable[[Plan], bool] | None = None
     """Whether a plan does what the instruction asks; None where nobody knows."""
-    hints: Mapping[int, Hint] = field(default_factory=dict[int, Hint])
-
-    @property
-    def instruction(self) -> str:
-        """What is asked for."""
-        return self.plans[0].instruction
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +210,7 @@ async def _one(
         name = f"collect/{number}/{candidate}"
         try:
             found = await system.aexecute(
-                plan.instruction, plan=plan, budget=budget, name=name, hints=given.hints,
+                plan.instruction, plan=plan, budget=budget, name=name,
                 judge=partial(_judged, given.goal),
             )  # fmt: skip
         except ConfigError as error:
@@ -225,7 +218,7 @@ async def _one(
             continue
         executions.append(found)
         if found.success:
-            tried = await _cheaper(system.executor, found, alternatives, given.hints)
+            tried = await _cheaper(system.executor, found, alternatives)
             return Collected(tuple(executions), tuple(tried), refused)
     return Collected(tuple(executions), refused=refused)
 
@@ -239,9 +232,7 @@ def _judged(goal: Callable[[Plan], bool] | None, found: Execution) -> Execution:
     return found
 
 
-async def _cheaper(
-    executor: Executor, execution: Execution, count: int, hints: Mapping[int, Hint]
-) -> list[dict[str, Any]]:
+async def _cheaper(executor: Executor, execution: Execution, count: int) -> list[dict[str, Any]]:
     """Ask up to `count` cheaper workers at each node that succeeded, the cheapest first.
 
     They get the inputs that the node had. Workers that were asked there already are left out:
@@ -256,7 +247,6 @@ async def _cheaper(
             execution.plan,
             node.node,
             outputs,
-            hint=hints.get(node.node),
             seeds=execution.seeds.child("node", node.node),
             attempt=sum(len(step.requests) for step in asked),
         )

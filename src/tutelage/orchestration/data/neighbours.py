@@ -47,11 +47,12 @@ class Neighbours:
     """The known texts, made once; `nearest` finds among them."""
 
     def __init__(self, features: Sequence[NDArray[np.int64]]) -> None:
-        self._features = list(features)
+        self.features = list(features)
+        """The hashed features of each known text: all that a checkpoint needs."""
         counts_F = np.zeros(FEATURES)
-        for row in self._features:
+        for row in self.features:
             counts_F[row] += 1
-        count = max(1, len(self._features))
+        count = max(1, len(self.features))
         with np.errstate(divide="ignore"):
             self._rarity_F = np.log(np.where(counts_F > 0, count / counts_F, UNSEEN)) + 0.1
         # Only features that a known text has can add to a product.
@@ -65,21 +66,16 @@ class Neighbours:
         """The neighbours that texts make."""
         return Neighbours([hashed(text) for text in texts])
 
-    @property
-    def features(self) -> list[NDArray[np.int64]]:
-        """The hashed features of each known text: all that a checkpoint needs."""
-        return self._features
-
     def __len__(self) -> int:
-        return len(self._features)
+        return len(self.features)
 
     @cached_property
     def _entries(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The matrix of the known texts: place and column of each entry [2, entries], its value."""
-        lengths = [len(row) for row in self._features]
+        lengths = [len(row) for row in self.features]
         places = np.repeat(np.arange(len(lengths)), lengths)
-        columns = self._column_F[np.concatenate(self._features)]
-        values = [self._values(row) for row in self._features]
+        columns = self._column_F[np.concatenate(self.features)]
+        values = [self._values(row) for row in self.features]
         return np.stack([places, columns]), np.concatenate(values)
 
     @cached_property
@@ -90,7 +86,7 @@ class Neighbours:
         return torch.sparse_coo_tensor(
             torch.from_numpy(where),
             torch.from_numpy(values.astype(np.float32)),
-            size=(len(self._features), self._width),
+            size=(len(self.features), self._width),
             is_coalesced=True,
             check_invariants=False,
         )

@@ -3,7 +3,7 @@
 A table is read from the form that router data sets have (a row per query with `scores` by worker)
 beside a file of prices, or simulated (`synthetic_outcomes.py`). All that a policy or a predictor
 learns from comes out of such a table, so training needs no call to a model. What a file leaves out
-is filled by a stated model and said so in `stated`: cost from prices and tokens, seconds from the
+is filled by a stated model: cost from prices and tokens, seconds from the
 size of the model. `routing/predictor.py` learns from a table, `routing/workflows.py` makes
 workflows.
 
@@ -66,8 +66,6 @@ class OutcomeTable:
     """NaN where costs were given and tokens were not."""
     draws_QW: Floats
     """One uniform number for each outcome, from the seed: what a noisy verifier decides by."""
-    stated: tuple[str, ...] = ()
-    """Which of `cost` and `latency` come from the stated model instead of the file."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -256,7 +254,6 @@ def _table(rows: Sequence[_Query], workers: tuple[Worker, ...], seeds: SeedTree)
         written_Q = np.where(np.isnan(out_QW[:, j]), TOKENS_OUT, out_QW[:, j])
         median_Q = worker.latency.seconds + worker.latency.per_token * written_Q
         seconds_QW[:, j] = median_Q * np.exp(worker.latency.spread * rng.standard_normal(len(rows)))
-    stated = tuple(key for key in ("cost", "latency") if bool(np.isnan(given[key]).any()))
     return OutcomeTable(
         ids=tuple(str(i) if row.id is None else row.id for i, row in enumerate(rows)),
         instructions=tuple(row.text for row in rows),
@@ -268,7 +265,6 @@ def _table(rows: Sequence[_Query], workers: tuple[Worker, ...], seeds: SeedTree)
         tokens_in_Q=tokens_in_Q,
         tokens_out_QW=out_QW,
         draws_QW=draws_QW,
-        stated=stated,
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -104,19 +104,13 @@ def generate(
     if max_nodes < 1:
         raise ConfigError(f"max_nodes is {max_nodes!r}; a workflow has at least one node")
     found: list[Workflow] = []
-    seen: set[str] = set()
-    for number in range(count):
-        for attempt in range(_TRIES):
-            made = _workflow(graph, seeds.child(number, attempt).python(), max_nodes, shares)
-            if made.instruction not in seen:
-                seen.add(made.instruction)
-                found.append(made)
-                break
-        else:
+    for made in _distinct(graph, count, seeds, max_nodes, shares):
+        if made is None:
             raise ConfigError(
-                f"the tool graph gives only {number} different instructions and {count} are asked "
-                f"for; lower synthetic_augmentations or add tools"
+                f"the tool graph gives only {len(found)} different instructions and {count} are "
+                f"asked for; lower synthetic_augmentations or add tools"
             )
+        found.append(made)
     return found
 
 
@@ -128,14 +122,22 @@ def generate_plain(graph: ToolGraph, count: int, seeds: SeedTree) -> list[Workfl
     instruction than is there.
     """
     plain = replace(graph, words={**graph.words, **PLAIN})
-    found: dict[str, Workflow] = {}
+    made = _distinct(plain, count, seeds, SHORT, SHARES)
+    return [workflow for workflow in made if workflow is not None]
+
+
+def _distinct(
+    graph: ToolGraph, count: int, seeds: SeedTree, max_nodes: int, shares: Mapping[Shape, float]
+) -> Iterator[Workflow | None]:
+    """Workflows whose instructions differ; None where a few draws gave no new one."""
+    seen: set[str] = set()
     for number in range(count):
-        for attempt in range(_TRIES):
-            made = _workflow(plain, seeds.child(number, attempt).python(), SHORT, SHARES)
-            if made.instruction not in found:
-                found[made.instruction] = made
-                break
-    return list(found.values())
+        draws = (seeds.child(number, attempt).python() for attempt in range(_TRIES))
+        made = (_workflow(graph, draw, max_nodes, shares) for draw in draws)
+        fresh = next((workflow for workflow in made if workflow.instruction not in seen), None)
+        if fresh is not None:
+            seen.add(fresh.instruction)
+        yield fresh
 
 
 # ------------------------------------------------------------------ the graph

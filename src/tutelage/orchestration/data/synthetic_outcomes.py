@@ -75,7 +75,6 @@ def simulate_outcomes(queries: int, seeds: SeedTree) -> OutcomeTable:
         tokens_in_Q=tokens_in_Q,
         tokens_out_QW=tokens_out_QW,
         draws_QW=rng.random(right_QW.shape),
-        stated=("cost", "latency"),
     )
 
 

@@ -100,12 +100,9 @@ def embedded_planner(
             return _Embedded(saving.load_planner(path), path, fresh=False)
     fitting = _train(catalog, recipe, watch)
     content = saving.checkpoint(fitting.model, {}, fitting.at.best_epoch, fitting.at.best_loss)
-    aside = path.with_name(f"{path.stem}.{os.getpid()}.pth")
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        saving.write(aside, content)
-        os.replace(aside, path)
-    except (OSError, RunError) as error:
+        saving.write(path, content)
+    except RunError as error:
         return _Embedded(fitting.model, path, fresh=True, unkept=str(error))
     return _Embedded(saving.load_planner(path), path, fresh=True)
 

@@ -188,19 +188,9 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
                 found.append(workflow_of(row, catalog))
             except DataError as error:
                 raise DataError(f"workflow {k}: {error}") from error
-        self._adopt(found, catalog)
-
-    @classmethod
-    def of(cls, workflows: Sequence[Workflow], catalog: Catalog | None = None) -> WorkflowDataset:
-        """The dataset of workflows that were read from a file or generated."""
-        made = cls.__new__(cls)
-        made._adopt(list(workflows), catalog)
-        return made
-
-    def _adopt(self, workflows: list[Workflow], catalog: Catalog | None) -> None:
-        self.workflows = workflows
-        self.vocabulary = Vocabulary.of(workflows, catalog)
-        self._targets = Targets.of(workflows, self.vocabulary)
+        self.workflows = found
+        self.vocabulary = Vocabulary.of(found, catalog)
+        self._targets = Targets.of(found, self.vocabulary)
 
     def __len__(self) -> int:
         return len(self.workflows)

@@ -115,7 +115,8 @@ class WorkflowSimulator(WorkflowState):
         self._stopped_B = np.zeros(count, dtype=np.bool_)
         self._late_B = np.zeros(count, dtype=np.bool_)
         self._now_B = np.zeros(count)
-        self._node_B = np.zeros(count, dtype=np.int64)
+        self.node_B = np.zeros(count, dtype=np.int64)
+        """The node that each workflow decides about."""
         self._taken: list[tuple[Ints, Ints, Ints, Ints]] = []
         roots_BN = self.exists_BN & ~flows.parents_BNN.any(axis=1)
         self.status_BN[roots_BN] = READY
@@ -131,22 +132,17 @@ class WorkflowSimulator(WorkflowState):
         """The workflows that wait for a decision, in order."""
         return np.flatnonzero(~self._over_B)
 
-    @property
-    def nodes(self) -> Ints:
-        """The node that each workflow decides about."""
-        return self._node_B
-
     def queries(self, rows: Ints) -> Ints:
         """The row of the table behind each of these decisions."""
-        return self.query_BN[rows, self._node_B[rows]]
+        return self.query_BN[rows, self.node_B[rows]]
 
     def tried(self, rows: Ints) -> Bools:
         """Which workers were tried and rejected at the node under decision, [D, W]."""
-        return self._tried_BNW[rows, self._node_B[rows]]
+        return self._tried_BNW[rows, self.node_B[rows]]
 
     def last(self, rows: Ints) -> Ints:
         """The worker of the last answer at the node under decision; -1 where there is none."""
-        return self._last_BN[rows, self._node_B[rows]]
+        return self._last_BN[rows, self.node_B[rows]]
 
     def step(self, rows: Ints, actions: Ints, ahead_chance_DW: Floats) -> Floats:
         """Take one action in each of `rows` (from `rows` of now); returns their rewards.
@@ -154,13 +150,13 @@ class WorkflowSimulator(WorkflowState):
         `ahead_chance_DW` are the chances that the situation showed: what is remembered of a node.
         """
         workers = self.board.workers
-        self._taken.append((rows, self._node_B[rows], self.queries(rows), actions))
+        self._taken.append((rows, self.node_B[rows], self.queries(rows), actions))
         self._steps_B[rows] += 1
         ask, accept, stop = actions < workers, actions == workers, actions == workers + 1
         if ask.any():
             self._ask(rows[ask], actions[ask], ahead_chance_DW[ask])
         if accept.any():
-            places, node = rows[accept], self._node_B[rows[accept]]
+            places, node = rows[accept], self.node_B[rows[accept]]
             last = self._last_BN[places, node]
             self.chance_BN[places, node] = ahead_chance_DW[accept][np.arange(len(last)), last]
             self._finish(places, node, last, passed=False)
@@ -175,7 +171,7 @@ class WorkflowSimulator(WorkflowState):
         return gained
 
     def _ask(self, rows: Ints, worker: Ints, chance_DW: Floats) -> None:
-        node, now_D, table = self._node_B[rows], self._now_B[rows], self.board.table
+        node, now_D, table = self.node_B[rows], self._now_B[rows], self.board.table
         query = self.query_BN[rows, node]
         cost = table.costs_QW[query, worker]
         self._spent_B[rows] += cost
@@ -225,7 +221,7 @@ class WorkflowSimulator(WorkflowState):
             self._over_B[rows[late]] = True
             self._late_B[rows[late]] = True
             rows, node = rows[~late], node[~late]
-            self._node_B[rows] = node
+            self.node_B[rows] = node
             running = self.status_BN[rows, node] == RUNNING
             self._answered(rows[running], node[running])
             asked = self._to_decide(rows[~running], node[~running])
@@ -284,7 +280,7 @@ class WorkflowSimulator(WorkflowState):
             load_DW[busy, self._worker_BN[rows[busy], n]] += 1
         return self.situation(
             rows,
-            self._node_B[rows],
+            self.node_B[rows],
             self._now_B[rows],
             failed_DW=self.tried(rows),
             last_D=self.last(rows),
@@ -303,7 +299,7 @@ class WorkflowSimulator(WorkflowState):
         decision is summed up.
         """
         board, workers = self.board, self.board.workers
-        node, places = self._node_B[rows], np.arange(len(rows))
+        node, places = self.node_B[rows], np.arange(len(rows))
         per_usd_B, per_second_B = self.terms.prices(self.flows.cost_ref_B, self.flows.latency_ref_B)
         alpha = max(1.0, abs(self.terms.weights.alpha))
         query_DN = self.query_BN[rows]
