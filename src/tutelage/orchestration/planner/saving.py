@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from pickle import UnpicklingError
@@ -64,7 +65,8 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
         torch.save(dict(content), aside)
         os.replace(aside, path)
     except (OSError, RuntimeError) as error:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink()
         raise RunError(f"cannot write {str(path)!r}: {str(error).partition(chr(10))[0]}") from error
 
 
