@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from tests.prompts.prompt_parts import (
 
 from tutelage.errors import ConfigError, RunError
 from tutelage.prompts import job
-from tutelage.prompts.pages import report_page
+from tutelage.prompts.pages import write_pages
 from tutelage.prompts.record import read_lineage, read_tasks, write_tasks
 from tutelage.prompts.setup import setup_from
 from tutelage.runs.folder import RunFolder
@@ -111,19 +112,24 @@ def test_pages_stand_alone_and_show_tree_and_verdict(finished: Path) -> None:
     assert "roll_" in report, "no rollouts are shown"
 
 
-def test_the_report_says_what_a_verdict_rests_on(finished: Path) -> None:
-    folder, entries = RunFolder(finished), read_lineage(RunFolder(finished))
+def test_the_report_says_what_a_verdict_rests_on(finished: Path, tmp_path: Path) -> None:
+    folder = RunFolder(shutil.copytree(finished, tmp_path / "run"))
     result = json.loads(folder.result.read_text())
 
+    def drawn(told: dict[str, Any]) -> str:
+        folder.result.write_text(json.dumps(told))
+        write_pages(folder)
+        return folder.report.read_text()
+
     def page(**test: Any) -> str:
-        return report_page(folder, entries, result | {"test": result["test"] | test})
+        return drawn(result | {"test": result["test"] | test})
 
     whole = page()
     assert "95 % interval of the difference" in whole
     assert '<div class="track"' in whole
     assert "exact sign test decides, and it speaks" in page(tasks=20)
     assert '<div class="track"' not in page(seed_reward=1.5, seed_exact=1.5)
-    same = report_page(folder, entries, result | {"components": result["seed_components"]})
+    same = drawn(result | {"components": result["seed_components"]})
     assert "No better prompt was found" in same
 
 

@@ -65,21 +65,11 @@ class Worst:
 
     def of_rollout(self) -> Spend:
         """Reserved for one rollout."""
-        return spend_of_rollout(self.rollout or Usage(0))
+        return Budget.rollout(self.rollout or Usage(0))
 
     def of_call(self) -> Spend:
         """Reserved for one optimiser call."""
-        return spend_of_call(self.optimiser_call or Usage())
-
-
-def spend_of_rollout(usage: Usage) -> Spend:
-    """One rollout that used this much."""
-    return Spend(rollouts=1, task_calls=usage.calls, tokens=usage.tokens, dollars=usage.dollars)
-
-
-def spend_of_call(usage: Usage) -> Spend:
-    """One optimiser call that used this much. Retries are the endpoint's, one call counts one."""
-    return Spend(optimiser_calls=1, tokens=usage.tokens, dollars=usage.dollars)
+        return Budget.call(self.optimiser_call or Usage())
 
 
 class Budget:
@@ -109,6 +99,17 @@ class Budget:
                     f"a budget of {name} is a hard ceiling only when the worst case of a rollout "
                     "is known; give Worst(rollout=Usage(...)), or limit rollouts"
                 )
+
+    @staticmethod
+    def rollout(usage: Usage) -> Spend:
+        """One rollout that used this much."""
+        return Spend(rollouts=1, task_calls=usage.calls, tokens=usage.tokens, dollars=usage.dollars)
+
+    @staticmethod
+    def call(usage: Usage) -> Spend:
+        """One optimiser call that used this much. Retries are the endpoint's, one call counts
+        one."""
+        return Spend(optimiser_calls=1, tokens=usage.tokens, dollars=usage.dollars)
 
     def reserve(self, worst: Spend) -> None:
         """Set an amount aside, all of it or nothing. Raises `BudgetSpent`."""

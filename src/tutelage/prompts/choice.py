@@ -33,8 +33,15 @@ def choose(
         )
     algorithm = _BY_NAME[name]()
     if algorithm.needs_optimiser and not has_optimiser:
-        raise ConfigError(
-            f"{name} asks an optimiser LLM and no endpoint is named: name one, or use screen, "
-            "which needs none"
-        )
+        raise no_endpoint(name, "--algorithm screen")
     return algorithm, f"{name}: it was asked for"
+
+
+def no_endpoint(algorithm: str, without: str) -> ConfigError:
+    """What to say where an algorithm needs an optimiser LLM and there is none; `without` is how
+    the caller asks for a search that needs none."""
+    return ConfigError(
+        f"{algorithm} asks an optimiser LLM, and no endpoint is set. Two ways out: set "
+        "OPENAI_BASE_URL or OPENAI_API_KEY in .env or the environment (any OpenAI-compatible "
+        f"server: OpenAI, vLLM, Ollama), or search without an LLM: {without}"
+    )

@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 from tutelage.engine.usage import Spend, Usage
 from tutelage.errors import EngineError, RewardError, StoreError
-from tutelage.prompts.budget import Budget, BudgetSpent, spend_of_rollout
+from tutelage.prompts.budget import Budget, BudgetSpent
 from tutelage.prompts.contract import Components, Episode, Play, Settings, Slot
 from tutelage.prompts.journal import Journal
 from tutelage.runs.rounds import Observer
@@ -206,7 +206,7 @@ class Evaluator:
             if stopped:
                 self.journal.put(stop_key, {}, self.budget.elapsed())
         for key, (job, _) in new.items():
-            actual = spend_of_rollout(done[key].usage) if key in done else Spend()
+            actual = Budget.rollout(done[key].usage) if key in done else Spend()
             self.budget.settle(worst, actual)
             self.spent_by[job.candidate] = self.spent_by.get(job.candidate, Spend()) + actual
             if key in done:

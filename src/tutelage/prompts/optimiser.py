@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from tutelage.engine.usage import Spend, Usage
 from tutelage.errors import EngineError, RemoteError, RunError
-from tutelage.prompts.budget import Budget, BudgetSpent, spend_of_call
+from tutelage.prompts.budget import Budget, BudgetSpent
 from tutelage.prompts.contract import Ask
 from tutelage.prompts.edits import Rejected
 from tutelage.prompts.journal import Journal
@@ -169,7 +169,7 @@ def _key(request: Request) -> str:
 
 
 def _recorded(known: JSON) -> Outcome:
-    problem, cost = known.get("problem", ""), spend_of_call(Usage(**known["usage"]))
+    problem, cost = known.get("problem", ""), Budget.call(Usage(**known["usage"]))
     return Outcome(known["text"], problem, cost, bool(problem), known.get("refused", False))
 
 

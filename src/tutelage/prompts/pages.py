@@ -71,7 +71,7 @@ def write_pages(folder: RunFolder) -> None:
         return
     entries = read_lineage(folder)
     write_text(folder.path / LINEAGE, _lineage_page(folder.name, entries))
-    write_text(folder.report, report_page(folder, entries, folder.read_result() or {}))
+    write_text(folder.report, _report_page(folder, entries, folder.read_result() or {}))
 
 
 def _lineage_page(name: str, entries: Sequence[JSON]) -> str:
@@ -89,7 +89,7 @@ def _lineage_page(name: str, entries: Sequence[JSON]) -> str:
     )
 
 
-def report_page(folder: RunFolder, entries: Sequence[JSON], result: Mapping[str, Any]) -> str:
+def _report_page(folder: RunFolder, entries: Sequence[JSON], result: Mapping[str, Any]) -> str:
     """What came of a search as a page."""
     test = result.get("test")
     looks = [test, *result.get("confirmations", [])] if test else []

@@ -6,9 +6,9 @@ and nothing makes it dearer. It is printed first, so that nobody finds out on th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tutelage.engine.usage import Spend
+from tutelage.engine.usage import COUNTED, Spend
 from tutelage.prompts.apo import APO
 from tutelage.prompts.gepa import GEPA
 from tutelage.prompts.grips import GRIPS
@@ -41,13 +41,8 @@ def make_plan(setup: Setup) -> Plan:
     asked = [n for n in (calls, limits.optimiser_calls) if n is not None]
     worst = settings.worst
     search = worst.of_rollout() * most + worst.of_call() * min(asked, default=0)
-    capped = Spend(
-        search.rollouts,
-        _least(search.task_calls, limits.task_calls),
-        search.optimiser_calls,
-        _least(search.tokens, limits.tokens),
-        search.dollars if limits.dollars is None else min(search.dollars, limits.dollars),
-    )
+    bounds = [(name, limit) for name in COUNTED if (limit := getattr(limits, name)) is not None]
+    capped = replace(search, **{name: min(getattr(search, name), n) for name, n in bounds})
     prices = [*setup.company.prices.values(), *setup.prices.values()]
     known = all(price is not None for price in prices)
     bounded = bool(asked) or not setup.algorithm.needs_optimiser
@@ -86,7 +81,3 @@ def _times(
     if rounds is None:
         return None, None, None if asked else 0
     return rounds, first + rounds * each, rounds * asked
-
-
-def _least(amount: int, limit: int | None) -> int:
-    return amount if limit is None else min(amount, limit)

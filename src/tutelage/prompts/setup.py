@@ -24,7 +24,7 @@ from tutelage.prompts.agent import PROMPT, ToolAgent, components_of, tool_resour
 from tutelage.prompts.apo import APO
 from tutelage.prompts.bank import GENERIC, bank_of
 from tutelage.prompts.budget import Limits, Worst
-from tutelage.prompts.choice import Algorithm, choose
+from tutelage.prompts.choice import Algorithm, choose, no_endpoint
 from tutelage.prompts.company import Subject, caps_of, company_of, resources_of
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.contract import Settings, Splits
@@ -104,14 +104,14 @@ def setup_from(
     python = subject is not None
     prices = load_prices(config.prices, env)
     collector(config.otlp, env)  # refused now rather than when the first trace is sent
-    _check_algorithm(config, algorithm, bool(optimiser))
+    task = endpoints.get("task")
+    price = None if task is None else prices.of(task.model)
+    # Refused before a model is built for it.
+    chosen, reason = _choose(config, algorithm, bool(optimiser), price)
     subject = subject or _subject(config)
     _warn_of_timeout(subject, config, progress)
     splits = splits or make_splits(config)
     compared, overlap = _compared(subject, splits)
-    task = endpoints.get("task")
-    price = None if task is None else prices.of(task.model)
-    chosen, reason = _choose(config, algorithm, bool(optimiser), price)
     # Before a model is built or loaded for it, as all that follows up to `company_of`.
     plan(chosen, splits, Settings("", Limits(rollouts=config.rollouts), samples=config.samples))
     resources = resources_of(subject, config, task)
@@ -176,6 +176,8 @@ def _choose(
 ) -> tuple[Algorithm, str]:
     """The algorithm and why, before its phrases are known."""
     if algorithm is not None:
+        if algorithm.needs_optimiser and not has_optimiser:
+            raise no_endpoint(algorithm.name, "algorithm=Screen()")
         return algorithm, f"{algorithm.name}: it was asked for"
     chosen, reason = choose(
         config.algorithm,
@@ -219,21 +221,6 @@ def _subject(config: PromptConfig) -> Subject:
         NamedResources(given),
         reward or resolve_reward(embedded().reward),
     )
-
-
-def _check_algorithm(
-    config: PromptConfig, algorithm: Algorithm | None, has_optimiser: bool
-) -> None:
-    """Refuse early what needs an LLM that is not there: no model is built for it."""
-    needs = config.algorithm in ("apo", "gepa") if algorithm is None else algorithm.needs_optimiser
-    if needs and not has_optimiser:
-        name = config.algorithm if algorithm is None else algorithm.name
-        without = "--algorithm screen" if algorithm is None else "algorithm=Screen()"
-        raise ConfigError(
-            f"{name} asks an optimiser LLM, and no endpoint is set. Two ways out: set "
-            "OPENAI_BASE_URL or OPENAI_API_KEY in .env or the environment (any OpenAI-compatible "
-            f"server: OpenAI, vLLM, Ollama), or search without an LLM: {without}"
-        )
 
 
 def _settings(
