@@ -19,7 +19,7 @@ from typing import Any, Literal, overload
 from tutelage.errors import RewardError, RewardTimeoutError
 from tutelage.rewards.faults import raised
 from tutelage.rewards.values import to_reward
-from tutelage.rewards.worker import POOL, Place, UnloadableError, late
+from tutelage.rewards.worker import POOL, Place, late
 from tutelage.tools.environments import opened_environments
 from tutelage.tools.execute import outcome_of
 from tutelage.tools.loading import hint
@@ -184,7 +184,7 @@ async def compute_reward(
     if place is not None and packed is not None:
         try:
             return await POOL.grade_apart(place, packed, function.name, task.id, timeout)
-        except UnloadableError as error:
+        except ImportError as error:
             _UNLOADABLE.add(place)
             logger.warning(
                 "the reward %r cannot be loaded in a process of its own (%s), so it runs in a "

@@ -30,7 +30,7 @@ from tutelage.rewards.answers import (
 )
 from tutelage.rewards.formulas import agree_at_samples, float_value, plain_math, variables_of
 from tutelage.rewards.function import reward
-from tutelage.rewards.worker import Place, UnloadableError, WorkerPool
+from tutelage.rewards.worker import Place, WorkerPool
 from tutelage.tools.expression import MAX_LENGTH, ExpressionError
 
 TOLERANCE = 0.01
@@ -69,7 +69,7 @@ def symbolic_equal(first: str, second: str, seconds: float = QUESTION_SECONDS) -
         found = _HELPER.grade(_EQUAL, question, "math_grader", "", seconds)
     except GraderError:
         return None
-    except (UnloadableError, OSError) as error:
+    except (ImportError, OSError) as error:
         raise GraderError(
             f"the helper process for symbolic maths did not start: {error}; run `python -m "
             "tutelage.rewards.symbolic` to see why"

@@ -90,10 +90,6 @@ class _Graded:
     """Kind, message and traceback."""
 
 
-class UnloadableError(Exception):
-    """A worker cannot load the reward."""
-
-
 class _RemoteTraceback(Exception):
     """Carries a worker's traceback as the cause of an error here."""
 
@@ -158,14 +154,14 @@ class _Worker:
         """Rewards that it has loaded before."""
 
     def load(self, job: _Job) -> None:
-        """Hand over what to grade, and wait until the reward is loaded. Raises `UnloadableError`,
+        """Hand over what to grade, and wait until the reward is loaded. Raises `ImportError`,
         and OSError or EOFError where the worker ended."""
         now = (os.getcwd(), dict(os.environ), list(sys.path))
         self._pipe.send((job.said, None if now == self._told else now))
         self._told = now
         refused = self.receive(START_SECONDS)
         if refused is not None:
-            raise UnloadableError(refused)
+            raise ImportError(refused)
         self.loaded.add(job.said[0])
 
     def receive(self, seconds: float | None) -> Any:
@@ -226,7 +222,8 @@ class WorkerPool:
         self, place: Place, arguments: bytes, name: str, task_id: str, timeout: float | None
     ) -> _Graded:
         """The same for who waits in a thread. Raises `RewardTimeoutError`, `GraderError` when the
-        worker died twice, and `UnloadableError`."""
+        worker died twice, and `ImportError` where it
+        cannot load the reward."""
         return self._run(_Job(place, arguments, name, task_id), timeout)
 
     def _run(self, job: _Job, timeout: float | None) -> _Graded:
@@ -245,7 +242,7 @@ class WorkerPool:
                 graded: _Graded = worker.receive(timeout)
                 keep = True
                 return graded
-            except UnloadableError:
+            except ImportError:
                 keep = True
                 raise
             except TimeoutError:

@@ -7,7 +7,6 @@ in `server.py`.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import shutil
 import socket
@@ -89,21 +88,16 @@ def _end(line: socket.socket, process: subprocess.Popen[bytes], base: str) -> No
 
 
 _starting = threading.Lock()
+_servers: dict[int, _Server] = {}
+"""By process: a forked child leaves its parent's alone."""
 
 
 def running_server(pid: int) -> _Server:
     """The server of this process (a forked child has its own), started anew if it was killed."""
     with _starting:
-        server = _cached_server(pid)
-        if not server.alive:
-            _cached_server.cache_clear()
-            server = _cached_server(pid)
-        return server
-
-
-@functools.cache
-def _cached_server(pid: int) -> _Server:
-    return _Server()
+        if pid not in _servers or not _servers[pid].alive:
+            _servers[pid] = _Server()
+        return _servers[pid]
 
 
 def _bootstrap() -> str:
