@@ -12,7 +12,7 @@ from executing import DIAMOND, ScriptedPool, failed, plan_of, right, run_plan, w
 
 from tutelage.errors import ConfigError, DataError
 from tutelage.orchestration import Node, Plan
-from tutelage.orchestration.data.collect import Assignment, assignments_of, collect
+from tutelage.orchestration.data.collect import assignments_of, collect
 from tutelage.orchestration.data.formats import read_workflows
 from tutelage.orchestration.data.synthetic import builtin_graph, generate
 from tutelage.orchestration.data.workflows import Workflow
@@ -34,8 +34,8 @@ def priced(**prices: float) -> tuple[Worker, ...]:
 
 def same_plan(gold: Plan) -> Callable[[Plan], bool]:
     (made,) = assignments_of([Workflow(gold)])
-    assert made.goal is not None
-    return made.goal
+    assert made[1] is not None
+    return made[1]
 
 
 def test_a_plan_is_the_same_whatever_the_order_of_its_nodes() -> None:
@@ -57,7 +57,7 @@ def test_cheaper_workers_are_tried_where_a_node_succeeded(tmp_path: Path) -> Non
     )
     system = OrchestrationSystem(pool=pool, router=cascade(["dear"]))
     logger = ExecutionLogger(tmp_path, workers=pool.workers)
-    told = run_virtual(collect(system, [Assignment((plan_of((), (0,)),))], logger))
+    told = run_virtual(collect(system, [((plan_of((), (0,)),), None)], logger))
     assert (told.instructions, told.succeeded, told.executions) == (1, 1, 1)
     assert told.cost == pytest.approx(0.4)
     assert told.alternatives_cost == pytest.approx(0.6)
@@ -74,7 +74,7 @@ def test_workers_that_were_asked_already_are_not_asked_again(tmp_path: Path) -> 
         priced(cheap=0.5, dear=1.0), lambda w, k: wrong() if w.name == "cheap" else right()(w, k)
     )
     system = OrchestrationSystem(pool=pool, router=cascade(["cheap", "dear"]))
-    run_virtual(collect(system, [Assignment((plan_of(()),))]))
+    run_virtual(collect(system, [((plan_of(()),), None)]))
     assert [name for name, _, _ in pool.asked] == ["cheap", "dear"]
 
 
@@ -86,9 +86,7 @@ def test_candidates_are_tried_until_one_is_what_was_asked_for(tmp_path: Path) ->
     system = OrchestrationSystem(pool=pool, router=cascade(["a"]))
     logger = ExecutionLogger(tmp_path, workers=pool.workers)
     seen: list[Any] = []
-    told = run_virtual(
-        collect(system, [Assignment(plans, same_plan(gold))], logger, on_done=seen.append)
-    )
+    told = run_virtual(collect(system, [(plans, same_plan(gold))], logger, on_done=seen.append))
     assert (told.executions, told.succeeded) == (3, 1)
     rows = [json.loads(x) for x in (tmp_path / "executions.jsonl").read_text().splitlines()]
     assert [(row["success"], row["reason"]) for row in rows] == [
@@ -130,7 +128,7 @@ def test_alternatives_get_the_answer_that_they_would_have_given() -> None:
     seen: list[Any] = []
     for number in range(20):
         seen.clear()
-        run_virtual(collect(system, [Assignment((plan,))], on_done=seen.append))
+        run_virtual(collect(system, [((plan,), None)], on_done=seen.append))
         (found,) = seen
         for other in found.alternatives:
             alone = run_plan(plan, pool, cascade([other["worker"]]), seed=number)
@@ -153,7 +151,7 @@ def served(kind: str, every: int, tmp_path: Path) -> tuple[Any, list[dict[str, A
     system = OrchestrationSystem(pool=pool, router=cascade(["a"]))
     plans = [Plan(f"Do number {i} .", (Node("t0"),)) for i in range(200)]
     logger = ExecutionLogger(tmp_path, workers=pool.workers)
-    told = run_virtual(collect(system, [Assignment((plan,)) for plan in plans], logger))
+    told = run_virtual(collect(system, [((plan,), None) for plan in plans], logger))
     return told, [json.loads(line) for line in logger.path.read_text().splitlines()]
 
 
@@ -182,7 +180,7 @@ def test_timeouts_count_as_failures_and_are_named(tmp_path: Path) -> None:
 def test_a_plan_that_cannot_be_begun_is_counted_and_the_rest_is_collected() -> None:
     pool = ScriptedPool((Worker("a", ("t0",), latency=Latency(1.0)),), right())
     system = OrchestrationSystem(pool=pool, router=cascade(["a"]))
-    good, bad = Assignment((plan_of(()),)), Assignment((plan_of((), (0,)),))
+    good, bad = ((plan_of(()),), None), ((plan_of((), (0,)),), None)
     told = run_virtual(collect(system, [bad, good, bad]))
     assert (told.instructions, told.executions, told.succeeded, told.refused) == (3, 1, 1, 2)
     assert (told.judged, told.failed, told.lost) == (3, {"refused": 2}, {})

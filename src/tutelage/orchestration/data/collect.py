@@ -37,14 +37,11 @@ CHUNK = 64
 """Executions under way at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """One instruction to execute."""
-
-    plans: tuple[Plan, ...]
-    """Candidates, the best first; later ones are tried when earlier ones fail."""
-    goal: Callable[[Plan], bool] | None = None
-    """Whether a plan does what the instruction asks; None where nobody knows."""
+_Goal = Callable[[Plan], bool]
+Assignment = tuple[Sequence[Plan], _Goal | None]
+"""An instruction to execute: candidate plans, the best first, of which later ones are tried when
+earlier ones fail; and whether a plan does what the instruction asks, None where nobody knows.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,7 @@ class Collection:
     """Instructions of which a plan could not be begun."""
 
 
-def _same_plan(gold: Plan) -> Callable[[Plan], bool]:
+def _same_plan(gold: Plan) -> _Goal:
     """A goal: the same tools with the same edges between them, in whatever order they stand.
 
     Nodes are told apart by tool and by what lies before them, as their names in the plan are not.
@@ -111,7 +108,7 @@ def assignments_of(
         found = tuple(plans(workflow)) if plans is not None else (workflow.plan,)
         if not found:
             raise ConfigError(f"no plan was made for {workflow.instruction!r:.80}")
-        yield Assignment(found, _same_plan(workflow.plan))
+        yield found, _same_plan(workflow.plan)
 
 
 async def collect(
@@ -206,12 +203,13 @@ async def _one(
 ) -> Collected:
     executions: list[Execution] = []
     refused: ConfigError | None = None
-    for candidate, plan in enumerate(given.plans):
+    plans, goal = given
+    for candidate, plan in enumerate(plans):
         name = f"collect/{number}/{candidate}"
         try:
             found = await system.aexecute(
                 plan.instruction, plan=plan, budget=budget, name=name,
-                judge=partial(_judged, given.goal),
+                judge=partial(_judged, goal),
             )  # fmt: skip
         except ConfigError as error:
             refused = error
@@ -223,7 +221,7 @@ async def _one(
     return Collected(tuple(executions), refused=refused)
 
 
-def _judged(goal: Callable[[Plan], bool] | None, found: Execution) -> Execution:
+def _judged(goal: _Goal | None, found: Execution) -> Execution:
     """An execution as it is kept: a wrong plan has failed, and what no server did is lost."""
     if found.success and goal is not None and not goal(found.plan):
         return replace(found, success=False, reason=WRONG_PLAN)

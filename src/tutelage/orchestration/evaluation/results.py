@@ -7,6 +7,7 @@ small to tell. `metrics.py` has the scores.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -63,7 +64,7 @@ def evaluate(
     scores["no edges"] = PlanScores.of([without_edges(plan) for plan in plans], test, model.catalog)
     return {
         "workflows": len(test),
-        "shapes": _shapes(scores[PLANNER]),
+        "shapes": dict(sorted(Counter(scores[PLANNER].shapes).items())),
         "scores": {name: found.summary() for name, found in scores.items()},
         "gains": {
             name: {
@@ -84,10 +85,6 @@ def _learned_by(model: PlannerModel, workflows: Sequence[Workflow]) -> int:
         return 0
     texts = [features(w.instruction) for w in workflows]
     return int((model.memory.texts.products(texts, model.idf).amax(1) > _SAME).sum())
-
-
-def _shapes(scores: PlanScores) -> dict[str, int]:
-    return {shape: scores.shapes.count(shape) for shape in sorted(set(scores.shapes))}
 
 
 def _worker_accuracy(planned: Sequence[Planned], gold: Sequence[Workflow]) -> dict[str, Any]:

@@ -66,49 +66,43 @@ class Catalog:
 
     tools: tuple[CatalogTool, ...]
     links: tuple[tuple[str, str], ...] = ()
-    _by_name: Mapping[str, CatalogTool] = field(init=False, repr=False, compare=False)
     _index: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.tools:
             raise DataError("the catalog is empty; a plan needs at least one tool")
-        by_name: dict[str, CatalogTool] = {}
-        for tool in self.tools:
-            if tool.name in by_name:
+        index: dict[str, int] = {}
+        for place, tool in enumerate(self.tools):
+            if index.setdefault(tool.name, place) != place:
                 raise DataError(f"the catalog has two tools named {tool.name!r}; rename one")
-            by_name[tool.name] = tool
-        object.__setattr__(self, "_by_name", by_name)
-        object.__setattr__(self, "_index", {name: i for i, name in enumerate(by_name)})
+        object.__setattr__(self, "_index", index)
         for link in self.links:
             for name in link:
-                if name not in by_name:
+                if name not in index:
                     raise DataError(f"the link {link!r} names {name!r}, which is no tool of it")
 
     def __contains__(self, name: object) -> bool:
-        return name in self._by_name
+        return name in self._index
 
     def __len__(self) -> int:
         return len(self.tools)
 
     def __getitem__(self, name: str) -> CatalogTool:
         """The tool of that name. Raises `DataError` with the nearest name when there is none."""
-        if name not in self._by_name:
-            raise DataError(f"the catalog has no tool {name!r}; {self._hint(name)}")
-        return self._by_name[name]
+        return self.tools[self.index(name)]
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names in the order of the catalog: what an index into it means."""
-        return tuple(self._by_name)
+        return tuple(self._index)
 
     def index(self, name: str) -> int:
         """Where the tool of that name stands. Raises `DataError` as a lookup does."""
-        self[name]
+        if name not in self._index:
+            near = difflib.get_close_matches(name, self._index, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {len(self.tools)} tools"
+            raise DataError(f"the catalog has no tool {name!r}; {hint}")
         return self._index[name]
-
-    def _hint(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self._by_name, n=1)
-        return f"did you mean {near[0]!r}?" if near else f"it has {len(self.tools)} tools"
 
 
 def check_plan(plan: Plan, catalog: Catalog) -> None:

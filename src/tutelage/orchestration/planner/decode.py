@@ -3,16 +3,14 @@
 Every tool comes from the catalog and edges are only kept from earlier to later nodes, so what comes
 out is a DAG of known tools whatever the network says. All beams of a batch take a step together.
 `network.py` scores, `retrieval.py` adds what similar instructions were answered with, `model.py`
-turns the numbers into plans. The fields of a call are decoded only when one is looked at, since a
-training step needs none of them.
+turns the numbers into plans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -93,40 +91,6 @@ class Planned:
     """The worker that phase 1 would choose for each node; None when it saw no workers."""
     raw_valid: bool
     """Whether the scored graph was a DAG before decoding kept forward edges only."""
-
-
-class PlannerOutputs(Mapping[str, Any]):
-    """What a call gives: `subtask_embeddings` (B, N, D), `task_types` (B, N, T+1) and
-    `model_selections` (B, N, W) scores, and `workflow_graph`, edge probabilities (B, N, N).
-
-    They come from a greedy decoding that is done when one is first read. By item or by attribute.
-    """
-
-    KEYS = ("subtask_embeddings", "task_types", "model_selections", "workflow_graph")
-
-    def __init__(self, decode: Callable[[PlannerOutputs], dict[str, Any]], text: Encoded) -> None:
-        """`decode` makes the four fields."""
-        self._decode, self.text = decode, text
-
-    @cached_property
-    def _made(self) -> dict[str, Any]:
-        return self._decode(self)
-
-    def __getitem__(self, key: str) -> Any:
-        if key not in self.KEYS:
-            raise KeyError(key)
-        return self._made[key]
-
-    def __getattr__(self, key: str) -> Any:
-        if key in PlannerOutputs.KEYS:
-            return self[key]
-        raise AttributeError(key)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.KEYS)
-
-    def __len__(self) -> int:
-        return len(self.KEYS)
 
 
 def search(

@@ -9,8 +9,9 @@ trains it, `saving.py` stores it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,7 +25,6 @@ from tutelage.orchestration.plan.dag import Node, Plan, is_valid_dag
 from tutelage.orchestration.planner import loss as losses
 from tutelage.orchestration.planner.decode import (
     Planned,
-    PlannerOutputs,
     Prepared,
     Searched,
     SearchSettings,
@@ -52,6 +52,41 @@ _ABSENT = -30.0
 _BATCH = 256
 _LONG = 4096
 """Pairs of nodes that are scored at once per plan before a batch is made smaller."""
+
+
+class _Outputs(Mapping[str, Any]):
+    """What a call gives: `subtask_embeddings` (B, N, D), `task_types` (B, N, T+1) and
+    `model_selections` (B, N, W) scores, and `workflow_graph`, edge probabilities (B, N, N).
+
+    They come from a greedy decoding that is done when one is first read, since a training step
+    needs none of them. By item or by attribute.
+    """
+
+    KEYS = ("subtask_embeddings", "task_types", "model_selections", "workflow_graph")
+
+    def __init__(self, decode: Callable[[_Outputs], dict[str, Any]], text: Encoded) -> None:
+        """`decode` makes the four fields."""
+        self._decode, self.text = decode, text
+
+    @cached_property
+    def _made(self) -> dict[str, Any]:
+        return self._decode(self)
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self.KEYS:
+            raise KeyError(key)
+        return self._made[key]
+
+    def __getattr__(self, key: str) -> Any:
+        if key in _Outputs.KEYS:
+            return self[key]
+        raise AttributeError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.KEYS)
+
+    def __len__(self) -> int:
+        return len(self.KEYS)
 
 
 class PlannerModel(nn.Module):
@@ -122,14 +157,14 @@ class PlannerModel(nn.Module):
         items = [features(text) for text in instructions]
         return Prepared(instructions, items, self._words.products(items, self.idf))
 
-    def forward(self, instructions: Sequence[str] | Prepared) -> PlannerOutputs:
-        """Encode instructions; see `PlannerOutputs`. Raises `DataError` for an empty batch."""
+    def forward(self, instructions: Sequence[str] | Prepared) -> _Outputs:
+        """Encode instructions; see `_Outputs`. Raises `DataError` for an empty batch."""
         given = instructions if isinstance(instructions, Prepared) else self.prepare(instructions)
-        return PlannerOutputs(self.greedy, self._read(given))
+        return _Outputs(self.greedy, self._read(given))
 
     def compute_supervised_loss(
         self,
-        outputs: PlannerOutputs,
+        outputs: _Outputs,
         targets: Targets | Mapping[str, Any],
         lambda_dag: float = 0.3,
         dag_loss: losses.DagLoss = "poly",
@@ -273,8 +308,8 @@ class PlannerModel(nn.Module):
             for place, tool in enumerate(tools)
         )
 
-    def greedy(self, outputs: PlannerOutputs) -> dict[str, Any]:
-        """The fields of `PlannerOutputs`, with gradients, along the greedy plan."""
+    def greedy(self, outputs: _Outputs) -> dict[str, Any]:
+        """The fields of `_Outputs`, with gradients, along the greedy plan."""
         settings = replace(self.settings, beam=1, prior_weight=0.0, consensus=0.0)
         with torch.no_grad():
             chosen = search(self.network, outputs.text, settings)[0][:, 0]
