@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tutelage.cli.runs import is_held, last_metrics
+from tutelage.cli.runs import last_metrics
+from tutelage.runs.folder import is_held
 from tutelage.store import TrainingRow, open_store
 
 from .conftest import Tutelage

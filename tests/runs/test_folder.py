@@ -13,7 +13,6 @@ import pytest
 from tutelage.errors import RunError
 from tutelage.runs import folder as folders
 from tutelage.runs.folder import (
-    RunFolder,
     append_json,
     create,
     every,
@@ -161,7 +160,7 @@ def test_runs_are_found_by_path_and_by_the_beginning_of_their_name(tmp_path: Pat
         create(tmp_path / name).config.write_text("{}")
     create(tmp_path / "empty")
     assert {f.name for f in every(tmp_path)} == {"math-1", "math-12", "other"}
-    assert find("oth", tmp_path) == RunFolder(tmp_path / "other")
+    assert find("oth", tmp_path).path == tmp_path / "other"
     assert find("math-1", tmp_path).name == "math-1", "an exact name wins"
     assert find(str(tmp_path / "math-12"), tmp_path / "nowhere").name == "math-12"
     with pytest.raises(RunError, match="several runs begin with 'mat'"):

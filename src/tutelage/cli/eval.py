@@ -101,9 +101,9 @@ def show(console: Console, folder: RunFolder) -> None:
     from tutelage.cli.console import facts, say
     from tutelage.cli.runs import say_state
     from tutelage.evaluate.kind import recorded
-    from tutelage.runs.kinds import stored_config
+    from tutelage.runs.figures import read_object
 
-    told = stored_config(folder)
+    told = read_object(folder.config)
     asked = told["config"]
     say(console, ("Evaluation ", "bold"), (folder.name, "bold"))
     pairs = [("policy", told["target"]), ("tests", ", ".join(asked["test"]))]

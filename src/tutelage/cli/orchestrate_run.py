@@ -76,14 +76,15 @@ def run(asked: ExecutionConfig, flags: _RunFlags, as_json: AsJson = False) -> No
 def _go_on(folder: RunFolder, *, otlp: str | None = None, as_json: bool = False) -> None:
     """Go on with a run that was stopped or killed. Raises `RunError` for one that has ended."""
     from tutelage.orchestration.execution.runs import PLAN, ExecutionRun
-    from tutelage.runs.kinds import name_of, stored_config, stored_settings
+    from tutelage.runs.figures import read_object
+    from tutelage.runs.kinds import name_of, stored_settings
 
     if name_of(folder) != ExecutionRun.name:
         raise RunError(f"{folder.name!r} is no run of tutelage orchestrate run")
     if folder.read_result() is not None:
         raise RunError(f"{folder.name!r} has ended; look at it: tutelage show {folder.path}")
     if not (folder.path / PLAN).is_file():
-        recipe = stored_config(folder)["config"]["recipe"]
+        recipe = read_object(folder.config)["config"]["recipe"]
         told = f"it begins again by its command: tutelage orchestrate {recipe}"
         raise RunError(f"{folder.name!r} executed many plans, and {told}")
     stored = stored_settings(folder, ExecutionConfig)

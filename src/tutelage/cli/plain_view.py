@@ -28,11 +28,12 @@ def show(console: Console, folder: RunFolder) -> None:
     """Kind and configuration, the last line of metrics, and the result where there is one."""
     from tutelage.cli.console import facts, one_line, say
     from tutelage.cli.runs import last_metrics, say_state
-    from tutelage.runs.kinds import name_of, stored_config
+    from tutelage.runs.figures import read_object
+    from tutelage.runs.kinds import name_of
 
     say(console, ("Run ", "bold"), (folder.name, "bold"))
     told = {"kind": name_of(folder)}
-    told |= {f"set {k}": v for k, v in stored_config(folder).items() if k != "kind"}
+    told |= {f"set {k}": v for k, v in read_object(folder.config).items() if k != "kind"}
     facts(console, [(name, one_line(value, 100)) for name, value in told.items()], indent=2)
     result = folder.read_result()
     if result is None:

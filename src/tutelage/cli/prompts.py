@@ -27,12 +27,12 @@ Run = Annotated[str, typer.Argument(help="Run folder, or the beginning of its na
 def prompts_app() -> typer.Typer:
     """The group with its verbs."""
     group = typer.Typer(help="Look into a prompt search.", no_args_is_help=True, **PLAIN)
-    for verb in (tree, diff, confirm, export):
-        group.command(verb.__name__)(as_command(verb))
+    for verb in (_tree, _diff, _confirm, _export):
+        group.command(verb.__name__.removeprefix("_"))(as_command(verb))
     return group
 
 
-def tree(
+def _tree(
     run: Run,
     rejected: Annotated[
         bool, typer.Option("--all", help="Candidates that were rejected or dropped, too.")
@@ -62,7 +62,7 @@ def tree(
         say(console, ("as a page: ", "dim"), shown_path(page))
 
 
-def diff(
+def _diff(
     run: Run,
     one: Annotated[str, typer.Argument(metavar="A", help="A candidate: id, seed or best.")] = (
         "seed"
@@ -90,7 +90,7 @@ def diff(
         say(console, "The two have the same texts.")
 
 
-def confirm(
+def _confirm(
     run: Run,
     test: Annotated[
         list[str] | None,
@@ -115,7 +115,7 @@ def confirm(
         raise typer.Exit(code)
 
 
-def export(
+def _export(
     run: Run,
     out: Annotated[
         Path | None,

@@ -81,29 +81,18 @@ def _run_line(folder: RunFolder, now: float) -> _RunLine:
 
 def _status_of(folder: RunFolder, result: dict[str, Any]) -> str:
     """The status in the result; without one, whether a process still holds the run."""
+    from tutelage.runs.folder import is_held
+
     if "status" in result:
         return str(result["status"])
     return "running" if is_held(folder) else "stopped"
-
-
-def is_held(folder: RunFolder) -> bool:
-    """Whether a process works on the run now (see `runs.folder.locked`)."""
-    import fcntl
-
-    try:
-        with (folder.path / ".lock").open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
 
 
 def say_state(console: Console, folder: RunFolder) -> None:
     """Of a run without a result: whether a process works on it, or how to go on."""
     from tutelage.cli.console import say
     from tutelage.runs.again import resume_command
+    from tutelage.runs.folder import is_held
 
     if is_held(folder):
         say(console, "It is running now.")

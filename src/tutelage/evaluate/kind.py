@@ -22,7 +22,7 @@ from tutelage.config.fields import RunSettings
 from tutelage.errors import FailureBudgetError, RunError
 from tutelage.evaluate.config import LABEL, EvaluationConfig
 from tutelage.runs.again import resume_command
-from tutelage.runs.figures import Figures, Labels, Measure, RunFiles, folder_mark
+from tutelage.runs.figures import Figures, Labels, Measure, RunFiles, folder_mark, read_object
 from tutelage.runs.folder import RunFolder, keep_lines
 from tutelage.runs.kinds import (
     FINISHED,
@@ -31,7 +31,6 @@ from tutelage.runs.kinds import (
     RunKind,
     TraceTarget,
     register,
-    stored_config,
     stored_settings,
 )
 from tutelage.runs.lifecycle import Run
@@ -72,7 +71,8 @@ class PolicyEvaluation(RunKind):
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """What was asked for, as the folder has it."""
-        return cls(str(stored_config(folder)["target"]), stored_settings(folder, EvaluationConfig))
+        asked = stored_settings(folder, EvaluationConfig)
+        return cls(str(read_object(folder.config)["target"]), asked)
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
@@ -116,7 +116,7 @@ class PolicyEvaluation(RunKind):
         """The tasks, the policy and the grader; to go on they have to be those of its beginning."""
         from tutelage.evaluate.targets import prepare_evaluation
 
-        told = stored_config(folder)
+        told = read_object(folder.config)
         # Whoever goes on with a folder is asked about the code that it names, so it is trusted.
         code = told.get("code", ())
         self.ready = prepare_evaluation(self.target, self.asked, trust=self.trust, trusted=code)
@@ -188,7 +188,7 @@ class PolicyEvaluation(RunKind):
 
 def recorded(folder: RunFolder) -> Evaluation:
     """What the rollouts of a finished run add up to, in the order of its tasks."""
-    told, overlap = stored_config(folder), (folder.read_result() or {})["overlap"]
+    told, overlap = read_object(folder.config), (folder.read_result() or {})["overlap"]
     place = {task.id: i for i, task in enumerate(Dataset[Any].recorded(folder.tasks("test")))}
     with open_store(folder.store, create=False) as store:
         (run,) = store.runs()

@@ -30,7 +30,7 @@ from tutelage.prompts.setup import Setup, setup_from
 from tutelage.prompts.staging import playing
 from tutelage.prompts.tasks import fresh
 from tutelage.runs.again import resume_command
-from tutelage.runs.figures import Figures, RunFiles
+from tutelage.runs.figures import Figures, RunFiles, read_object
 from tutelage.runs.folder import RunFolder, locked, write_json
 from tutelage.runs.kinds import (
     FINISHED,
@@ -39,7 +39,6 @@ from tutelage.runs.kinds import (
     RunKind,
     TraceTarget,
     register,
-    stored_config,
     stored_settings,
 )
 from tutelage.runs.lifecycle import Run, ending, opened
@@ -177,7 +176,7 @@ class PromptSearch(RunKind):
 
 def read_setup(folder: RunFolder, progress: Progress, allow_changes: bool = False) -> Setup:
     """The search of a folder, put together again. Raises `RunError`, `ConfigError`."""
-    told = stored_config(folder)
+    told = read_object(folder.config)
     if told.get("python"):
         raise RunError(
             f"the run in {str(folder.path)!r} searches for the Python agent {told['python']!r}, "

@@ -22,7 +22,6 @@ import os
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,41 +42,36 @@ def is_wall_clock(name: str) -> bool:
     return of_tool or name.startswith(WALL_CLOCK_METRICS)
 
 
-@dataclass(frozen=True, slots=True)
 class RunFolder:
     """Paths and small files of one run."""
 
-    path: Path
-
-    @property
-    def name(self) -> str:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
         """The folder's name, which is the run's identifier."""
-        return self.path.name
-
-    @property
-    def config(self) -> Path:
+        self.config = path / "config.json"
         """The resolved configuration."""
-        return self.path / "config.json"
-
-    @property
-    def conditions(self) -> Path:
+        self.conditions = path / "conditions.json"
         """Machine, versions, threads."""
-        return self.path / "conditions.json"
-
-    @property
-    def metrics(self) -> Path:
+        self.metrics = path / "metrics.jsonl"
         """One line a step."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def events(self) -> Path:
+        self.events = path / "events.jsonl"
         """Decisions that depended on the clock."""
-        return self.path / "events.jsonl"
-
-    @property
-    def store(self) -> Path:
+        self.store = path / "store.db"
         """The SQLite database."""
-        return self.path / "store.db"
+        self.agent = path / "agent.json"
+        """Says which agent a run trains; only runs of Python agents have it."""
+        self.checkpoints = path / "checkpoints"
+        """Folder of checkpoints."""
+        self.policy = path / "policy"
+        """The final policy."""
+        self.report = path / "report.html"
+        """The report page."""
+        self.result = path / "result.json"
+        """The outcome."""
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
 
     def store_address(self) -> Path | str | None:
         """Where the run's rollouts are: its own file, or the database that its configuration
@@ -91,34 +85,9 @@ class RunFolder:
             return None
         return url if isinstance(url, str) else None
 
-    @property
-    def agent(self) -> Path:
-        """Says which agent a run trains; only runs of Python agents have it."""
-        return self.path / "agent.json"
-
     def tasks(self, split: str) -> Path:
         """Where the tasks of `train`, `val` or `test` lie, in runs that were given them."""
         return self.path / "tasks" / f"{split}.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def policy(self) -> Path:
-        """The final policy."""
-        return self.path / "policy"
-
-    @property
-    def report(self) -> Path:
-        """The report page."""
-        return self.path / "report.html"
-
-    @property
-    def result(self) -> Path:
-        """The outcome."""
-        return self.path / "result.json"
 
     def read_result(self) -> dict[str, Any] | None:
         """The outcome, None while the run has not ended."""
@@ -127,6 +96,10 @@ class RunFolder:
     def read_metrics(self) -> list[dict[str, Any]]:
         """All complete metric lines; a line cut off by a kill is left out."""
         return list(_lines(self.metrics))
+
+    def read_events(self) -> list[dict[str, Any]]:
+        """The complete events, as `read_metrics`."""
+        return list(_lines(self.events))
 
 
 def create(path: Path) -> RunFolder:
@@ -274,13 +247,18 @@ def locked(folder: RunFolder) -> Generator[None]:
         yield
 
 
-def is_free(folder: RunFolder) -> bool:
-    """Whether no process works on a run."""
+def is_held(folder: RunFolder) -> bool:
+    """Whether a process works on a run now."""
+    import fcntl
+
     try:
-        with locked(folder):
-            return True
-    except RunBusyError:
+        with (folder.path / ".lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
         return False
+    return False
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, cast
 
 from tutelage.config.fields import RunSettings
 from tutelage.errors import ConfigError, RunError
-from tutelage.runs.figures import Figures, RunFiles, read_object
+from tutelage.runs.figures import Figures, RunFiles
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON, ToolSpec
@@ -163,11 +163,6 @@ class RunKind(Protocol):
 
     def close(self) -> None:
         """Let go of what was opened to prepare it."""
-
-
-def stored_config(folder: RunFolder) -> JSON:
-    """The content of a run's `config.json`; empty where it cannot be read."""
-    return read_object(folder.config)
 
 
 S = TypeVar("S", bound=RunSettings)

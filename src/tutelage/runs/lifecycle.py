@@ -12,7 +12,6 @@ folder has. A run that has finished gives its result again. What is done in betw
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from typing import Any
 
 from tutelage.errors import RunError, TutelageError
 from tutelage.runs.again import resume_command
+from tutelage.runs.figures import read_object
 from tutelage.runs.folder import RunFolder, append_json, locked, write_json
 from tutelage.runs.kinds import (
     FAILED,
@@ -29,7 +29,6 @@ from tutelage.runs.kinds import (
     RunKind,
     TraceTarget,
     name_of,
-    stored_config,
 )
 from tutelage.runs.loggers import Logger, check_loggers, open_loggers
 from tutelage.runs.progress import Progress
@@ -185,13 +184,13 @@ def opened(
                 name=head.title or folder.name,
                 recipe=head.recipe,
                 algorithm=head.algorithm,
-                config=stored_config(folder),
+                config=read_object(folder.config),
                 seed=head.settings.seed,
                 folder=str(folder.path),
                 status=RolloutStatus.RUNNING,
             )
         stack.callback(lambda: closing.enter_context(held()))
-        yield Run(folder, store, writer, progress, stop, loggers, read_events(folder), traced)
+        yield Run(folder, store, writer, progress, stop, loggers, folder.read_events(), traced)
 
 
 @contextmanager
@@ -209,14 +208,6 @@ def _sending(collector: TraceTarget | None, progress: Progress) -> Generator[Lis
         extra_headers=collector.headers,
     ) as exporter:
         yield exporter.submit
-
-
-def read_events(folder: RunFolder) -> list[JSON]:
-    """The events of a run; a line cut off by a kill is left out."""
-    if not folder.events.is_file():
-        return []
-    lines = folder.events.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def _check_name_is_free(store: Store, folder: RunFolder) -> None:

@@ -136,12 +136,6 @@ def is_graded(result: Mapping[str, Any]) -> bool:
     return result.get("graded") is True
 
 
-def defines_success(result: Mapping[str, Any]) -> bool:
-    """Whether the run has a success beside its mean reward."""
-    rates = (v for k, v in result.items() if k.startswith("success_") and isinstance(v, float))
-    return not is_graded(result) or any(True for _ in rates)
-
-
 def control_estimator(result: Mapping[str, Any]) -> str | None:
     """What the control trained with; None without one."""
     found = result.get("control_estimator")

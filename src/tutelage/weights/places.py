@@ -12,7 +12,7 @@ from pathlib import Path
 from tutelage.config import Resolved, RunConfig
 from tutelage.errors import ConfigError, RunError, TutelageError
 from tutelage.runs.again import resume_command
-from tutelage.runs.folder import RunFolder, every, is_free
+from tutelage.runs.folder import RunFolder, every, is_held
 from tutelage.weights import checkpoint
 from tutelage.weights.config.extensions import has_critic
 
@@ -71,7 +71,7 @@ def interrupted(resolved: Resolved) -> Path | None:
             continue  # a run of another version, or being written
         if not same:
             continue
-        if (folder.read_result() or {}).get("status") != "finished" and is_free(folder):
+        if (folder.read_result() or {}).get("status") != "finished" and not is_held(folder):
             return folder.path
     return None
 

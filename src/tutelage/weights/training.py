@@ -17,7 +17,6 @@ from tutelage.errors import RunError
 from tutelage.policy import machine
 from tutelage.policy.lora import save_adapter
 from tutelage.resources import POLICY
-from tutelage.runs import lifecycle
 from tutelage.runs.folder import RunFolder, keep_lines, write_json
 from tutelage.runs.given import record
 from tutelage.runs.lifecycle import Run
@@ -133,7 +132,7 @@ def _go_on(asked: Weights, folder: RunFolder, progress: Progress) -> None:
     else:
         keep_start(setting, folder)
     keep_lines(folder.metrics, asked.state.metrics_lines)
-    keep_lines(folder.events, len(lifecycle.read_events(folder)))
+    keep_lines(folder.events, len(folder.read_events()))
     at = asked.state.phase or "the start"
     progress.note(f"resumed at step {asked.state.phase_step} of {at}")
 

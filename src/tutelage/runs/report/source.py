@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tutelage.errors import TutelageError
 from tutelage.runs.figures import finite, read_object
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.measured import Measured, defines_success, is_graded, measured
+from tutelage.runs.measured import Measured, is_graded, measured
 from tutelage.runs.report.episodes import CAUSES, Episode, read_episode
 from tutelage.runs.report.words import cut
 from tutelage.runs.stored import open_run
@@ -111,7 +111,7 @@ def read_source(folder: RunFolder) -> Source:
     rule = None if source.config is None else Success.of(source.config.config.reward.success)
     known = None
     if "graded" in source.result:
-        known = Kind(is_graded(source.result), defines_success(source.result))
+        known = Kind(is_graded(source.result), _defines_success(source.result))
     _read_store(folder, source, rule, known)
     source.conditions = read_object(folder.conditions, source.remarks)
     source.metrics = list(_read_lines(folder.metrics, source.remarks))
@@ -198,3 +198,9 @@ def _read_failures(store: Store, run_id: str, into: Source) -> None:
         examples.setdefault(cause, cut(failed.example, 300))
     ordered = sorted(causes, key=lambda cause: (-causes[cause], cause))
     into.failed = tuple(_Failed(cause, causes[cause], examples[cause]) for cause in ordered)
+
+
+def _defines_success(result: Mapping[str, Any]) -> bool:
+    """Whether the run has a success beside its mean reward."""
+    rates = (v for k, v in result.items() if k.startswith("success_") and isinstance(v, float))
+    return not is_graded(result) or any(True for _ in rates)
