@@ -13,8 +13,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from tutelage.policy.narrowing import AllowedSets
-from tutelage.policy.network import Allowed, AtTokens, FusedNetwork, Scores, exact_kl, pick
+from tutelage.policy.narrowing import Allowed
+from tutelage.policy.network import AtTokens, FusedNetwork, Scores, exact_kl, pick
 from tutelage.policy.row import Row
 
 
@@ -78,12 +78,11 @@ class HFNetwork:
         dtype: torch.dtype,
         entropy_gradient: bool,
         reference_KV: Tensor | None = None,
-        sets: AllowedSets | None = None,
+        allowed: Allowed | None = None,
     ) -> Scores:
         """Log-probabilities of the trained tokens, right-padded, logits only where trained."""
         z, targets_K, rows_K, columns_K = self._logits(rows, temperature, dtype)
         lines_K = torch.arange(len(z), device=self.device)
-        allowed = Allowed.of(sets, rows_K, columns_K)
         logp, entropy = pick(z, lines_K, targets_K, entropy_gradient, allowed)
         kl = None if reference_KV is None else exact_kl(z, reference_KV)
         return Scores(logp, entropy, rows_K, columns_K, kl)

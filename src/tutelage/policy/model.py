@@ -26,7 +26,7 @@ from tutelage.policy.codec import Codec
 from tutelage.policy.hf_model import HFNetwork, Network
 from tutelage.policy.kernels import rounded
 from tutelage.policy.named_templates import put_template
-from tutelage.policy.narrowing import replay
+from tutelage.policy.narrowing import Allowed
 from tutelage.policy.network import FusedNetwork, Scores
 from tutelage.policy.row import Row
 from tutelage.policy.weights import Shape, Weights
@@ -106,8 +106,9 @@ class Policy:
         Where a grammar narrowed a token's choice, its log-probability is that among the tokens that
         were allowed; an exact KL is that of the whole vocabulary also there.
         """
-        sets = replay(self.codec, rows) if any(r.narrowed for r in rows) else None
-        return self.network.score(rows, temperature, dtype, entropy_gradient, reference_KV, sets)
+        narrowed = any(r.narrowed for r in rows)
+        allowed = Allowed.replay(self.codec, rows, self.device) if narrowed else None
+        return self.network.score(rows, temperature, dtype, entropy_gradient, reference_KV, allowed)
 
     @torch.no_grad()
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:

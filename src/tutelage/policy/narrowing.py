@@ -22,20 +22,6 @@ from tutelage.policy.codec import Codec
 from tutelage.policy.row import Row
 
 
-@dataclass(frozen=True, slots=True)
-class AllowedSets:
-    """Sets of tokens as bits [N, W], and which of them belongs to a row's column."""
-
-    words_NW: Tensor
-    of: dict[tuple[int, int], int]
-
-    def at(self, rows_K: Tensor, columns_K: Tensor) -> Tensor:
-        """The number of each trained token's set [K], -1 where all tokens were allowed."""
-        places = zip(rows_K.tolist(), columns_K.tolist(), strict=True)
-        numbers = [self.of.get(place, -1) for place in places]
-        return torch.tensor(numbers, dtype=torch.long, device=rows_K.device)
-
-
 def unpack(words_NW: Tensor, vocab: int) -> Tensor:
     """Bits, least significant first, as booleans [N, vocab]; beyond the last bit all is False."""
     bits = torch.arange(32, dtype=torch.int32, device=words_NW.device)
@@ -43,31 +29,48 @@ def unpack(words_NW: Tensor, vocab: int) -> Tensor:
     return torch.nn.functional.pad(found, (0, vocab - found.shape[1]))
 
 
-def replay(codec: Codec, rows: Sequence[Row]) -> AllowedSets | None:
-    """The sets of all trained tokens that a grammar narrowed; None when there are none.
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Sets of allowed tokens as bits [N, W], and the number of each trained token's set, -1 where
+    all tokens were allowed. Trained tokens are in the order of rows, then of columns."""
 
-    Raises `ModelError` when a grammar does not allow what was recorded under it, as happens when
-    tokenizer, template or grammar library are others than those that sampled.
-    """
-    of: dict[tuple[int, int], int] = {}
-    sets: list[np.ndarray] = []
-    words = np.zeros(-(-len(codec.tokenizer) // 32), np.int32)
-    for b, row in enumerate(rows):
-        for part in row.narrowed:
-            grammar = codec.grammar(part.tools, part.constraint)
-            matcher = None if grammar is None else grammar.start()
-            for column, count in enumerate(part.allowed, part.start):
-                if matcher is None:
+    words_NW: Tensor
+    number_K: Tensor
+
+    @staticmethod
+    def replay(codec: Codec, rows: Sequence[Row], device: torch.device) -> Allowed | None:
+        """The sets of all trained tokens that a grammar narrowed; None when there are none.
+
+        Raises `ModelError` when a grammar does not allow what was recorded under it, as happens
+        when tokenizer, template or grammar library are others than those that sampled.
+        """
+        of: dict[tuple[int, int], int] = {}
+        sets: list[np.ndarray] = []
+        words = np.zeros(-(-len(codec.tokenizer) // 32), np.int32)
+        for b, row in enumerate(rows):
+            for part in row.narrowed:
+                grammar = codec.grammar(part.tools, part.constraint)
+                if grammar is None:
                     raise ModelError(f"{part.constraint!r} constrains nothing for this tokenizer")
-                matcher.fill(words)
-                found = int.from_bytes(words.tobytes(), "little").bit_count()
-                if found != count:
-                    raise ModelError(
-                        f"a grammar allows {found} tokens where {count} were recorded: use the "
-                        "tokenizer and the version of llguidance with which the run was sampled"
-                    )
-                if count > 1 and row.mask[column]:
-                    of[b, column] = len(sets)
-                    sets.append(words.copy())
-                matcher.accept(row.ids[column])
-    return AllowedSets(torch.from_numpy(np.stack(sets)), of) if sets else None
+                matcher = grammar.start()
+                for column, count in enumerate(part.allowed, part.start):
+                    matcher.fill(words)
+                    found = int.from_bytes(words.tobytes(), "little").bit_count()
+                    if found != count:
+                        raise ModelError(
+                            f"a grammar allows {found} tokens where {count} were recorded: use the "
+                            "tokenizer and the version of llguidance with which the run was sampled"
+                        )
+                    if count > 1 and row.mask[column]:
+                        of[b, column] = len(sets)
+                        sets.append(words.copy())
+                    matcher.accept(row.ids[column])
+        if not sets:
+            return None
+        trained = ((b, c) for b, r in enumerate(rows) for c in range(1, len(r.ids)) if r.mask[c])
+        numbers = torch.tensor([of.get(place, -1) for place in trained], dtype=torch.long)
+        return Allowed(torch.from_numpy(np.stack(sets)).to(device), numbers.to(device))
+
+    def some(self, which_K: Tensor) -> Allowed:
+        """For some of the trained tokens."""
+        return Allowed(self.words_NW, self.number_K[which_K])

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from tutelage.policy import training
 from tutelage.policy.kernels import linear
-from tutelage.policy.narrowing import AllowedSets, unpack
-from tutelage.policy.packing import Packed, pack
+from tutelage.policy.narrowing import Allowed, unpack
+from tutelage.policy.packing import Packed
 from tutelage.policy.row import Row
 from tutelage.policy.weights import Layer, Weights
 
@@ -175,13 +175,12 @@ class FusedNetwork(nn.Module):
         dtype: torch.dtype,
         entropy_gradient: bool,
         reference_KV: Tensor | None = None,
-        sets: AllowedSets | None = None,
+        allowed: Allowed | None = None,
     ) -> Scores:
-        """Log-probabilities of the trained tokens of `rows`, by the packed forward, among `sets`
-        where a grammar narrowed them; with a reference's `distribution` the exact KL from it as
-        well."""
-        batch = pack(rows, self.device, dtype)
-        allowed = Allowed.of(sets, batch.rows_K, batch.columns_K)
+        """Log-probabilities of the trained tokens of `rows`, by the packed forward, among those
+        `allowed` where a grammar narrowed them; with a reference's `distribution` the exact KL from
+        it as well."""
+        batch = Packed.of(rows, self.device, dtype)
         hidden, head = self(batch, dtype), self._output
         if reference_KV is not None:
             z = _logits(hidden, head, temperature)
@@ -193,14 +192,14 @@ class FusedNetwork(nn.Module):
 
     def states(self, rows: Sequence[Row], dtype: torch.dtype) -> AtTokens:
         """The final normed hidden states [K, hidden] that predict the trained tokens of `rows`."""
-        batch = pack(rows, self.device, dtype)
+        batch = Packed.of(rows, self.device, dtype)
         hidden = self(batch, dtype)
         return AtTokens(hidden[batch.lines_K].float(), batch.rows_K, batch.columns_K)
 
     @torch.no_grad()
     def distribution(self, rows: Sequence[Row], temperature: float, dtype: torch.dtype) -> Tensor:
         """Log-probabilities [K, V] over the vocabulary at each trained token, without gradient."""
-        batch = pack(rows, self.device, dtype)
+        batch = Packed.of(rows, self.device, dtype)
         z = _logits(self(batch, dtype), self._output, temperature)
         return torch.log_softmax(z, -1)[batch.lines_K]
 
@@ -219,25 +218,6 @@ def exact_kl(z_KV: Tensor, reference_KV: Tensor) -> Tensor:
     """`KL(policy || reference)` [K] from tempered scores and the reference's log-probabilities."""
     logp_KV = torch.log_softmax(z_KV, -1)
     return (logp_KV.exp() * (logp_KV - reference_KV)).sum(-1)
-
-
-@dataclass(frozen=True, slots=True)
-class Allowed:
-    """Sets of allowed tokens as bits [N, W], and the number of each trained token's set, or -1."""
-
-    words_NW: Tensor
-    number_K: Tensor
-
-    @staticmethod
-    def of(sets: AllowedSets | None, rows_K: Tensor, columns_K: Tensor) -> Allowed | None:
-        """For trained tokens at these places; None where nothing is narrowed."""
-        if sets is None:
-            return None
-        return Allowed(sets.words_NW.to(rows_K.device), sets.at(rows_K, columns_K))
-
-    def some(self, which_K: Tensor) -> Allowed:
-        """For some of the trained tokens."""
-        return Allowed(self.words_NW, self.number_K[which_K])
 
 
 def _score_hidden(

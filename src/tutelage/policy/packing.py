@@ -65,6 +65,43 @@ class Packed:
     rows_K: Tensor
     columns_K: Tensor
 
+    @staticmethod
+    def of(rows: Sequence[Row], device: torch.device, dtype: torch.dtype) -> Packed:
+        """`rows` laid out flat, for activations of `dtype`. Every row needs at least one token;
+        `rows_K` counts from 0 here."""
+        lanes = _VECTOR_BYTES // dtype.itemsize
+        runs, run_of = _tree(rows)
+        parts = _similar(runs)
+        total = 0
+        for run in (run for part in parts for run in part):
+            run.start, total = total, total + run.size
+        padded = rounded(total + 1)
+        ids, positions = np.zeros(padded, np.int64), np.zeros(padded, np.int64)
+        shared = np.empty(0, np.int64)
+        for run in runs:  # in the order of the tree: a run begins as the one before it
+            own = np.arange(run.start, run.start + run.size)
+            run.path = shared = np.concatenate([shared[: run.before], own])
+            ids[own], positions[own] = run.ids[run.before :], np.arange(run.before, len(run.ids))
+        columns = [np.flatnonzero(np.array(row.mask[1:])) + 1 for row in rows]
+        where = np.concatenate([runs[i].path[c - 1] for i, c in zip(run_of, columns, strict=True)])
+        targets = np.concatenate([runs[i].ids[c] for i, c in zip(run_of, columns, strict=True)])
+        sources, lines = np.unique(where, return_inverse=True)
+        rest = np.full(rounded(len(sources)) - len(sources), padded - 1)
+
+        def tensor(numbers: Ints) -> Tensor:
+            return torch.from_numpy(numbers.astype(np.int64)).to(device)
+
+        return Packed(
+            ids_N=tensor(ids),
+            positions_N=tensor(positions),
+            segments=tuple(_segment(part, padded - 1, lanes, tensor) for part in parts),
+            sources_S=tensor(np.concatenate([sources, rest])),
+            lines_K=tensor(lines),
+            targets_K=tensor(targets),
+            rows_K=tensor(np.repeat(np.arange(len(rows)), [len(c) for c in columns])),
+            columns_K=tensor(np.concatenate(columns)),
+        )
+
 
 def plan_micro_batches(rows: Sequence[Row], max_tokens: int) -> list[list[int]]:
     """Cut rows into micro-batches of about `max_tokens` tokens of attention work.
@@ -104,43 +141,6 @@ class _Run:
     @property
     def size(self) -> int:
         return len(self.ids) - self.before
-
-
-def pack(rows: Sequence[Row], device: torch.device, dtype: torch.dtype) -> Packed:
-    """Lay `rows` out flat, for activations of `dtype`. Every row needs at least one token; `rows_K`
-    counts from 0 here."""
-    lanes = _VECTOR_BYTES // dtype.itemsize
-    runs, run_of = _tree(rows)
-    parts = _similar(runs)
-    total = 0
-    for run in (run for part in parts for run in part):
-        run.start, total = total, total + run.size
-    padded = rounded(total + 1)
-    ids, positions = np.zeros(padded, np.int64), np.zeros(padded, np.int64)
-    shared = np.empty(0, np.int64)
-    for run in runs:  # in the order of the tree: a run begins as the one before it
-        own = np.arange(run.start, run.start + run.size)
-        run.path = shared = np.concatenate([shared[: run.before], own])
-        ids[own], positions[own] = run.ids[run.before :], np.arange(run.before, len(run.ids))
-    columns = [np.flatnonzero(np.array(row.mask[1:])) + 1 for row in rows]
-    where = np.concatenate([runs[i].path[c - 1] for i, c in zip(run_of, columns, strict=True)])
-    targets = np.concatenate([runs[i].ids[c] for i, c in zip(run_of, columns, strict=True)])
-    sources, lines = np.unique(where, return_inverse=True)
-    rest = np.full(rounded(len(sources)) - len(sources), padded - 1)
-
-    def tensor(numbers: Ints) -> Tensor:
-        return torch.from_numpy(numbers.astype(np.int64)).to(device)
-
-    return Packed(
-        ids_N=tensor(ids),
-        positions_N=tensor(positions),
-        segments=tuple(_segment(part, padded - 1, lanes, tensor) for part in parts),
-        sources_S=tensor(np.concatenate([sources, rest])),
-        lines_K=tensor(lines),
-        targets_K=tensor(targets),
-        rows_K=tensor(np.repeat(np.arange(len(rows)), [len(c) for c in columns])),
-        columns_K=tensor(np.concatenate(columns)),
-    )
 
 
 def _tree(rows: Sequence[Row]) -> tuple[list[_Run], list[int]]:

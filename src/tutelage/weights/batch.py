@@ -22,10 +22,12 @@ from torch import Tensor
 
 from tutelage.algorithms.rl import estimate_advantages, group_counts, kl_in_reward
 from tutelage.config import RunConfig
+from tutelage.config.rl import ActorConfig
 from tutelage.errors import FailureBudgetError
 from tutelage.policy.row import Row
 from tutelage.resources import POLICY
 from tutelage.rollouts.rows import build_rows
+from tutelage.seeds import SeedTree
 from tutelage.statistics.outcome import Success, succeeded
 from tutelage.types import Rollout
 
@@ -94,6 +96,33 @@ class Batch:
         """Largest difference between sampler and trainer where the trainer's is known."""
         known_BT = self.trainer_logp_BT
         return 0.0 if known_BT is None else float((known_BT - self.old_logp_BT).abs().max())
+
+    @property
+    def group_metrics(self) -> dict[str, float]:
+        """Shares of the groups that cannot teach."""
+        return {
+            "group/zero_variance": self.zero_variance / max(1, self.groups),
+            "group/single": self.single_member / max(1, self.groups),
+        }
+
+    def mini_batches(self, size: int | None, seeds: SeedTree) -> list[list[int]]:
+        """Row numbers of each optimizer batch of `size` rollouts; shuffled when there are several.
+
+        An optimizer batch changes what is learned; rows of one rollout stay in one.
+        """
+        rollouts = sorted(set(self.rollouts_B))
+        size = size or len(rollouts)
+        if size < len(rollouts):
+            seeds.python().shuffle(rollouts)
+        parts = [set(rollouts[i : i + size]) for i in range(0, len(rollouts), size)]
+        return [[b for b, r in enumerate(self.rollouts_B) if r in part] for part in parts]
+
+    def token_budget(self, live: Sequence[int], count: int | None, actor: ActorConfig) -> int:
+        """Tokens of a micro-batch, which is only as much as is computed at once: as configured, or
+        those of `count` rows of the longest."""
+        if count is None or not live:
+            return actor.max_tokens_per_micro_batch
+        return count * max(len(self.rows[b].ids) for b in live)
 
     def cutter(self, numbers: list[int], device: torch.device) -> Callable[[Tensor], Tensor]:
         """What cuts a tensor of the batch to some rows, no wider than they are, on a device."""

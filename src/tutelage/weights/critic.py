@@ -25,7 +25,6 @@ from tutelage.policy.row import Row
 from tutelage.policy.value import ValueModel
 from tutelage.seeds import SeedTree
 from tutelage.weights.batch import Batch
-from tutelage.weights.cuts import mini_batches, token_budget
 from tutelage.weights.gradients import accumulate
 from tutelage.weights.optim import Optimizer, make_optimizer
 from tutelage.weights.scoring import by_token
@@ -57,7 +56,7 @@ class Critic:
         clipped: list[float] = []
         norms: list[float] = []
         for epoch in range(config.actor.ppo_epochs):
-            for part in mini_batches(batch.rollouts_B, size, seeds.child("epoch", epoch)):
+            for part in batch.mini_batches(size, seeds.child("epoch", epoch)):
                 loss, fraction = self._accumulate(batch, part, numerics)
                 losses.append(loss)
                 clipped.append(fraction)
@@ -77,9 +76,8 @@ class Critic:
         """The gradient of one optimizer batch; its loss and its share of clipped tokens."""
         config, rows = self._config, batch.rows
         count = config.critic.ppo_micro_batch_size_per_gpu
-        budget = token_budget(
-            rows, part, count or config.actor.ppo_micro_batch_size_per_gpu, config.actor
-        )
+        count = count or config.actor.ppo_micro_batch_size_per_gpu
+        budget = batch.token_budget(part, count, config.actor)
         plan = plan_micro_batches([rows[b] for b in part], budget)
         total = float(batch.mask_BT[part].sum())
 

@@ -33,7 +33,7 @@ from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.critic import Critic
 from tutelage.weights.optim import Optimizer, learning_rate_share, make_optimizer
 from tutelage.weights.reference import Reference
-from tutelage.weights.update import group_metrics, trainer_logp, update_policy
+from tutelage.weights.update import trainer_logp, update_policy
 
 
 class Learner:
@@ -94,7 +94,7 @@ class Learner:
             values |= self.critic.update(batch, numerics, seeds=seeds.child("critic"), rate=rate)
             values["value/lr"] = config.critic.optim.lr * rate
         if self.critic is not None and step < config.trainer.critic_warmup:
-            values |= {**group_metrics(batch), "max_dlogp": batch.known_gap, "lr": 0.0}
+            values |= {**batch.group_metrics, "max_dlogp": batch.known_gap, "lr": 0.0}
         else:
             rate = learning_rate_share(step, limit, config.actor.optim)
             batch, found = update_policy(

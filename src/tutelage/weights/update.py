@@ -30,7 +30,6 @@ from tutelage.policy.numerics import Numerics
 from tutelage.policy.packing import plan_micro_batches
 from tutelage.seeds import SeedTree
 from tutelage.weights.batch import Batch
-from tutelage.weights.cuts import mini_batches, token_budget
 from tutelage.weights.gradients import accumulate
 from tutelage.weights.loss import Report, options_of, rows_loss
 from tutelage.weights.optim import Optimizer
@@ -64,7 +63,7 @@ def update_policy(
     per_epoch = 0
     for epoch in range(config.actor.ppo_epochs):
         under = seeds.child("epoch", epoch)
-        parts = mini_batches(batch.rollouts_B, config.actor.ppo_mini_batch_size, under)
+        parts = batch.mini_batches(config.actor.ppo_mini_batch_size, under)
         per_epoch = len(parts)
         for number, part in enumerate(parts):
             drawn = under.child("part", number)
@@ -92,14 +91,6 @@ def tells_itself(config: RunConfig, numerics: Numerics) -> bool:
     selects = LOSSES.find(config.actor.policy_loss.loss_mode).select is not None
     whole = selects or config.rollout.correction.startswith("sequence")
     return recomputed and config.updates_per_batch == 1 and not whole
-
-
-def group_metrics(batch: Batch) -> dict[str, float]:
-    """Shares of the groups that cannot teach."""
-    return {
-        "group/zero_variance": batch.zero_variance / max(1, batch.groups),
-        "group/single": batch.single_member / max(1, batch.groups),
-    }
 
 
 def _weights(batch: Batch, config: RunConfig) -> Tensor | None:
@@ -137,7 +128,7 @@ def _gradient(
         some = {batch.rollouts_B[b] for b in part if bool(batch.advantages_BT[b].any())}
         live = [b for b in part if batch.rollouts_B[b] in some]
     rows = batch.rows
-    budget = token_budget(rows, live, actor.ppo_micro_batch_size_per_gpu, actor)
+    budget = batch.token_budget(live, actor.ppo_micro_batch_size_per_gpu, actor)
     plan = plan_micro_batches([rows[b] for b in live], budget)
     if way == "seq-mean-token-mean" or rule.whole_rollouts:
         plan = _together(plan, [batch.rollouts_B[b] for b in live])
@@ -205,7 +196,7 @@ def _summary(
 ) -> dict[str, float]:
     """Metrics over all optimizer steps of a batch, averaged by tokens."""
     actor, reports, first = config.actor, [r for found in steps for r in found], steps[0]
-    out: dict[str, float] = {"grad_norm": sum(norms) / len(norms), **group_metrics(batch)}
+    out: dict[str, float] = {"grad_norm": sum(norms) / len(norms), **batch.group_metrics}
     exact_gap = batch.known_gap
     if not reports:
         return {**out, "loss/policy": 0.0, "max_dlogp": exact_gap}

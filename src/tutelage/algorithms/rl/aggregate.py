@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tutelage.algorithms.rl.index import Ids, RolloutIndex, check_shapes, index_rollouts
+from tutelage.algorithms.rl.index import Ids, RolloutIndex, check_shapes
 from tutelage.algorithms.rl.lookup import unknown
 from tutelage.errors import ConfigError
 
@@ -72,7 +72,7 @@ def aggregation_denominator(
     `seq-mean-token-sum-norm` only. The numbers of two batches that share no rollout add up; a batch
     without trained tokens gives 0. Raises `ConfigError` for an unknown mode or a missing scale.
     """
-    return _denominator(index_rollouts(mask_BT, rollouts_B), mode, scale)
+    return _denominator(RolloutIndex.of(mask_BT, rollouts_B), mode, scale)
 
 
 def aggregate(
@@ -91,7 +91,7 @@ def aggregate(
     reaches neither value nor gradient. With no trained token the result is 0.
     """
     check_shapes(mask_BT, x_BT=x_BT)
-    index = index_rollouts(mask_BT, rollouts_B)
+    index = RolloutIndex.of(mask_BT, rollouts_B)
     return aggregate_indexed(x_BT, index, mode, denominator=denominator, scale=scale)
 
 

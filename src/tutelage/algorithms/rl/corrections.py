@@ -24,7 +24,7 @@ import math
 import torch
 from torch import Tensor
 
-from tutelage.algorithms.rl.index import Ids, check_shapes, index_rollouts
+from tutelage.algorithms.rl.index import Ids, RolloutIndex, check_shapes
 from tutelage.algorithms.rl.lookup import unknown
 from tutelage.errors import ConfigError
 
@@ -52,7 +52,7 @@ def importance_weights(
     if not (math.isfinite(cap) and cap >= 1):
         raise ConfigError(f"correction cap={cap!r} must be a number of at least 1, such as 2.0")
     check_shapes(mask_BT, log_ratio_BT=log_ratio_BT)
-    index = index_rollouts(mask_BT, rollouts_B)
+    index = RolloutIndex.of(mask_BT, rollouts_B)
     log_BT = log_ratio_BT.masked_fill(~index.mask_BT, 0)
     if level.startswith("sequence"):
         log_BT = index.rows_B1(index.sum_N(log_BT)).expand_as(log_BT)

@@ -32,6 +32,17 @@ class RolloutIndex:
     rollout_B: Tensor
     lengths_N: Tensor
 
+    @staticmethod
+    def of(mask_BT: Tensor, rollouts_B: Ids | None) -> RolloutIndex:
+        """Index the rows of a batch by rollout; without ids each row is a rollout of its own."""
+        if mask_BT.ndim != 2:
+            raise ValueError(f"mask_BT must be [rows, tokens], got shape {tuple(mask_BT.shape)!r}")
+        mask_BT = mask_BT != 0
+        rollout_B, count = number_ids(rollouts_B, len(mask_BT), "rollouts_B", mask_BT.device)
+        lengths_N = torch.zeros(count, dtype=torch.int64, device=mask_BT.device)
+        lengths_N = lengths_N.index_add(0, rollout_B, mask_BT.sum(dim=1))
+        return RolloutIndex(mask_BT, rollout_B, lengths_N)
+
     @property
     def rollouts(self) -> int:
         """N, empty rollouts included."""
@@ -49,17 +60,6 @@ class RolloutIndex:
     def rows_B1(self, x_N: Tensor) -> Tensor:
         """A rollout's number at each of its rows, shaped to broadcast over tokens."""
         return x_N[self.rollout_B].unsqueeze(1)
-
-
-def index_rollouts(mask_BT: Tensor, rollouts_B: Ids | None) -> RolloutIndex:
-    """Index the rows of a batch by rollout; without ids each row is a rollout of its own."""
-    if mask_BT.ndim != 2:
-        raise ValueError(f"mask_BT must be [rows, tokens], got shape {tuple(mask_BT.shape)!r}")
-    mask_BT = mask_BT != 0
-    rows = mask_BT.shape[0]
-    rollout_B, count = number_ids(rollouts_B, rows, "rollouts_B", mask_BT.device)
-    lengths_N = torch.zeros(count, dtype=torch.int64, device=mask_BT.device)
-    return RolloutIndex(mask_BT, rollout_B, lengths_N.index_add(0, rollout_B, mask_BT.sum(dim=1)))
 
 
 def number_ids(ids: Ids | None, rows: int, name: str, device: torch.device) -> tuple[Tensor, int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from tutelage.algorithms.rl.aggregate import aggregate_indexed
-from tutelage.algorithms.rl.index import Ids, check_shapes, index_rollouts
+from tutelage.algorithms.rl.index import Ids, RolloutIndex, check_shapes
 from tutelage.errors import ConfigError
 
 
@@ -34,7 +34,7 @@ def value_loss(
     if not clip >= 0:
         raise ConfigError(f"critic clip={clip!r} must be at least 0")
     check_shapes(mask_BT, values_BT=values_BT, returns_BT=returns_BT, old_values_BT=old_values_BT)
-    index = index_rollouts(mask_BT, rollouts_B)
+    index = RolloutIndex.of(mask_BT, rollouts_B)
     # Filled before any arithmetic, so that a NaN in padding reaches no gradient.
     values_BT, returns_BT, old_BT = (
         x_BT.masked_fill(~index.mask_BT, 0)

@@ -9,12 +9,12 @@ are not refused but listed, with the reasons of `unused.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from urllib.parse import urlsplit
 
 from tutelage.agents.builtin import AGENTS
-from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
+from tutelage.algorithms.extensions import ESTIMATORS, LOSSES, Estimator, Loss
 from tutelage.config.facts import Machine
 from tutelage.config.keys import get, metadata
 from tutelage.config.problems import Problem
@@ -22,9 +22,10 @@ from tutelage.config.schema import RunConfig
 from tutelage.config.unused import Case, Unused
 from tutelage.weights.config.extensions import (
     CONTROL,
+    ESTIMATOR,
+    LOSS,
     NO_ESTIMATOR,
     unknown_names,
-    unread,
 )
 
 Finding = tuple[str, str, str]
@@ -90,7 +91,7 @@ def unused_keys(
     `own_agent` says that an agent of the user's plays, and not a built-in one.
     """
     case = Case(config, machine.device_of(config) == "cpu", own_agent)
-    others = list(unread(config))
+    others = list(_reads_of_others(config))
     found: dict[str, str] = {}
     for key in set_keys:
         rules = (note for note in metadata(key) if isinstance(note, Unused) and note.applies(case))
@@ -101,6 +102,24 @@ def unused_keys(
         if reasons:
             found[key] = reasons[0]
     return found
+
+
+def _reads_of_others(config: RunConfig) -> Iterator[tuple[str, str]]:
+    """(key, reason) of what another estimator or loss would read, and this one does not."""
+    yield from _unread(ESTIMATOR, ESTIMATORS.known(config.algorithm.adv_estimator), ESTIMATORS)
+    yield from _unread(LOSS, LOSSES.known(config.actor.policy_loss.loss_mode), LOSSES)
+
+
+def _unread(
+    key: str, rule: Estimator | Loss | None, registry: Mapping[str, Estimator | Loss]
+) -> Iterator[tuple[str, str]]:
+    readers: dict[str, list[str]] = {}
+    for name, other in registry.items():
+        for read in other.reads:
+            readers.setdefault(read, []).append(name)
+    for read, names in readers.items():
+        if rule is not None and read not in rule.reads:
+            yield read, f"only {key}={' or '.join(names)} reads it"
 
 
 def _addresses(config: RunConfig) -> Iterator[Finding]:

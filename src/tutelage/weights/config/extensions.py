@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tutelage.agents.builtin import AGENTS
-from tutelage.algorithms.extensions import ESTIMATORS, LOSSES, Estimator, Loss
+from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config import RunConfig
 from tutelage.config.problems import Problem
 from tutelage.tools.extensions import ExtensionRegistry
@@ -56,24 +56,6 @@ def _named(config: RunConfig) -> list[tuple[str, str, ExtensionRegistry[Any]]]:
         (AGENT, config.agent.agent_type, AGENTS),
         *([] if control in NO_ESTIMATOR else [(CONTROL, control, ESTIMATORS)]),
     ]
-
-
-def unread(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """(key, reason) of what another estimator or loss would read, and this one does not."""
-    yield from _unread(ESTIMATOR, ESTIMATORS.known(config.algorithm.adv_estimator), ESTIMATORS)
-    yield from _unread(LOSS, LOSSES.known(config.actor.policy_loss.loss_mode), LOSSES)
-
-
-def _unread(
-    key: str, rule: Estimator | Loss | None, registry: Mapping[str, Estimator | Loss]
-) -> Iterator[tuple[str, str]]:
-    readers: dict[str, list[str]] = {}
-    for name, other in registry.items():
-        for read in other.reads:
-            readers.setdefault(read, []).append(name)
-    for read, names in readers.items():
-        if rule is not None and read not in rule.reads:
-            yield read, f"only {key}={' or '.join(names)} reads it"
 
 
 def has_critic(config: RunConfig) -> bool:

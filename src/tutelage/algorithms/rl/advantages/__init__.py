@@ -18,10 +18,6 @@ from tutelage.algorithms.rl.advantages.packed import (
     Estimate,
     Packed,
     Slots,
-    group_numbers,
-    pack_rewards,
-    per_rollout,
-    slots,
 )
 from tutelage.algorithms.rl.index import Ids, check_shapes
 from tutelage.algorithms.rl.lookup import unknown
@@ -72,10 +68,10 @@ def estimate_advantages(
     for key, value in (("gamma", gamma), ("lam", lam)):
         if not 0.0 <= value <= 1.0:
             raise ConfigError(f"algorithm.{key}={value!r} must be between 0 and 1")
-    places = slots(mask_BT, rollouts_B)
+    places = Slots.of(mask_BT, rollouts_B)
     index = places.index
-    rewards_NL, final_N = pack_rewards(places, rewards_BT)
-    group_N, groups = (None, 0) if groups_B is None else group_numbers(index, groups_B)
+    rewards_NL, final_N = places.pack_rewards(rewards_BT)
+    group_N, groups = (None, 0) if groups_B is None else places.groups(groups_B)
     batch = Packed(
         rewards_NL=rewards_NL,
         mask_NL=places.pack(index.mask_BT),
@@ -84,7 +80,7 @@ def estimate_advantages(
         group_N=group_N,
         groups=groups,
         values_NL=_packed_values(places, values_BT),
-        baseline_N=None if baselines_B is None else per_rollout(index, baselines_B, "baselines_B"),
+        baseline_N=None if baselines_B is None else places.per_rollout(baselines_B, "baselines_B"),
         success_N=_successes(places, final_N, successes_B),
         gamma=gamma,
         lam=lam,
@@ -116,4 +112,4 @@ def _packed_values(places: Slots, values_BT: Tensor | None) -> Tensor | None:
 def _successes(places: Slots, final_N: Tensor, successes_B: Tensor | None) -> Tensor:
     if successes_B is None:
         return final_N >= SUCCESS
-    return per_rollout(places.index, successes_B, "successes_B") != 0
+    return places.per_rollout(successes_B, "successes_B") != 0

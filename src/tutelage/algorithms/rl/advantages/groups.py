@@ -18,9 +18,7 @@ from torch import Tensor
 from tutelage.algorithms.rl.advantages.packed import (
     Estimate,
     Packed,
-    group_numbers,
-    pack_rewards,
-    slots,
+    Slots,
 )
 from tutelage.algorithms.rl.index import Ids
 
@@ -42,9 +40,9 @@ def group_counts(
     rewards_BT: Tensor, mask_BT: Tensor, groups_B: Ids, *, rollouts_B: Ids | None = None
 ) -> GroupCounts:
     """Count the groups without contrast; arguments as for `estimate_advantages`."""
-    places = slots(mask_BT, rollouts_B)
-    _, final_N = pack_rewards(places, rewards_BT)
-    group_N, groups = group_numbers(places.index, groups_B)
+    places = Slots.of(mask_BT, rollouts_B)
+    _, final_N = places.pack_rewards(rewards_BT)
+    group_N, groups = places.groups(groups_B)
     sizes_G = torch.bincount(group_N, minlength=groups)
     flat_G = extreme_G(final_N, group_N, groups, "amin") == extreme_G(
         final_N, group_N, groups, "amax"

@@ -21,7 +21,6 @@ from tutelage.algorithms.rl.index import (
     Ids,
     RolloutIndex,
     check_shapes,
-    index_rollouts,
     number_ids,
 )
 
@@ -67,6 +66,23 @@ class Slots:
     """(N, L)."""
     index: RolloutIndex
 
+    @staticmethod
+    def of(mask_BT: Tensor, rollouts_B: Ids | None) -> Slots:
+        """The place of every trained token: its rollout, and how many trained tokens precede it."""
+        index = RolloutIndex.of(mask_BT, rollouts_B)
+        mask_BT = index.mask_BT
+        order_B = index.rollout_B.argsort(stable=True)
+        sorted_lengths_B = mask_BT.sum(dim=1)[order_B]
+        # Trained tokens before a row, less those before its rollout: what earlier rows of it hold.
+        before_B = sorted_lengths_B.cumsum(0) - sorted_lengths_B
+        before_N = index.lengths_N.cumsum(0) - index.lengths_N
+        start_B = torch.empty_like(before_B)
+        start_B[order_B] = before_B - before_N[index.rollout_B[order_B]]
+        longest = int(index.lengths_N.max()) if index.rollouts else 0
+        position_BT = start_B.unsqueeze(1) + mask_BT.cumsum(dim=1) - 1
+        slot_BT = index.rollout_B.unsqueeze(1) * longest + position_BT
+        return Slots(slot_BT[mask_BT], (index.rollouts, longest), index)
+
     def pack(self, x_BT: Tensor) -> Tensor:
         """Rows to rollouts, [N, L], zeros in padding."""
         flat = x_BT.new_zeros(self.shape[0] * self.shape[1])
@@ -79,54 +95,36 @@ class Slots:
         x_BT[self.index.mask_BT] = x_NL.reshape(-1)[self.slot_K]
         return x_BT
 
+    def pack_rewards(self, rewards_BT: Tensor) -> tuple[Tensor, Tensor]:
+        """(rewards_NL with masked rewards on the last trained token, final_N)."""
+        index = self.index
+        check_shapes(index.mask_BT, rewards_BT=rewards_BT)
+        rewards_NL = self.pack(rewards_BT)
+        stray_B = rewards_BT.masked_fill(index.mask_BT, 0).sum(dim=1)
+        stray_N = rewards_BT.new_zeros(index.rollouts).index_add(0, index.rollout_B, stray_B)
+        final_N = rewards_NL.sum(dim=1) + stray_N
+        trained_N = index.lengths_N > 0
+        last_N = index.lengths_N[trained_N] - 1
+        rewards_NL[trained_N.nonzero().squeeze(1), last_N] += stray_N[trained_N]
+        return rewards_NL, final_N
 
-def slots(mask_BT: Tensor, rollouts_B: Ids | None) -> Slots:
-    """Give every trained token its place: its rollout, and how many trained tokens precede it."""
-    index = index_rollouts(mask_BT, rollouts_B)
-    mask_BT = index.mask_BT
-    order_B = index.rollout_B.argsort(stable=True)
-    sorted_lengths_B = mask_BT.sum(dim=1)[order_B]
-    # Trained tokens before a row, less those before its rollout: what earlier rows of it hold.
-    before_B = sorted_lengths_B.cumsum(0) - sorted_lengths_B
-    before_N = index.lengths_N.cumsum(0) - index.lengths_N
-    start_B = torch.empty_like(before_B)
-    start_B[order_B] = before_B - before_N[index.rollout_B[order_B]]
-    longest = int(index.lengths_N.max()) if index.rollouts else 0
-    position_BT = start_B.unsqueeze(1) + mask_BT.cumsum(dim=1) - 1
-    slot_BT = index.rollout_B.unsqueeze(1) * longest + position_BT
-    return Slots(slot_BT[mask_BT], (index.rollouts, longest), index)
+    def per_rollout(self, x_B: Tensor, name: str) -> Tensor:
+        """A number given per row, as one per rollout; `ValueError` where rows of one disagree."""
+        index = self.index
+        if x_B.shape != index.rollout_B.shape:
+            raise ValueError(
+                f"{name} has shape {tuple(x_B.shape)!r}; give one number for each of the "
+                f"{index.rollout_B.shape[0]!r} rows"
+            )
+        x_N = x_B.new_zeros(index.rollouts)
+        x_N[index.rollout_B] = x_B
+        if not torch.equal(x_N[index.rollout_B], x_B):
+            raise ValueError(f"{name} differs between rows of one rollout; give them the same")
+        return x_N
 
-
-def pack_rewards(places: Slots, rewards_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """(rewards_NL with masked rewards on the last trained token, final_N)."""
-    index = places.index
-    check_shapes(index.mask_BT, rewards_BT=rewards_BT)
-    rewards_NL = places.pack(rewards_BT)
-    stray_B = rewards_BT.masked_fill(index.mask_BT, 0).sum(dim=1)
-    stray_N = rewards_BT.new_zeros(index.rollouts).index_add(0, index.rollout_B, stray_B)
-    final_N = rewards_NL.sum(dim=1) + stray_N
-    trained_N = index.lengths_N > 0
-    last_N = index.lengths_N[trained_N] - 1
-    rewards_NL[trained_N.nonzero().squeeze(1), last_N] += stray_N[trained_N]
-    return rewards_NL, final_N
-
-
-def per_rollout(index: RolloutIndex, x_B: Tensor, name: str) -> Tensor:
-    """A number given per row, as one per rollout; `ValueError` where rows of one disagree."""
-    if x_B.shape != index.rollout_B.shape:
-        raise ValueError(
-            f"{name} has shape {tuple(x_B.shape)!r}; give one number for each of the "
-            f"{index.rollout_B.shape[0]!r} rows"
-        )
-    x_N = x_B.new_zeros(index.rollouts)
-    x_N[index.rollout_B] = x_B
-    if not torch.equal(x_N[index.rollout_B], x_B):
-        raise ValueError(f"{name} differs between rows of one rollout; give them the same")
-    return x_N
-
-
-def group_numbers(index: RolloutIndex, groups_B: Ids) -> tuple[Tensor, int]:
-    """The group of each rollout, numbered from 0, and how many groups there are."""
-    rows = index.rollout_B.shape[0]
-    group_B, count = number_ids(groups_B, rows, "groups_B", index.rollout_B.device)
-    return per_rollout(index, group_B, "groups_B"), count
+    def groups(self, groups_B: Ids) -> tuple[Tensor, int]:
+        """The group of each rollout, numbered from 0, and how many groups there are."""
+        index = self.index
+        rows = index.rollout_B.shape[0]
+        group_B, count = number_ids(groups_B, rows, "groups_B", index.rollout_B.device)
+        return self.per_rollout(group_B, "groups_B"), count

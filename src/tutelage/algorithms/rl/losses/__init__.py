@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tutelage.algorithms.extensions import LOSSES, Loss
 from tutelage.algorithms.rl.aggregate import aggregate_indexed
-from tutelage.algorithms.rl.index import Ids, RolloutIndex, check_shapes, index_rollouts
+from tutelage.algorithms.rl.index import Ids, RolloutIndex, check_shapes
 from tutelage.algorithms.rl.kl import kl_penalty
 from tutelage.algorithms.rl.lookup import unknown
 from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
@@ -75,7 +75,7 @@ def policy_loss(
     for name, extra_BT in (("weights_BT", weights_BT), *mode_options.items()):
         if isinstance(extra_BT, Tensor):
             check_shapes(mask_BT, **{name: extra_BT})
-    index = index_rollouts(mask_BT, rollouts_B)
+    index = RolloutIndex.of(mask_BT, rollouts_B)
     low, high = _clip_range(loss, clip_ratio, clip_ratio_low, clip_ratio_high, clip_ratio_c)
     inputs = _inputs(logp_BT, old_logp_BT, advantages_BT, index, (low, high, clip_ratio_c))
     token = _checked(mode, loss(inputs, **mode_options), inputs)
