@@ -96,8 +96,12 @@ async def send_bytes(
     headers: Mapping[str, str] | None = None,
 ) -> None:
     """A whole response of any type."""
-    told = {"content-type": content_type, "content-length": str(len(body)), **(headers or {})}
-    sent = [(name.encode(), value.encode()) for name, value in told.items()]
+    sent = [
+        (b"content-type", content_type.encode()),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    if headers:
+        sent += [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": sent})
     await send({"type": "http.response.body", "body": body})
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Unpack
 
 import orjson
 
@@ -19,7 +20,7 @@ from tutelage.errors import StoreError
 from tutelage.gateway.record import CallSpan
 from tutelage.policy.codec import Codec
 from tutelage.seeds import SeedTree
-from tutelage.types import Call, Constraint, Message, Sampling, ToolSpec
+from tutelage.types import Call, ChatOptions, Message
 
 
 class ServedPolicy:
@@ -34,12 +35,8 @@ class ServedPolicy:
         self,
         messages: Sequence[Message],
         *,
-        tools: Sequence[ToolSpec] = (),
-        sampling: Sampling,
-        agent: str = "main",
-        constraint: Constraint | None = None,
-        seed: int | None = None,
         on_token: Callable[[Sequence[int]], None] | None = None,
+        **options: Unpack[ChatOptions],
     ) -> Call:
         """Send one request; see `ChatClient`."""
         number = next(self._numbers)
@@ -48,10 +45,7 @@ class ServedPolicy:
             order=number,
         )  # fmt: skip
         try:
-            return await session.chat(
-                messages, tools=tools, sampling=sampling, agent=agent, constraint=constraint,
-                seed=seed, on_token=on_token,
-            )  # fmt: skip
+            return await session.chat(messages, on_token=on_token, **options)
         finally:
             session.close()
 

@@ -7,10 +7,9 @@ reason follow when sampling has ended. `responses.py` is the other API of OpenAI
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from tutelage.gateway.dialects.dialect import StoredResponses
 from tutelage.gateway.dialects.reading import (
@@ -35,21 +34,18 @@ from tutelage.types import JSON, Message, Sampling, ToolCall
 MAX_CHOICES = 128
 
 
-class _Tool(Given):
-    closed = False
+class _Tool(BaseModel):
     type: Literal["function"]
     function: Function
 
 
-class _CalledFunction(Given):
-    closed = False
+class _CalledFunction(BaseModel):
     name: StrictStr
     arguments: Arguments
 
 
-class _ToolCall(Given):
-    closed = False
-    type: Literal["function"] = "function"
+class _ToolCall(BaseModel):
+    type: Literal["function"] | None = None
     id: StrictStr
     function: _CalledFunction
 
@@ -60,7 +56,7 @@ class _Message(Given):
     content: Content | None = None
     name: StrictStr | None = None
     refusal: StrictStr | None = None
-    tool_calls: Items[_ToolCall] = Field([])
+    tool_calls: Items[_ToolCall] = Field(default_factory=list[_ToolCall])
     tool_call_id: StrictStr | None = None
 
 
@@ -69,8 +65,7 @@ class _Schema(Given):
     wanted: JSON = Field(alias="schema")
 
 
-class _Format(Given):
-    closed = False
+class _Format(BaseModel):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: _Schema | None = None
 
@@ -100,7 +95,7 @@ class _Request(Request):
         "function_call": ("auto", "none"),
     }
     messages: Items[_Message] = Field(min_length=1)
-    tools: Items[_Tool] = Field([], max_length=MAX_TOOLS)
+    tools: Items[_Tool] = Field(default_factory=list[_Tool], max_length=MAX_TOOLS)
     response_format: _Format | None = None
     max_tokens: StrictInt | None = Field(None, ge=1)
     max_completion_tokens: StrictInt | None = Field(None, ge=1)
@@ -212,8 +207,7 @@ def _usage(reply: ChatReply) -> JSON:
 
 
 def _written_message(choice: Choice) -> JSON:
-    said = replace(choice.call.reply, content=choice.content)
-    return {**said.to_dict(), "refusal": None}
+    return {**choice.call.reply.to_dict(), "content": choice.content, "refusal": None}
 
 
 def _ending(reply: ChatReply, choice: Choice) -> JSON:

@@ -35,7 +35,7 @@ from tutelage.bounded import parse_json
 from tutelage.gateway.problems import ApiError, invalid
 from tutelage.types import JSON, Constraint, Sampling, ToolSpec
 
-T = TypeVar("T", bound="Given")
+T = TypeVar("T", bound=BaseModel)
 MAX_TOOLS = 1024
 MAX_STOPS = 16
 MAX_NAME = 256
@@ -62,35 +62,37 @@ def read_json(body: bytes) -> JSON:
 
 
 class Given(BaseModel):
-    """An object of a request. A null counts as absent, as in OpenAI's API."""
+    """An object of a request. A null counts as absent, as in OpenAI's API, and what nobody would
+    read is refused."""
 
-    closed: ClassVar[bool] = True
-    """Whether fields that nobody would read are refused."""
     harmless: ClassVar[Collection[str]] = ()
     """Fields that may be there and change nothing."""
     neutral: ClassVar[Mapping[str, Sequence[Any]]] = {}
     """Fields that cannot be honoured, with the values of each that ask for nothing."""
+    known: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        cls.known = frozenset((*cls.__pydantic_fields__, *cls.harmless))
 
     @model_validator(mode="before")
     @classmethod
     def _present(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        given = {k: v for k, v in cast("JSON", data).items() if v is not None}
-        if cls.closed:
-            for name, value in given.items():
-                if name not in cls.__pydantic_fields__ and name not in cls.harmless:
-                    cls._refuse_unless_neutral(name, value)
+        given = cast("JSON", data)
+        if None in given.values():
+            given = {k: v for k, v in given.items() if v is not None}
+        if given.keys() <= cls.known:
+            return given
+        for name in (name for name in given if name not in cls.known):
+            if name not in cls.neutral:
+                words = "this server does not know it"
+                raise PydanticCustomError("unknown_parameter", words, {"name": name})
+            if given[name] not in cls.neutral[name]:
+                words = "it cannot be honoured by this server; leave it out"
+                raise PydanticCustomError("unsupported_parameter", words, {"name": name})
         return given
-
-    @classmethod
-    def _refuse_unless_neutral(cls, name: str, value: Any) -> None:
-        if name not in cls.neutral:
-            words = "this server does not know it"
-            raise PydanticCustomError("unknown_parameter", words, {"name": name})
-        if value not in cls.neutral[name]:
-            words = "it cannot be honoured by this server; leave it out"
-            raise PydanticCustomError("unsupported_parameter", words, {"name": name})
 
 
 def read(model: type[T], data: Any, path: str = "") -> T:
@@ -146,9 +148,8 @@ def _readable(text: str) -> str:
     return text
 
 
-class _Part(Given):
-    closed = False
-    type: Literal["text", "input_text", "output_text", "refusal"] = "text"
+class _Part(BaseModel):
+    type: Literal["text", "input_text", "output_text", "refusal"] | None = None
     text: StrictStr = Field(validation_alias=AliasChoices("text", "refusal"))
 
 
@@ -217,7 +218,9 @@ class Request(Given):
     temperature: Annotated[float, Strict()] | None = Field(None, ge=0, le=2)
     top_p: Annotated[float, Strict()] | None = Field(None, gt=0, le=1)
     top_k: StrictInt | None = Field(None, ge=-1)
-    stop: Annotated[Items[_Stop], BeforeValidator(_listed)] = Field([], max_length=MAX_STOPS)
+    stop: Annotated[Items[_Stop], BeforeValidator(_listed)] = Field(
+        default_factory=list[str], max_length=MAX_STOPS
+    )
     seed: StrictInt | None = Field(None, ge=-_SEED, lt=_SEED)
     stream: StrictBool = False
     top_logprobs: StrictInt = Field(0, ge=0, le=0)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     Field,
     StrictBool,
@@ -55,12 +56,12 @@ _CODES = {"rate_limit_error": "rate_limit_exceeded", "invalid_request_error": "i
 """What a response that failed says of an error, by the type that errors have elsewhere."""
 
 
-class _Item(Given):
-    closed = False
-    type: Literal[
-        "message", "function_call", "function_call_output", "item_reference", "reasoning"
-    ] = "message"
-    id: StrictStr = ""
+class _Item(BaseModel):
+    type: (
+        Literal["message", "function_call", "function_call_output", "item_reference", "reasoning"]
+        | None
+    ) = None
+    id: StrictStr | None = None
 
 
 class _Message(Given):
@@ -69,17 +70,15 @@ class _Message(Given):
     content: Content = ""
 
 
-class _FunctionCall(Given):
-    closed = False
+class _FunctionCall(BaseModel):
     call_id: StrictStr
     name: StrictStr
     arguments: Arguments
 
 
-class _FunctionCallOutput(Given):
-    closed = False
+class _FunctionCallOutput(BaseModel):
     call_id: StrictStr
-    output: Content = ""
+    output: Content | None = None
 
 
 class _Format(Given):
@@ -120,15 +119,15 @@ class _Request(Request):
     input: Annotated[
         list[Any],
         BeforeValidator(lambda v: [{"role": "user", "content": v}] if isinstance(v, str) else v),
-    ] = Field([])
+    ] = Field(default_factory=list[Any])
     instructions: StrictStr | None = None
     previous_response_id: StrictStr | None = None
-    tools: Items[Function] = Field([], max_length=MAX_TOOLS)
+    tools: Items[Function] = Field(default_factory=list[Function], max_length=MAX_TOOLS)
     text: _Text | None = None
     max_output_tokens: StrictInt | None = Field(None, ge=1)
     stream_options: _StreamOptions | None = None
     store: StrictBool = True
-    include: Annotated[list[Any], AfterValidator(_known)] = Field([])
+    include: Annotated[list[Any], AfterValidator(_known)] = Field(default_factory=list[Any])
 
 
 class Responses:
@@ -227,7 +226,7 @@ def _messages(items: Iterable[Any], stored: StoredResponses) -> tuple[Message, .
         at = f"input[{i}]"
         head = read(_Item, item, at)
         if head.type == "item_reference":
-            item = stored.item(head.id)
+            item = stored.item(head.id or "")
             if item is None:
                 words = f"no item {head.id!r} of this attempt is stored"
                 raise ApiError(404, words, param=f"{at}.id")
@@ -241,7 +240,7 @@ def _messages(items: Iterable[Any], stored: StoredResponses) -> tuple[Message, .
             messages.append(Message("assistant", last.content or None, calls))
         elif head.type == "function_call_output":
             answer = read(_FunctionCallOutput, item, at)
-            messages.append(Message("tool", answer.output, tool_call_id=answer.call_id))
+            messages.append(Message("tool", answer.output or "", tool_call_id=answer.call_id))
         else:
             said = read(_Message, item, at)
             # Templates know a developer's message as a system message.
