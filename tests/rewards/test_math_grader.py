@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -213,6 +214,12 @@ def test_an_endless_question_is_killed_and_the_next_one_answered() -> None:
     assert symbolic_equal("x + x", "3x", 0.8) is False
     graders._HELPER.close()
     assert symbolic_equal("x", "x", 0.8) is True
+
+
+def test_the_helper_has_no_threads_of_numpy() -> None:
+    """Each would take its part of the memory that the helper may use."""
+    given = Path(f"/proc/{helper()}/environ").read_text().split("\0")
+    assert {"OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1"} <= {*given}
 
 
 def test_a_helper_that_died_is_replaced() -> None:

@@ -53,9 +53,9 @@ _NAME = re.compile(
 _LAST_SUM = re.compile(r"(?:\A|(?<=[\s:,]))[-+]?[0-9(.][0-9+\-*/^(). ×·÷−]*\Z")
 _UNIT = re.compile(r"[\s]*[-+$€£]?[0-9.,]+\s*([A-Za-z].*)", re.DOTALL)
 
-_HELPER = WorkerPool(1)
+_HELPER = WorkerPool(1, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 """One helper process for this process, started only when an answer needs it. It keeps nothing from
-one question to the next."""
+one question to the next. Threads of numpy would take from the memory that it may use."""
 _EQUAL = Place("tutelage.rewards.symbolic", "equal")
 
 

@@ -136,7 +136,7 @@ class _Job:
 class _Worker:
     """One process and the pipe to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         self._pipe, theirs = Pipe()
         words = [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), json.dumps(sys.path)]
         try:
@@ -146,6 +146,7 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what a reward prints is no output of this program
                 start_new_session=True,
+                env={**os.environ, **environment},
             )
         finally:
             theirs.close()
@@ -186,10 +187,11 @@ class _Worker:
 
 
 class WorkerPool:
-    """Workers of this process, at most `most` at once; a forked child begins with none."""
+    """Workers of this process, at most `most` at once; a forked child begins with none. They start
+    with the variables of `environment` beside those of this process."""
 
-    def __init__(self, most: int = MOST) -> None:
-        self._most = most
+    def __init__(self, most: int = MOST, **environment: str) -> None:
+        self._most, self._environment = most, environment
         self._begin()
         atexit.register(self.close)
         if os.name == "posix":
@@ -271,7 +273,7 @@ class WorkerPool:
             if self._idle:
                 return self._idle.pop()
         try:
-            return _Worker()
+            return _Worker(self._environment)
         except BaseException:
             self._loaded(first=False)
             self._give(None, False)
