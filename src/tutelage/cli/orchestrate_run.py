@@ -2,13 +2,17 @@
 
 A run folder holds the plan with its log (`execution.jsonl`), from which `--resume` goes on after a
 kill, the store with the trace that `tutelage show` draws, and the result. Progress goes to the
-error stream, the result to standard output. Exit codes: 0 done, 1 the execution failed.
+error stream, the result to standard output: on a terminal a table of nodes is redrawn in place,
+elsewhere each node that ends gives one line. Exit codes: 0 done, 1 the execution failed.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+import json
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -16,12 +20,15 @@ from tutelage.cli.options import AsJson
 from tutelage.cli.orchestrate_parts import make_planner, pool_words
 from tutelage.config.fields import Section
 from tutelage.errors import ConfigError, DataError, RunError
+from tutelage.orchestration.evaluation.judged import DEADLINE
 from tutelage.orchestration.execution.config import ExecutionConfig
 from tutelage.runs.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
+    from tutelage.orchestration.evaluation.rewards import Preset
     from tutelage.orchestration.execution.record import Execution
     from tutelage.orchestration.execution.system import OrchestrationSystem
     from tutelage.orchestration.plan.catalog import Catalog
@@ -31,6 +38,9 @@ if TYPE_CHECKING:
     from tutelage.types import JSON
 
 CHANGES = False
+_ROWS = 20
+"""Nodes of a table that is redrawn."""
+_OUTPUT_LINES = 6
 
 
 class _Warnings(Progress):
@@ -125,7 +135,6 @@ def show(console: Console, folder: RunFolder) -> None:
 
 def _finish(folder: RunFolder, prepared: _Prepared, otlp: str | None, as_json: bool) -> None:
     from tutelage.cli.job import watched
-    from tutelage.cli.orchestrate_view import show_result
     from tutelage.orchestration.execution.runs import ExecutionRun
     from tutelage.runs import lifecycle
 
@@ -151,20 +160,19 @@ def _finish(folder: RunFolder, prepared: _Prepared, otlp: str | None, as_json: b
         else:
             lifecycle.start(job, folder, warnings)
     (found,) = executed
-    show_result(folder, found, prepared.asked.reward, as_json)
+    _show_result(folder, found, prepared.asked.reward, as_json)
     if not found.success:
         raise typer.Exit(1)
 
 
 def _execute(prepared: _Prepared, run: Run) -> Execution:
     """Execute the plan in its run, seen while it goes on."""
-    from tutelage.cli.orchestrate_view import progress
     from tutelage.orchestration.execution.runs import JOURNAL
     from tutelage.orchestration.execution.stored import ExecutionRecorder
 
     asked, plan, system, told = prepared
     system.recorder = ExecutionRecorder(run.writer, run.folder.name, asked.reward)
-    with progress(plan, told) as watch:
+    with _progress(plan, told) as watch:
         return system.execute(
             plan.instruction,
             plan=plan,
@@ -204,3 +212,176 @@ def _planned(asked: ExecutionConfig, catalog: Catalog | None) -> tuple[Plan, str
         raise ConfigError('say what is to be done: tutelage orchestrate run "..."')
     planner = make_planner(asked.checkpoint, catalog, asked.seed)
     return planner.plan(instruction), planner.source
+
+
+@dataclass(slots=True)
+class _Row:
+    """One node as far as it is."""
+
+    tool: str
+    state: str = "waits"
+    worker: str = ""
+    tries: int = 0
+    cost: float = 0.0
+
+
+def _take(rows: list[_Row], event: dict[str, Any]) -> int | None:
+    """Bring a row up to date; returns a node that ended."""
+    kind = event["event"]
+    if kind == "dispatch":
+        row = rows[event["node"]]
+        row.state, row.worker, row.tries = "runs", event["worker"], row.tries + 1
+    elif kind == "answer":
+        rows[event["node"]].cost += float(event["answer"]["cost"])
+    elif kind == "step" and event["step"]["requests"]:
+        # Answers were counted as they came; a judge's verdict comes with the step.
+        judged = float((event["step"]["verdict"] or {}).get("cost", 0.0))
+        rows[event["step"]["node"]].cost += judged
+    elif kind == "node":
+        result = event["result"]
+        row = rows[result["node"]]
+        row.state = result["status"]
+        row.worker = result["worker"] or result["reason"] or row.worker
+        return result["node"]
+    return None
+
+
+@contextmanager
+def _progress(plan: Plan, told: dict[str, str]) -> Generator[Callable[[dict[str, Any]], None]]:
+    """An observer that shows what happens, on the error stream."""
+    from tutelage.cli.console import messages, say
+
+    console, rows = messages(), [_Row(node.tool) for node in plan.nodes]
+    for name, words in told.items():
+        say(console, (f"{name}: ", "dim"), words)
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield lambda event: _line(console, rows, _take(rows, event))
+        return
+    from rich.live import Live
+
+    with Live(_table(rows), console=console, transient=True, auto_refresh=False) as live:
+
+        def show(event: dict[str, Any]) -> None:
+            _take(rows, event)
+            live.update(_table(rows), refresh=True)
+
+        yield show
+
+
+def _line(console: Console, rows: list[_Row], node: int | None) -> None:
+    from tutelage.cli.console import say, visible
+
+    if node is not None:
+        row = rows[node]
+        told = f"[{node}] {row.tool}: {row.state}"
+        say(console, visible(told), (f"  {row.worker} {_usd(row.cost)}", "dim"))
+
+
+def _table(rows: list[_Row]) -> Table:
+    from tutelage.cli.console import plain_table, visible
+
+    table = plain_table("#", "subtask", "state", "worker", "tries", "cost", right=("#", "tries"))
+    for index, row in enumerate(rows[:_ROWS]):
+        style = {"runs": "cyan", "failed": "red", "succeeded": "green"}.get(row.state, "dim")
+        table.add_row(
+            str(index), visible(row.tool), row.state, visible(row.worker), str(row.tries),
+            _usd(row.cost), style=style,
+        )  # fmt: skip
+    if len(rows) > _ROWS:
+        spent = sum(row.cost for row in rows)
+        table.add_row("", f"and {len(rows) - _ROWS} more", "", "", "", _usd(spent))
+    return table
+
+
+def _show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: bool) -> None:
+    """The nodes, the sums, the last outputs, and where to look next; or all of it as JSON."""
+    from tutelage.cli.console import (
+        counted,
+        facts,
+        number,
+        one_line,
+        output,
+        plain_table,
+        say,
+        shown_path,
+        visible,
+    )
+
+    reward = found.earned(preset).value
+    if as_json:
+        typer.echo(json.dumps(_json(folder, found, reward), indent=2, ensure_ascii=False))
+        return
+    console = output()
+    table = plain_table(
+        "#", "subtask", "after", "result", "worker", "tries", "USD", "seconds",
+        right=("#", "tries", "USD", "seconds"),
+    )  # fmt: skip
+    for node in found.nodes:
+        mine = [step for step in found.steps if step.node == node.node]
+        asked = [step for step in mine if step.worker is not None]
+        result = node.status if node.checked or not node.kept else f"{node.status}, unchecked"
+        table.add_row(
+            str(node.node),
+            visible(found.plan.nodes[node.node].tool),
+            ", ".join(str(p) for p in found.plan.nodes[node.node].parents),
+            result if node.kept or node.status == "skipped" else f"{result}: {node.reason}",
+            visible(node.worker or ""),
+            str(len(asked)),
+            _usd(sum(step.cost for step in mine)),
+            f"{node.seconds:.2f}",
+        )
+    console.print(table)
+    say(console)
+    path = " -> ".join(found.plan.nodes[node].tool for node in found.path) or "nothing"
+    before = counted(found.resumed, "node")
+    state = "succeeded" if found.success else f"failed{f', {found.reason}' if found.reason else ''}"
+    facts(
+        console,
+        [
+            ("execution", state + (" (a mock: no model was asked)" if found.mock else "")),
+            ("cost", f"{_usd(found.total_cost)} USD"),
+            ("latency", f"{found.total_latency_ms / 1000:.2f} s along {one_line(path, 80)}"),
+            ("reward", f"{number(reward)} ({preset})"),
+            *([("resumed", f"{before} done before")] if found.resumed else []),
+        ],
+    )
+    _show_outputs(console, found)
+    kept = shown_path(folder.path)
+    say(console, ("\nTrace:", "bold"), f" tutelage show {found.rollout} --run {kept}")
+    if found.reason == DEADLINE:
+        say(console, ("What had ended is kept in ", "dim"), kept)
+
+
+def _show_outputs(console: Console, found: Execution) -> None:
+    """What the last nodes gave."""
+    from tutelage.cli.console import counted, say, visible
+
+    for node, text in found.answers.items():
+        say(console, (f"\n[{node}] {visible(found.plan.nodes[node].tool)}", "bold"))
+        lines = visible(text).split("\n")
+        for line in lines[:_OUTPUT_LINES]:
+            say(console, f"  {line}")
+        if len(lines) > _OUTPUT_LINES:
+            say(console, (f"  and {counted(len(lines) - _OUTPUT_LINES, 'more line')}", "dim"))
+
+
+def _json(folder: RunFolder, found: Execution, reward: float) -> dict[str, Any]:
+    """The result as one object."""
+    from tutelage.orchestration.execution.journal import plan_json
+
+    first = ("id", "success", "reason", "outputs")
+    first += ("total_cost", "total_latency_ms", "verified_fraction")
+    return {
+        **{name: getattr(found, name) for name in first},
+        "reward": reward,
+        **{name: getattr(found, name) for name in ("mock", "pool", "router", "path", "resumed")},
+        "plan": plan_json(found.plan),
+        "nodes": [asdict(node) for node in found.nodes],
+        "steps": [step.to_json() for step in found.steps],
+        "run": str(folder.path),
+        "rollout": found.rollout,
+    }
+
+
+def _usd(value: float) -> str:
+    return f"{value:.6f}"
