@@ -117,13 +117,10 @@ def test_a_mask_is_filled_in_and_never_widened() -> None:
         given.checked(Choice(0, mask=(True,) * 5))
 
 
-def test_what_a_router_notes_comes_back_with_its_step() -> None:
+def test_the_choice_of_a_router_comes_back_with_its_step() -> None:
     class Noting:
         def choose(self, state: RouteState) -> Choice:
-            choice = cheapest().choose(state)
-            return replace(choice, value=0.5, features=("seen", len(state.tries)))
+            return replace(cheapest().choose(state), log_prob=-0.5 - len(state.tries))
 
     found = run_plan(plan_of(()), ScriptedPool(workers("a", "b"), lambda w, k: wrong()), Noting())
-    notes = [step.choice.features for step in found.steps]
-    assert notes == [("seen", 0), ("seen", 1), ("seen", 2)]
-    assert found.steps[0].choice.value == 0.5
+    assert [step.choice.log_prob for step in found.steps] == [-0.5, -1.5, -2.5]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -34,14 +34,13 @@ from tutelage.seeds import SeedTree
 
 Stage = Literal["search", "refit", "done"]
 
-CHOICES: tuple[tuple[str, tuple[float, ...]], ...] = (
-    ("prior_weight", (0.0, 0.25, 0.5, 1.0, 2.0)),
-    ("consensus", (0.0, 1.0)),
-    ("length_bonus", (-0.4, -0.2, 0.0, 0.2, 0.4)),
-    ("edge_threshold", (0.3, 0.4, 0.5, 0.6)),
-)
-"""What validation chooses, one after another."""
-START = {"prior_weight": 0.5, "consensus": 1.0, "length_bonus": 0.0, "edge_threshold": 0.5}
+CHOICES: Mapping[str, tuple[float, tuple[float, ...]]] = {
+    "prior_weight": (0.5, (0.0, 0.25, 0.5, 1.0, 2.0)),
+    "consensus": (1.0, (0.0, 1.0)),
+    "length_bonus": (0.0, (-0.4, -0.2, 0.0, 0.2, 0.4)),
+    "edge_threshold": (0.5, (0.3, 0.4, 0.5, 0.6)),
+}
+"""What validation chooses, one after another: where each starts, and what it may be."""
 _TUNED_ON = 500
 """Held-out workflows that the search weights are chosen on at most."""
 _AFTER_SEARCH = ("consensus", "edge_threshold")
@@ -331,10 +330,10 @@ def tune(
     that few held-out workflows choose little.
     """
     prepared = model.prepare([w.instruction for w in held_out])
-    best = replace(search, **START)
+    best = replace(search, **{name: start for name, (start, _) in CHOICES.items()})
     beams = list(model.searched(prepared, best))
     scores = _sample_scores(model, held_out, beams, best)
-    for name, values in CHOICES:
+    for name, (_, values) in CHOICES.items():
         before = beams
         for value in values:
             if value == getattr(best, name):

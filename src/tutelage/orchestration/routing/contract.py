@@ -101,9 +101,6 @@ class Choice:
     action: int
     log_prob: float = 0.0
     mask: tuple[bool, ...] = ()
-    value: float | None = None
-    features: object = None
-    """Whatever the router wants back beside the outcome; the executor keeps it and looks away."""
 
 
 class Router(Protocol):

@@ -56,30 +56,25 @@ CURVE = 2000
 class Evaluation:
     """A table, the curves behind its AIQ, and the paired differences of rewards."""
 
-    rows: tuple[Row, ...]
+    rows: list[Row]
     """A router each, in the order of the table, as `_row` makes them."""
-    curves: Mapping[str, list[Point]]
     differences: Mapping[str, Difference]
     """The policy's reward less that of each other row, on the same workflows."""
-    rewards: Mapping[str, Floats]
-    """The reward of every workflow, by router: what differences over several seeds pool."""
+    curves: Mapping[str, list[Point]]
     query_aiq: Mapping[str, float]
     """AIQ of one try a query, without workflows: what router data sets are compared by."""
     query_points: Mapping[str, Point]
     """The most accurate point of each of these curves."""
     queries: int
     """How many these are means over."""
+    rewards: Mapping[str, Floats]
+    """The reward of every workflow, by router: what differences over several seeds pool."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, the single rewards left out."""
-        return {
-            "rows": list(self.rows),
-            "differences": {name: asdict(gap) for name, gap in self.differences.items()},
-            "curves": {name: [list(p) for p in points] for name, points in self.curves.items()},
-            "query_aiq": dict(self.query_aiq),
-            "query_points": {name: list(p) for name, p in self.query_points.items()},
-            "queries": self.queries,
-        }
+        told = asdict(self)
+        del told["rewards"]
+        return told
 
 
 def evaluate_routers(
@@ -105,10 +100,10 @@ def evaluate_routers(
     points = [(float(o.cost_B.mean()), float(o.success_B.mean())) for o in outcomes.values()]
     front = {names[i] for i in pareto_front(points[:-1])}
     best = float(outcomes["oracle"].reward_B.mean())
-    rows = tuple(
+    rows = [
         _row(name, outcome, best, name in front or name == "oracle", areas.get(name))
         for name, outcome in outcomes.items()
-    )
+    ]
     rewards = {name: outcome.reward_B for name, outcome in outcomes.items()}
     query_aiq, query_points = _query_level(board, train)
     return Evaluation(
