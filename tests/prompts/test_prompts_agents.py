@@ -29,8 +29,8 @@ from tutelage.errors import ConfigError
 from tutelage.prompts import APO, Limits, Settings, Splits, optimise
 from tutelage.prompts.agent import components_of, with_components
 from tutelage.prompts.api import PromptResult
-from tutelage.prompts.company import Subject
 from tutelage.prompts.contract import Slot
+from tutelage.prompts.play import Subject
 from tutelage.prompts.setup import setup_from
 from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.recipes.prompted import prompted_tasks
@@ -363,7 +363,7 @@ def test_a_named_reward_blames_the_component_of_its_name(
 
 def _setup_of(agent: Any, resources: dict[str, Any], env: dict[str, str]) -> Any:
     from tutelage.agents.function import as_agent
-    from tutelage.prompts.company import Subject
+    from tutelage.prompts.play import Subject
 
     tasks = {n: prompted_tasks(n, k, 0) for n, k in (("train", 6), ("val", 6), ("test", 20))}
     return setup_from(

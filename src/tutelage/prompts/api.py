@@ -18,13 +18,13 @@ from tutelage.errors import ConfigError
 from tutelage.prompts.agent import with_components
 from tutelage.prompts.apo import APO
 from tutelage.prompts.choice import Algorithm
-from tutelage.prompts.company import Subject
 from tutelage.prompts.config import PromptConfig, resolve_prompt
 from tutelage.prompts.contract import Splits
 from tutelage.prompts.gate import Verdict
 from tutelage.prompts.gepa import GEPA
 from tutelage.prompts.grips import GRIPS
 from tutelage.prompts.job import PromptSearch
+from tutelage.prompts.play import Subject
 from tutelage.prompts.record import first_of
 from tutelage.prompts.screen import Screen
 from tutelage.prompts.setup import Setup, setup_from

@@ -9,10 +9,10 @@ prompt-following one, which is built on first use and kept. `setup.py` makes a s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tutelage.agents.agent import Agent, Isolation
+from tutelage.agents.agent import Agent
 from tutelage.agents.function import AgentFunction
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.meter import Caps
@@ -21,10 +21,9 @@ from tutelage.errors import ConfigError
 from tutelage.prompts.agent import ToolAgent
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.embedded import embedded
-from tutelage.prompts.play import Company
+from tutelage.prompts.play import Company, Subject
 from tutelage.prompts.shots import DEMONSTRATIONS, Demonstrations
 from tutelage.resources import LLM, POLICY, NamedResources, Roles, model_folder
-from tutelage.rewards import RewardFunction
 from tutelage.runs.progress import Progress
 from tutelage.statistics.outcome import Success
 from tutelage.tools.tool import Tool
@@ -32,20 +31,6 @@ from tutelage.types import Sampling
 
 if TYPE_CHECKING:
     from tutelage.policy.model import Policy
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """An agent before its models are known."""
-
-    agent: Agent
-    resources: NamedResources
-    reward: RewardFunction | None
-    isolation: Isolation = "none"
-    policy: Policy | None = None
-    """A policy that was handed over."""
-    urls: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Base URLs of LLMs by resource or model name."""
 
 
 def resources_of(subject: Subject, config: PromptConfig, task: Endpoint | None) -> NamedResources:
@@ -99,15 +84,16 @@ def company_of(
     return Company(
         agent=agent,
         resources=resources,
+        reward=subject.reward,
+        isolation=subject.isolation,
+        policy=policy,
+        urls=subject.urls,
         roles=found,
         caps=caps,
         sampling=sampling,
-        policy=policy,
         endpoints=endpoints,
         prices={name: prices.of(e.model) for name, e in endpoints.items()},
-        reward=subject.reward,
         success=Success.of(config.success),
-        isolation=subject.isolation,
     )
 
 

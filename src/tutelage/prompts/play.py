@@ -44,25 +44,34 @@ REMOTE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Company:
-    """An agent with everything it plays with."""
+class Subject:
+    """An agent before its models are known."""
 
     agent: Agent
     resources: NamedResources
+    reward: RewardFunction | None
+    """Grades what returns no reward of its own."""
+    isolation: Isolation = "none"
+    policy: Policy | None = None
+    """A policy that was handed over."""
+    urls: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Base URLs of LLMs by resource or model name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Company(Subject):
+    """An agent with everything it plays with; `policy` is what the LLMs of `roles.policies` are
+    sampled from."""
+
     roles: Roles
     caps: Caps
     sampling: Sampling
-    policy: Policy | None = None
-    """What the LLMs of `roles.policies` are sampled from."""
-    endpoints: Mapping[str, Endpoint] = field(default_factory=dict[str, Endpoint])
+    endpoints: Mapping[str, Endpoint]
     """Of the LLMs of `roles.remote`, by resource."""
-    prices: Mapping[str, Price | None] = field(default_factory=dict[str, "Price | None"])
+    prices: Mapping[str, Price | None]
     """By resource; None is not known."""
-    reward: RewardFunction | None = None
-    """Grades what returns no reward of its own."""
-    success: Success | None = None
+    success: Success | None
     """What the user says is right."""
-    isolation: Isolation = "none"
 
 
 class CandidateStage(Stage):

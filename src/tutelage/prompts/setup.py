@@ -25,12 +25,12 @@ from tutelage.prompts.apo import APO
 from tutelage.prompts.bank import GENERIC, bank_of
 from tutelage.prompts.budget import Limits, Worst
 from tutelage.prompts.choice import Algorithm, choose, no_endpoint
-from tutelage.prompts.company import Subject, caps_of, company_of, resources_of
+from tutelage.prompts.company import caps_of, company_of, resources_of
 from tutelage.prompts.config import PromptConfig
 from tutelage.prompts.contract import Settings, Splits
 from tutelage.prompts.embedded import embedded
 from tutelage.prompts.optimiser_client import worst_call
-from tutelage.prompts.play import SLOTS, Company
+from tutelage.prompts.play import SLOTS, Company, Subject
 from tutelage.prompts.run import plan
 from tutelage.prompts.shots import DEMONSTRATIONS
 from tutelage.prompts.tasks import make_splits

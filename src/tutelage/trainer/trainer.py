@@ -23,7 +23,7 @@ from tutelage.errors import ConfigError
 from tutelage.policy.model import Policy
 from tutelage.prompts import Algorithm
 from tutelage.prompts.api import PROMPT_ALGORITHMS, search_agent, setup_of
-from tutelage.prompts.company import Subject
+from tutelage.prompts.play import Subject
 from tutelage.prompts.setup import Setup
 from tutelage.prompts.staging import preflight
 from tutelage.resources import LLM, POLICY, NamedResources, Roles, model_folder
