@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,20 +33,16 @@ class _View(Protocol):
         ...
 
 
-class _Place(NamedTuple):
-    kind: str
-    view: str
-
-
-_WEIGHTS = _Place("tutelage.weights.kinds", "tutelage.cli.weights_view")
-_KNOWN: Mapping[str, _Place] = {
+_WEIGHTS = ("tutelage.weights.kinds", "tutelage.cli.weights_view")
+_KNOWN: Mapping[str, tuple[str, str]] = {
     "weights": _WEIGHTS,
     "supervised": _WEIGHTS,
-    "prompt": _Place("tutelage.prompts.job", "tutelage.cli.prompt_train"),
-    "planner": _Place("tutelage.orchestration.job", "tutelage.cli.planner"),
-    "evaluation": _Place("tutelage.evaluate.kind", "tutelage.cli.eval"),
-    "execution": _Place("tutelage.orchestration.execution.runs", "tutelage.cli.orchestrate_run"),
+    "prompt": ("tutelage.prompts.job", "tutelage.cli.prompt_train"),
+    "planner": ("tutelage.orchestration.job", "tutelage.cli.planner"),
+    "evaluation": ("tutelage.evaluate.kind", "tutelage.cli.eval"),
+    "execution": ("tutelage.orchestration.execution.runs", "tutelage.cli.orchestrate_run"),
 }
+"""The module of each kind, and that of its view."""
 _PLAIN = "tutelage.cli.plain_view"
 
 
@@ -56,7 +52,7 @@ def kind_of(folder: RunFolder) -> type[RunKind]:
 
     name = name_of(folder)
     if name in _KNOWN:
-        importlib.import_module(_KNOWN[name].kind)
+        importlib.import_module(_KNOWN[name][0])
     return registered(folder)
 
 
@@ -65,4 +61,4 @@ def view_of(folder: RunFolder) -> _View:
     from tutelage.runs.kinds import name_of
 
     place = _KNOWN.get(name_of(folder))
-    return cast("_View", importlib.import_module(_PLAIN if place is None else place.view))
+    return cast("_View", importlib.import_module(_PLAIN if place is None else place[1]))

@@ -29,7 +29,6 @@ from tutelage.runs.kinds import (
     Head,
     Phase,
     RunKind,
-    TraceTarget,
     register,
     stored_settings,
 )
@@ -132,12 +131,11 @@ class PolicyEvaluation(RunKind):
     @property
     def head(self) -> Head:
         """What is told of the run."""
-        url = endpoint(self.otlp)
         return Head(
             recipe=LABEL,
             algorithm=self.name,
             settings=self.asked,
-            collector=None if url is None else TraceTarget(url),
+            collector=endpoint(self.otlp),
         )
 
     def open(self, run: Run) -> None:

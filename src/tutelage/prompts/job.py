@@ -37,7 +37,6 @@ from tutelage.runs.kinds import (
     Head,
     Phase,
     RunKind,
-    TraceTarget,
     register,
     stored_settings,
 )
@@ -123,13 +122,13 @@ class PromptSearch(RunKind):
     def head(self) -> Head:
         """What is told of the run."""
         config, env = self.setup.config, environment()
-        url = endpoint(config.otlp, env)
         return Head(
             recipe=config.recipe,
             algorithm=self.setup.algorithm.name,
             settings=config,
             store=config.store,
-            collector=None if url is None else TraceTarget(url, headers=headers(env)),
+            collector=endpoint(config.otlp, env),
+            trace_headers=headers(env),
         )
 
     def begin(self, folder: RunFolder) -> None:

@@ -105,10 +105,10 @@ def write_tasks(path: Path, tasks: Sequence[Task]) -> None:
         )
 
 
-def check_python(folder: RunFolder, given: Given | None) -> None:
+def check_python(folder: RunFolder) -> None:
     """Refuse to go on with a Python agent's run without the agent. Raises `RunError`."""
     path = folder.agent
-    if given is None and path.is_file():
+    if path.is_file():
         name = json.loads(path.read_text()).get("agent")
         raise RunError(
             f"the run in {str(folder.path)!r} trains the Python agent {name!r}, which only its "

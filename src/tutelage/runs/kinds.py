@@ -29,17 +29,6 @@ FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
 
 
 @dataclass(frozen=True, slots=True)
-class TraceTarget:
-    """Where the traces of a run are sent as well."""
-
-    url: str
-    content: bool = False
-    """Messages, arguments and results too."""
-    headers: Mapping[str, str] | None = None
-    """None takes those of the environment."""
-
-
-@dataclass(frozen=True, slots=True)
 class Head:
     """What the store, the loggers and the collector are told of a run."""
 
@@ -53,7 +42,12 @@ class Head:
     loggers: Sequence[str] = ()
     store: str | None = None
     """A database of many runs; None is the run's own file."""
-    collector: TraceTarget | None = None
+    collector: str | None = None
+    """Where the traces of the run are sent as well."""
+    traced_content: bool = False
+    """Whether messages, arguments and results are sent too."""
+    trace_headers: Mapping[str, str] | None = None
+    """None takes those of the environment."""
 
     @property
     def keys(self) -> JSON:

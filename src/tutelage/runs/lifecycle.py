@@ -27,7 +27,6 @@ from tutelage.runs.kinds import (
     STOPPED,
     Head,
     RunKind,
-    TraceTarget,
     name_of,
 )
 from tutelage.runs.loggers import Logger, check_loggers, open_loggers
@@ -169,7 +168,7 @@ def opened(
     """
     stop = StopSignal(lambda: progress.note(STOPPING))
     with ExitStack() as stack:
-        traced = stack.enter_context(_sending(head.collector, progress))
+        traced = stack.enter_context(_sending(head, progress))
         loggers = stack.enter_context(open_loggers(head, folder, progress))
         if patient:
             stack.enter_context(stop)
@@ -194,18 +193,18 @@ def opened(
 
 
 @contextmanager
-def _sending(collector: TraceTarget | None, progress: Progress) -> Generator[Listener | None]:
+def _sending(head: Head, progress: Progress) -> Generator[Listener | None]:
     """Sends rollouts to a collector when somebody asks for it; see `tracing/export.py`."""
-    if collector is None:
+    if head.collector is None:
         yield None
         return
     from tutelage.tracing.export import OtlpExporter
 
     with OtlpExporter(
-        collector.url,
+        head.collector,
         warn=progress.note,
-        content=collector.content,
-        extra_headers=collector.headers,
+        content=head.traced_content,
+        extra_headers=head.trace_headers,
     ) as exporter:
         yield exporter.submit
 

@@ -1,21 +1,14 @@
-"""The arguments of a `Trainer` as the job takes them: tasks, policies, a reward, names of keys."""
+"""The arguments of a `Trainer` as the job takes them: tasks, roles, other servers, and a try."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from tutelage.config import Resolved
-from tutelage.config.aliases import canonical
-from tutelage.config.problems import Problem
 from tutelage.errors import ConfigError
-from tutelage.policy.model import Policy
 from tutelage.resources import LLM, POLICY, NamedResources, Roles
-from tutelage.rewards import RewardFunction, reward
-from tutelage.rewards.registry import resolve_reward
 from tutelage.rollouts.runner import Spec
 from tutelage.runs.given import Given
 from tutelage.tasks.dataset import Dataset
@@ -41,29 +34,6 @@ def tasks_of(given: Tasks | None, name: str) -> Sequence[Task] | None:
     return Dataset(given, name=f"{name}_dataset", input_required=False)
 
 
-def policies_of(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Policy]:
-    """Policies by name; one alone is the main one."""
-    if policy is None:
-        return {}
-    return {POLICY: policy} if isinstance(policy, Policy) else dict(policy)
-
-
-def reward_of(given: RewardFunction | Callable[..., Any] | str | None) -> RewardFunction | None:
-    """A reward function, also from a plain function or a registered name."""
-    if given is None or isinstance(given, RewardFunction):
-        return given
-    return resolve_reward(given) if isinstance(given, str) else reward(given)
-
-
-def canonical_names(keys: Mapping[str, Any]) -> set[str]:
-    """The canonical names of keys; what is none is refused later, with all other findings."""
-    known: set[str] = set()
-    for key, value in keys.items():
-        with suppress(Problem):
-            known.add(canonical(key, value))
-    return known
-
-
 def renamed(found: Roles, main: str) -> Roles:
     """The first policy is the main one, whatever it was called, unless another one is."""
     if POLICY in found.policies.values():
@@ -71,14 +41,6 @@ def renamed(found: Roles, main: str) -> Roles:
         return Roles(dict(order), found.frozen, found.remote)
     renamed = {r: POLICY if name == main else name for r, name in found.policies.items()}
     return Roles(renamed, found.frozen, found.remote)
-
-
-class TrainingPlan(NamedTuple):
-    """A training, checked and ready to run."""
-
-    resolved: Resolved
-    place: Path
-    given: Given
 
 
 def try_out(setting: Setting, given: Given, n: int) -> list[Rollout]:

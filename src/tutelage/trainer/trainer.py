@@ -13,12 +13,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from tutelage.agents.agent import Isolation
 from tutelage.agents.function import as_agent
 from tutelage.config import Resolved
+from tutelage.config.aliases import canonical
+from tutelage.config.problems import Problem
 from tutelage.errors import ConfigError
 from tutelage.policy.model import Policy
 from tutelage.prompts import Algorithm
@@ -28,6 +31,8 @@ from tutelage.prompts.setup import Setup
 from tutelage.prompts.staging import preflight
 from tutelage.resources import LLM, POLICY, NamedResources, Roles, model_folder
 from tutelage.rewards import RewardFunction
+from tutelage.rewards import reward as reward_function
+from tutelage.rewards.registry import resolve_reward
 from tutelage.rollouts.stage import Stage
 from tutelage.runs.callbacks import Callback, Watch, on_rollout
 from tutelage.runs.folder import RunFolder, folder_at, fresh_name
@@ -38,12 +43,8 @@ from tutelage.runs.signals import ending_as_asked
 from tutelage.trainer.algorithm import RL, SFT
 from tutelage.trainer.arguments import (
     Tasks,
-    TrainingPlan,
-    canonical_names,
-    policies_of,
     remotes_of,
     renamed,
-    reward_of,
     tasks_of,
     try_out,
 )
@@ -54,6 +55,8 @@ from tutelage.weights.setting import prepare
 
 T = TypeVar("T")
 _Splits = tuple[Sequence[Task] | None, Sequence[Task] | None, Sequence[Task] | None]
+_Plan = tuple[Resolved, Path, Given]
+"""A training, checked and ready to run: its configuration, its folder, and its objects."""
 
 
 class Trainer:
@@ -120,8 +123,8 @@ class Trainer:
         self.seed, self.timeout = seed, timeout
         self.isolation: Isolation = isolation
         self.callbacks, self.progress = tuple(callbacks), progress or Progress()
-        self._policies = policies_of(policy)
-        self._reward = reward_of(reward)
+        self._policies = _policies_of(policy)
+        self._reward = _reward_of(reward)
         if model is not None and self._policies:
             raise ConfigError("give either model= or policy=, not both")
 
@@ -144,11 +147,13 @@ class Trainer:
             progress = Watch(self.progress, self.callbacks)
             setup = self._search(self.algorithm, agent, train_dataset, val_dataset, progress)
             return await search_agent(setup, self.output_dir, self.callbacks, progress)
-        plan = self._plan(self.algorithm, agent, train_dataset, val_dataset, claim=True)
+        resolved, place, given = self._plan(
+            self.algorithm, agent, train_dataset, val_dataset, claim=True
+        )
         if self.output_dir is None:
-            check_name_is_new(plan.resolved)
-        async with plan.given.stage as stage:
-            work = asyncio.ensure_future(asyncio.to_thread(self._job, plan))
+            check_name_is_new(resolved)
+        async with given.stage as stage:
+            work = asyncio.ensure_future(asyncio.to_thread(self._job, resolved, place, given))
             try:
                 result = await asyncio.shield(work)
             except asyncio.CancelledError:
@@ -189,10 +194,10 @@ class Trainer:
             return DevReport(tuple(await preflight(setup, n)))
         if isinstance(self.algorithm, SFT):
             raise ConfigError("SFT plays no training tasks; give dev to a Trainer of RL")
-        plan = self._plan(self.algorithm, agent, None, None)
-        async with plan.given.stage:
-            setting = await asyncio.to_thread(prepare, plan.resolved.config, None, plan.given)
-            rollouts = await asyncio.to_thread(try_out, setting, plan.given, n)
+        resolved, _, given = self._plan(self.algorithm, agent, None, None)
+        async with given.stage:
+            setting = await asyncio.to_thread(prepare, resolved.config, None, given)
+            rollouts = await asyncio.to_thread(try_out, setting, given, n)
         return DevReport(tuple(rollouts))
 
     # ------------------------------------------------------------ what they share
@@ -243,7 +248,7 @@ class Trainer:
         val_dataset: Tasks | None,
         *,
         claim: bool = False,
-    ) -> TrainingPlan:
+    ) -> _Plan:
         """Check everything that can be checked without a model; `claim` makes a new folder."""
         player = as_agent(agent)
         given = {**player.own_resources(), **self.resources}
@@ -290,7 +295,7 @@ class Trainer:
         given = Given(
             player, resources, found, stage, train, val, test, self._reward, self._policies, told
         )
-        return TrainingPlan(resolved, place, given)
+        return resolved, place, given
 
     def _resolve(
         self,
@@ -323,20 +328,45 @@ class Trainer:
         if shown and self._policies:  # a policy that is handed over has its skills already
             flags["sft.max_steps"] = 0
         # The control answers a question about algorithms, at the price of a second training.
-        if "trainer.control" not in canonical_names(algorithm.keys):
+        if "trainer.control" not in _canonical_names(algorithm.keys):
             flags["trainer.control"] = "none"
         return algorithm.resolve("math" if shown else "rl", own_agent=True, **flags)
 
-    def _job(self, plan: TrainingPlan) -> TrainingResult | KeyboardInterrupt:
+    def _job(
+        self, resolved: Resolved, place: Path, given: Given
+    ) -> TrainingResult | KeyboardInterrupt:
         """The training, in a thread. An interruption comes back as a value: raised in a thread, it
         would stop the event loop instead of this task."""
-        folder = folder_at(plan.place)
+        folder = folder_at(place)
         progress = Watch(self.progress, self.callbacks)
         try:
-            details = jobs.train(plan.resolved, folder, progress, plan.given)
+            details = jobs.train(resolved, folder, progress, given)
         except KeyboardInterrupt as stopped:
             return stopped
         return read_result(folder, details, TrainingResult)
+
+
+def _policies_of(policy: Policy | Mapping[str, Policy] | None) -> dict[str, Policy]:
+    """Policies by name; one alone is the main one."""
+    if policy is None:
+        return {}
+    return {POLICY: policy} if isinstance(policy, Policy) else dict(policy)
+
+
+def _reward_of(given: RewardFunction | Callable[..., Any] | str | None) -> RewardFunction | None:
+    """A reward function, also from a plain function or a registered name."""
+    if given is None or isinstance(given, RewardFunction):
+        return given
+    return resolve_reward(given) if isinstance(given, str) else reward_function(given)
+
+
+def _canonical_names(keys: Mapping[str, Any]) -> set[str]:
+    """The canonical names of keys; what is none is refused later, with all other findings."""
+    known: set[str] = set()
+    for key, value in keys.items():
+        with suppress(Problem):
+            known.add(canonical(key, value))
+    return known
 
 
 def _blocking(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -20,7 +20,7 @@ from tutelage.config.fields import RunSettings
 from tutelage.config.resolved import SUPERVISED, WEIGHTS
 from tutelage.runs.figures import MEASURES, Figures, Labels, RunFiles, folder_mark
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.kinds import Head, Phase, RunKind, TraceTarget, register
+from tutelage.runs.kinds import Head, Phase, RunKind, register
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.loggers import check_loggers
 from tutelage.runs.progress import Progress
@@ -68,7 +68,7 @@ class Weights(RunKind):
         """The configuration of the folder. Raises `RunError` for the run of a Python agent."""
         from tutelage.runs.given import check_python
 
-        check_python(folder, None)
+        check_python(folder)
         return cls(Resolved.from_json(folder.config.read_text()))
 
     @classmethod
@@ -139,7 +139,6 @@ class Weights(RunKind):
         """What is told of the run."""
         config = self.resolved.config
         trainer = config.trainer
-        url = endpoint(trainer.otlp_endpoint)
         return Head(
             recipe=config.recipe,
             algorithm=config.algorithm.name,
@@ -148,7 +147,8 @@ class Weights(RunKind):
             project=trainer.project_name,
             loggers=trainer.logger,
             store=trainer.store_url,
-            collector=None if url is None else TraceTarget(url, trainer.otlp_content),
+            collector=endpoint(trainer.otlp_endpoint),
+            traced_content=trainer.otlp_content,
         )
 
     def begin(self, folder: RunFolder) -> None:

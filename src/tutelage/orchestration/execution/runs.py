@@ -18,7 +18,7 @@ from tutelage.orchestration.execution.journal import plan_json
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.runs.again import resume_command
 from tutelage.runs.folder import RunFolder, write_json
-from tutelage.runs.kinds import FINISHED, Head, Phase, RunKind, TraceTarget, register
+from tutelage.runs.kinds import FINISHED, Head, Phase, RunKind, register
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.progress import Progress
 from tutelage.tracing.export import endpoint
@@ -65,12 +65,11 @@ class ExecutionRun(RunKind):
     @property
     def head(self) -> Head:
         """What is told of the run."""
-        url = endpoint(self.otlp)
         return Head(
             recipe=self.recipe,
             algorithm=getattr(self.asked, "router", self.recipe),
             settings=self.asked,
-            collector=None if url is None else TraceTarget(url),
+            collector=endpoint(self.otlp),
         )
 
     def begin(self, folder: RunFolder) -> None:
