@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tutelage.engine.scripted import ByteCodec
+from tutelage.engine.scripted import ScriptedClient
 from tutelage.gateway.text import TextStream, cut
 from tutelage.policy.codec import Codec
 
+BYTES = ScriptedClient.codec
 PIECES = st.lists(
     st.sampled_from(
         ["<tool_call>", "</tool_call>", "<tool", "<", ">", "a", " ", "\n", "é", "🙂", "STOP", "ST",
@@ -44,8 +45,8 @@ def test_what_was_sent_is_a_beginning_of_the_content(
     text = "".join(pieces)
     ends = [text.find(s) + len(s) for s in stop if s in text]
     text = text[: min(ends)] if ends else text  # an engine stops there
-    stream = TextStream(ByteCodec(), stop)
-    ids = [*text.encode(), ByteCodec.end]
+    stream = TextStream(BYTES, stop)
+    ids = [*text.encode(), BYTES.end]
     sent = [stream.feed(part) for part in parts(ids, cuts)]
     content = cut(hermes(text), stop)
     assert (content or "").startswith("".join(sent))
@@ -53,7 +54,7 @@ def test_what_was_sent_is_a_beginning_of_the_content(
 
 
 def test_plain_text_goes_out_at_once_and_doubtful_text_waits() -> None:
-    stream = TextStream(ByteCodec(), ("END",))
+    stream = TextStream(BYTES, ("END",))
     assert stream.feed(b"Hello") == "Hello"
     assert stream.feed(b" wor") == " wor"
     assert stream.feed(b"ld <tool_") == "ld"
@@ -79,7 +80,7 @@ def test_long_texts_of_a_real_tokenizer(tiny: Any, text: str) -> None:
 
 
 def test_a_llama_reply_that_may_be_a_call_waits() -> None:
-    class Llama(ByteCodec):
+    class Llama(type(BYTES)):
         call_format = "llama"
 
     stream = TextStream(Llama())

@@ -13,7 +13,7 @@ from tests.prompts.prompt_parts import KEY, set_up
 
 from tutelage.engine.endpoint import Endpoint, environment, read_endpoints
 from tutelage.engine.meter import Caps, Meter, MeteredClient
-from tutelage.engine.prices import Price, load_prices
+from tutelage.engine.prices import Price, load_prices, price_of
 from tutelage.errors import ConfigError, ContextOverflowError, RemoteError
 from tutelage.prompts.optimiser_client import OptimiserClient, worst_call
 from tutelage.seeds import SeedTree
@@ -183,12 +183,13 @@ def test_the_users_prices_win_and_dated_names_are_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert load_prices(env={}).of("gpt-4o-mini-2024-07-18") == load_prices(env={}).of("gpt-4o-mini")
-    assert load_prices(env={}).of("nobody") is None
+    known = load_prices(env={})
+    assert price_of(known, "gpt-4o-mini-2024-07-18") == price_of(known, "gpt-4o-mini")
+    assert price_of(load_prices(env={}), "nobody") is None
     Path("prices.toml").write_text('[models]\n"gpt-4o-mini" = { input = 9, output = 9.5 }\n')
-    assert load_prices(env={}).of("gpt-4o-mini") == Price(9, 9.5)
+    assert price_of(load_prices(env={}), "gpt-4o-mini") == Price(9, 9.5)
     Path("other.toml").write_text('[models]\n"mine" = { input = 0, output = 0 }\n')
-    assert load_prices(env={"TUTELAGE_PRICES": "other.toml"}).of("mine") == Price(0, 0)
+    assert price_of(load_prices(env={"TUTELAGE_PRICES": "other.toml"}), "mine") == Price(0, 0)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ an estimator or a loss reads, it declares (`extensions.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from operator import attrgetter
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tutelage.config.schema import RunConfig
 
 
-class Case(NamedTuple):
+class _Case(NamedTuple):
     """What decides whether a key has an effect."""
 
     config: RunConfig
@@ -33,8 +33,20 @@ class Unused:
     """One reason, and when it holds."""
 
     reason: str
-    applies: Callable[[Case], bool]
+    applies: Callable[[_Case], bool]
     rank: int = field(default_factory=count().__next__)
+
+    @staticmethod
+    def reasons(
+        notes: Iterable[object], config: RunConfig, *, on_cpu: bool, own_agent: bool
+    ) -> list[str]:
+        """The reasons among the notes of a key that hold for a run, the first one first.
+
+        `own_agent` says that an agent of the user's plays, and not a built-in one.
+        """
+        case = _Case(config, on_cpu, own_agent)
+        held = [note for note in notes if isinstance(note, Unused) and note.applies(case)]
+        return [note.reason for note in sorted(held, key=attrgetter("rank"))]
 
 
 def off(key: str, value: str | bool = False) -> Unused:

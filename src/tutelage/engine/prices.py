@@ -40,25 +40,24 @@ class Price:
 _TABLE = TypeAdapter(dict[str, Price])
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Prices by model name."""
+def price_of(prices: Mapping[str, Price], model: str) -> Price | None:
+    """The price of a model, None when nobody knows it.
 
-    models: Mapping[str, Price]
-
-    def of(self, model: str) -> Price | None:
-        """The price of a model, None when nobody knows it.
-
-        A dated name such as `gpt-4o-mini-2024-07-18` has the price of the name that it begins with.
-        """
-        if model in self.models:
-            return self.models[model]
-        begins = [name for name in self.models if model.startswith(f"{name}-20")]
-        return self.models[max(begins, key=len)] if begins else None
+    A dated name such as `gpt-4o-mini-2024-07-18` has the price of the name that it begins with.
+    """
+    if model in prices:
+        return prices[model]
+    begins = [name for name in prices if model.startswith(f"{name}-20")]
+    return prices[max(begins, key=len)] if begins else None
 
 
-def load_prices(path: str | Path | None = None, env: Mapping[str, str] = os.environ) -> Prices:
-    """The built-in prices and the user's. Raises `ConfigError` for a file that cannot be read."""
+def load_prices(
+    path: str | Path | None = None, env: Mapping[str, str] = os.environ
+) -> dict[str, Price]:
+    """The built-in prices and the user's, by model.
+
+    Raises `ConfigError` for a file that cannot be read.
+    """
     here = files("tutelage.engine")
     known = _read((here / FILE).read_text(encoding="utf-8"), "the built-in price table")
     named = path or env.get(VARIABLE)
@@ -66,9 +65,9 @@ def load_prices(path: str | Path | None = None, env: Mapping[str, str] = os.envi
     if not own.is_file():
         if named:
             raise ConfigError(f"there is no price table {str(own)!r}; write one, or leave it out")
-        return Prices(known)
+        return known
     text = own.read_text(encoding="utf-8")
-    return Prices(known | _read(text, f"the price table {str(own)!r}"))
+    return known | _read(text, f"the price table {str(own)!r}")
 
 
 def _read(text: str, where: str) -> dict[str, Price]:

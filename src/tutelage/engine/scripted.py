@@ -129,7 +129,7 @@ def _in_order(replies: Iterable[Reply]) -> Callable[[Request], Reply]:
     return answer
 
 
-class ByteCodec:
+class _ByteCodec:
     """Text as its UTF-8 bytes: token ids without a tokenizer. 256 ends a turn."""
 
     end = 256
@@ -141,13 +141,13 @@ class ByteCodec:
         return bytes(i for i in ids if i != self.end).decode("utf-8", "replace")
 
 
-_WORD_ENDS = (32, 10, ByteCodec.end)
+_WORD_ENDS = (32, 10, _ByteCodec.end)
 
 
 class ScriptedClient:
     """A `ChatClient` that plays a script. Tokens are bytes, each with log-probability 0."""
 
-    codec = ByteCodec()
+    codec = _ByteCodec()
 
     def __init__(
         self,
@@ -177,8 +177,8 @@ class ScriptedClient:
         """The next reply that fits; `constraint` and `seed` have no say in a script."""
         index, self._started = self._started, self._started + 1
         reply = self._play(messages)
-        ids = (*(await _text(reply)).encode(), ByteCodec.end)
-        sampled = _sampled(ids, sampling.max_tokens, ByteCodec.eos_ids)
+        ids = (*(await _text(reply)).encode(), _ByteCodec.end)
+        sampled = _sampled(ids, sampling.max_tokens, _ByteCodec.eos_ids)
         if on_token is not None:
             # Word by word, so that a streaming client sees several pieces.
             await _hand_out(sampled.token_ids, on_token, _WORD_ENDS.__contains__)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tutelage.policy.kernels import linear
-from tutelage.policy.weights import Layer, Shape, Weights
+from tutelage.policy.weights import Weights
 
 _ALIGNED = 64
 """Bytes: what torch aligns its own tensors to, and its kernels like."""
@@ -38,13 +38,6 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = x.shape[-1] // 2
     swapped = torch.cat([x[..., half:], x[..., :half]], dim=-1)
     return torch.addcmul(x * cos, swapped, sin)
-
-
-def head_norms(layer: Layer, s: Shape) -> Tensor | None:
-    """The norm weights of query and key heads [heads + kv_heads, D], where the layout has them."""
-    if layer.q_norm is None or layer.k_norm is None:
-        return None
-    return torch.cat([layer.q_norm.expand(s.heads, -1), layer.k_norm.expand(s.kv_heads, -1)])
 
 
 def _zeros(like: Tensor, *shape: int) -> Tensor:
@@ -129,7 +122,7 @@ def extend(
     for i, layer in enumerate(w.layers):
         qkv = linear(F.rms_norm(x, (s.hidden,), layer.norm1, s.eps), layer.qkv, layer.qkv_bias)
         qkv = qkv.view(batch * count, turn + s.kv_heads, s.head_dim)
-        qk, norms = qkv[:, :turn], head_norms(layer, s)
+        qk, norms = qkv[:, :turn], layer.head_norms(s)
         if norms is not None:
             qk = F.rms_norm(qk, (s.head_dim,), None, s.eps) * norms
         qk = rotate(qk, cos, sin)

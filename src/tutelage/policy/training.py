@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tutelage.policy.decoder import head_norms, rope, rotate
+from tutelage.policy.decoder import rope, rotate
 from tutelage.policy.kernels import outer, product
 from tutelage.policy.packing import Packed, Segment
 from tutelage.policy.weights import Layer, Shape
@@ -157,7 +157,7 @@ class _Block(torch.autograd.Function):
         normed1, scale1 = _normalise(x, s.eps)
         qkv = product(normed1 * layer.norm1, layer.qkv.t(), layer.qkv_bias)
         qkv = qkv.view(len(x), turn + s.kv_heads, s.head_dim)
-        qk, norms, head_parts = qkv[:, :turn], head_norms(layer, s), ()
+        qk, norms, head_parts = qkv[:, :turn], layer.head_norms(s), ()
         if norms is not None:
             head_parts = _normalise(qk, s.eps)
             qk = head_parts[0] * norms

@@ -93,6 +93,12 @@ class Layer:
     gate_up: Tensor
     down: Tensor
 
+    def head_norms(self, s: Shape) -> Tensor | None:
+        """The norm weights of query and key heads [heads + kv_heads, D], where there are some."""
+        if self.q_norm is None or self.k_norm is None:
+            return None
+        return torch.cat([self.q_norm.expand(s.heads, -1), self.k_norm.expand(s.kv_heads, -1)])
+
 
 @dataclass(slots=True)
 class Weights:

@@ -16,7 +16,7 @@ from tutelage.agents.agent import Agent
 from tutelage.agents.function import AgentFunction
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.meter import Caps
-from tutelage.engine.prices import Prices
+from tutelage.engine.prices import Price, price_of
 from tutelage.errors import ConfigError
 from tutelage.prompts.agent import ToolAgent
 from tutelage.prompts.config import PromptConfig
@@ -57,7 +57,7 @@ def company_of(
     resources: NamedResources,
     config: PromptConfig,
     task: Endpoint | None,
-    prices: Prices,
+    prices: Mapping[str, Price],
     progress: Progress,
 ) -> Company:
     """The agent with its models, of which one in this process may have to be built first."""
@@ -92,7 +92,7 @@ def company_of(
         caps=caps,
         sampling=sampling,
         endpoints=endpoints,
-        prices={name: prices.of(e.model) for name, e in endpoints.items()},
+        prices={name: price_of(prices, e.model) for name, e in endpoints.items()},
         success=Success.of(config.success),
     )
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tutelage.agents.own import load_agent, source_mark
 from tutelage.engine.endpoint import Endpoint, read_endpoints
 from tutelage.engine.meter import Caps
-from tutelage.engine.prices import Price, load_prices
+from tutelage.engine.prices import Price, load_prices, price_of
 from tutelage.errors import ConfigError
 from tutelage.prompts.agent import PROMPT, ToolAgent, components_of, tool_resources
 from tutelage.prompts.apo import APO
@@ -105,7 +105,7 @@ def setup_from(
     prices = load_prices(config.prices, env)
     collector(config.otlp, env)  # refused now rather than when the first trace is sent
     task = endpoints.get("task")
-    price = None if task is None else prices.of(task.model)
+    price = None if task is None else price_of(prices, task.model)
     # Refused before a model is built for it.
     chosen, reason = _choose(config, algorithm, bool(optimiser), price)
     subject = subject or _subject(config)
@@ -125,7 +125,7 @@ def setup_from(
         chosen = _configured(chosen, config, bank_of(tools, company.reward, config.hints))
     if not chosen.needs_optimiser:
         optimiser = {}
-    role_prices = {role: prices.of(e.model) for role, e in optimiser.items()}
+    role_prices = {role: price_of(prices, e.model) for role, e in optimiser.items()}
     asked = worst_call([*role_prices.values()], config.optimiser_tokens) if optimiser else None
     worst = Worst(_worst_rollout(company), asked)
     return Setup(

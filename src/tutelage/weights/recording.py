@@ -1,58 +1,26 @@
 """What a training step made of its rows, kept in the store: advantages, and numbers for each token.
 
-`with_tokens` collects what the update's forward passes said anyway; nothing is computed for its
-sake, so a row from which nothing could be learned, and which was skipped, has no numbers of its
-tokens. `StepRecorder` turns it into rows of the store. They are small beside the rollouts (8 bytes
-a trained token), and `trainer.record_tokens` bounds them. `store/records.py` says what each number
-is.
+The numbers are what the update's forward passes said anyway (`update.py`); nothing is computed for
+their sake, so a row from which nothing could be learned, and which was skipped, has no numbers of
+its tokens. `StepRecorder` turns them into rows of the store. They are small beside the rollouts (8
+bytes a trained token), and `trainer.record_tokens` bounds them. `store/records.py` says what each
+number is.
 
 Legend: B rows, T tokens, K trained tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tutelage.algorithms.rl import importance_weights
-from tutelage.config import RunConfig
 from tutelage.store import Store, StoreWriter, TrainingRow
 from tutelage.weights.batch import Batch
-from tutelage.weights.loss import Report
 
 Floats = NDArray[np.float32]
-
-
-def with_tokens(batch: Batch, passes: Sequence[Report], config: RunConfig) -> Batch:
-    """A batch with what the passes of its first epoch said of each trained token: log-probabilities
-    before the step, entropies, and importance weights where a correction is on."""
-    logp_BT, entropy_BT = (torch.full(batch.mask_BT.shape, torch.nan) for _ in range(2))
-    before_BT = batch.trainer_logp_BT if config.updates_per_batch > 1 else None
-    for found in passes:
-        scores = found.scores
-        where = (torch.tensor(found.rows)[scores.rows_K.cpu()], scores.columns_K.cpu())
-        known_K = scores.logp_K if before_BT is None else before_BT[where]
-        logp_BT[where] = known_K.float().cpu()
-        entropy_BT[where] = scores.entropy_K.float().cpu()
-    weights_BT = batch.weights_BT
-    if config.rollout.correction == "none":
-        weights_BT = None
-    elif weights_BT is None:
-        weights_BT = importance_weights(
-            (logp_BT - batch.old_logp_BT).nan_to_num(),
-            batch.mask_BT,
-            config.rollout.correction,
-            config.rollout.correction_cap,
-            rollouts_B=batch.rollouts_B,
-        )
-    if weights_BT is not None:
-        weights_BT = weights_BT.masked_fill(logp_BT.isnan(), torch.nan)
-    return replace(batch, logp_BT=logp_BT, entropy_BT=entropy_BT, weights_BT=weights_BT)
 
 
 class StepRecorder:

@@ -33,7 +33,6 @@ from tutelage.weights.batch import Batch
 from tutelage.weights.gradients import accumulate
 from tutelage.weights.loss import Report, options_of, rows_loss
 from tutelage.weights.optim import Optimizer
-from tutelage.weights.recording import with_tokens
 from tutelage.weights.scoring import logp_of
 
 
@@ -72,7 +71,34 @@ def update_policy(
             norms.append(optimizer.step(rate) if reports[-1] else 0.0)
     policy.version += 1
     metrics = _summary(reports, norms, batch, config)
-    return with_tokens(batch, [r for found in reports[:per_epoch] for r in found], config), metrics
+    return _with_tokens(batch, [r for found in reports[:per_epoch] for r in found], config), metrics
+
+
+def _with_tokens(batch: Batch, passes: Sequence[Report], config: RunConfig) -> Batch:
+    """A batch with what the passes of its first epoch said of each trained token: log-probabilities
+    before the step, entropies, and importance weights where a correction is on."""
+    logp_BT, entropy_BT = (torch.full(batch.mask_BT.shape, torch.nan) for _ in range(2))
+    before_BT = batch.trainer_logp_BT if config.updates_per_batch > 1 else None
+    for found in passes:
+        scores = found.scores
+        where = (torch.tensor(found.rows)[scores.rows_K.cpu()], scores.columns_K.cpu())
+        known_K = scores.logp_K if before_BT is None else before_BT[where]
+        logp_BT[where] = known_K.float().cpu()
+        entropy_BT[where] = scores.entropy_K.float().cpu()
+    weights_BT = batch.weights_BT
+    if config.rollout.correction == "none":
+        weights_BT = None
+    elif weights_BT is None:
+        weights_BT = importance_weights(
+            (logp_BT - batch.old_logp_BT).nan_to_num(),
+            batch.mask_BT,
+            config.rollout.correction,
+            config.rollout.correction_cap,
+            rollouts_B=batch.rollouts_B,
+        )
+    if weights_BT is not None:
+        weights_BT = weights_BT.masked_fill(logp_BT.isnan(), torch.nan)
+    return replace(batch, logp_BT=logp_BT, entropy_BT=entropy_BT, weights_BT=weights_BT)
 
 
 def trainer_logp(policy: Policy, batch: Batch, config: RunConfig, numerics: Numerics) -> Tensor:

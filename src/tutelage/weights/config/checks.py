@@ -10,7 +10,6 @@ are not refused but listed, with the reasons of `unused.py`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from operator import attrgetter
 from urllib.parse import urlsplit
 
 from tutelage.agents.builtin import AGENTS
@@ -19,7 +18,7 @@ from tutelage.config.facts import Machine
 from tutelage.config.keys import get, metadata
 from tutelage.config.problems import Problem
 from tutelage.config.schema import RunConfig
-from tutelage.config.unused import Case, Unused
+from tutelage.config.unused import Unused
 from tutelage.weights.config.extensions import (
     CONTROL,
     ESTIMATOR,
@@ -90,12 +89,11 @@ def unused_keys(
 
     `own_agent` says that an agent of the user's plays, and not a built-in one.
     """
-    case = Case(config, machine.device_of(config) == "cpu", own_agent)
+    on_cpu = machine.device_of(config) == "cpu"
     others = list(_reads_of_others(config))
     found: dict[str, str] = {}
     for key in set_keys:
-        rules = (note for note in metadata(key) if isinstance(note, Unused) and note.applies(case))
-        reasons = [rule.reason for rule in sorted(rules, key=attrgetter("rank"))]
+        reasons = Unused.reasons(metadata(key), config, on_cpu=on_cpu, own_agent=own_agent)
         reasons += [
             reason for read, reason in others if f"{key}.".startswith(read.rstrip(".") + ".")
         ]
