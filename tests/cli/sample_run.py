@@ -162,4 +162,4 @@ def add_span(runs: Path) -> None:
         identity = Identity(run.id, found.id, found.last.id)
         with trace_attempt(identity) as trace, span("my step", {"n": 1}):
             pass
-        store.put_spans(run.id, trace.records)
+        store.put_rollouts((), {run.id: trace.records})

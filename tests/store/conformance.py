@@ -424,7 +424,7 @@ class StoreConformance:
 
     def test_spans_come_back_equal(self, store: Store) -> None:
         given = [span(i) for i in range(3)]
-        store.put_spans("run_a", given[::-1])
+        store.put_rollouts((), {"run_a": given[::-1]})
         assert store.spans("run_a", "roll_0") == given
         assert repr(store.spans("run_a", "roll_0")) == repr(given)
         assert store.spans("run_a", "roll_1") == []
@@ -438,14 +438,14 @@ class StoreConformance:
     def test_any_span_comes_back_equal(self, store: Store, record: SpanRecord) -> None:
         record = dataclasses.replace(record, trace_id=f"{store.count_spans('run_a')}")
         before = len(store.spans("run_a", record.rollout_id or ""))
-        store.put_spans("run_a", [record])
+        store.put_rollouts((), {"run_a": [record]})
         after = store.spans("run_a", record.rollout_id or "")
         assert len(after) == before + 1
         assert unsigned(repr(record)) in [unsigned(repr(found)) for found in after]
 
     def test_a_span_that_comes_again_is_kept_once(self, store: Store) -> None:
-        store.put_spans("run_a", [span(0), span(0), span(1)])
-        store.put_spans("run_a", [span(1), span(2)])
+        store.put_rollouts((), {"run_a": [span(0), span(0), span(1)]})
+        store.put_rollouts((), {"run_a": [span(1), span(2)]})
         assert store.count_spans("run_a") == 3
 
     def test_spans_go_in_with_their_rollouts(self, store: Store) -> None:
@@ -454,9 +454,9 @@ class StoreConformance:
 
     def test_spans_that_nothing_can_hold(self, store: Store) -> None:
         with pytest.raises(StoreError, match="belongs to no rollout"):
-            store.put_spans("run_a", [span(0, rollout_id=None)])  # pyright: ignore
+            store.put_rollouts((), {"run_a": [span(0, rollout_id=None)]})  # pyright: ignore
         with pytest.raises(StoreError, match="run 'run_b' is not in the store"):
-            store.put_spans("run_b", [span(0)])
+            store.put_rollouts((), {"run_b": [span(0)]})
         with pytest.raises(StoreError, match=r"attributes of span 'step 0' .* is nan"):
             store.put_rollouts([rollout("r")], {"run_a": [span(0, attributes={"x": float("nan")})]})
         assert store.count("run_a") == store.count_spans("run_a") == 0
@@ -464,7 +464,7 @@ class StoreConformance:
     def test_discarded_steps_take_their_spans_along(self, store: Store) -> None:
         store.put_rollouts([rollout("keep", step=1), rollout("gone", step=2)])
         names = ("keep", "gone", "never stored")
-        store.put_spans("run_a", [span(i, name) for i, name in enumerate(names)])
+        store.put_rollouts((), {"run_a": [span(i, name) for i, name in enumerate(names)]})
         store.discard_after("run_a", 1)
         assert [store.spans("run_a", name) for name in names] == [[span(0, "keep")], [], []]
 

@@ -155,9 +155,7 @@ class App:
         hook = self.on_traces
         if hook is None:
             raise ApiError(404, "this gateway takes no traces", headers=NO_RETRY)
-        body = await http.read_body(
-            scope, receive, self._limits.body_bytes, self._limits.body_seconds
-        )
+        body = await http.read_body(scope, receive, self._limits)
         kind = (http.header(scope, b"content-type") or b"").decode("latin-1")
         encoding = (http.header(scope, b"content-encoding") or b"").decode("latin-1")
         only = Identity("", door.rollout_id, door.attempt_id)
@@ -174,8 +172,7 @@ class App:
         encoding = http.header(scope, b"content-encoding")
         if encoding not in (None, b"", b"identity"):
             raise ApiError(415, "send the body without content-encoding")
-        limits = self._limits
-        return await http.read_body(scope, receive, limits.body_bytes, limits.body_seconds)
+        return await http.read_body(scope, receive, self._limits)
 
     async def _finished(self, answer: Answer, door: Door, receive: Receive) -> None:
         """Wait for an answer and raise what it raised. A client that goes away ends the wait."""

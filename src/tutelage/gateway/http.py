@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from tutelage.gateway.limits import Limits
 from tutelage.gateway.problems import ApiError
 
 _EVENTS = [
@@ -37,12 +38,13 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int, seconds: float) -> bytes:
+async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:
     """The body. Raises `ApiError` 413 when it is too large and 408 when it takes too long.
 
     One that is too large is read on for a while and thrown away: a client that is still sending
     when the connection closes sees a broken pipe instead of the answer.
     """
+    limit, seconds = limits.body_bytes, limits.body_seconds
     declared = header(scope, b"content-length")
     # uvicorn has refused what is no number.
     if declared is not None and declared.isdigit() and int(declared) > _READ_ON * limit:

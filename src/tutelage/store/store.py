@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -41,10 +41,6 @@ def open_store(where: str | Path, *, create: bool = True) -> Store:
 class Store(Queries):
     """What one database knows, and what is put into it. A context manager that closes it."""
 
-    def __init__(self, backend: Backend, clock: Callable[[], float] = time.time) -> None:
-        super().__init__(backend)
-        self._clock = clock
-
     def __enter__(self) -> Store:
         return self
 
@@ -70,7 +66,7 @@ class Store(Queries):
         Raises `StoreError` when recipe, algorithm or seed differ from the stored ones, or when the
         status cannot follow the stored one.
         """
-        now = self._clock()
+        now = time.time()
         run = RunRow(
             run_id, name, recipe, algorithm, config, seed, folder, _run_status(status),
             result=None, created=now, updated=now,
@@ -84,7 +80,7 @@ class Store(Queries):
         new = _run_status(status)
         text = None if result is None else dump_json(result, f"result of run {run_id!r}")
         with self._write(f"store run {run_id!r} in", run_id) as conn:
-            runs.set_run_status(conn, run_id, new, text, self._clock())
+            runs.set_run_status(conn, run_id, new, text, time.time())
 
     # Rollouts
 
@@ -99,7 +95,8 @@ class Store(Queries):
         results were filed as `late`.
 
         The same record again changes nothing. A rollout that has not ended is brought up to date;
-        one that has ended stays, and what differs is filed as late (see `late_results`). Raises
+        one that has ended stays, and what differs is filed as late (see `late_results`). Spans may
+        come before their rollouts, and one that is there stays as it is. Raises
         `StoreError`, with nothing of the batch written, for an unknown run, for a value that cannot
         be stored exactly, and for an id that is taken by another task, step or group.
         """
@@ -108,14 +105,6 @@ class Store(Queries):
             return Counter()
         with self._write("store rollouts in", *batch.run_ids) as conn:
             return put(conn, batch)
-
-    def put_spans(self, run_id: str, spans: Sequence[SpanRecord]) -> None:
-        """Add spans of a run's rollouts; the rollouts themselves may come later.
-
-        A span that is there stays as it is. Raises `StoreError` for an unknown run, and for a span
-        that names no rollout.
-        """
-        self.put_rollouts((), {run_id: spans})
 
     def discard_training(self, run_id: str, after: int) -> None:
         """Remove the training rows of steps later than `after`, which a resume does again."""

@@ -99,7 +99,6 @@ class OtlpExporter:
         *,
         warn: Callable[[str], None],
         content: bool = False,
-        timeout: float = TIMEOUT,
         max_queue: int = MAX_QUEUE,
         extra_headers: Mapping[str, str] | None = None,
     ) -> None:
@@ -107,7 +106,6 @@ class OtlpExporter:
         self._warn, self._content, self._max_queue = warn, content, max_queue
         own = headers() if extra_headers is None else dict(extra_headers)
         self._headers = {"content-type": PROTOBUF, "content-encoding": "gzip"} | own
-        self._timeout = timeout
         self._queue: deque[Rollout | SpanRecord] = deque()
         self._traces = _LiveTraces(content)
         self._again: _Batch | None = None
@@ -163,7 +161,7 @@ class OtlpExporter:
 
     def _work(self) -> None:
         pause = 0.0
-        client = httpx2.Client(timeout=self._timeout)
+        client = httpx2.Client(timeout=TIMEOUT)
         with client:
             while batch := self._next_batch():
                 done = self._send(client, batch)
