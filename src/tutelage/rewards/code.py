@@ -120,7 +120,7 @@ class _Grader:
             self._loaded = False
             done = await _again(lambda: self._tested.run_program(self._code, stdin=case.stdin))
             clean = done.error is None or (done.error == "SystemExit")
-            return clean and _same_output(done.output, case.stdout), done.error == "timeout"
+            return clean and _trimmed(done.output) == _trimmed(case.stdout), done.error == "timeout"
         values: list[str] = []
         for expression in case.asked:
             found = await _again(lambda asked=expression: self._value(asked, case))
@@ -190,10 +190,6 @@ def _as_lists(value: Any) -> Any:
     return value
 
 
-def _same_output(given: str, wanted: str) -> bool:
-    """Equal but for spaces at the ends of lines and of the text."""
-    return _trimmed(given) == _trimmed(wanted)
-
-
 def _trimmed(text: str) -> list[str]:
+    """The lines, without spaces at their ends and at the end of the text."""
     return [line.rstrip() for line in text.rstrip().splitlines()]

@@ -12,10 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
-def _environ() -> Mapping[str, str]:
-    return dict(os.environ)
-
-
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of tools and rewards."""
@@ -28,7 +24,7 @@ class Options:
     """Model that judges."""
     allow_unsandboxed: bool = False
     """Run model-written code even where no sandbox works."""
-    environ: Mapping[str, str] = field(default_factory=_environ, repr=False)
+    environ: Mapping[str, str] = field(default_factory=os.environ.copy, repr=False)
     """Environment variables."""
 
     @property

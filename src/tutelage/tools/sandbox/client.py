@@ -141,11 +141,6 @@ class Sandbox:
             return _read(reply, self.limits)
 
 
-def _longest_reply(limits: Limits) -> int:
-    """Bytes of the longest reply that an interpreter sends: output and value, as JSON escapes."""
-    return _ESCAPED * (2 * limits.output + MAX_VALUE + _ROOM)
-
-
 def _text(value: object) -> str:
     """Text, and nothing else: what the code forged may be anything."""
     return value if isinstance(value, str) else ""
@@ -215,7 +210,9 @@ class _Session:
             its_end.close()
         lifeline.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=channel)
-        session = cls(reader, writer, lifeline, _longest_reply(limits))
+        # The longest reply that an interpreter sends: output and value, as JSON escapes.
+        longest = _ESCAPED * (2 * limits.output + MAX_VALUE + _ROOM)
+        session = cls(reader, writer, lifeline, longest)
         try:
             first = await asyncio.wait_for(session._receive(), OPEN_SECONDS)
         except TimeoutError:

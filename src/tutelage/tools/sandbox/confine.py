@@ -43,7 +43,7 @@ _ALL_NAMESPACES = (
     | _CLONE_NEWPID | _CLONE_NEWNET
 )  # fmt: skip
 
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV = 1, 2, 4
 _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 32, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
 
@@ -248,11 +248,6 @@ def _install_filter(program: bytes) -> None:
     _check(result, "PR_SET_SECCOMP")
 
 
-def _landlock_version() -> int:
-    """The version of Landlock that the kernel has; 0 without it."""
-    return max(0, int(_libc().syscall(_NR_LANDLOCK_CREATE, None, 0, 1)))
-
-
 def _only_these_files(
     readable: Iterable[str], writable: Iterable[str], listed: Iterable[str] = ()
 ) -> None:
@@ -260,8 +255,8 @@ def _only_these_files(
 
     Of what is below `listed` the names can be read as well.
     """
-    version = _landlock_version()
-    if not version:
+    version = int(_libc().syscall(_NR_LANDLOCK_CREATE, None, 0, 1))
+    if version <= 0:
         raise OSError("the kernel has no Landlock")
     rights = _FIRST_RIGHTS
     for bit, since in ((13, 2), (14, 3), (15, 5)):
