@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tutelage.store import RunStatus, open_store
+from tutelage.store import open_store
+from tutelage.types import RolloutStatus
 
 from .command import Command
 from .outcome import stored
@@ -23,7 +24,7 @@ STOPPED = "Stopped. The same command begins again."
 WAY_ON = "Stopped. What was done is saved. Go on with: tutelage resume run"
 
 
-def status(command: Command) -> tuple[str, RunStatus]:
+def status(command: Command) -> tuple[str, RolloutStatus]:
     """What result.json and the store say of the run."""
     run = command.cwd / "run"
     with open_store(run / "store.db", create=False) as store:
@@ -55,7 +56,7 @@ def test_a_signal_stops_after_the_step_and_a_resume_finishes(
     assert told.err.splitlines()[-1] == WAY_ON
     assert "stopping after this step; Ctrl-C again stops at once" in told.err
     assert told.out == ""
-    assert status(tutelage) == ("stopped", RunStatus.CANCELLED)
+    assert status(tutelage) == ("stopped", RolloutStatus.CANCELLED)
     listed = tutelage("show", "run").check().out
     assert "stopped" in listed
     result = json.loads((tutelage.cwd / "run" / "result.json").read_text())
@@ -67,7 +68,7 @@ def test_a_signal_stops_after_the_step_and_a_resume_finishes(
         assert steps > 0
         assert row[3] == str(steps)
     references[kind].check(tutelage)
-    assert status(tutelage) == ("finished", RunStatus.SUCCEEDED)
+    assert status(tutelage) == ("finished", RolloutStatus.SUCCEEDED)
 
 
 def test_the_installed_script_stops_too(
