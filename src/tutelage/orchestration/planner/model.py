@@ -347,12 +347,7 @@ class PlannerModel(nn.Module):
         return (*found, mentioned)
 
     def _edges(
-        self,
-        text: Encoded,
-        state: Tensor,
-        placed: Tensor,
-        mentioned: Mentions,
-        lengths: Tensor,
+        self, text: Encoded, state: Tensor, placed: Tensor, mentioned: Mentions, lengths: Tensor
     ) -> Tensor:
         compatible = F.pad(self._compatible, (0, 1, 0, 1))[placed[:, :, None], placed[:, None, :]]
         return self.network.edge_logits(text, state, placed, mentioned, compatible, lengths)

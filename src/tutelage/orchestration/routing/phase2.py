@@ -116,19 +116,18 @@ def train_phase2(
     warning = world.reward_warning(seeds)
     if warning is not None:
         (warn or partial(warnings.warn, stacklevel=2))(warning)
-    run = _Run(
-        folder, world, settings, seeds, earlier, _fingerprint(table, settings, scenario, seed)
-    )
+    told = _fingerprint(table, settings, scenario, seed)
+    run = _Run(folder, world, settings, seeds, earlier, told, log, record)
     if resume:
         run.restore()
     else:
-        run.begin(log)
+        run.begin()
     while run.progress.update < settings.updates:
-        run.update(log, record)
+        run.update()
     model, progress = run.best_model(), run.progress
     evaluation = None
     if evaluate:
-        evaluation = _evaluate(world, model, settings, seeds, record)
+        evaluation = run.evaluate(model)
         write_report(folder, evaluation, progress.history, best_update=progress.best_update)
     return Phase2Result(
         checkpoint=folder / BEST,
@@ -142,31 +141,6 @@ def train_phase2(
     )
 
 
-def _evaluate(
-    world: World,
-    model: ModelSelector,
-    settings: Phase2Settings,
-    seeds: SeedTree,
-    record: Record | None,
-) -> Evaluation:
-    """The table of all routers, on test workflows; call it once, when the model is chosen."""
-    board = Board.of(world.test, world.train.predictor, world.train.scenario)
-    flows = Workflows.draw(board, settings.test_workflows, seeds.child("test"))
-    cloned = clone_oracle(world.train, world.terms, seeds.child("clone"))
-    if record is not None:
-        few = flows.take(np.arange(min(TOLD, len(flows))))
-        for label, choose in (
-            (GREEDILY, node_utility(world.terms)),
-            (ROUTED, of_policy(model, world.terms)),
-        ):
-            outcome = play(board, few, world.terms, choose)
-            record(label, settings.updates, board, few, outcome)
-    return evaluate_routers(
-        board, flows, world.terms, world.train.table, seeds.child("evaluation"),
-        {CLONED: cloned, POLICY: model},
-    )  # fmt: skip
-
-
 class _Run:
     """One training: the model, its optimizer, and where it stands."""
 
@@ -178,9 +152,11 @@ class _Run:
         seeds: SeedTree,
         earlier: Mapping[str, Any] | None,
         fingerprint: str,
+        log: Log | None,
+        record: Record | None,
     ) -> None:
         self.folder, self.world, self.settings, self.seeds = folder, world, settings, seeds
-        self.fingerprint = fingerprint
+        self.fingerprint, self.log, self.record = fingerprint, log, record
         self.progress = _Progress()
         self.model = ModelSelector(seeds.child("model").value(31))
         if earlier is not None and "router" in earlier:
@@ -190,14 +166,14 @@ class _Run:
         self.optimizer = torch.optim.Adam(self.model.parameter_groups(settings.learning_rate))
         self.val_flows = Workflows.draw(world.val, settings.val_workflows, seeds.child("val"))
 
-    def begin(self, log: Log | None) -> None:
+    def begin(self) -> None:
         """Validate what training starts from: it is the first candidate for the best."""
         line: Line = {"phase": "rl", "step": 0, "tick": 0}
         self._validate(line)
-        self._tell(line, log)
+        self._tell(line)
         self._save(LAST)
 
-    def update(self, log: Log | None, record: Record | None = None) -> None:
+    def update(self) -> None:
         """One update, and now and then a validation with its checkpoint."""
         settings, number = self.settings, self.progress.update
         seeds = self.seeds.child("update", number)
@@ -215,8 +191,8 @@ class _Run:
             self.world.train, flows, self.world.terms, self.model, seeds.child("actions")
         )
         outcome, matrices = batch.outcome, flows.parents_BNN.astype(int).tolist()
-        if record is not None:
-            record("", number + 1, self.world.train, flows, outcome)
+        if self.record is not None:
+            self.record("", number + 1, self.world.train, flows, outcome)
         line: Line = {
             "phase": "rl",
             "step": number + 1,
@@ -233,7 +209,7 @@ class _Run:
         due = (number + 1) % settings.validate_every == 0 or number + 1 == settings.updates
         if due:
             self._validate(line)
-        self._tell(line, log)
+        self._tell(line)
         if due:
             self._save(LAST)
 
@@ -249,10 +225,10 @@ class _Run:
             self.progress.best_update = self.progress.update
             self._save(BEST)
 
-    def _tell(self, line: Line, log: Log | None) -> None:
+    def _tell(self, line: Line) -> None:
         self.progress.history.append(line)
-        if log is not None:
-            log(line)
+        if self.log is not None:
+            self.log(line)
 
     def _save(self, name: str) -> None:
         """Write a checkpoint; a kill leaves the one before."""
@@ -300,6 +276,23 @@ class _Run:
         model = ModelSelector()
         model.load_state_dict(state["model_state_dict"])
         return model
+
+    def evaluate(self, model: ModelSelector) -> Evaluation:
+        """The table of all routers, on test workflows; call it once, when the model is chosen."""
+        world, terms, seeds = self.world, self.world.terms, self.seeds
+        board = Board.of(world.test, world.train.predictor, world.train.scenario)
+        flows = Workflows.draw(board, self.settings.test_workflows, seeds.child("test"))
+        cloned = clone_oracle(world.train, terms, seeds.child("clone"))
+        if self.record is not None:
+            few = flows.take(np.arange(min(TOLD, len(flows))))
+            routers = {GREEDILY: node_utility(terms), ROUTED: of_policy(model, terms)}
+            for label, choose in routers.items():
+                outcome = play(board, few, terms, choose)
+                self.record(label, self.settings.updates, board, few, outcome)
+        return evaluate_routers(
+            board, flows, terms, world.train.table, seeds.child("evaluation"),
+            {CLONED: cloned, POLICY: model},
+        )  # fmt: skip
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:

@@ -64,34 +64,6 @@ class Outcome:
         )
 
 
-def batch_rewards(
-    terms: Terms,
-    success_B: Bools,
-    outputs_B: Ints,
-    cost_B: Floats,
-    latency_B: Floats,
-    verified_B: Floats,
-    cost_ref_B: Floats,
-    latency_ref_B: Floats,
-) -> Floats:
-    """`rewards.compute_reward` of many results at once; seconds and USD."""
-    weights = terms.weights
-    if terms.preset in ("seed", "seed_seconds"):
-        cost, shaped = cost_B, outputs_B.astype(np.float64)
-        latency = latency_B * (1000.0 if terms.preset == "seed" else 1.0)
-    else:
-        counted = success_B if terms.preset == "gated" else np.ones_like(success_B)
-        cost = counted * np.minimum(1.0, cost_B / cost_ref_B)
-        latency = counted * np.minimum(1.0, latency_B / latency_ref_B)
-        shaped = verified_B
-    return (
-        weights.alpha * success_B
-        - weights.beta * cost
-        - weights.gamma_latency * latency
-        + weights.shaped_reward * shaped
-    )
-
-
 class WorkflowSimulator(WorkflowState):
     """A batch under way. `rows` are the workflows that wait for a decision; `step` takes them."""
 
@@ -345,16 +317,28 @@ class WorkflowSimulator(WorkflowState):
     # What it came to
 
     def _running_reward(self) -> Floats:
-        """The reward of each workflow as it stands: of what is over, the final one."""
+        """The reward of each workflow as it stands: of what is over, the final one.
+
+        `rewards.compute_reward` of many results at once, in seconds and USD.
+        """
+        terms, weights, flows = self.terms, self.terms.weights, self.flows
         ends_BN = np.where(self.status_BN == RUNNING, self._due_BN, self.finish_BN)
-        ahead_B = np.minimum(ends_BN.max(axis=1), self.flows.deadline_B)
+        ahead_B = np.minimum(ends_BN.max(axis=1), flows.deadline_B)
         latency_B = np.where(self._over_B, self._now_B, np.maximum(ahead_B, self._now_B))
-        kept_B = ((self._kept_BN >= 0) & self.exists_BN).sum(axis=1)
-        return batch_rewards(
-            self.terms, self._success_B, kept_B, self._spent_B, latency_B,
-            self._passed_BN.sum(axis=1) / self.size_B,
-            self.flows.cost_ref_B, self.flows.latency_ref_B,
-        )  # fmt: skip
+        if terms.preset in ("seed", "seed_seconds"):
+            cost, latency = self._spent_B, latency_B * (1000.0 if terms.preset == "seed" else 1.0)
+            shaped = ((self._kept_BN >= 0) & self.exists_BN).sum(axis=1).astype(np.float64)
+        else:
+            counted = self._success_B if terms.preset == "gated" else np.ones_like(self._over_B)
+            cost = counted * np.minimum(1.0, self._spent_B / flows.cost_ref_B)
+            latency = counted * np.minimum(1.0, latency_B / flows.latency_ref_B)
+            shaped = self._passed_BN.sum(axis=1) / self.size_B
+        return (
+            weights.alpha * self._success_B
+            - weights.beta * cost
+            - weights.gamma_latency * latency
+            + weights.shaped_reward * shaped
+        )
 
     def outcome(self) -> Outcome:
         """What all came to. Raises `RuntimeError` while one waits for a decision."""
