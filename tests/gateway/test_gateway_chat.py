@@ -19,6 +19,7 @@ async def test_a_completion_is_the_call_on_record(door: Open) -> None:
     case = door("It is 2.")
     answer = (await case.chat()).json()
     (call,) = case.client.calls
+    assert case.door.response_id(call.id) == answer["id"]
     choice = answer["choices"][0]
     assert answer["object"] == "chat.completion"
     assert answer["model"] == "m"
@@ -134,6 +135,7 @@ async def test_several_choices_are_several_calls(door: Open) -> None:
     answer = (await case.chat(n=3, seed=5)).json()
     assert [c["index"] for c in answer["choices"]] == [0, 1, 2]
     said = {c["message"]["content"] for c in answer["choices"]}
+    assert case.door.response_id("call_2") == f"{answer['id']}-1"
     assert said == {"reply 1", "reply 2", "reply 3"}
     assert [g["seed"] for g in client.given] == [5, 6, 7]
     assert answer["usage"]["prompt_tokens"] == 3
