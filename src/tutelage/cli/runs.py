@@ -9,7 +9,7 @@ import json
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,17 +23,6 @@ _STEPS = ("rl_steps", "sft_steps", "cold_start_steps")
 """Steps in `result.json`, the last phase first."""
 _WIDE = 70
 """Columns from which on the seed is shown too."""
-
-
-class _RunLine(NamedTuple):
-    """What one line says, as text."""
-
-    run: str
-    status: str
-    seed: str
-    steps: str
-    test: str
-    age: str
 
 
 def runs(
@@ -51,16 +40,15 @@ def runs(
         say(console, f"No runs below {str(below)!r} yet. Start with: tutelage train math")
         return
     lines = [_run_line(folder, time.time()) for folder in folders]
-    shown = [name for name in _RunLine._fields if name != "seed" or console.width >= _WIDE]
-    heads = [name.replace("_", "-") for name in shown]
-    table = plain_table(*heads, right=("seed", "steps"))
+    shown = [name for name in lines[0] if name != "seed" or console.width >= _WIDE]
+    table = plain_table(*shown, right=("seed", "steps"))
     table.columns[0].no_wrap = True
     for line in lines:
-        table.add_row(*(visible(getattr(line, name)) for name in shown))
+        table.add_row(*(visible(line[name]) for name in shown))
     console.print(table)
 
 
-def _run_line(folder: RunFolder, now: float) -> _RunLine:
+def _run_line(folder: RunFolder, now: float) -> dict[str, str]:
     """The line of one run; a file that cannot be read leaves its cell empty."""
     from tutelage.runs.figures import read_object
 
@@ -69,14 +57,14 @@ def _run_line(folder: RunFolder, now: float) -> _RunLine:
     told = [int(result[name]) for name in _STEPS if name in result]
     # Where the last phase has not begun, those of the one before count.
     steps = next(filter(None, told), 0) if told else last_metrics(folder.metrics).get("step", "")
-    return _RunLine(
-        run=folder.name,
-        status=_status_of(folder, result),
-        seed=str(config.get("seed", "")),
-        steps=str(steps),
-        test=_tested(result),
-        age=_age(now - folder.config.stat().st_mtime),
-    )
+    return {
+        "run": folder.name,
+        "status": _status_of(folder, result),
+        "seed": str(config.get("seed", "")),
+        "steps": str(steps),
+        "test": _tested(result),
+        "age": _age(now - folder.config.stat().st_mtime),
+    }
 
 
 def _status_of(folder: RunFolder, result: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from tutelage.policy.model import Policy
 from tutelage.resources import NamedResources, PromptTemplate, Roles
 from tutelage.rewards import RewardFunction
 from tutelage.runs.folder import RunFolder, write_json, write_text
-from tutelage.types import JSON, Rollout, Task
+from tutelage.types import Rollout, Task
 
 if TYPE_CHECKING:
     from tutelage.rollouts.stage import Stage
@@ -52,43 +52,32 @@ class Given:
         """Whether the tasks are the caller's, rather than those of the configuration."""
         return self.train is not None or self.test is not None
 
+    def record(self, folder: RunFolder, splits: Mapping[str, Sequence[Task]]) -> None:
+        """Write down which agent is trained on which tasks, or check that they are still the same.
 
-def _description(given: Given) -> JSON:
-    """What of it can be written down."""
-    resources = {
-        name: {"kind": type(value).__name__, "value": _shown(value)}
-        for name, value in given.resources.items()
-    }
-    return {
-        "agent": given.agent.name,
-        "kind": type(given.agent).__name__,
-        "resources": resources,
-        "policies": dict(given.roles.policies),
-        "frozen": list(given.roles.frozen),
-        "remote": dict(given.roles.remote),
-        "reward": None if given.reward is None else given.reward.name,
-    }
+        The embedded tasks follow from the configuration and are not written. Raises `RunError`.
+        """
+        for split, tasks in splits.items() if self.own_tasks else ():
+            if self.train is not None or split == "test":
+                write_tasks(folder.tasks(split), tasks)
+        resources = {
+            name: {"kind": type(value).__name__, "value": _shown(value)}
+            for name, value in self.resources.items()
+        }
+        told = {
+            "agent": self.agent.name,
+            "kind": type(self.agent).__name__,
+            "resources": resources,
+            "policies": dict(self.roles.policies),
+            "frozen": list(self.roles.frozen),
+            "remote": dict(self.roles.remote),
+            "reward": None if self.reward is None else self.reward.name,
+        }
+        write_json(folder.agent, told)
 
 
 def _shown(value: Any) -> str:
     return value.template if isinstance(value, PromptTemplate) else repr(value)
-
-
-def task_files(folder: RunFolder) -> dict[str, Path]:
-    """Where the tasks of such a run lie, by split."""
-    return {split: folder.tasks(split) for split in ("train", "val", "test")}
-
-
-def record(folder: RunFolder, given: Given, splits: Mapping[str, Sequence[Task]]) -> None:
-    """Write down which agent is trained on which tasks, or check that they are still the same.
-
-    The embedded tasks follow from the configuration and are not written. Raises `RunError`.
-    """
-    if given.own_tasks:
-        for split, path in task_files(folder).items():
-            if given.train is not None or split == "test":
-                write_tasks(path, splits[split])
-    write_json(folder.agent, _description(given))
 
 
 def write_tasks(path: Path, tasks: Sequence[Task]) -> None:

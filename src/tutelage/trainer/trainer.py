@@ -36,7 +36,7 @@ from tutelage.rewards.registry import resolve_reward
 from tutelage.rollouts.stage import Stage
 from tutelage.runs.callbacks import Callback, Watch, on_rollout
 from tutelage.runs.folder import RunFolder, folder_at, fresh_name
-from tutelage.runs.given import AGENT_REWARD, Given, task_files
+from tutelage.runs.given import AGENT_REWARD, Given
 from tutelage.runs.progress import Progress
 from tutelage.runs.result import DevReport, TrainingResult, read_result
 from tutelage.runs.signals import ending_as_asked
@@ -313,17 +313,17 @@ class Trainer:
         }
         if self._policies:
             flags["model.path"] = None
-        files = task_files(RunFolder(place))
+        run = RunFolder(place)
         graded = AGENT_REWARD if self._reward is None else self._reward.name
         if isinstance(algorithm, SFT):
             if test is not None:
-                flags |= {"data.test_files": [str(files["test"])], "agent.reward_name": graded}
+                flags |= {"data.test_files": [str(run.tasks("test"))], "agent.reward_name": graded}
             return algorithm.resolve(own_agent=True, **flags)
         own_model = self._policies or flags["model.path"] is not None
         # What the embedded job's tasks hold is what its cold start demonstrates.
         shown = train is None or (not own_model and all("calls" in t.fields for t in train))
         if train is not None:
-            flags |= {f"data.{split}_files": [str(path)] for split, path in files.items()}
+            flags |= {f"data.{s}_files": [str(run.tasks(s))] for s in ("train", "val", "test")}
             flags["agent.reward_name"] = graded
         if shown and self._policies:  # a policy that is handed over has its skills already
             flags["sft.max_steps"] = 0

@@ -18,7 +18,6 @@ from tutelage.policy import machine
 from tutelage.policy.lora import save_adapter
 from tutelage.resources import POLICY
 from tutelage.runs.folder import RunFolder, keep_lines, write_json
-from tutelage.runs.given import record
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.measured import written
 from tutelage.runs.progress import Progress
@@ -96,7 +95,7 @@ def _begin_anew(asked: Weights, folder: RunFolder) -> None:
     asked.setting = asked.make_setting()
     check_models(asked.setting.policy, config)
     if asked.given is not None:
-        record(folder, asked.given, asked.setting.tasks.splits)
+        asked.given.record(folder, asked.setting.tasks.splits)
 
 
 def _check_something_is_left(path: Path, state: State) -> None:
@@ -119,7 +118,7 @@ def _go_on(asked: Weights, folder: RunFolder, progress: Progress) -> None:
     first = _initial(folder)
     asked.setting = setting = asked.make_setting(first if first.is_dir() else None)
     if asked.given is not None:
-        record(folder, asked.given, setting.tasks.splits)
+        asked.given.record(folder, setting.tasks.splits)
     asked.state = checkpoint.State()
     if found := checkpoint.complete(folder):
         asked.state, asked.tensors = checkpoint.load(found[-1])

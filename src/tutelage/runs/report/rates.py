@@ -59,9 +59,14 @@ class _RateTable:
     unmeasured: Sequence[str]
 
 
-def rate_parts(source: Source) -> dict[str, Any]:
-    """The headline cards and the tables of a page."""
-    return {"changes": list(_changes(source)), "tables": list(_tables(source))}
+def rate_parts(source: Source, kind: str) -> dict[str, Any]:
+    """The headline cards and the tables of a page; families by this kind of evaluation."""
+    return {
+        "changes": list(_changes(source)),
+        "tables": list(_tables(source)),
+        "family_rows": list(_families(source, kind)),
+        "family_title": told_in(source)[0].name.capitalize(),
+    }
 
 
 def told_in(source: Source) -> tuple[Quantity, ...]:
@@ -69,7 +74,7 @@ def told_in(source: Source) -> tuple[Quantity, ...]:
     return quantities(source.kind.graded, source.kind.has_success)
 
 
-def cell(what: Quantity, found: Measured | None) -> Cell | None:
+def _cell(what: Quantity, found: Measured | None) -> Cell | None:
     """The cell; how many were judged where that is all there is to tell."""
     told, value = what.cell(found, WORDS[what]), what.of(found)
     if value is None:
@@ -87,7 +92,7 @@ def _changes(source: Source) -> Iterator[Change]:
     what = told_in(source)[0]
     for kind in KINDS:
         sides = [read(source.result, f"{when}_{kind}") for when in ("before", "after")]
-        before, after = (cell(what, side) for side in sides)
+        before, after = (_cell(what, side) for side in sides)
         old, new = (what.of(side) for side in sides)
         if before is None or after is None or old is None or new is None:
             continue
@@ -116,9 +121,20 @@ def _tables(source: Source) -> Iterator[_RateTable]:
     )
     for what in told_in(source):
         told = [
-            (key, name, note, [cell(what, read(source.result, f"{key}_{kind}")) for kind in KINDS])
+            (key, name, note, [_cell(what, read(source.result, f"{key}_{kind}")) for kind in KINDS])
             for key, name, note in rows
         ]
         if shown := [row for row in told if any(row[3])]:
             missing = [name for _, name, _, cells in told if not any(cells)]
             yield _RateTable(what.name.capitalize(), shown, missing)
+
+
+def _families(source: Source, kind: str) -> Iterator[tuple[str, int, Cell | None, Cell | None]]:
+    """Family, its rollouts, and its rate or mean before and after."""
+    what = told_in(source)[0]
+    sides = [source.families.get(f"{when}/{kind}", {}) for when in ("before", "after")]
+    for name in sorted({*sides[0], *sides[1]}):
+        before, after = (side.get(name) for side in sides)
+        known = after or before
+        number = 0 if known is None else known.rollouts or 0
+        yield cut(name, 40), number, _cell(what, before), _cell(what, after)

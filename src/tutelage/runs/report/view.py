@@ -16,7 +16,7 @@ from tutelage.runs.figures import finite
 from tutelage.runs.measured import NO_TOOLS, REWARD, SUCCESS, control_estimator, judged_lines, read
 from tutelage.runs.report.charts import MAX_DLOGP, draw_charts
 from tutelage.runs.report.episodes import Episode, choose, outcomes
-from tutelage.runs.report.rates import WORDS, Cell, cell, rate_parts, told_in
+from tutelage.runs.report.rates import WORDS, rate_parts, told_in
 from tutelage.runs.report.source import Source
 from tutelage.runs.report.words import count, counted, cut, duration, exact_percent, points, short
 from tutelage.tasks.overlap import footnote, named
@@ -58,9 +58,7 @@ def make_view(source: Source) -> dict[str, Any]:
         "judged": [cut(line, 400) for line in judged_lines(source.result)],
         "conclusions": _conclusions(source),
         **draw_charts(source),
-        **rate_parts(source),
-        "family_rows": list(_families(source, kind)),
-        "family_title": told_in(source)[0].name.capitalize(),
+        **rate_parts(source, kind),
         "family_kind": kind,
         "pairs": pairs,
         "pair_kind": pair_kind,
@@ -117,17 +115,6 @@ def _pair_kind(source: Source) -> str:
 def _sides(source: Source, kind: str) -> tuple[Sequence[Episode], Sequence[Episode]]:
     found = source.evaluations
     return found.get(f"before/{kind}", ()), found.get(f"after/{kind}", ())
-
-
-def _families(source: Source, kind: str) -> Iterator[tuple[str, int, Cell | None, Cell | None]]:
-    """Family, its rollouts, and its rate or mean before and after."""
-    what = told_in(source)[0]
-    sides = [source.families.get(f"{when}/{kind}", {}) for when in ("before", "after")]
-    for name in sorted({*sides[0], *sides[1]}):
-        before, after = (side.get(name) for side in sides)
-        known = after or before
-        number = 0 if known is None else known.rollouts or 0
-        yield cut(name, 40), number, cell(what, before), cell(what, after)
 
 
 def _endings(source: Source) -> dict[str, Sequence[Episode]]:
