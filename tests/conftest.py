@@ -37,8 +37,9 @@ os.environ.pop("COLUMNS", None)
 
 def pytest_configure(config: pytest.Config) -> None:
     """Property tests draw the same examples each time, and no clock judges them, unless other
-    examples are asked for. Programs that a test starts hear SIGHUP, also where these tests run
-    under nohup: what is ignored is inherited, what has a handler is not."""
+    examples are asked for. Tests and the programs that they start hear SIGHUP and SIGINT, also
+    under nohup and in the background of a script: what is ignored is inherited, what has a handler
+    is not."""
     others = os.environ.get("TUTELAGE_TEST_FULL") or config.getoption("--hypothesis-seed", None)
     hypothesis.settings.register_profile(
         "repeatable",
@@ -49,6 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("repeatable")
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure() -> None:
