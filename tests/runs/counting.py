@@ -1,11 +1,13 @@
 """A kind of run as a user writes one, in one file outside of the package: it counts.
 
 Each step adds one, and is saved; a count is what it was asked for with its number of steps.
+`python counting.py FOLDER` runs it, and typed again it goes on after a stop.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from typing import ClassVar, Self
 from tutelage.config.fields import RunSettings
 from tutelage.runs.folder import RunFolder, keep_lines, write_json
 from tutelage.runs.kinds import Head, Phase, RunKind, register, stored_settings
-from tutelage.runs.lifecycle import Run
+from tutelage.runs.lifecycle import Run, start
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON
 
@@ -77,3 +79,8 @@ class Counting(RunKind):
 
     def result(self, status: str) -> JSON:
         return {"status": status, "seed": 0, "count": self.count}
+
+
+if __name__ == "__main__":
+    asked = CountingSettings(steps=100, pace=0.1)
+    print(start(Counting(asked), RunFolder(Path(sys.argv[1])), Progress()))

@@ -6,7 +6,9 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -82,6 +84,31 @@ def test_it_runs_to_its_end(counting: ModuleType, tmp_path: Path) -> None:
             "succeeded", "counting", "plus one",
         )  # fmt: skip
         assert [metrics.step for metrics in store.metrics(row.id)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_is_made_where_there_is_none(
+    counting: ModuleType, there: bool, tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path / "below" / "one")
+    if there:
+        folder.path.mkdir(parents=True)
+    assert run(counting, folder)["status"] == "finished"
+
+
+def test_its_file_is_a_program_that_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    """No verb imports a file of the user's by itself."""
+    words = [sys.executable, str(SOURCE), str(tmp_path / "one")]
+    folder = RunFolder(tmp_path / "one")
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not folder.metrics.is_file() or folder.metrics.read_text().count("\n") < 3:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) != 0
+    assert json.loads(folder.result.read_text())["status"] == "stopped"
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    assert [line["step"] for line in folder.read_metrics()] == [*range(1, 101)]
 
 
 def test_it_stops_after_its_step_and_goes_on(counting: ModuleType, tmp_path: Path) -> None:

@@ -150,14 +150,19 @@ def test_a_run_with_all_three_is_gone_on_with(train: Train, source: Path, tmp_pa
 
 
 WRONG = {
-    "broken": ("x = unknown_name\n", "fails when it is loaded: NameError"),
+    "broken": ("\nx = unknown_name\n", "fails when it is loaded, line 2: NameError"),
     "missing": ("def other(batch): ...\n", "defines no 'own'"),
     "no function": ("own = 3\n", "is a int; point at a function"),
     "wrong signature": ("def own(batch, more): ...\n", "missing a required argument: 'more'"),
     "unknown need": (
         "from tutelage.algorithms.rl import estimator\n@estimator(group=True)\ndef own(b): ...\n",
-        "unexpected keyword argument 'group'",
+        "@estimator has no 'group'; did you mean 'groups'?",
     ),
+    "no parentheses": (
+        "from tutelage.algorithms.rl import loss\n@loss\ndef own(b): ...\n",
+        "write @loss(), with parentheses",
+    ),
+    "raises": ("def own(batch):\n    return 1 / 0\n", "line 2: ZeroDivisionError"),
 }
 
 
@@ -224,6 +229,28 @@ def test_what_returns_no_estimate_and_no_loss_is_told(train: Train, tmp_path: Pa
         train(f"loss_mode={tmp_path / 'mine.py'}:single", "--output", str(tmp_path / "b"))
     )
     assert "return TokenLoss(loss_BT, clipped_BT)" in said
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        ("inputs.advantages_BT * inputs.ratio_BT.detach()", "a loss without a gradient"),
+        ("inputs.logp_BT / 0", "not finite for some tokens"),
+    ],
+)
+def test_a_loss_that_cannot_train_is_told_at_once_and_mended_it_trains(
+    loss: str, words: str, train: Train, tmp_path: Path
+) -> None:
+    text = (
+        "from tutelage.algorithms.rl import TokenLoss\n"
+        "def mine(inputs):\n    return TokenLoss({}, inputs.logp_BT > 0)\n"
+    )
+    (tmp_path / "mine.py").write_text(text.format(loss))
+    own = f"loss_mode={tmp_path / 'mine.py'}:mine"
+    assert words in refusal(train(own, trainer__total_training_steps=1))
+    (tmp_path / "mine.py").write_text(text.format("-inputs.advantages_BT * inputs.ratio_BT"))
+    done = train(own, trainer__total_training_steps=1)
+    assert done.exit_code == 0, done.output
 
 
 def test_a_foreign_run_does_not_run_them(train: Train, source: Path, tmp_path: Path) -> None:

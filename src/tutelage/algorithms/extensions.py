@@ -13,12 +13,13 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from tutelage.errors import ConfigError
 from tutelage.tools.extensions import ExtensionRegistry
+from tutelage.tools.loading import hint
 
 if TYPE_CHECKING:
     from tutelage.algorithms.rl.advantages.packed import Estimate, Packed
@@ -162,15 +163,31 @@ def _keywords(function: Callable[..., object]) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
 
 
-def estimator(**needs: Any) -> Callable[[Callable[[Packed], Estimate]], Estimator]:
+def estimator(
+    *misplaced: object, **needs: Any
+) -> Callable[[Callable[[Packed], Estimate]], Estimator]:
     """Declare a function of a `Packed` batch as an advantage estimator; `needs` are `Estimator`'s
-    fields."""
+    fields. Raises `TypeError` for other names, and without parentheses."""
+    _check_needs("estimator", Estimator, misplaced, needs)
     return partial(Estimator, **needs)
 
 
-def loss(**needs: Any) -> Callable[[Callable[..., TokenLoss]], Loss]:
-    """Declare a function of `LossInputs` as a policy loss; `needs` are `Loss`'s fields."""
+def loss(*misplaced: object, **needs: Any) -> Callable[[Callable[..., TokenLoss]], Loss]:
+    """Declare a function of `LossInputs` as a policy loss; `needs` are `Loss`'s fields. Raises
+    `TypeError` for other names, and without parentheses."""
+    _check_needs("loss", Loss, misplaced, needs)
     return partial(Loss, **needs)
+
+
+def _check_needs(name: str, made: type, misplaced: Iterable[object], needs: Iterable[str]) -> None:
+    if any(True for _ in misplaced):
+        raise TypeError(f"write @{name}(), with parentheses, above the function")
+    known = [field.name for field in fields(made) if field.name != "function"]
+    for need in needs:
+        if need not in known:
+            raise TypeError(
+                f"@{name} has no {need!r}{hint(need, known)}; it takes {', '.join(known)}"
+            )
 
 
 def _as_estimator(found: object) -> Estimator:

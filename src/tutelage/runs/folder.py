@@ -17,6 +17,7 @@ fills `checkpoints/`, `report/` draws the report.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -222,8 +223,10 @@ def disk_error(path: Path, error: OSError) -> RunError:
     run = next((p for p in path.parents if (p / "config.json").is_file()), None)
     kept = "" if run is None else "What was acknowledged is safe. "
     way = "start again" if run is None else f"go on with: {resume_command(run)}"
+    barred = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EROFS)
+    mend = "Mend that" if barred else "Free some space"
     return RunError(
-        f"cannot write {str(path)!r}: {error.strerror or error}. {kept}Free some space and {way}"
+        f"cannot write {str(path)!r}: {error.strerror or error}. {kept}{mend} and {way}"
     )
 
 

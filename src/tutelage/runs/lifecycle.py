@@ -20,7 +20,7 @@ from typing import Any
 from tutelage.errors import RunError, TutelageError
 from tutelage.runs.again import resume_command
 from tutelage.runs.figures import read_object
-from tutelage.runs.folder import RunFolder, append_json, locked, write_json
+from tutelage.runs.folder import RunFolder, append_json, create, locked, write_json
 from tutelage.runs.kinds import (
     FAILED,
     FINISHED,
@@ -99,8 +99,8 @@ def resume(
 async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
     """Run what is asked for; coroutines among its phases play in this event loop.
 
-    The folder is empty, or holds the same run, which is gone on with. Raises `RunError` for one
-    that holds another run, and what the kind raises for what it cannot do.
+    The folder is new, empty, or holds the same run, which is gone on with. Raises `RunError` for
+    one that holds another run, and what the kind raises for what it cannot do.
     """
     if folder.config.is_file():
         if difference := _difference(asked, folder):
@@ -109,9 +109,12 @@ async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
                 f"with it as it is: {resume_command(folder.path)}"
             )
         return await _go_on(type(asked), folder, progress, asked)
+    if not folder.path.is_dir():
+        create(folder.path)
     with locked(folder):
         # What is wrong with the input is found before anything is written.
         asked.prepare(folder, progress)
+        folder.checkpoints.mkdir(exist_ok=True)
         check_loggers(asked.head.loggers)
         write_json(folder.config, {"kind": asked.name, **asked.config()})
         remember(folder)

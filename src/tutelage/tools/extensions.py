@@ -12,10 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from tutelage.errors import ConfigError
-from tutelage.tools.loading import hint, import_attribute, is_file_reference, load_attribute
+from tutelage.errors import ConfigError, TutelageError
+from tutelage.tools.loading import (
+    hint,
+    import_attribute,
+    is_file_reference,
+    load_attribute,
+    raised_by,
+)
 
 Entry = TypeVar("Entry")
 
@@ -76,6 +82,20 @@ class ExtensionRegistry(Mapping[str, Entry], Generic[Entry]):
             return self.load(name)
         near, listed = hint(name, self, "did you mean {!r}? "), ", ".join(self)
         raise ConfigError(f"{self.key}={name!r} is unknown; {near}use one of: {listed}")
+
+    def call(
+        self, name: str, function: Callable[..., object], *given: Any, **options: Any
+    ) -> object:
+        """What an entry's function returns. Raises `ConfigError` for an error inside a function of
+        a user's file, with the line."""
+        try:
+            return function(*given, **options)
+        except TutelageError:
+            raise
+        except Exception as error:
+            if not is_file_reference(name):
+                raise
+            raise ConfigError(f"{self.key} {name!r} failed{raised_by(function, error)}") from error
 
     def known(self, name: str) -> Entry | None:
         """What `load` gives, None for a name that stands for nothing."""

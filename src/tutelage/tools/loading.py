@@ -11,12 +11,14 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
+import traceback
 from collections.abc import Iterable
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 from tutelage.errors import ConfigError, TutelageError
 
@@ -96,9 +98,21 @@ def _load(path: Path, what: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
         raise ConfigError(
-            f"{what}: {path} fails when it is loaded: {type(error).__name__}: {error}"
+            f"{what}: {path} fails when it is loaded{_raised(error, path)}"
         ) from error
     finally:
         if str(path.parent) in sys.path:
             sys.path.remove(str(path.parent))
     return module
+
+
+def raised_by(function: object, error: BaseException) -> str:
+    """What a user's function raised, and at which line of its file: ", line 5: ValueError: ..."."""
+    return _raised(error, Path(inspect.getfile(inspect.unwrap(cast("Any", function)))))
+
+
+def _raised(error: BaseException, path: Path) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    where = f", line {lines[-1]}" if lines else ""
+    return f"{where}: {type(error).__name__}: {error}"

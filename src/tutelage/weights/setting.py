@@ -49,6 +49,7 @@ from tutelage.tools.tool import Tool
 from tutelage.types import Sampling, Task, ToolSpec
 from tutelage.weights.config.extensions import load_extensions
 from tutelage.weights.places import check_models_are_there
+from tutelage.weights.trial import try_extensions
 
 EMBEDDED_LENGTH = 1024
 """Positions of a policy that is made for demonstrations, unless `data.max_length` is more."""
@@ -157,6 +158,7 @@ def prepare(
     """Make the setting of a run. `policy_folder` overrides where the policy comes from (resume);
     `given` is the Python agent with its tasks, where there is one."""
     load_extensions(config)
+    try_extensions(config)
     check_models_are_there(config)
     seeds = SeedTree(config.seed)
     tasks = load_tasks(config) if given is None else _given_tasks(config, given)

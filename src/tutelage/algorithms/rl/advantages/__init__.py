@@ -87,7 +87,7 @@ def estimate_advantages(
         norm_by_std=norm_by_std,
         single_member=single_member,
     )
-    estimate = _checked(name, estimator(batch), batch)
+    estimate = _checked(name, ESTIMATORS.call(name, estimator.function, batch), batch)
     return places.unpack(estimate.advantages_NL), places.unpack(estimate.returns_NL)
 
 

@@ -26,6 +26,7 @@ from tutelage.algorithms.rl.kl import kl_penalty
 from tutelage.algorithms.rl.lookup import unknown
 from tutelage.algorithms.rl.losses.common import LossInputs, TokenLoss
 from tutelage.errors import ConfigError
+from tutelage.tools.loading import is_file_reference
 
 COMMON_OPTIONS = ("weights_BT", "scale")
 
@@ -78,7 +79,7 @@ def policy_loss(
     index = RolloutIndex.of(mask_BT, rollouts_B)
     low, high = _clip_range(loss, clip_ratio, clip_ratio_low, clip_ratio_high, clip_ratio_c)
     inputs = _inputs(logp_BT, old_logp_BT, advantages_BT, index, (low, high, clip_ratio_c))
-    token = _checked(mode, loss(inputs, **mode_options), inputs)
+    token = _checked(mode, LOSSES.call(mode, loss.function, inputs, **mode_options), inputs)
     loss_BT = token.loss_BT
     if weights_BT is not None:
         loss_BT = loss_BT * weights_BT.detach().masked_fill(~index.mask_BT, 0)
@@ -108,9 +109,20 @@ def _inputs(
 
 
 def _checked(mode: str, token: object, inputs: LossInputs) -> TokenLoss:
-    """What a loss returned. Raises `ConfigError` unless it is a number for each of these tokens."""
+    """What a loss returned. Raises `ConfigError` unless it is a number for each of these tokens,
+    with a gradient; whether the numbers of a user's loss are finite is looked at too."""
     shape = tuple(inputs.logp_BT.shape)
     if isinstance(token, TokenLoss) and all(tuple(x_BT.shape) == shape for x_BT in token):
+        if inputs.logp_BT.requires_grad and not token.loss_BT.requires_grad:
+            raise ConfigError(
+                f"actor.policy_loss.loss_mode={mode!r} returned a loss without a gradient: make it "
+                "of inputs.logp_BT, inputs.ratio_BT or inputs.log_ratio_BT, not detached"
+            )
+        if is_file_reference(mode) and not bool(token.loss_BT.isfinite().all()):
+            raise ConfigError(
+                f"actor.policy_loss.loss_mode={mode!r} returned a loss that is not finite for some "
+                "tokens; look for divisions by zero, logarithms and exponentials in it"
+            )
         return token
     raise ConfigError(
         f"actor.policy_loss.loss_mode={mode!r} returned a {type(token).__name__}; return "
