@@ -64,7 +64,7 @@ def test_a_broken_line_is_named_by_file_and_number(
         ({"tools": "calculatr"}, "did you mean 'calculator'?"),
         ({"tools": "nope.py:search"}, "there is no file 'nope.py'"),
         ({"tools": "code.py:serch"}, "code.py defines no 'serch'; did you mean 'search'?"),
-        ({"tools": "broken.py:search"}, "fails when it is loaded: ZeroDivisionError"),
+        ({"tools": "broken.py:search"}, "fails when it is loaded, line 1: ZeroDivisionError"),
         ({"tools": "code.py:untyped"}, "'untyped'"),
         ({"reward": "mth"}, "mth"),
         ({"reward": "code.py:nope"}, "code.py defines no 'nope'"),
