@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.builders import make_rollout
+
 from tutelage.config import Machine
 from tutelage.prompts.config import PromptConfig
 from tutelage.runs.folder import RunFolder, append_json, create, write_json, write_text
@@ -152,4 +154,5 @@ def _store(
 def _rollout(run_id: str, name: str, label: str, task: Task, value: float) -> Rollout:
     graded = Reward(value, {"exact": float(value == 1)})
     attempt = replace(success(), id=f"att_{name}", reward=graded)
-    return Rollout(name, run_id, task, Mode.TEST, 1, task.id, 0, (attempt,), label)
+    of = {"run_id": run_id, "task": task, "mode": Mode.TEST, "label": label}
+    return make_rollout(name, attempt, step=1, group=task.id, **of)

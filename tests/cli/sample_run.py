@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.builders import make_attempt, make_call, make_rollout
+
 from tutelage.config import Machine
 from tutelage.runs.folder import RunFolder, append_json, create, write_json, write_text
 from tutelage.store import open_store
@@ -20,9 +22,7 @@ from tutelage.types import (
     Mode,
     Reward,
     Rollout,
-    RolloutStatus,
     Sampled,
-    Sampling,
     StopReason,
     Task,
     ToolCall,
@@ -55,33 +55,24 @@ ANSWERS = Message("assistant", "396")
 
 def call(index: int, messages: tuple[Message, ...], reply: Message, **more: Any) -> Call:
     """One call with four prompt tokens for each message and two sampled ones."""
-    return Call(
-        id=f"chat_{index}",
-        agent="main",
-        index=index,
+    return make_call(
+        index,
         messages=messages,
         prompt_ids=tuple(range(4 * len(messages))),
         sampled=Sampled((7, 8), (-0.25, -0.75), (-0.25, -0.75), StopReason.STOP, 5),
         reply=reply,
-        sampling=Sampling(),
         **more,
     )
 
 
 def success() -> Attempt:
     """Two turns: a tool call and the answer."""
-    return Attempt(
-        id="att_0",
-        index=0,
-        status=RolloutStatus.SUCCEEDED,
-        calls=(
-            call(0, (QUESTION,), ASKS),
-            call(1, (QUESTION, ASKS, OBSERVED), ANSWERS),
-        ),
+    return make_attempt(
+        call(0, (QUESTION,), ASKS),
+        call(1, (QUESTION, ASKS, OBSERVED), ANSWERS),
         tool_results=(ToolResult("call_1", "calculator", CALL.arguments, "396"),),
         answer="396",
         reward=Reward(1.0, {"exact": 1.0}),
-        stop="answer",
         seconds=0.5,
     )
 
@@ -89,11 +80,9 @@ def success() -> Attempt:
 def failure() -> Attempt:
     """A tool that fails, then an agent that raises."""
     error = "Error: division by zero"
-    return Attempt(
+    return make_attempt(
+        call(0, (QUESTION,), ASKS, parse_errors=("half a call",)),
         id="att_1",
-        index=0,
-        status=RolloutStatus.FAILED,
-        calls=(call(0, (QUESTION,), ASKS, parse_errors=("half a call",)),),
         tool_results=(ToolResult("call_1", "calculator", CALL.arguments, error, error="raised"),),
         reward=Reward(0.0),
         failure=Failure(FailureCause.AGENT_ERROR, "ValueError: no\x1b[31m", "Traceback (most ..."),
@@ -105,12 +94,10 @@ def rollout(name: str, attempt: Attempt, **more: Any) -> Rollout:
     fields: dict[str, Any] = {
         "run_id": "sums",
         "task": Task("t-17", {"question": QUESTION.content, "answer": "396"}),
-        "mode": Mode.TRAIN,
         "step": 1,
         "group": "rl/0/0",
-        "index": 0,
     }
-    return Rollout(id=name, attempts=(attempt,), **(fields | more))
+    return make_rollout(name, attempt, **fields | more)
 
 
 def rollouts() -> list[Rollout]:

@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tests.builders import make_attempt, make_call, make_rollout
+
 from tutelage.prompts.agent import components_of, tool_resources
 from tutelage.prompts.episode import blamed, episode_of
 from tutelage.resources import NamedResources, PromptTemplate
 from tutelage.tools.builtin import calculator, sum_1_to_n
 from tutelage.tracing import SpanRecord
 from tutelage.types import (
-    Attempt,
     Call,
     Message,
     Mode,
     Reward,
-    Rollout,
-    RolloutStatus,
     Sampled,
-    Sampling,
     StopReason,
-    Task,
     ToolCall,
     ToolResult,
 )
@@ -40,7 +37,7 @@ def call(system: str, agent: str = "main", tools: Sequence[str] = ()) -> Call:
     messages = (Message("system", system), Message("user", "go"))
     told = (calculator.spec, sum_1_to_n.spec)
     reply = Message("assistant", "x", asked)
-    return Call("id", agent, 0, messages, (), SAID, reply, Sampling(), tools=told)
+    return make_call(agent=agent, messages=messages, sampled=SAID, reply=reply, tools=told)
 
 
 def found(
@@ -49,7 +46,7 @@ def found(
     parts: dict[str, float] | None = None,
     spans: Sequence[SpanRecord] = (),
 ) -> list[str]:
-    attempt = Attempt("a", 0, RolloutStatus.SUCCEEDED, calls, tuple(results))
+    attempt = make_attempt(*calls, tool_results=tuple(results), reward=None)
     return [*blamed(attempt, parts or {}, COMPONENTS, RESOURCES, spans)]
 
 
@@ -93,8 +90,7 @@ def test_an_agents_name_is_a_components_name() -> None:
 
 def test_one_component_is_never_blamed_and_right_answers_blame_nobody() -> None:
     def episode(value: float, components: dict[str, str]) -> Any:
-        attempt = Attempt("a", 0, RolloutStatus.SUCCEEDED, (WRITES,), reward=Reward(value))
-        rollout = Rollout("r", "run", Task("t", {"question": "q"}), Mode.VAL, 0, "t", 0, (attempt,))
+        rollout = make_rollout("r", make_attempt(WRITES, reward=Reward(value)), mode=Mode.VAL)
         return episode_of(rollout, components, RESOURCES, (), "", None)
 
     assert episode(0.0, {"writer": "You write the answer down."}).blame == ()

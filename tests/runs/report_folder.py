@@ -11,13 +11,14 @@ import random
 from pathlib import Path
 from typing import Any
 
+from tests.builders import make_attempt, make_call, make_rollout
+
 from tutelage.config import Machine
 from tutelage.runs.folder import RunFolder, write_json, write_text
 from tutelage.seeds import SeedTree
 from tutelage.store import open_store
 from tutelage.tasks.arithmetic import demonstrations, make_tasks
 from tutelage.types import (
-    Attempt,
     Call,
     Failure,
     FailureCause,
@@ -25,9 +26,7 @@ from tutelage.types import (
     Mode,
     Reward,
     Rollout,
-    RolloutStatus,
     Sampled,
-    Sampling,
     StopReason,
     Task,
     ToolCall,
@@ -69,9 +68,9 @@ RESULT: dict[str, Any] = {
 }
 
 
-def make_call(index: int, messages: list[Message], reply: Message) -> Call:
+def _call(index: int, messages: list[Message], reply: Message) -> Call:
     sampled = Sampled((1, 2, 3), (-0.1,) * 3, (-0.1,) * 3, StopReason.STOP, index)
-    return Call(f"chat{index}", "main", index, tuple(messages), (5,), sampled, reply, Sampling())
+    return make_call(index, messages=tuple(messages), sampled=sampled, reply=reply)
 
 
 def play(
@@ -87,7 +86,7 @@ def play(
     messages, calls, results = list(task.messages()), list[Call](), list[ToolResult]()
     for message in said:
         if message.role == "assistant":
-            calls.append(make_call(len(calls), messages, message))
+            calls.append(_call(len(calls), messages, message))
         else:
             wrong = "invalid_arguments" if (message.content or "").startswith("Error") else None
             text = message.content or ""
@@ -97,11 +96,9 @@ def play(
     answer = said[-1].content if ended else None
     value = float(answer == task.fields.get("answer"))
     rollout_id = SeedTree(3).child(label, step, task.id, index).id("roll")
-    attempt = Attempt(
+    attempt = make_attempt(
+        *calls,
         id=f"{rollout_id}-0",
-        index=0,
-        status=RolloutStatus.SUCCEEDED if failure is None else RolloutStatus.FAILED,
-        calls=tuple(calls),
         tool_results=tuple(results),
         answer=answer,
         reward=Reward(value if failure is None else 0.0),
@@ -109,7 +106,8 @@ def play(
         stop=None if failure else "max_turns" if answer is None else "answer",
     )
     mode = Mode.TEST if label else Mode.TRAIN
-    return Rollout(rollout_id, RUN_ID, task, mode, step, task.id, index, (attempt,), label)
+    of = {"run_id": RUN_ID, "mode": mode, "step": step, "index": index, "label": label}
+    return make_rollout(rollout_id, attempt, task=task, group=task.id, **of)
 
 
 def broken_call(task: Task) -> list[Message]:

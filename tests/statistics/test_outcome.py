@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from tests.builders import make_attempt, make_rollout
 
 from tutelage.errors import RewardError
 from tutelage.runs.measured import judged_words, measured, read, written
 from tutelage.statistics.outcome import Kind, Success, summarise
 from tutelage.types import (
-    Attempt,
     Failure,
     FailureCause,
     Mode,
     Reward,
     Rollout,
-    RolloutStatus,
     Task,
 )
 
@@ -27,10 +26,9 @@ def rollout(
     """A rollout of a task that earned this, or failed so."""
     reward = None if value is None else Reward(value, parts)
     failure = None if cause is None else Failure(cause, f"{cause.value} on {task}")
-    status = RolloutStatus.SUCCEEDED if failure is None else RolloutStatus.FAILED
-    attempt = Attempt(f"att_{task}", 0, status, reward=reward, failure=failure)
-    fields = {"question": task, "family": task[0]}
-    return Rollout(f"roll_{task}", "run", Task(task, fields), Mode.TEST, 0, task, 0, (attempt,))
+    attempt = make_attempt(id=f"att_{task}", reward=reward, failure=failure)
+    asked = Task(task, {"question": task, "family": task[0]})
+    return make_rollout(f"roll_{task}", attempt, task=asked, mode=Mode.TEST, group=task)
 
 
 def rollouts(values: Sequence[float]) -> list[Rollout]:

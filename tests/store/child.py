@@ -1,6 +1,6 @@
 """A process that writes rollouts and says which ones were acknowledged; its parent kills it.
 
-In `tests`: python -m store.child PATH put|writer FIRST [FILE SIZE LIMIT IN BYTES]
+python -m tests.store.child PATH put|writer FIRST [FILE SIZE LIMIT IN BYTES]
 """
 
 from __future__ import annotations

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import fields as fields_of
 from typing import Any
 
 from hypothesis import strategies as st
+from tests.builders import make_attempt, make_call, make_rollout
 
 from tutelage.tracing.records import KINDS, STATUSES, SpanEvent, SpanRecord
 from tutelage.types import (
@@ -37,6 +39,7 @@ RUN: dict[str, Any] = {
     "status": "running",
 }
 """What `put_run` needs besides the id."""
+OF_ROLLOUT = {field.name for field in fields_of(Rollout)}
 
 
 def call(index: int = 0, tokens: int = 8) -> Call:
@@ -44,10 +47,8 @@ def call(index: int = 0, tokens: int = 8) -> Call:
     messages = [Message("user", "What is 0.1 + 0.2?")]
     for i in range(index):
         messages += [reply(i), Message("tool", "0.30000000000000004", tool_call_id=f"call_{i}")]
-    return Call(
-        id=f"chat_{index}",
-        agent="main",
-        index=index,
+    return make_call(
+        index,
         messages=tuple(messages),
         prompt_ids=tuple(range(tokens * (index + 1))),
         sampled=Sampled(
@@ -79,11 +80,10 @@ def attempt(
 ) -> Attempt:
     """One try; with `status` failed it has a failure instead of a reward."""
     failed = status is RolloutStatus.FAILED
-    return Attempt(
-        id=f"att_{index}",
+    return make_attempt(
+        *(call(i, tokens) for i in range(calls)),
         index=index,
         status=status,
-        calls=tuple(call(i, tokens) for i in range(calls)),
         tool_results=(
             ToolResult("call_0", "calculator", "{}", "", error="invalid_arguments", seconds=0.1),
             ToolResult("call_1", "calculator", '{"expression": "1"}', "1", seconds=0.2),
@@ -100,26 +100,13 @@ def rollout(
     name: str = "roll_0",
     *attempts: Attempt,
     run_id: str = "run_a",
-    step: int = 0,
-    mode: Mode = Mode.TRAIN,
-    label: str = "",
-    group: str = "g0",
-    index: int = 0,
-    task: Task | None = None,
-    **of_attempt: Any,
+    **fields: Any,
 ) -> Rollout:
-    """One rollout; without `attempts` it has the one that `attempt(**of_attempt)` gives."""
-    return Rollout(
-        id=name,
-        run_id=run_id,
-        task=task or Task("t0", {"question": "What is 0.1 + 0.2?", "answer": 0.3, "n": [1, None]}),
-        mode=mode,
-        step=step,
-        group=group,
-        index=index,
-        attempts=attempts or (attempt(**of_attempt),),
-        label=label,
-    )
+    """One rollout; without `attempts` one of `attempt`, which takes what a rollout has not."""
+    task = Task("t0", {"question": "What is 0.1 + 0.2?", "answer": 0.3, "n": [1, None]})
+    own = {name: fields.pop(name) for name in OF_ROLLOUT & fields.keys()}
+    made = attempts or (attempt(**fields),)
+    return make_rollout(name, *made, **{"run_id": run_id, "task": task} | own)
 
 
 def rollouts(count: int, *, first: int = 0, **fields: Any) -> list[Rollout]:

@@ -13,12 +13,12 @@ from tutelage.store import Store, open_store
 
 from . import samples
 
-TESTS = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def spawn(path: Path, *args: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "store.child", str(path), *map(str, args)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=TESTS)
+    command = [sys.executable, "-m", "tests.store.child", str(path), *map(str, args)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
 def assert_whole(store: Store, acknowledged: list[str]) -> None:

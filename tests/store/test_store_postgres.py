@@ -27,7 +27,7 @@ PROGRAMS = find_programs()
 pytestmark = pytest.mark.skipif(
     PROGRAMS is None, reason="no PostgreSQL server here: install Debian's package `postgresql`"
 )
-TESTS = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 Fresh = Callable[[], str]
 
 
@@ -122,7 +122,7 @@ def write(address: str, first: int, count: int) -> subprocess.Popen[str]:
     """A process that writes rollouts of run_a; they share a task, tools and metrics."""
     code = f"""
 import sys
-from store import samples
+from tests.store import samples
 from tutelage.store import StoreWriter, open_store
 with open_store({address!r}) as store, StoreWriter(store, max_batch=3) as writer:
     for i in range({first}, {first} + {count}):
@@ -132,7 +132,7 @@ with open_store({address!r}) as store, StoreWriter(store, max_batch=3) as writer
         store.put_run("run_a", **samples.RUN)
 """
     return subprocess.Popen(
-        [sys.executable, "-c", code], cwd=TESTS, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
 
 
@@ -152,8 +152,8 @@ def test_several_processes_write_at_once(fresh: Fresh) -> None:
 
 
 def spawn(address: str, how: str, first: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "store.child", address, how, str(first)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=TESTS)
+    command = [sys.executable, "-m", "tests.store.child", address, how, str(first)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
 def acknowledged_by(child: subprocess.Popen[str], lines: int) -> list[str]:

@@ -175,15 +175,15 @@ def test_leaving_the_block_raises_too(store: Store) -> None:
 def test_a_program_that_forgot_to_close_still_flushes(tmp_path: Path) -> None:
     code = """
 import sys
-from store import samples
+from tests.store import samples
 from tutelage.store import StoreWriter, open_store
 store = open_store(sys.argv[1])
 store.put_run("run_a", **samples.RUN)
 StoreWriter(store, max_batch=1).submit(samples.rollouts(30))
 """
     path = tmp_path / "x.db"
-    tests = Path(__file__).parent.parent
-    subprocess.run([sys.executable, "-c", code, str(path)], check=True, cwd=tests)
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True, cwd=root)
     with open_store(path) as store:
         assert store.count("run_a") == 30
 

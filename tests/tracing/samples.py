@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from tests.builders import make_attempt, make_call, make_rollout
+
 from tutelage.tracing import SpanRecord
 from tutelage.types import (
     Attempt,
@@ -13,10 +15,8 @@ from tutelage.types import (
     Failure,
     FailureCause,
     Message,
-    Mode,
     Reward,
     Rollout,
-    RolloutStatus,
     Sampled,
     Sampling,
     StopReason,
@@ -33,54 +33,44 @@ def call(index: int, *, agent: str = "main", tool: bool = False, **fields: Any) 
     """One call of an agent, a second after the one before it; with `tool` it calls one."""
     made = (ToolCall(f"t{index}", "calculator", '{"expression": "1+1"}'),) if tool else ()
     given: dict[str, Any] = {
-        "id": f"chat_{index}",
         "agent": agent,
-        "index": index,
         "messages": (Message("user", "What is 1 + 1? Secret."),),
-        "prompt_ids": (1, 2, 3),
         "sampled": Sampled((4, 5), (-0.1, -0.2), (-0.1, -0.2), StopReason.STOP, 3),
         "reply": Message("assistant", None if tool else "2", made),
         "sampling": Sampling(temperature=0.5, max_tokens=9, stop=("</s>",)),
         "started": START + index,
         "seconds": 0.25,
     }
-    return Call(**given | fields)
+    return make_call(index, **given | fields)
 
 
 def attempt(*calls: Call, index: int = 0, **fields: Any) -> Attempt:
     """A try with these calls, and a result for each tool call."""
     made = [t for c in calls for t in c.reply.tool_calls]
     given: dict[str, Any] = {
-        "id": f"att_{index}",
-        "index": index,
-        "status": RolloutStatus.SUCCEEDED,
-        "calls": calls,
         "tool_results": tuple(
             ToolResult(t.id, t.name, t.arguments, "2", seconds=0.1, started=START + 0.5 + i)
             for i, t in enumerate(made)
         ),
         "answer": "2",
         "reward": Reward(1.0, {"exact": 1.0}),
-        "stop": "answer",
         "started": START,
         "seconds": 3.0,
     }
-    return Attempt(**given | fields)
+    return make_attempt(*calls, index=index, **given | fields)
 
 
 def rollout(*attempts: Attempt, name: str = "roll_0", run_id: str = "run") -> Rollout:
     """A rollout; without attempts one with a tool call and an answer."""
     task = Task("t0", {"question": "What is 1 + 1? Secret."})
     tries = attempts or (attempt(call(0, tool=True), call(1)),)
-    return Rollout(name, run_id, task, Mode.TRAIN, 7, "g", 0, tries)
+    return make_rollout(name, *tries, run_id=run_id, task=task, step=7, group="g")
 
 
 def failed(index: int = 0, cause: FailureCause = FailureCause.TIMEOUT) -> Attempt:
     """A try that failed without a call."""
     failure = Failure(cause, "it was stopped", "Traceback ...")
-    return attempt(
-        index=index, status=RolloutStatus.FAILED, failure=failure, reward=None, answer=None
-    )
+    return attempt(index=index, failure=failure, reward=None, answer=None, stop="answer")
 
 
 def foreign(number: int = 0, parent: int | None = None, **fields: Any) -> SpanRecord:

@@ -174,7 +174,7 @@ def test_a_lost_rollout_leaves_the_gradient_of_the_others_alone(
     tmp_path: Path, one_thread: None
 ) -> None:
     """15 % of the rollouts fail for infrastructure's reasons; the step is that of the rest."""
-    from weights.samples import learn
+    from tests.weights.samples import learn
 
     from tutelage.config import Machine
     from tutelage.errors import EngineError

@@ -7,22 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from tests.builders import make_attempt, make_call, make_rollout
 
 from tutelage.config import Machine, RunConfig
 from tutelage.policy.row import Row
 from tutelage.seeds import SeedTree
 from tutelage.types import (
-    Attempt,
     Call,
     Failure,
     FailureCause,
     Message,
-    Mode,
     Reward,
     Rollout,
-    RolloutStatus,
     Sampled,
-    Sampling,
     StopReason,
     Task,
 )
@@ -63,15 +60,13 @@ def call(policy: Any, index: int, prompt: Ids, sampled: Ids, noise: float, seed:
     """One call; `noise` moves its recorded log-probabilities, as an older policy's would be."""
     rng = random.Random(seed)
     told = tuple(x + rng.uniform(-noise, noise) for x in logprobs(policy, prompt, sampled))
-    return Call(
+    return make_call(
+        index,
         id=f"call_{seed}_{index}",
-        agent="main",
-        index=index,
         messages=(Message("user", "?"),),
         prompt_ids=prompt,
         sampled=Sampled(sampled, told, told, StopReason.STOP, 0),
         reply=Message("assistant", "!"),
-        sampling=Sampling(),
     )
 
 
@@ -85,26 +80,15 @@ def rollout(
     stop: str = "answer",
 ) -> Rollout:
     """A rollout of one attempt; without a reward it was lost to `cause`."""
-    attempt = Attempt(
+    attempt = make_attempt(
+        *calls,
         id=f"att_{name}",
-        index=0,
-        status=RolloutStatus.SUCCEEDED if cause is None else RolloutStatus.FAILED,
-        calls=tuple(calls),
         answer="!",
         reward=None if reward is None else Reward(reward),
         failure=None if cause is None else Failure(cause, f"{cause.value} of {name}"),
         stop=None if cause is not None else stop,
     )
-    return Rollout(
-        id=f"roll_{name}",
-        run_id="run",
-        task=Task(group, {"question": "?"}),
-        mode=Mode.TRAIN,
-        step=0,
-        group=group,
-        index=0,
-        attempts=(attempt,),
-    )
+    return make_rollout(f"roll_{name}", attempt, task=Task(group, {"question": "?"}), group=group)
 
 
 def conversation(
