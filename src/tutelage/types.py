@@ -348,6 +348,16 @@ class ChatOptions(TypedDict, total=False):
     seed: int | None
 
 
+def recorded_options(options: ChatOptions) -> dict[str, Any]:
+    """The fields of a `Call` that repeat what its request said beside the messages."""
+    return {
+        "tools": tuple(options.get("tools", ())),
+        "sampling": options["sampling"],
+        "agent": options.get("agent", "main"),
+        "constraint": options.get("constraint"),
+    }
+
+
 class ChatClient(Protocol):
     """Something that answers chat requests and keeps a record of every call it made."""
 

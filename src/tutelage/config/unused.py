@@ -13,19 +13,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tutelage.config.schema import RunConfig
-
-
-class _Case(NamedTuple):
-    """What decides whether a key has an effect."""
-
-    config: RunConfig
-    on_cpu: bool
-    own_agent: bool
-    """Whether an agent of the user's plays, and not a built-in one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +24,11 @@ class Unused:
     """One reason, and when it holds."""
 
     reason: str
-    applies: Callable[[_Case], bool]
+    applies: Callable[[RunConfig], bool] = lambda config: True
+    on_cpu: bool = False
+    """Whether it holds on the CPU alone."""
+    built_in: bool = False
+    """Whether it holds for a built-in agent alone, and not for one of the user's."""
     rank: int = field(default_factory=count().__next__)
 
     @staticmethod
@@ -44,128 +39,123 @@ class Unused:
 
         `own_agent` says that an agent of the user's plays, and not a built-in one.
         """
-        case = _Case(config, on_cpu, own_agent)
-        held = [note for note in notes if isinstance(note, Unused) and note.applies(case)]
+        held = [
+            note
+            for note in notes
+            if isinstance(note, Unused)
+            and on_cpu >= note.on_cpu
+            and not (own_agent and note.built_in)
+            and note.applies(config)
+        ]
         return [note.reason for note in sorted(held, key=attrgetter("rank"))]
+
+
+def _for_sft(reason: str) -> Unused:
+    return Unused(reason, lambda run: run.recipe == "sft")
+
+
+def _without_steps(reason: str) -> Unused:
+    return Unused(reason, lambda run: run.algorithm.name == "sft")
 
 
 def off(key: str, value: str | bool = False) -> Unused:
     """Unused where another key has the value that switches it off."""
     told = value if isinstance(value, str) else str(value).lower()
-    return Unused(f"{key} is {told}", lambda on: attrgetter(key)(on.config) == value)
+    return Unused(f"{key} is {told}", lambda run: attrgetter(key)(run) == value)
 
 
-ON_THIS_CPU: Unused = Unused("the run is on the CPU of this machine", lambda on: on.on_cpu)
-NO_GPU_MEMORY: Unused = Unused(
-    "the run is on a CPU, so there is no GPU memory to free", lambda on: on.on_cpu
-)
-TIME_IS_SCARCER: Unused = Unused(
-    "the run is on a CPU, where time is scarcer than memory", lambda on: on.on_cpu
-)
+ON_THIS_CPU = Unused("the run is on the CPU of this machine", on_cpu=True)
+NO_GPU_MEMORY = Unused("the run is on a CPU, so there is no GPU memory to free", on_cpu=True)
+TIME_IS_SCARCER = Unused("the run is on a CPU, where time is scarcer than memory", on_cpu=True)
 
 _NO_STEP = "algorithm.name is sft, which makes no reinforcement-learning step"
-BY_REWARDS: Unused = Unused(_NO_STEP, lambda on: on.config.algorithm.name == "sft")
-IN_COLD_START: Unused = Unused(
-    _NO_STEP, lambda on: on.config.algorithm.name == "sft" and on.config.recipe != "sft"
+BY_REWARDS = _without_steps(_NO_STEP)
+IN_COLD_START = Unused(_NO_STEP, lambda run: run.algorithm.name == "sft" and run.recipe != "sft")
+OWN_DEMONSTRATIONS = _for_sft(
+    "it steers the cold start of `train math`; `train sft` has lr, batch_size and steps"
 )
-OWN_DEMONSTRATIONS: Unused = Unused(
-    "it steers the cold start of `train math`; `train sft` has lr, batch_size and steps",
-    lambda on: on.config.recipe == "sft",
-)
-ENDS_BY_STEPS: Unused = Unused(
-    "`train sft` ends after its steps or epochs", lambda on: on.config.recipe == "sft"
-)
-NO_CONTROL: Unused = Unused(
-    "algorithm.name is sft, and a control is for reinforcement learning",
-    lambda on: on.config.algorithm.name == "sft",
-)
+ENDS_BY_STEPS = _for_sft("`train sft` ends after its steps or epochs")
+NO_CONTROL = _without_steps("algorithm.name is sft, and a control is for reinforcement learning")
 NOT_PLAYED: Unused = Unused(
     "no task is played, because data.test_files names none",
-    lambda on: on.config.recipe == "sft" and not on.config.data.test_files,
+    lambda run: run.recipe == "sft" and not run.data.test_files,
 )
-ALL_ARE_SHOWN: Unused = Unused(
-    "`train sft` learns from all its demonstrations", lambda on: on.config.recipe == "sft"
-)
-NO_DEMONSTRATIONS: Unused = Unused(
-    "only `train sft` reads demonstrations", lambda on: on.config.recipe != "sft"
-)
+ALL_ARE_SHOWN = _for_sft("`train sft` learns from all its demonstrations")
+NO_DEMONSTRATIONS = Unused("only `train sft` reads demonstrations", lambda run: run.recipe != "sft")
 
 CLIPPED_BY_BOTH: Unused = Unused(
     "clip_ratio_low and clip_ratio_high are both set",
-    lambda on: None not in (on.config.actor.clip_ratio_low, on.config.actor.clip_ratio_high),
+    lambda run: None not in (run.actor.clip_ratio_low, run.actor.clip_ratio_high),
 )
 OTHER_AGGREGATION: Unused = Unused(
     "only loss_agg_mode=seq-mean-token-sum-norm divides by it",
-    lambda on: on.config.actor.loss_agg_mode != "seq-mean-token-sum-norm",
+    lambda run: run.actor.loss_agg_mode != "seq-mean-token-sum-norm",
 )
 ROWS_ARE_COUNTED: Unused = Unused(
     "ppo_micro_batch_size_per_gpu counts rows instead",
-    lambda on: on.config.actor.ppo_micro_batch_size_per_gpu is not None,
+    lambda run: run.actor.ppo_micro_batch_size_per_gpu is not None,
 )
-NO_KL_IN_REWARD: Unused = off("algorithm.use_kl_in_reward")
-FIXED_KL: Unused = off("algorithm.kl_ctrl.type", "fixed")
-NO_KL_LOSS: Unused = off("actor.use_kl_loss")
+NO_KL_IN_REWARD = off("algorithm.use_kl_in_reward")
+FIXED_KL = off("algorithm.kl_ctrl.type", "fixed")
+NO_KL_LOSS = off("actor.use_kl_loss")
 NO_REFERENCE: Unused = Unused(
-    "no KL is on, so no reference model is loaded", lambda on: not on.config.needs_reference
+    "no KL is on, so no reference model is loaded", lambda run: not run.needs_reference
 )
 
 NO_VLLM: Unused = Unused(
-    "it tunes vLLM, and the engine is another", lambda on: on.config.agent.backend != "vllm"
+    "it tunes vLLM, and the engine is another", lambda run: run.agent.backend != "vllm"
 )
 NOT_NATIVE: Unused = Unused(
     "it tunes the native engine, and the engine is another",
-    lambda on: on.config.agent.backend != "native",
+    lambda run: run.agent.backend != "native",
 )
 LOG_PROBS_ARE_RECORDED: Unused = Unused(
     "log-probabilities are recorded when sampled; where they are computed again, the actor's "
-    "micro-batches are used",
-    lambda on: True,
+    "micro-batches are used"
 )
 ALL_AT_ONCE: Unused = Unused(
-    "a validation streams all its tasks through the engine (rollout.slots at once)",
-    lambda on: True,
+    "a validation streams all its tasks through the engine (rollout.slots at once)"
 )
 ONE_TURN: Unused = Unused(
-    "agent.use_agent is false: one turn without tools", lambda on: not on.config.agent.use_agent
+    "agent.use_agent is false: one turn without tools", lambda run: not run.agent.use_agent
 )
-NO_JUDGE: Unused = Unused(
-    "the reward is not llm_judge", lambda on: on.config.agent.reward_name != "llm_judge"
-)
+NO_JUDGE = Unused("the reward is not llm_judge", lambda run: run.agent.reward_name != "llm_judge")
 NO_SEARCH: Unused = Unused(
     "the agent has no search tool",
-    lambda on: not {"search", "google_search"} & set(on.config.agent.tools),
+    lambda run: not {"search", "google_search"} & set(run.agent.tools),
 )
 NO_ADAPTERS: Unused = Unused(
-    "model.lora.rank is 0, so there are no adapters", lambda on: on.config.model.lora.rank == 0
+    "model.lora.rank is 0, so there are no adapters", lambda run: run.model.lora.rank == 0
 )
 OWN_SHAPE: Unused = Unused(
-    "model.path names a model that has its own", lambda on: on.config.model.path is not None
+    "model.path names a model that has its own", lambda run: run.model.path is not None
 )
 OWN_TEMPLATE: Unused = Unused(
-    "the embedded policy has a template of its own", lambda on: on.config.model.path is None
+    "the embedded policy has a template of its own", lambda run: run.model.path is None
 )
 OWN_TASKS: Unused = Unused(
     "the tasks are not the embedded ones",
-    lambda on: on.config.recipe != "math" or bool(on.config.data.train_files),
+    lambda run: run.recipe != "math" or bool(run.data.train_files),
 )
 TAUGHT_ALREADY: Unused = Unused(
     "the cold start is for the embedded policy, and model.path names another",
-    lambda on: on.config.model.path is not None and on.config.algorithm.name == "rl",
+    lambda run: run.model.path is not None and run.algorithm.name == "rl",
 )
 STEPS_WIN: Unused = Unused(
     "trainer.total_training_steps wins over it",
-    lambda on: on.config.trainer.total_training_steps is not None,
+    lambda run: run.trainer.total_training_steps is not None,
 )
 NO_TRACKER: Unused = Unused(
     "only wandb and mlflow file runs under a project",
-    lambda on: not {"wandb", "mlflow"} & set(on.config.trainer.logger),
+    lambda run: not {"wandb", "mlflow"} & set(run.trainer.logger),
 )
 BUILT_IN_AGENT: Unused = Unused(
     "the built-in agents are bounded by agent.max_turns and by tokens, and each tool by its own "
     "timeout, so that no clock decides a result",
-    lambda on: not on.own_agent,
+    built_in=True,
 )
 BUILT_IN_REWARD: Unused = Unused(
     "the built-in rewards bound their own time",
-    lambda on: not on.own_agent and ".py" not in (on.config.agent.reward_name or ""),
+    lambda run: ".py" not in (run.agent.reward_name or ""),
+    built_in=True,
 )

@@ -25,13 +25,23 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Unpack
 from weakref import ref
 
 from tutelage.engine.attendance import here, standing_in
 from tutelage.engine.protocol import Engine, OnToken, Request
 from tutelage.policy.codec import Codec, Parsed
 from tutelage.seeds import SeedTree
-from tutelage.types import Call, Constraint, Message, Sampled, Sampling, StopReason, ToolSpec
+from tutelage.types import (
+    Call,
+    ChatOptions,
+    Constraint,
+    Message,
+    Sampled,
+    StopReason,
+    ToolSpec,
+    recorded_options,
+)
 
 _SEED_BITS = 63
 
@@ -65,12 +75,8 @@ class ChatSession:
         self,
         messages: Sequence[Message],
         *,
-        tools: Sequence[ToolSpec] = (),
-        sampling: Sampling,
-        agent: str = "main",
-        constraint: Constraint | None = None,
-        seed: int | None = None,
         on_token: OnToken | None = None,
+        **options: Unpack[ChatOptions],
     ) -> Call:
         """Send one request and record it; see `ChatClient`.
 
@@ -78,7 +84,9 @@ class ChatSession:
         token among them; what it raises is raised here. Raises `ConstraintError` for a constraint
         that cannot be enforced.
         """
-        given, told = tuple(messages), tuple(tools)
+        fields = recorded_options(options)
+        given, told, agent = tuple(messages), fields["tools"], fields["agent"]
+        constraint, seed = fields["constraint"], options.get("seed")
         grammar = self._codec.grammar(told, constraint)
         history = self._histories.setdefault(agent, _History())
         prompt, lane = self._prompt(history, given, told)
@@ -87,7 +95,7 @@ class ChatSession:
         started, clock = time.time(), time.perf_counter()
         request = Request(
             prompt,
-            sampling,
+            options["sampling"],
             seeds.value(_SEED_BITS) if seed is None else seed % (1 << _SEED_BITS),
             self._order,
             self._session(agent, lane),
@@ -103,18 +111,15 @@ class ChatSession:
         parsed = self._parsed(sampled, seeds, _may_call(told, constraint))
         call = Call(
             id=seeds.id("call"),
-            agent=agent,
             index=len(self.calls),
             messages=given,
             prompt_ids=prompt,
             sampled=sampled,
             reply=parsed.message,
-            sampling=sampling,
             parse_errors=parsed.errors,
-            tools=told,
-            constraint=constraint,
             started=started,
             seconds=time.perf_counter() - clock,
+            **fields,
         )
         self.calls.append(call)
         history.add(_Said(call, self._ended(sampled), lane.number))

@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import httpx2
 
@@ -28,13 +28,13 @@ from tutelage.types import (
     JSON,
     UNBOUNDED,
     Call,
+    ChatOptions,
     Constraint,
     Message,
     Sampled,
-    Sampling,
     StopReason,
     ToolCall,
-    ToolSpec,
+    recorded_options,
 )
 
 _AGAIN = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
@@ -82,16 +82,7 @@ class RemoteChatClient:
         self._http: httpx2.AsyncClient | None = None
         self._usage: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
-    async def chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec] = (),
-        sampling: Sampling,
-        agent: str = "main",
-        constraint: Constraint | None = None,
-        seed: int | None = None,
-    ) -> Call:
+    async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
         """Send one request and record it.
 
         Raises `ContextOverflowError` when the server says so, `RemoteError` with the status of any
@@ -99,7 +90,7 @@ class RemoteChatClient:
         """
         index, self._started = self._started, self._started + 1
         seeds = self._seeds.child("call", index)
-        body = self._body(messages, tools, sampling, constraint, seed)
+        body = self._body(messages, options)
         started, begun = time.time(), time.perf_counter()
         data = await self._spoken(body, seeds)
         try:
@@ -110,18 +101,15 @@ class RemoteChatClient:
             ) from error
         call = Call(
             id=seeds.id("call"),
-            agent=agent,
             index=index,
             messages=tuple(messages),
             prompt_ids=prompt,
             sampled=sampled,
             reply=reply,
-            sampling=sampling,
-            tools=tuple(tools),
-            constraint=constraint,
             started=started,
             seconds=time.perf_counter() - begun,
             policy=None,
+            **recorded_options(options),
         )
         self._record(call, data.get("usage"))
         return call
@@ -138,14 +126,8 @@ class RemoteChatClient:
 
     # ------------------------------------------------------------ sending
 
-    def _body(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSpec],
-        sampling: Sampling,
-        constraint: Constraint | None,
-        seed: int | None,
-    ) -> JSON:
+    def _body(self, messages: Sequence[Message], options: ChatOptions) -> JSON:
+        sampling, tools = options["sampling"], options.get("tools", ())
         body: JSON = {
             "model": self._model,
             "messages": [m.to_dict() for m in messages],
@@ -158,11 +140,11 @@ class RemoteChatClient:
             body["top_k"] = sampling.top_k
         if sampling.stop:
             body["stop"] = list(sampling.stop)
-        if seed is not None:
+        if (seed := options.get("seed")) is not None:
             body["seed"] = seed
         if tools:
             body["tools"] = [t.to_dict() for t in tools]
-        if constraint is not None:
+        if (constraint := options.get("constraint")) is not None:
             body |= _constraint_fields(constraint, bool(tools))
         if self._token_ids:
             body |= {"return_token_ids": True, "logprobs": True}

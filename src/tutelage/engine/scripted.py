@@ -14,20 +14,19 @@ import inspect
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Unpack, cast
 
 from tutelage.engine.script import Script, ScriptedReply
 from tutelage.errors import ContextOverflowError, EngineError, RemoteError
 from tutelage.seeds import SeedTree
 from tutelage.types import (
     Call,
-    Constraint,
+    ChatOptions,
     Message,
     Sampled,
-    Sampling,
     StopReason,
     ToolCall,
-    ToolSpec,
+    recorded_options,
 )
 
 if TYPE_CHECKING:
@@ -167,33 +166,26 @@ class ScriptedClient:
         self,
         messages: Sequence[Message],
         *,
-        tools: Sequence[ToolSpec] = (),
-        sampling: Sampling,
-        agent: str = "main",
-        constraint: Constraint | None = None,
-        seed: int | None = None,
         on_token: OnToken | None = None,
+        **options: Unpack[ChatOptions],
     ) -> Call:
         """The next reply that fits; `constraint` and `seed` have no say in a script."""
         index, self._started = self._started, self._started + 1
         reply = self._play(messages)
         ids = (*(await _text(reply)).encode(), _ByteCodec.end)
-        sampled = _sampled(ids, sampling.max_tokens, _ByteCodec.eos_ids)
+        sampled = _sampled(ids, options["sampling"].max_tokens, _ByteCodec.eos_ids)
         if on_token is not None:
             # Word by word, so that a streaming client sees several pieces.
             await _hand_out(sampled.token_ids, on_token, _WORD_ENDS.__contains__)
         seeds = self._seeds.child("call", index)
         call = Call(
             id=seeds.id("call"),
-            agent=agent,
             index=index,
             messages=tuple(messages),
             prompt_ids=tuple("\n".join(f"{m.role}: {m.content or ''}" for m in messages).encode()),
             sampled=sampled,
             reply=_message(reply, sampled, seeds),
-            sampling=sampling,
-            tools=tuple(tools),
-            constraint=constraint,
+            **recorded_options(options),
         )
         self.calls.append(call)
         return call

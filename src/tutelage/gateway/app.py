@@ -195,7 +195,7 @@ class App:
         self, answer: Answer, door: Door, dialect: Dialect, receive: Receive, send: Send
     ) -> None:
         """Send events as tokens come. What fails before the first is an error response."""
-        writer = dialect.writer(ChatReply.of(answer))
+        writer = dialect.writer(ChatReply(answer))
         stream = ReplyStream(answer, writer)
         out = http.EventStream(send, self._limits.write_seconds)
         news = asyncio.Event()
@@ -235,10 +235,10 @@ def _reply(answer: Answer, door: Door, dialect: Dialect) -> ChatReply:
     """
     if answer.task.cancelled():
         raise gone() if door.closed else ApiError(500, "the request was cancelled")
-    reply = ChatReply.of(answer, answer.calls)
+    reply = ChatReply(answer, answer.calls)
     conversation = reply.request.conversation
     if conversation is not None:
-        kept = (*conversation, reply.choices[0].call.reply)
+        kept = (*conversation, reply.choices[0].reply)
         door.responses.add(dialect.written(reply), kept)
     return reply
 
@@ -268,7 +268,7 @@ def _response(path: Mapping[str, str], door: Door) -> JSON:
     found = door.responses.get(path["response"])
     if found is None:
         raise ApiError(404, f"no response {path['response']!r} of this attempt is stored")
-    return found
+    return found[1]
 
 
 def _models(path: Mapping[str, str], door: Door) -> JSON:

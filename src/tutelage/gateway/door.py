@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tutelage.gateway.answers import Answer, Model
 from tutelage.gateway.dialects import Dialect, StoredResponses
@@ -23,6 +23,9 @@ from tutelage.gateway.reply import finish_reason
 from tutelage.gateway.request import ChatRequest
 from tutelage.types import Call, Sampling
 
+if TYPE_CHECKING:
+    from tutelage.gateway.keys import Registry
+
 KEPT_ANSWERS = 256
 """Answers an attempt keeps for repeats."""
 KEPT_ERRORS = 100
@@ -30,77 +33,57 @@ KEPT_IDS = 4096
 """Calls of an attempt whose ids on the wire are known, the latest."""
 
 
-class _Ledger:
-    """The latest answers of an attempt by what was asked.
+class _Ledger(OrderedDict[str, tuple[bytes, Answer]]):
+    """The latest answers of an attempt, each with what was asked.
 
     It finds the answer of a repeated request (`x-stainless-retry-count`, or an equal
     `Idempotency-Key`): sampling twice would put a call into the record that no agent ever saw.
     """
 
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[bytes, Answer]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
     def find(self, key: bytes) -> Answer | None:
         """The answer that a repeat of this request is about: the oldest that never arrived, else
         the latest. Equal requests are common where an agent samples the same prompt several times.
         """
-        usable = [a for of, a in self._kept.values() if of == key and a.usable]
+        usable = [a for of, a in self.values() if of == key and a.usable]
         return next((a for a in usable if not a.delivered), usable[-1] if usable else None)
 
     def add(self, key: bytes, answer: Answer) -> None:
         """Remember an answer, and forget the oldest when there are too many."""
-        self._kept[answer.id] = (key, answer)
-        if len(self._kept) > KEPT_ANSWERS:
-            self._kept.popitem(last=False)
-
-    def drop(self, answer: Answer) -> None:
-        """Forget an answer that came to nothing."""
-        self._kept.pop(answer.id, None)
+        self[answer.id] = (key, answer)
+        if len(self) > KEPT_ANSWERS:
+            self.popitem(last=False)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Door:
     """See the module's docstring. Made by `Gateway.open`; everything public is thread-safe."""
 
-    def __init__(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        base_url: str,
-        api_key: str,
-        main: Model,
-        others: Mapping[str, Model],
-        *,
-        names: Collection[str] | None,
-        agent: str,
-        sampling: Sampling,
-        token_budget: int | None,
-        on_span: OnSpan | None,
-        recorder: Recorder,
-        key_for: Callable[[Door, str], str],
-        on_close: Callable[[Door], None],
-        environment: Mapping[str, str],
-    ) -> None:
-        self.rollout_id, self.attempt_id = rollout_id, attempt_id
-        self.base_url, self.api_key = base_url, api_key
-        self.agent, self.sampling = agent, sampling
-        self.closed = False
-        self.in_flight = 0
-        self.spent = 0
-        """Tokens that the main client sampled so far."""
-        self.errors: list[BaseException] = []
-        """What went wrong in the engines behind, the latest last, at most a hundred."""
-        self.ledger, self.responses = _Ledger(), StoredResponses()
-        self._main, self._others, self._names = main, dict(others), names
-        self._budget, self._on_span, self._recorder = token_budget, on_span, recorder
-        self._key_for, self._on_close = key_for, on_close
-        self._environment = dict(environment)
-        self._response_of: OrderedDict[str, str] = OrderedDict()
-        self._count = 0
-        self._running: set[Answer] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
+    rollout_id: str
+    attempt_id: str
+    base_url: str
+    api_key: str
+    main: Model
+    others: Mapping[str, Model]
+    names: Collection[str] | None
+    agent: str
+    sampling: Sampling
+    token_budget: int | None
+    on_span: OnSpan | None
+    recorder: Recorder
+    registry: Registry
+    environment: Mapping[str, str]
+    closed: bool = field(default=False, init=False)
+    in_flight: int = field(default=0, init=False)
+    spent: int = field(default=0, init=False)
+    """Tokens that the main client sampled so far."""
+    errors: list[BaseException] = field(default_factory=list[BaseException], init=False)
+    """What went wrong in the engines behind, the latest last, at most a hundred."""
+    ledger: _Ledger = field(default_factory=_Ledger, init=False)
+    responses: StoredResponses = field(default_factory=StoredResponses, init=False)
+    _response_of: OrderedDict[str, str] = field(default_factory=OrderedDict[str, str], init=False)
+    _count: int = field(default=0, init=False)
+    _running: set[Answer] = field(default_factory=set[Answer], init=False)
+    _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)
 
     # ------------------------------------------------------------ for the runner
 
@@ -109,18 +92,16 @@ class Door:
         key = self.api_key if agent is None else self.key_for(agent)
         url = self.base_url
         found = {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url, "OPENAI_API_KEY": key}
-        for name, value in self._environment.items():
-            found[name] = value.format(base=url, key=key)
-        return found
+        return found | {k: v.format(base=url, key=key) for k, v in self.environment.items()}
 
     def key_for(self, agent: str) -> str:
         """A key whose calls belong to another agent of the same attempt."""
-        return self._key_for(self, agent)
+        return self.registry.key_for(self, agent)
 
     @property
     def budget_left(self) -> int | None:
         """Tokens that may still be sampled, None without a budget."""
-        return None if self._budget is None else max(0, self._budget - self.spent)
+        return None if self.token_budget is None else max(0, self.token_budget - self.spent)
 
     def response_id(self, call_id: str) -> str | None:
         """The id under which a client saw a call: the join key of its spans and evaluations.
@@ -139,20 +120,20 @@ class Door:
             waiting = asyncio.run_coroutine_threadsafe(_settle(running, timeout), loop)
             waiting.result(timeout + 1)
         if loop is None or not _inside(loop):
-            self._recorder.flush(timeout)
+            self.recorder.flush(timeout)
 
     async def aclose(self, timeout: float = 5.0) -> None:
         """`close` from any event loop, the gateway's included."""
         if self._loop is not None and _inside(self._loop):
             await _settle(self._shut(), timeout)
-            await asyncio.to_thread(self._recorder.flush, timeout)
+            await asyncio.to_thread(self.recorder.flush, timeout)
         else:
             await asyncio.to_thread(self.close, timeout)
 
     def _shut(self) -> list[asyncio.Task[Any]]:
         """Close, and cancel what runs; returns it."""
         self.closed = True
-        self._on_close(self)
+        self.registry.remove(self)
         running = [answer.task for answer in tuple(self._running)]
         for task in running:
             if self._loop is not None and not self._loop.is_closed():
@@ -163,20 +144,20 @@ class Door:
 
     def models(self) -> list[str]:
         """Names that requests may use; the first is the main one."""
-        return [*(self._names or [self._main.name]), *self._others]
+        return [*(self.names or [self.main.name]), *self.others]
 
     def model(self, name: str) -> Model:
         """The model of that name. Without a list of its own names the main one answers to any."""
-        if name in self._others:
-            return self._others[name]
-        if self._names is not None and name not in self._names:
+        if name in self.others:
+            return self.others[name]
+        if self.names is not None and name not in self.names:
             raise ApiError(
                 404,
                 f"the model {name!r} is not served here; there are: {', '.join(self.models())}",
                 param="model",
                 code="model_not_found",
             )
-        return self._main
+        return self.main
 
     def answer(
         self, dialect: Dialect, key: bytes, repeat: bool, request: ChatRequest, agent: str
@@ -194,12 +175,12 @@ class Door:
         model = self.model(request.model)
         if request.logprobs and model.decoder is None:
             raise invalid(f"the model {model.name!r} gives no log-probabilities", "logprobs")
-        if model is self._main:
+        if model is self.main:
             left = self.budget_left
             if left == 0:
                 raise ApiError(
                     402,
-                    f"the attempt has used its {self._budget} tokens",
+                    f"the attempt has used its {self.token_budget} tokens",
                     code="token_budget_exhausted",
                     headers=NO_RETRY,
                 )
@@ -225,18 +206,18 @@ class Door:
         """Count and record an answer when its sampling has ended, delivered or not."""
         self._running.discard(answer)
         if error is None:
-            if answer.model is self._main:
+            if answer.model is self.main:
                 self.spent += answer.model.usage(calls)[1]
             for i, call in enumerate(calls):
                 self._response_of[call.id] = f"{answer.id}-{i}" if i else answer.id
             while len(self._response_of) > KEPT_IDS:
                 self._response_of.popitem(last=False)
         else:
-            self.ledger.drop(answer)
+            self.ledger.pop(answer.id, None)
             if isinstance(error, Exception):  # a cancelled request is nobody's failure
                 self.errors = [*self.errors[1 - KEPT_ERRORS :], error]
-        if self._on_span is not None:
-            self._recorder.put(self._on_span, self._span(api, answer, calls, error))
+        if self.on_span is not None:
+            self.recorder.put(self.on_span, self._span(api, answer, calls, error))
 
     def _span(
         self, api: str, answer: Answer, calls: tuple[Call, ...], error: BaseException | None

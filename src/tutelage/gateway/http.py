@@ -32,10 +32,7 @@ class ClientGone(Exception):
 
 def header(scope: Scope, name: bytes) -> bytes | None:
     """A request header by its lower-case name."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return value
-    return None
+    return next((value for key, value in scope["headers"] if key == name), None)
 
 
 async def read_body(scope: Scope, receive: Receive, limits: Limits) -> bytes:

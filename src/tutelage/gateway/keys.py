@@ -22,12 +22,6 @@ CLOSED_KEYS = 10_000
 MAX_ID = 200
 
 
-def derive(secret: bytes, rollout_id: str, attempt_id: str, agent: str | None) -> str:
-    """The key of an attempt, or of one agent of it."""
-    said = "\0".join((rollout_id, attempt_id, "" if agent is None else f"/{agent}"))
-    return f"sk-tutelage-{hmac.new(secret, said.encode(), hashlib.sha256).hexdigest()}"
-
-
 def check_id(value: str, what: str) -> str:
     """An id that can stand in a path. Raises `ConfigError`."""
     if not value or len(value) > MAX_ID or not value.isprintable() or set(value) & set("/?#%\\ "):
@@ -46,9 +40,10 @@ def _agent_name(value: str, param: str) -> str:
 
 
 class Registry:
-    """The open doors by key and by attempt."""
+    """The open doors by key and by attempt. Keys derive from a secret."""
 
-    def __init__(self) -> None:
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
         self._lock = threading.Lock()
         self._by_key: dict[bytes, tuple[Door, bytes, str]] = {}
         self._by_attempt: dict[tuple[str, str], Door] = {}
@@ -74,10 +69,21 @@ class Registry:
             if _digest(door.api_key.encode()) in self._by_key:
                 raise ConfigError("the key is taken by another attempt; give each its own")
             self._by_attempt[at] = door
-        self.add_key(door, door.api_key, door.agent)
+        self._add_key(door, door.api_key, door.agent)
 
-    def add_key(self, door: Door, key: str, agent: str) -> None:
-        """One more key of an open door."""
+    def key(self, rollout_id: str, attempt_id: str, agent: str | None = None) -> str:
+        """The key of an attempt, or of one agent of it."""
+        said = "\0".join((rollout_id, attempt_id, "" if agent is None else f"/{agent}"))
+        return f"sk-tutelage-{hmac.new(self._secret, said.encode(), hashlib.sha256).hexdigest()}"
+
+    def key_for(self, door: Door, agent: str) -> str:
+        """A key whose calls belong to another agent of a door's attempt."""
+        key = self.key(door.rollout_id, door.attempt_id, agent)
+        if not door.closed:
+            self._add_key(door, key, agent)
+        return key
+
+    def _add_key(self, door: Door, key: str, agent: str) -> None:
         raw = key.encode()
         with self._lock:
             self._by_key[_digest(raw)] = (door, raw, agent)

@@ -53,14 +53,7 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, Any]:
         """The error as OpenAI writes it."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.type,
-                "param": self.param,
-                "code": self.code,
-            }
-        }
+        return {"error": {k: getattr(self, k) for k in ("message", "type", "param", "code")}}
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:

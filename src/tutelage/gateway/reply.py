@@ -13,68 +13,40 @@ from typing import Protocol
 
 from tutelage.gateway.answers import Answer
 from tutelage.gateway.request import ChatRequest
-from tutelage.gateway.text import Decoder, TextStream, can_stream, cut
-from tutelage.types import JSON, Call, StopReason, ToolCall
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One of the replies to a request."""
-
-    call: Call
-    content: str | None
-    """The text as the client sees it; None only beside tool calls."""
-
-    @property
-    def tool_calls(self) -> tuple[ToolCall, ...]:
-        """The tools that the model calls."""
-        return self.call.reply.tool_calls
+from tutelage.gateway.text import TextStream, can_stream, cut
+from tutelage.types import JSON, Call, StopReason
 
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
     """The answer to a request. While it is sampled, `choices` is empty and nothing is counted."""
 
-    id: str
-    created: int
-    request: ChatRequest
-    decoder: Decoder | None
-    choices: tuple[Choice, ...] = ()
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    answer: Answer
+    choices: tuple[Call, ...] = ()
 
     @property
-    def total_tokens(self) -> int:
-        """Of prompt and completion."""
-        return self.prompt_tokens + self.completion_tokens
+    def request(self) -> ChatRequest:
+        """What was asked."""
+        return self.answer.request
 
-    @staticmethod
-    def of(answer: Answer, calls: Sequence[Call] = ()) -> ChatReply:
-        """The reply of an answer that made these calls; of one that is sampled, without any."""
-        prompt, sampled = answer.model.usage(calls)
-        return ChatReply(
-            answer.id,
-            answer.created,
-            answer.request,
-            answer.model.decoder,
-            tuple(Choice(call, _shown_content(call)) for call in calls),
-            prompt,
-            sampled,
-        )
+    @property
+    def usage(self) -> tuple[int, int]:
+        """Prompt and completion tokens."""
+        return self.answer.model.usage(self.choices)
 
-    def logprobs(self, choice: Choice, *, ends: bool = False) -> list[JSON] | None:
+    def logprobs(self, choice: Call, *, ends: bool = False) -> list[JSON] | None:
         """Log-probabilities of the sampled tokens at temperature 1, None where none were asked for.
 
         One entry for each token; the end-of-turn token, which is no text, only if `ends`.
         """
-        if self.decoder is None or not self.request.logprobs:
+        decoder, sampled = self.answer.model.decoder, choice.sampled
+        if decoder is None or not self.request.logprobs:
             return None
         found: list[JSON] = []
-        sampled = choice.call.sampled
         for token, value in zip(sampled.token_ids, sampled.raw_logprobs, strict=True):
-            if token in self.decoder.eos_ids and not ends:
+            if token in decoder.eos_ids and not ends:
                 continue
-            text = self.decoder.decode([token])
+            text = decoder.decode([token])
             # A token may be part of a character: its bytes are not known then.
             exact = None if "\ufffd" in text else list(text.encode())
             found.append({"token": text, "logprob": value, "bytes": exact, "top_logprobs": []})
@@ -88,7 +60,8 @@ def finish_reason(call: Call) -> str:
     return "length" if call.sampled.stop_reason is StopReason.LENGTH else "stop"
 
 
-def _shown_content(call: Call) -> str | None:
+def shown_content(call: Call) -> str | None:
+    """The text of a choice as the client sees it; None only beside tool calls."""
     content = cut(call.reply.content, call.sampling.stop)
     if not content:
         return None if call.reply.tool_calls else ""
@@ -138,7 +111,7 @@ class ReplyStream:
 
     def finish(self, reply: ChatReply) -> bytes:
         """The rest, once sampling has ended."""
-        rests = [choice.content or "" for choice in reply.choices]
+        rests = [shown_content(choice) or "" for choice in reply.choices]
         if self._texts:
             rests = [text.finish(rest) for text, rest in zip(self._texts, rests, strict=True)]
         return self._writer.finish(reply, rests)

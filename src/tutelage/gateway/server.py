@@ -20,7 +20,6 @@ import socket
 import threading
 from collections.abc import Collection, Coroutine, Generator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import uvicorn
@@ -29,7 +28,7 @@ from tutelage.errors import ConfigError
 from tutelage.gateway.app import App
 from tutelage.gateway.connections import protocol
 from tutelage.gateway.door import Door, Model
-from tutelage.gateway.keys import Registry, check_id, derive
+from tutelage.gateway.keys import Registry, check_id
 from tutelage.gateway.limits import Limits
 from tutelage.gateway.record import OnSpan, Recorder
 from tutelage.types import UNBOUNDED, ChatClient, Sampling
@@ -72,8 +71,7 @@ class Gateway:
                 f"the host {host!r} can be reached from other machines, so the gateway needs a "
                 f"secret of at least {MIN_SECRET} characters: --secret, or TUTELAGE_SECRET"
             )
-        self._secret = secrets.token_bytes(32) if secret is None else secret.encode()
-        self._registry = Registry()
+        self._registry = Registry(secrets.token_bytes(32) if secret is None else secret.encode())
         self.recorder = Recorder()
         """The queue of spans, for its counters."""
         self.app = App(self._registry, self.limits)
@@ -135,12 +133,7 @@ class Gateway:
     def __enter__(self) -> Self:
         return self if self._thread is not None else self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     @property
@@ -193,32 +186,24 @@ class Gateway:
         """
         check_id(rollout_id, "rollout id")
         check_id(attempt_id, "attempt id")
-        key = api_key or derive(self._secret, rollout_id, attempt_id, None)
         door = Door(
-            rollout_id,
-            attempt_id,
-            f"{self.url}/rollout/{rollout_id}/attempt/{attempt_id}/v1",
-            key,
-            Model.of(model, client),
-            {name: Model.of(name, other) for name, other in (clients or {}).items()},
+            rollout_id=rollout_id,
+            attempt_id=attempt_id,
+            base_url=f"{self.url}/rollout/{rollout_id}/attempt/{attempt_id}/v1",
+            api_key=api_key or self._registry.key(rollout_id, attempt_id),
+            main=Model.of(model, client),
+            others={name: Model.of(name, other) for name, other in (clients or {}).items()},
             names=names,
             agent=agent,
             sampling=sampling,
             token_budget=token_budget,
             on_span=on_span,
             recorder=self.recorder,
-            key_for=self._key_for,
-            on_close=self._registry.remove,
+            registry=self._registry,
             environment=self._trace_environment(),
         )
         self._registry.add(door)
         return door
-
-    def _key_for(self, door: Door, agent: str) -> str:
-        key = derive(self._secret, door.rollout_id, door.attempt_id, agent)
-        if not door.closed:
-            self._registry.add_key(door, key, agent)
-        return key
 
     def _trace_environment(self) -> Mapping[str, str]:
         """Where an instrumented agent sends its spans, unless the user has said otherwise."""

@@ -27,9 +27,9 @@ from tutelage.gateway.dialects.reading import (
 )
 from tutelage.gateway.http import DONE, event
 from tutelage.gateway.problems import invalid
-from tutelage.gateway.reply import ChatReply, Choice, finish_reason
+from tutelage.gateway.reply import ChatReply, finish_reason, shown_content
 from tutelage.gateway.request import ChatRequest
-from tutelage.types import JSON, Message, Sampling, ToolCall
+from tutelage.types import JSON, Call, Message, Sampling, ToolCall
 
 MAX_CHOICES = 128
 
@@ -142,14 +142,14 @@ class ChatCompletions:
                     "index": i,
                     "message": _written_message(choice),
                     **_ending(reply, choice),
-                    **({"token_ids": choice.call.sampled.token_ids} if with_ids else {}),
+                    **({"token_ids": choice.sampled.token_ids} if with_ids else {}),
                 }
                 for i, choice in enumerate(reply.choices)
             ],
             "usage": _usage(reply),
         }
         if with_ids:
-            out["prompt_token_ids"] = reply.choices[0].call.prompt_ids
+            out["prompt_token_ids"] = reply.choices[0].prompt_ids
         return out
 
     def writer(self, reply: ChatReply) -> _Chunks:
@@ -191,30 +191,31 @@ def _schema(wanted: _Format | None) -> JSON | None:
 
 def _head(reply: ChatReply, of: str) -> JSON:
     return {
-        "id": reply.id,
+        "id": reply.answer.id,
         "object": of,
-        "created": reply.created,
+        "created": reply.answer.created,
         "model": reply.request.model,
     }
 
 
 def _usage(reply: ChatReply) -> JSON:
+    prompt, sampled = reply.usage
     return {
-        "prompt_tokens": reply.prompt_tokens,
-        "completion_tokens": reply.completion_tokens,
-        "total_tokens": reply.total_tokens,
+        "prompt_tokens": prompt,
+        "completion_tokens": sampled,
+        "total_tokens": prompt + sampled,
     }
 
 
-def _written_message(choice: Choice) -> JSON:
-    return {**choice.call.reply.to_dict(), "content": choice.content, "refusal": None}
+def _written_message(choice: Call) -> JSON:
+    return {**choice.reply.to_dict(), "content": shown_content(choice), "refusal": None}
 
 
-def _ending(reply: ChatReply, choice: Choice) -> JSON:
+def _ending(reply: ChatReply, choice: Call) -> JSON:
     entries = reply.logprobs(choice, ends=reply.request.token_ids)
     return {
         "logprobs": None if entries is None else {"content": entries, "refusal": None},
-        "finish_reason": finish_reason(choice.call),
+        "finish_reason": finish_reason(choice),
     }
 
 
@@ -235,7 +236,7 @@ class _Chunks:
         out = b""
         for i, (choice, rest) in enumerate(zip(reply.choices, rests, strict=True)):
             out += self.text(i, rest) if rest else self._begin(i)
-            for at, call in enumerate(choice.call.reply.to_dict().get("tool_calls", ())):
+            for at, call in enumerate(choice.reply.to_dict().get("tool_calls", ())):
                 head = {**call, "function": {**call["function"], "arguments": ""}, "index": at}
                 out += self._chunk(i, {"tool_calls": [head]})
                 said = {"index": at, "function": {"arguments": call["function"]["arguments"]}}
@@ -255,11 +256,11 @@ class _Chunks:
         self._begun[index] = True
         return self._chunk(index, {"role": "assistant", "content": ""})
 
-    def _last(self, index: int, reply: ChatReply, choice: Choice) -> bytes:
+    def _last(self, index: int, reply: ChatReply, choice: Call) -> bytes:
         if not reply.request.token_ids:
             return self._chunk(index, {}, _ending(reply, choice))
-        ending = {**_ending(reply, choice), "token_ids": choice.call.sampled.token_ids}
-        return self._chunk(index, {}, ending, prompt_token_ids=choice.call.prompt_ids)
+        ending = {**_ending(reply, choice), "token_ids": choice.sampled.token_ids}
+        return self._chunk(index, {}, ending, prompt_token_ids=choice.prompt_ids)
 
     def _chunk(
         self, index: int, delta: JSON, ending: JSON | None = None, **further: object

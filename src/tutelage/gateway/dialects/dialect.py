@@ -34,19 +34,13 @@ class StoredResponses:
             for item in old["output"]:
                 self._items.pop(item["id"], None)
 
-    def conversation(self, response_id: str) -> tuple[Message, ...] | None:
-        """The messages up to and with that response."""
-        found = self._kept.get(response_id)
-        return None if found is None else found[0]
-
     def item(self, item_id: str) -> JSON | None:
         """An output item."""
         return self._items.get(item_id)
 
-    def get(self, response_id: str) -> JSON | None:
-        """The response as it was sent."""
-        found = self._kept.get(response_id)
-        return None if found is None else found[1]
+    def get(self, response_id: str) -> tuple[tuple[Message, ...], JSON] | None:
+        """The messages up to and with that response, and the response as it was sent."""
+        return self._kept.get(response_id)
 
 
 class Dialect(Protocol):

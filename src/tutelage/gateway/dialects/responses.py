@@ -37,9 +37,9 @@ from tutelage.gateway.dialects.reading import (
 )
 from tutelage.gateway.http import DONE, event
 from tutelage.gateway.problems import ApiError, invalid
-from tutelage.gateway.reply import ChatReply, Choice, finish_reason
+from tutelage.gateway.reply import ChatReply, finish_reason, shown_content
 from tutelage.gateway.request import ChatRequest
-from tutelage.types import JSON, Message, Sampling, StopReason, ToolCall
+from tutelage.types import JSON, Call, Message, Sampling, StopReason, ToolCall
 
 _LOGPROBS = "message.output_text.logprobs"
 _INCLUDES = (
@@ -176,17 +176,18 @@ class Responses:
     def written(self, reply: ChatReply) -> JSON:
         """The `response` object."""
         (choice,) = reply.choices
-        cut = finish_reason(choice.call) == "length"
+        cut = finish_reason(choice) == "length"
+        prompt, sampled = reply.usage
         return {
             **_object(reply, "incomplete" if cut else "completed"),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "output": _items(reply, choice),
             "usage": {
-                "input_tokens": reply.prompt_tokens,
+                "input_tokens": prompt,
                 "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-                "output_tokens": reply.completion_tokens,
+                "output_tokens": sampled,
                 "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": reply.total_tokens,
+                "total_tokens": prompt + sampled,
             },
         }
 
@@ -202,7 +203,7 @@ def _conversation(given: _Request, stored: StoredResponses) -> tuple[Message, ..
     before: tuple[Message, ...] = ()
     previous = given.previous_response_id
     if previous is not None:
-        found = stored.conversation(previous)
+        found = stored.get(previous)
         if found is None:
             raise ApiError(
                 404,
@@ -211,7 +212,7 @@ def _conversation(given: _Request, stored: StoredResponses) -> tuple[Message, ..
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
-        before = found
+        before, _ = found
     whole = before + _messages(given.input, stored)
     if not whole:
         raise invalid("`input` must not be empty", "input")
@@ -257,9 +258,9 @@ def _object(reply: ChatReply, status: str) -> JSON:
     """The object without what comes at the end."""
     sampling = reply.request.sampling
     return {
-        "id": reply.id,
+        "id": reply.answer.id,
         "object": "response",
-        "created_at": reply.created,
+        "created_at": reply.answer.created,
         "status": status,
         "background": False,
         "error": None,
@@ -274,15 +275,16 @@ def _object(reply: ChatReply, status: str) -> JSON:
     }
 
 
-def _items(reply: ChatReply, choice: Choice) -> list[JSON]:
+def _items(reply: ChatReply, choice: Call) -> list[JSON]:
     """The turn as items: a message when it says something, then its function calls."""
     items: list[JSON] = []
-    if choice.content is not None:
-        stopped = choice.call.sampled.stop_reason
+    content = shown_content(choice)
+    if content is not None:
+        stopped = choice.sampled.stop_reason
         status = "incomplete" if stopped is StopReason.LENGTH else "completed"
-        part = _part(choice.content, _logprobs(reply, choice))
+        part = _part(content, _logprobs(reply, choice))
         items.append({**_begun_message(reply), "status": status, "content": [part]})
-    own = reply.id.replace(Responses.prefix, "fc_", 1)
+    own = reply.answer.id.replace(Responses.prefix, "fc_", 1)
     return items + [
         {
             "id": f"{own}-{i}",
@@ -292,13 +294,13 @@ def _items(reply: ChatReply, choice: Choice) -> list[JSON]:
             "name": call.name,
             "arguments": call.arguments,
         }
-        for i, call in enumerate(choice.tool_calls)
+        for i, call in enumerate(choice.reply.tool_calls)
     ]
 
 
 def _begun_message(reply: ChatReply) -> JSON:
     return {
-        "id": reply.id.replace(Responses.prefix, "msg_", 1),
+        "id": reply.answer.id.replace(Responses.prefix, "msg_", 1),
         "type": "message",
         "status": "in_progress",
         "role": "assistant",
@@ -310,7 +312,7 @@ def _part(text: str, logprobs: Sequence[JSON] = ()) -> JSON:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
-def _logprobs(reply: ChatReply, choice: Choice) -> list[JSON]:
+def _logprobs(reply: ChatReply, choice: Call) -> list[JSON]:
     """Bytes that are not known are an empty list here."""
     return [{**entry, "bytes": entry["bytes"] or []} for entry in reply.logprobs(choice) or ()]
 
