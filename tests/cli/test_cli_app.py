@@ -68,6 +68,14 @@ def test_a_wrong_command_is_answered_with_the_nearest(
     assert "Traceback" not in result.output
 
 
+def test_it_is_a_module_too() -> None:
+    from tutelage import __version__
+
+    line = [sys.executable, "-m", "tutelage", "--version"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stdout) == (0, f"{__version__}\n"), done.stderr
+
+
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys\n"

@@ -181,6 +181,40 @@ def test_mistakes_stop_before_the_job(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    ("name", "estimator", "loss"),
+    [
+        ("grpo", "grpo", "vanilla"),
+        ("ppo", "gae", "vanilla"),
+        ("rloo", "rloo", "vanilla"),
+        ("reinforce_plus_plus", "reinforce_plus_plus", "vanilla"),
+        ("remax", "remax", "vanilla"),
+        ("gspo", "grpo", "gspo"),
+        ("dapo", "grpo", "vanilla"),
+    ],
+)
+def test_a_method_is_named_by_the_flag(
+    tutelage: Tutelage, seen: dict[str, Any], name: str, estimator: str, loss: str
+) -> None:
+    done = tutelage("train", "math", "--algorithm", name)
+    assert done.exit_code == 0, done.output
+    config = seen["resolved"].config
+    assert config.algorithm.name == "rl"
+    assert config.algorithm.adv_estimator == estimator
+    assert config.actor.policy_loss.loss_mode == loss
+
+
+def test_an_unknown_method_names_the_nearest_one_and_the_key(
+    tutelage: Tutelage, seen: dict[str, Any]
+) -> None:
+    for name, told in (("grppo", "Did you mean 'grpo'?"), ("my.py:fn", "adv_estimator=FILE.py")):
+        refused = tutelage("train", "math", "--algorithm", name)
+        assert refused.exit_code == 2
+        assert told in refused.stderr
+    refused = tutelage("train", "prompt", "agent.py", "--algorithm", "ppo")
+    assert "tutelage train AGENT.py --algorithm ppo" in refused.stderr
+
+
 def test_sizes_mean_the_same_for_weights_as_for_prompts(
     tutelage: Tutelage, seen: dict[str, Any]
 ) -> None:

@@ -10,7 +10,7 @@ from tutelage.config import Machine, Resolved
 from tutelage.config.keys import leaf_fields
 from tutelage.errors import ConfigError
 from tutelage.weights.config import resolve
-from tutelage.weights.config.presets import MATH, RECIPES
+from tutelage.weights.config.presets import MATH, METHOD_DEFAULTS, METHODS, RECIPES
 
 LAPTOP = Machine(cuda_devices=0, cores=2)
 
@@ -119,8 +119,8 @@ class TestMistakes:
             math("trainer.logger=[console,wandbb]")
 
     def test_value_of_a_neighbour_key(self) -> None:
-        with pytest.raises(ConfigError, match=r"Did you mean algorithm\.adv_estimator=rloo"):
-            math("algorithm=rloo")
+        with pytest.raises(ConfigError, match=r"Did you mean agent\.agent_type=react"):
+            math("algorithm=react")
 
     def test_bounds_are_told(self) -> None:
         with pytest.raises(ConfigError, match="a number, above 0"):
@@ -133,6 +133,41 @@ class TestMistakes:
         assert "3 problems" in message
         for part in ("lerning_rate", "agent.max_turns", "rollout.slots"):
             assert part in message
+
+
+class TestMethods:
+    @pytest.mark.parametrize("name", [n for n in METHODS if n not in METHOD_DEFAULTS])
+    def test_a_name_is_its_estimator_and_its_loss(self, name: str) -> None:
+        written = [f"{key}={value}" for key, value in METHODS[name].items()]
+        assert math(f"algorithm={name}").config == math(*written).config
+        assert math(flags={"algorithm": name}).config == math(*written).config
+
+    def test_ppo_has_a_critic_and_a_loss_takes_groups(self) -> None:
+        assert math("algorithm=ppo").config.algorithm.adv_estimator == "gae"
+        gspo = math("algorithm=gspo").config
+        assert gspo.algorithm.adv_estimator == "grpo"
+        assert gspo.actor.policy_loss.loss_mode == "gspo"
+        assert gspo.actor.loss_agg_mode == math("loss_mode=gspo").config.actor.loss_agg_mode
+
+    @pytest.mark.parametrize("recipe", ["math", "rl"])
+    def test_what_goes_with_a_method_gives_way_to_the_user(self, recipe: str) -> None:
+        own = [] if recipe == "math" else ["model=m", "train=a.jsonl", "reward=math"]
+        dapo = resolve(recipe, [*own, "algorithm=dapo"], machine=LAPTOP)
+        assert dapo.config.algorithm.filter_groups.enable
+        assert not dapo.config.actor.use_kl_loss
+        assert dapo.origin["actor.clip_ratio_high"] == "algorithm dapo"
+        own += ["actor.clip_ratio_high=0.3"]
+        changed = resolve(recipe, own, flags={"algorithm": "dapo"}, machine=LAPTOP)
+        assert changed.config.actor.clip_ratio_high == 0.3
+        plain = math("algorithm=dr_grpo").config
+        assert not plain.algorithm.norm_adv_by_std_in_grpo
+        assert plain.actor.loss_agg_mode == "seq-mean-token-sum-norm"
+
+    def test_a_key_that_says_otherwise_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"set twice.*gae.*rloo"):
+            math("adv_estimator=rloo", flags={"algorithm": "ppo"})
+        with pytest.raises(ConfigError, match="demonstrations only"):
+            resolve("sft", ["algorithm=grpo", "train=a.jsonl"], machine=LAPTOP)
 
 
 class TestPresets:

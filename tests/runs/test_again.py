@@ -50,3 +50,9 @@ def test_the_one_that_the_shell_finds_is_named_by_its_name(
     assert resume_command(Path("my run")) == "tutelage resume 'my run'"
     monkeypatch.setattr(sys, "argv", ["train.py"])
     assert resume_command(Path("run")) == "tutelage resume run"
+
+
+def test_a_module_is_named_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/site/tutelage/__main__.py", "train"])
+    monkeypatch.setattr(sys, "orig_argv", ["my venv/bin/python", "-m", "tutelage", "train"])
+    assert resume_command(Path("run")) == "'my venv/bin/python' -m tutelage resume run"

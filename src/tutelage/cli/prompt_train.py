@@ -72,19 +72,22 @@ OF_WEIGHTS: Mapping[str, str] = {
 def searches(recipe: str, algorithm: str | None) -> bool:
     """Whether a command asks to search for prompts. Raises `ConfigError` for an unknown name."""
     from tutelage.errors import ConfigError
+    from tutelage.weights.config.presets import METHODS
 
-    known = (*OF_ALGORITHMS, *PROMPT_ALGORITHMS)
+    of_weights = (*OF_ALGORITHMS, *METHODS)
+    known = (*of_weights, *PROMPT_ALGORITHMS)
     if algorithm is not None and algorithm not in known:
         near = difflib.get_close_matches(algorithm, known, n=1, cutoff=0.5)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         raise ConfigError(
-            f"--algorithm={algorithm!r} is unknown. {hint}{' and '.join(OF_ALGORITHMS)} train "
-            f"weights, {', '.join(PROMPT_ALGORITHMS)} search for prompts."
+            f"--algorithm={algorithm!r} is unknown. {hint}{', '.join(of_weights)} train weights, "
+            f"{', '.join(PROMPT_ALGORITHMS)} search for prompts. A function of yours is the key "
+            "algorithm.adv_estimator=FILE.py:name or actor.policy_loss.loss_mode=FILE.py:name."
         )
-    if recipe == PROMPT_RECIPE and algorithm in OF_ALGORITHMS:
+    if recipe == PROMPT_RECIPE and algorithm in of_weights:
         raise ConfigError(
             f"--algorithm {algorithm} trains weights, and `train prompt` searches for prompts: "
-            "leave it out, or train your agent's weights with Trainer(algorithm=RL(...))"
+            f"leave it out, or write: tutelage train AGENT.py --algorithm {algorithm}"
         )
     return recipe == PROMPT_RECIPE or algorithm in PROMPT_ALGORITHMS
 

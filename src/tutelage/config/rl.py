@@ -75,7 +75,8 @@ class AlgorithmConfig(Section):
     """What is learned from rewards: the advantage estimator and the KL penalty in the reward."""
 
     name: Literal["rl", "sft"] = "rl"
-    """How the policy is improved: `rl` from rewards, `sft` from demonstrations alone."""
+    """How the policy is improved: `rl` from rewards, `sft` from demonstrations alone. A method by
+    name, such as `grpo`, `ppo`, `rloo`, `dapo` or `gspo`, is `rl` with its estimator and loss."""
     adv_estimator: Annotated[Extension, BY_REWARDS] = "gae"
     """Advantage estimator, which turns rewards into one advantage for each trained token; your own
     is `FILE.py:name`."""

@@ -17,8 +17,10 @@ _NAME = "tutelage"
 
 def program() -> str:
     """How this command is typed: its name where that is what the shell finds, else the path by
-    which it was called. Another program is told of the name."""
+    which it was called, or `python -m tutelage`. Another program is told of the name."""
     called = sys.argv[0] if sys.argv else ""
+    if Path(called).parts[-2:] == (_NAME, "__main__.py"):
+        return f"{shlex.quote(sys.orig_argv[0])} -m {_NAME}"
     if Path(called).name != _NAME or os.sep not in called:
         return _NAME
     found = shutil.which(_NAME)

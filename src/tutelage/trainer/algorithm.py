@@ -19,8 +19,13 @@ from tutelage.config.overrides import Override
 from tutelage.runs.folder import create, place_of
 from tutelage.runs.progress import Progress
 from tutelage.weights.config import resolve
+from tutelage.weights.config.extensions import ESTIMATOR
+from tutelage.weights.config.presets import METHODS
+from tutelage.weights.config.resolve import ALGORITHM
 
-_ESTIMATOR = "algorithm.adv_estimator"
+
+def _spelt(key: str) -> tuple[str, ...]:
+    return key, *spellings(key)
 
 
 class RL:
@@ -41,8 +46,9 @@ class RL:
         from tutelage.policy.machine import facts
 
         keys = dict(self.keys)
-        if recipe != "sft" and not {_ESTIMATOR, *spellings(_ESTIMATOR)} & {*keys}:
-            keys[_ESTIMATOR] = "grpo"
+        named = any(v in METHODS for k, v in keys.items() if k in _spelt(ALGORITHM))
+        if recipe != "sft" and not named and not {*_spelt(ESTIMATOR)} & {*keys}:
+            keys[ESTIMATOR] = "grpo"
         return resolve(
             recipe,
             [Override(key, value) for key, value in keys.items()],

@@ -2,6 +2,7 @@
 
 This is the table to tune. A preset is a recipe with, for the embedded job, a level and an
 algorithm; later layers of it win. Users' flags and overrides win over all of it (`resolve.py`).
+What a method of the literature stands for (`--algorithm ppo`) is here as well.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
 from tutelage.config.problems import Problem
+from tutelage.weights.config.extensions import ESTIMATOR, LOSS
 
 # The embedded job: tool use on arithmetic, on a laptop CPU, in minutes.
 MATH: dict[str, Any] = {
@@ -72,6 +75,28 @@ SFT: dict[str, Any] = {
 SFT_EMBEDDED: dict[str, Any] = {"actor.optim.lr": 3e-3, "sft.optimizer": "muon"}
 
 RECIPES = ("math", "rl", "sft")
+
+METHODS: dict[str, dict[str, Any]] = {
+    "ppo": {ESTIMATOR: "gae"},
+    **{name: {ESTIMATOR: "grpo", LOSS: name} for name in LOSSES if name != "vanilla"},
+    **{name: {ESTIMATOR: name} for name in ESTIMATORS},
+    "gpg": {ESTIMATOR: "gpg", LOSS: "gpg"},
+    "dr_grpo": {ESTIMATOR: "grpo", "algorithm.norm_adv_by_std_in_grpo": False},
+    "dapo": {ESTIMATOR: "grpo"},
+}
+"""Methods by the name that `algorithm` and `--algorithm` take, with the keys that define each: a
+user's key that says otherwise is refused."""
+METHOD_DEFAULTS: dict[str, dict[str, Any]] = {
+    "dr_grpo": {"actor.loss_agg_mode": "seq-mean-token-sum-norm", "actor.use_kl_loss": False},
+    "dapo": {
+        "actor.clip_ratio_low": 0.2,
+        "actor.clip_ratio_high": 0.28,
+        "actor.loss_agg_mode": "token-mean",
+        "actor.use_kl_loss": False,
+        "algorithm.filter_groups.enable": True,
+    },
+}
+"""Further keys of a method, which users' keys win over."""
 
 
 def preset(

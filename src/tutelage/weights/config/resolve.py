@@ -9,14 +9,14 @@ before any model loads, and what has no effect is listed. The result is a `Resol
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from tutelage.algorithms.extensions import ESTIMATORS, LOSSES
-from tutelage.config.aliases import canonical, canonical_section
+from tutelage.config.aliases import canonical, canonical_section, spellings
 from tutelage.config.facts import Machine
 from tutelage.config.fields import plain
 from tutelage.config.keys import Names, defaults, flatten, leaf_fields, nest, typed
@@ -31,12 +31,13 @@ from tutelage.weights.config.extensions import (
     LOSS,
     registered_names,
 )
-from tutelage.weights.config.presets import RECIPES, preset
+from tutelage.weights.config.presets import METHOD_DEFAULTS, METHODS, RECIPES, preset
 
 _INSTEAD: Mapping[str, str] = dict.fromkeys(
     ("actor.clip_ratio_low", "actor.clip_ratio_high"), "actor.clip_ratio"
 )
 """Keys for which another one stands when it is set."""
+ALGORITHM = "algorithm.name"
 _ENDS = ("trainer.total_training_steps", "trainer.total_epochs", "trainer.minutes")
 
 
@@ -51,6 +52,8 @@ class _Set:
 
 
 Layer = dict[str, _Set]
+_Given = tuple[str, Any, str]
+"""A key as the user spelt it, its value, and who set it."""
 
 
 def resolve(
@@ -72,15 +75,16 @@ def resolve(
     recipe_setting = _recipe(recipe)
     parsed = parse_overrides(overrides)
     names = registered_names()
-    command = _command(parsed, flags, recipe_setting, names)
-    from_file: Layer = {}
+    told = _command(parsed, flags)
+    command = _layer(told, recipe_setting, names)
+    in_file: list[_Given] = []
     if file is not None:
-        keys = [(key, value, f"file {file.name}") for key, value in flatten(read_keys(file))]
-        from_file = _layer(keys, recipe_setting, names)
+        in_file = [(key, value, f"file {file.name}") for key, value in flatten(read_keys(file))]
+    from_file = _layer(in_file, recipe_setting, names)
     from_file.pop("recipe", None)
     deleted = _deleted_keys([o for o in parsed if o.delete])
     users = {key: s for key, s in from_file.items() if key not in deleted} | command
-    from_preset = _preset_layer(recipe, users)
+    from_preset = _preset_layer(recipe, users) | _method_layer([*in_file, *told])
     _check_deletes(deleted, from_preset | from_file, command)
     kept = {key: s for key, s in from_preset.items() if key not in deleted}
     if any(key in users and users[key].value is not None for key in _ENDS):
@@ -112,17 +116,37 @@ def _recipe(recipe: str) -> _Set:
     return _Set("recipe", recipe, f"train {recipe}", f"train {recipe}")
 
 
-def _command(
-    parsed: Sequence[Override], flags: Mapping[str, Any], recipe: _Set, names: Names
-) -> Layer:
-    """The layer of the command line: flags and overrides together."""
+def _command(parsed: Sequence[Override], flags: Mapping[str, Any]) -> list[_Given]:
+    """What the command line says: flags and overrides together."""
     given = [
         (name, value, f"flag --{name.replace('_', '-')}")
         for name, value in flags.items()
         if value is not None
     ]
     given += [(o.spelling, o.value, "override") for o in parsed if not o.delete]
-    return _layer(given, recipe, names)
+    return given
+
+
+def _method_of(spelling: str, value: Any) -> str | None:
+    """The method that `algorithm=NAME` names, None for every other key and value."""
+    named = spelling == ALGORITHM or spelling in spellings(ALGORITHM)
+    return value if named and isinstance(value, str) and value in METHODS else None
+
+
+def _defined(given: Iterable[_Given]) -> Iterator[_Given]:
+    """What is given, with a method's name replaced by the keys that define it."""
+    for spelling, value, source in given:
+        name = _method_of(spelling, value)
+        keys = {spelling: value} if name is None else {ALGORITHM: "rl", **METHODS[name]}
+        yield from ((key, fit, source) for key, fit in keys.items())
+
+
+def _method_layer(given: Iterable[_Given]) -> Layer:
+    """What the last method that is named takes where the user says nothing."""
+    names = [name for spelling, value, _ in given if (name := _method_of(spelling, value))]
+    name = names[-1] if names else ""
+    origin = f"algorithm {name}"
+    return {key: _Set(key, v, origin, key) for key, v in METHOD_DEFAULTS.get(name, {}).items()}
 
 
 def _origins(settings: Layer, deleted: Mapping[str, Override]) -> dict[str, str]:
@@ -132,11 +156,11 @@ def _origins(settings: Layer, deleted: Mapping[str, Override]) -> dict[str, str]
     }
 
 
-def _layer(given: Iterable[tuple[str, Any, str]], first: _Set, names: Names) -> Layer:
+def _layer(given: Iterable[_Given], first: _Set, names: Names) -> Layer:
     """Canonical keys and typed values; refuses unknown keys, misfits and disagreeing spellings."""
     layer: Layer = {first.key: first}
     problems: list[Problem] = []
-    for spelling, value, source in given:
+    for spelling, value, source in _defined(given):
         try:
             key = canonical(spelling, value)
             fit = typed(key, value, names)
