@@ -26,7 +26,7 @@ LINES = (
     ("orchestration",),
     ("trainer",),
     ("recipes",),
-    ("web", "cli"),
+    ("web", "cli", "__main__"),
     ("distributed",),
     ("testing",),
 )

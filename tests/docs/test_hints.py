@@ -21,6 +21,7 @@ from typer.main import get_command
 from tutelage.cli import build_app
 from tutelage.cli.app import command
 from tutelage.cli.prompt_train import OF_ALGORITHMS, PROMPT_ALGORITHMS
+from tutelage.weights.config.presets import METHODS
 
 VALUE = "\0"
 """Stands where an f-string has a value."""
@@ -120,7 +121,7 @@ def test_every_option_that_is_named_exists() -> None:
 
 
 def test_every_algorithm_that_is_named_exists() -> None:
-    known = {*OF_ALGORITHMS, *PROMPT_ALGORITHMS}
+    known = {*OF_ALGORITHMS, *PROMPT_ALGORITHMS, *METHODS}
     wrong = [
         f"{place}: --algorithm {name}"
         for place, text in every_text()
