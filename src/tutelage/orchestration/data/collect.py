@@ -23,15 +23,15 @@ from tutelage.orchestration.data.workflows import Workflow
 from tutelage.orchestration.evaluation.judged import DEADLINE, UNSERVED, WRONG_PLAN
 from tutelage.orchestration.execution.log import ExecutionLogger
 from tutelage.orchestration.execution.loop import Executor
-from tutelage.orchestration.execution.record import Execution
+from tutelage.orchestration.execution.record import Execution, Step
 from tutelage.orchestration.execution.system import OrchestrationSystem
-from tutelage.orchestration.execution.workers import WorkError, legal
+from tutelage.orchestration.execution.workers import ErrorKind, WorkError, legal
 from tutelage.orchestration.plan.dag import Plan, levels
 from tutelage.statistics.outcome import Judgement, Kind, add_up
 
-_UNSERVED = ("network", "unauthorized", "unavailable", "timeout")
+_UNSERVED: Sequence[ErrorKind] = ("network", "unauthorized", "unavailable", "timeout")
 """Errors that tell of the server and not of the worker's answer."""
-_LOST = ("network", "unauthorized", "unavailable", "rate_limited")
+_LOST: Sequence[ErrorKind] = ("network", "unauthorized", "unavailable", "rate_limited")
 """Errors after which nobody knows what the worker's answer would have been."""
 CHUNK = 64
 """Executions under way at once."""
@@ -128,46 +128,50 @@ async def collect(
     """
     if alternatives < 0:
         raise ConfigError(f"alternatives is {alternatives!r}; give a whole number of at least 0")
-    totals = _Totals()
+    gathered: list[Collected] = []
     waiting = enumerate(assignments)
     while chunk := list(islice(waiting, CHUNK)):
         done = await asyncio.gather(
             *(_one(system, number, given, alternatives, budget) for number, given in chunk)
         )
         _check_served(done)
+        gathered += done
         for collected in done:
-            _log(logger, collected)
-            totals.add(collected)
+            if logger is not None:
+                _log(logger, collected)
             if on_done is not None:
                 on_done(collected)
-    if not totals.instructions:
+    if not gathered:
         raise ConfigError("there is nothing to collect; give at least one instruction")
-    if not totals.executions and totals.error is not None:
-        raise totals.error
-    return totals.collection()
+    refused = next((found.refused for found in gathered if found.refused is not None), None)
+    if refused is not None and not any(found.executions for found in gathered):
+        raise refused
+    return _added_up(gathered)
 
 
 def _check_served(done: Sequence[Collected]) -> None:
     """Raise where every request of these executions found nobody who serves it."""
     executions = [execution for collected in done for execution in collected.executions]
-    answers = [s.answer for e in executions for s in e.steps if s.answer is not None]
-    errors = [answer.error for answer in answers if answer.error is not None]
-    if errors and len(errors) == len(answers) and all(e.kind in _UNSERVED for e in errors):
+    errors = _errors([step for e in executions for step in e.steps], _UNSERVED)
+    if errors:
         raise EngineError(
-            f"none of {len(answers)} requests was answered by a worker, the first: "
+            f"none of {len(errors)} requests was answered by a worker, the first: "
             f"{errors[0].message}. Mend that; executions without a worker are not logged"
         )
+
+
+def _errors(steps: Sequence[Step], kinds: Sequence[ErrorKind]) -> list[WorkError]:
+    """The errors of these steps, where all of their answers are errors of these kinds."""
+    answers = [step.answer for step in steps if step.answer is not None]
+    errors = [a.error for a in answers if a.error is not None and a.error.kind in kinds]
+    return errors if len(errors) == len(answers) else []
 
 
 def _unserved(execution: Execution) -> WorkError | None:
     """The error of a subtask that failed because no server gave an answer; None where none did."""
     failed = [n.node for n in execution.nodes if n.status == "failed" and n.reason != "budget"]
-    for node in failed:
-        answers = [s.answer for s in execution.steps if s.node == node and s.answer is not None]
-        errors = [answer.error for answer in answers if answer.error is not None]
-        if errors and len(errors) == len(answers) and all(e.kind in _LOST for e in errors):
-            return errors[-1]
-    return None
+    by_node = ([step for step in execution.steps if step.node == node] for node in failed)
+    return next((errors[-1] for steps in by_node if (errors := _errors(steps, _LOST))), None)
 
 
 def _judgement(place: int, collected: Collected) -> Judgement:
@@ -241,13 +245,11 @@ async def _cheaper(executor: Executor, execution: Execution, count: int) -> list
     pool = executor.pool
     for node in execution.nodes if count else ():
         asked = [step for step in execution.steps if step.node == node.node]
-        work = executor.work(
-            execution.plan,
-            node.node,
-            outputs,
-            seeds=execution.seeds.child("node", node.node),
-            attempt=sum(len(step.requests) for step in asked),
+        place, attempt = (
+            execution.seeds.child("node", node.node),
+            sum(len(s.requests) for s in asked),
         )
+        work = executor.work(execution.plan, node.node, outputs, seeds=place, attempt=attempt)
         can = legal(pool.workers, work)
         names = {step.worker for step in asked}
         costs = [pool.estimate(worker, work).cost for worker in pool.workers]
@@ -275,9 +277,7 @@ async def _cheaper(executor: Executor, execution: Execution, count: int) -> list
     return found
 
 
-def _log(logger: ExecutionLogger | None, collected: Collected) -> None:
-    if logger is None:
-        return
+def _log(logger: ExecutionLogger, collected: Collected) -> None:
     for place, execution in enumerate(collected.executions):
         last = place == len(collected.executions) - 1
         logger.log_execution(
@@ -288,45 +288,27 @@ def _log(logger: ExecutionLogger | None, collected: Collected) -> None:
         )
 
 
-class _Totals:
-    def __init__(self) -> None:
-        self.instructions = self.executions = self.succeeded = self.passed = self.refused = 0
-        self.error: ConfigError | None = None
-        self.costs: list[float] = []
-        self.extra: list[float] = []
-        self.latency = 0.0
-        self.judgements: list[Judgement] = []
-
-    def add(self, collected: Collected) -> None:
-        self.judgements.append(_judgement(self.instructions, collected))
-        self.instructions += 1
-        self.executions += len(collected.executions)
-        self.succeeded += collected.success
-        self.refused += collected.refused is not None
-        self.error = self.error or collected.refused
-        self.costs += [execution.total_cost for execution in collected.executions]
-        self.latency += sum(e.total_latency_ms / 1000.0 for e in collected.executions)
-        self.extra += [found["cost"] for found in collected.alternatives]
-        self.passed += sum(bool(found["passed"]) for found in collected.alternatives)
-
-    def collection(self) -> Collection:
-        told = add_up(self.judgements, Kind())
-        return Collection(
-            instructions=self.instructions,
-            executions=self.executions,
-            succeeded=self.succeeded,
-            cost=math.fsum(self.costs),
-            alternatives_cost=math.fsum(self.extra),
-            alternatives_passed=self.passed,
-            mean_latency=self.latency / max(1, self.executions),
-            judged=told.judged,
-            lost=told.lost,
-            failed=told.failed,
-            reason=told.reason,
-            success_rate=told.success,
-            interval=told.interval,
-            refused=self.refused,
-        )
+def _added_up(gathered: Sequence[Collected]) -> Collection:
+    told = add_up([_judgement(place, found) for place, found in enumerate(gathered)], Kind())
+    executions = [execution for found in gathered for execution in found.executions]
+    tried = [other for found in gathered for other in found.alternatives]
+    seconds = (sum(e.total_latency_ms / 1000.0 for e in c.executions) for c in gathered)
+    return Collection(
+        instructions=len(gathered),
+        executions=len(executions),
+        succeeded=sum(found.success for found in gathered),
+        cost=math.fsum(execution.total_cost for execution in executions),
+        alternatives_cost=math.fsum(other["cost"] for other in tried),
+        alternatives_passed=sum(bool(other["passed"]) for other in tried),
+        mean_latency=sum(seconds) / max(1, len(executions)),
+        judged=told.judged,
+        lost=told.lost,
+        failed=told.failed,
+        reason=told.reason,
+        success_rate=told.success,
+        interval=told.interval,
+        refused=sum(found.refused is not None for found in gathered),
+    )
 
 
 def _shape(plan: Plan) -> tuple[str, ...]:

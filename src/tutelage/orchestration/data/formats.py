@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -156,10 +156,8 @@ class _Plan(Row):
                 "'dependencies' is missing; it lists the parents of each subtask, such as [[], [0]]"
             )
         count = len(self.task_types)
-        for name, listed in (
-            ("dependencies", self.parents),
-            ("model_selections", self.model_selections),
-        ):
+        listings = {"dependencies": self.parents, "model_selections": self.model_selections}
+        for name, listed in listings.items():
             if listed is not None and len(listed) != count:
                 raise ValueError(
                     f"{name!r} has {len(listed)} entries for {count} subtasks; give one each"
@@ -242,13 +240,13 @@ class _Log(_Asked):
         if given is None or not isinstance(names, list) or not names:
             return given
         known = [str(name) for name in cast("list[Any]", names)]
-        lost = [worker for worker in given if isinstance(worker, int) and worker >= len(known)]
-        if lost:
+        try:
+            return [worker if isinstance(worker, str) else known[worker] for worker in given]
+        except IndexError as error:
             raise DataError(
-                f"'planner_outputs.model_selections' holds {lost[0]}, and the line's 'workers' are "
+                f"'planner_outputs.model_selections' is {given}, and the line's 'workers' are "
                 f"{len(known)}"
-            )
-        return [worker if isinstance(worker, str) else known[worker] for worker in given]
+            ) from error
 
 
 class _ToolNode(Row):
@@ -371,10 +369,9 @@ def _meant(label: str, node: int, labels: Sequence[str], tools: Sequence[str]) -
     """The call that a label means at `node`: the last one before it, as a variable that is set
     twice would, and only without one the first that comes later.
     """
-    before = [i for i in range(node) if labels[i] == label]
-    after = [i for i in range(node, len(labels)) if labels[i] == label]
-    if before or after:
-        return before[-1] if before else after[0]
+    places = [i for i, known in enumerate(labels) if known == label]
+    if places:
+        return max((i for i in places if i < node), default=places[0])
     raise DataError(
         f"subtask {node} ({tools[node]!r}) refers to {f'${label}$'!r}, and no call is labelled "
         f"{label!r}; the labels are {labels}"
@@ -383,13 +380,8 @@ def _meant(label: str, node: int, labels: Sequence[str], tools: Sequence[str]) -
 
 def _variables(value: Any) -> list[str]:
     """The labels that an argument of NESTFUL refers to, in order; looks into lists and mappings."""
-    match value:
-        case str():
-            return _VARIABLE.findall(value)
-        case Mapping():
-            inner = cast("Mapping[str, Any]", value).values()
-            return [label for part in inner for label in _variables(part)]
-        case list() | tuple():
-            return [label for part in cast("Sequence[Any]", value) for label in _variables(part)]
-        case _:
-            return []
+    if isinstance(value, str):
+        return _VARIABLE.findall(value)
+    inner = cast("Mapping[str, Any]", value).values() if isinstance(value, Mapping) else value
+    parts = cast("Iterable[Any]", inner) if isinstance(inner, Iterable) else ()
+    return [label for part in parts for label in _variables(part)]

@@ -86,8 +86,7 @@ class OutcomeTable:
 
         Where costs are not those of tokens and prices, the worker's dearest row.
         """
-        price_in_W = np.array([worker.price_in for worker in self.workers])
-        price_out_W = np.array([worker.price_out for worker in self.workers])
+        price_in_W, price_out_W = _prices(self.workers)
         prompt_QW = self.tokens_in_Q[:, None] * price_in_W / 1e6
         answer_QW = self.tokens_out_QW * price_out_W / 1e6
         known_QW = ~np.isnan(self.costs_QW)
@@ -125,11 +124,11 @@ class OutcomeTable:
         """
         parts: tuple[list[int], list[int], list[int]] = ([], [], [])
         for kind in sorted(set(self.types)):
-            rows = [i for i, known in enumerate(self.types) if known == kind]
+            rows = np.flatnonzero(np.array(self.types) == kind)
             order = seeds.child("split", kind).numpy().permutation(len(rows))
-            first, second = round(TEST * len(rows)), round((TEST + VAL) * len(rows))
-            for place, cut in ((2, order[:first]), (1, order[first:second]), (0, order[second:])):
-                parts[place].extend(rows[i] for i in cut)
+            cuts = [round(TEST * len(rows)), round((TEST + VAL) * len(rows))]
+            for part, cut in zip(reversed(parts), np.split(rows[order], cuts), strict=True):
+                part += cut.tolist()
         if not all(parts):
             raise DataError(
                 f"a table of {len(self)} queries is too small to split into train, validation and "
@@ -241,9 +240,7 @@ def _table(rows: Sequence[_Query], workers: tuple[Worker, ...], seeds: SeedTree)
     given = {key: _matrix(rows, key, names) for key in ("scores", "cost", "latency")}
     out_QW = _matrix(rows, "output_tokens", names)
     out_QW = np.where(np.isnan(out_QW) & np.isnan(given["cost"]), TOKENS_OUT, out_QW)
-    price_in_W, price_out_W = (
-        np.array([getattr(w, k) for w in workers]) for k in ("price_in", "price_out")
-    )
+    price_in_W, price_out_W = _prices(workers)
     costs_QW = (tokens_in_Q[:, None] * price_in_W + np.nan_to_num(out_QW) * price_out_W) / 1e6
     costs_QW = np.where(np.isnan(given["cost"]), costs_QW, given["cost"])
     seconds_QW, draws_QW = np.empty_like(costs_QW), np.empty_like(costs_QW)
@@ -266,6 +263,10 @@ def _table(rows: Sequence[_Query], workers: tuple[Worker, ...], seeds: SeedTree)
         tokens_out_QW=out_QW,
         draws_QW=draws_QW,
     )
+
+
+def _prices(workers: Sequence[Worker]) -> Floats:
+    return np.array([(worker.price_in, worker.price_out) for worker in workers]).T
 
 
 def _matrix(rows: Sequence[_Query], key: str, names: Sequence[str]) -> Floats:

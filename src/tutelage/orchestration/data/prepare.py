@@ -35,17 +35,13 @@ class _Prepared:
 
 def _log_files(paths: Sequence[str | Path]) -> list[Path]:
     """The JSONL files of files and folders, sorted. Raises `DataError` where there is none."""
-    found: list[Path] = []
-    for path in paths:
-        place = Path(path)
-        inside = sorted(place.rglob("*.jsonl")) if place.is_dir() else [place]
-        if not inside:
-            raise DataError(
-                f"{str(path)!r} has no execution log (*.jsonl); write one with: tutelage "
-                f"orchestrate collect"
-            )
-        found += inside
-    return found
+    found = [sorted(p.rglob("*.jsonl")) if p.is_dir() else [p] for p in map(Path, paths)]
+    if [] in found:
+        raise DataError(
+            f"{str(paths[found.index([])])!r} has no execution log (*.jsonl); write one with: "
+            f"tutelage orchestrate collect"
+        )
+    return [file for inside in found for file in inside]
 
 
 def prepare(paths: Sequence[str | Path], catalog: Catalog | None = None) -> _Prepared:

@@ -10,6 +10,7 @@ the seed tree: workflow i of a seed is always the same.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -145,21 +146,16 @@ def _distinct(
 
 def _followers(catalog: Catalog) -> dict[str, tuple[str, ...]]:
     if catalog.links:
-        linked: dict[str, list[str]] = {name: [] for name in catalog.names}
-        for before, after in catalog.links:
-            if before != after:
-                linked[before].append(after)
-        return {name: tuple(dict.fromkeys(after)) for name, after in linked.items()}
-    if any(tool.outputs for tool in catalog.tools):
-        return {
-            tool.name: tuple(
-                b.name for b in catalog.tools if b.name != tool.name and _fits(tool, b)
-            )
-            for tool in catalog.tools
-        }
-    # Nothing is known of the types: anything may follow anything.
-    names = catalog.names
-    return {name: tuple(other for other in names if other != name) for name in names}
+        pairs = [pair for pair in dict.fromkeys(catalog.links) if pair[0] != pair[1]]
+    else:
+        # Where nothing is known of the types, anything may follow anything.
+        typed = any(tool.outputs for tool in catalog.tools)
+        both = itertools.permutations(catalog.tools, 2)
+        pairs = [(a.name, b.name) for a, b in both if not typed or _fits(a, b)]
+    found: dict[str, list[str]] = {name: [] for name in catalog.names}
+    for before, after in pairs:
+        found[before].append(after)
+    return {name: tuple(after) for name, after in found.items()}
 
 
 def _fits(before: CatalogTool, after: CatalogTool) -> bool:
@@ -173,30 +169,20 @@ def _grow(
     """Nodes as (tool, parents), each parent before its child; may be shorter than `size`."""
     nodes: list[tuple[str, list[int]]] = [(draw.choice(graph.catalog.names), [])]
     while len(nodes) < size:
-        if shape == "chain":
-            parent = len(nodes) - 1
-        elif draw.random() < 0.2:
-            unused = [t for t in graph.catalog.names if t not in {tool for tool, _ in nodes}]
-            if not unused:
+        used, parent, next_tools = {tool for tool, _ in nodes}, len(nodes) - 1, list[str]()
+        if shape == "chain" or draw.random() >= 0.2:
+            parent = parent if shape == "chain" else draw.randrange(len(nodes))
+            next_tools = [t for t in graph.followers[nodes[parent][0]] if t not in used]
+        if not next_tools:
+            unused = [t for t in graph.catalog.names if t not in used]
+            if shape == "chain" or not unused:
                 break
             nodes.append((draw.choice(unused), []))
             continue
-        else:
-            parent = draw.randrange(len(nodes))
-        used = {tool for tool, _ in nodes}
-        next_tools = [t for t in graph.followers[nodes[parent][0]] if t not in used]
-        if not next_tools:
-            if shape == "chain":
-                break
-            next_tools = [t for t in graph.catalog.names if t not in used]
-            if not next_tools:
-                break
-            nodes.append((draw.choice(next_tools), []))
-            continue
         joining = [t for t in next_tools if len(graph.catalog[t].inputs) > 1]
-        tool = draw.choice(
-            joining if shape == "dag" and joining and draw.random() < 0.4 else next_tools
-        )
+        if shape == "dag" and joining and draw.random() < 0.4:
+            next_tools = joining
+        tool = draw.choice(next_tools)
         nodes.append((tool, _parents(graph, draw, nodes, tool, parent, shape)))
     return nodes
 
@@ -282,13 +268,10 @@ def _nouns(graph: ToolGraph, draw: random.Random, tools: Sequence[str]) -> list[
 
 def _hidden(draw: random.Random, nodes: Sequence[tuple[str, list[int]]]) -> set[int]:
     """Steps that need no clause: the only parent of the next step, whose input their name is."""
-    children: dict[int, list[int]] = {}
-    for child, (_, parents) in enumerate(nodes):
-        for parent in parents:
-            children.setdefault(parent, []).append(child)
     found: set[int] = set()
     for index, (_, parents) in enumerate(nodes[:-1]):
-        only = children.get(index) == [index + 1] and nodes[index + 1][1] == [index]
+        children = [child for child, (_, before) in enumerate(nodes) if index in before]
+        only = children == [index + 1] and nodes[index + 1][1] == [index]
         if only and len(parents) < 2 and index - 1 not in found and draw.random() < _HIDDEN:
             found.add(index)
     return found

@@ -38,13 +38,7 @@ def simulate_outcomes(queries: int, seeds: SeedTree) -> OutcomeTable:
         raise ConfigError(f"queries={queries!r} must be at least {20 * len(TYPES)}")
     rng = seeds.child("simulated-outcomes").numpy()
     workers = tuple(
-        Worker(
-            f"sim-{size}b",
-            price_in=price,
-            price_out=price,
-            latency=stated_latency("", f"{size}B"),
-        )
-        for size, price in SIZES
+        Worker(f"sim-{b}b", ("*",), price, price, stated_latency("", f"{b}B")) for b, price in SIZES
     )
     strength_W = 0.55 * np.log(np.array([size for size, _ in SIZES]) / 10.0)
     skill_TW = 0.8 * rng.standard_normal((len(TYPES), len(workers)))

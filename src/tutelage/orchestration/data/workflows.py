@@ -7,7 +7,7 @@ decode them from left to right. `formats.py` reads files of them, `synthetic.py`
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Literal, cast
 
@@ -84,19 +84,13 @@ def sorted_workflow(
     """
     if descriptions and len(descriptions) != len(tools):
         descriptions = ()
-    given = Plan(
-        instruction,
-        tuple(Node(t, after=tuple(sorted({*p}))) for t, p in zip(tools, parents, strict=True)),
-    )
-    order = forward_order(given.dependencies)
+    after = [tuple(sorted({*before})) for before in parents]
+    texts = descriptions or [""] * len(tools)
+    given = [Node(t, after=a, description=d) for t, a, d in zip(tools, after, texts, strict=True)]
+    order = forward_order(Plan(instruction, tuple(given)).dependencies)
     place = {node: i for i, node in enumerate(order)}
     nodes = tuple(
-        Node(
-            tools[node],
-            after=tuple(sorted(place[p] for p in given.dependencies[node])),
-            description=descriptions[node] if descriptions else "",
-        )
-        for node in order
+        replace(given[node], after=tuple(sorted(place[p] for p in after[node]))) for node in order
     )
     chosen = None if workers is None else tuple(workers[node] for node in order)
     return Workflow(Plan(instruction, nodes), chosen, dict(rewards or {}), name)
@@ -164,9 +158,6 @@ def catalog_of(workflows: Iterable[Workflow], rows: Iterable[Mapping[str, Any]] 
             seen = texts.setdefault(node.tool, [])
             if node.description and len(seen) < _TEXTS:
                 seen.append(node.description)
-    return Catalog(
-        tuple(
-            told.get(name) or CatalogTool(name, " ".join(texts.get(name, ())))
-            for name in sorted({*texts, *told})
-        )
-    )
+    names = sorted({*texts, *told})
+    made = (told.get(name) or CatalogTool(name, " ".join(texts.get(name, ()))) for name in names)
+    return Catalog(tuple(made))

@@ -50,11 +50,8 @@ class Prepared(NamedTuple):
 
     def rows(self, chosen: Sequence[int]) -> Prepared:
         """Some of them."""
-        return Prepared(
-            [self.instructions[i] for i in chosen],
-            [self.items[i] for i in chosen],
-            self.shared_BT[chosen],
-        )
+        texts, items = [self.instructions[i] for i in chosen], [self.items[i] for i in chosen]
+        return Prepared(texts, items, self.shared_BT[chosen])
 
 
 class Searched(NamedTuple):
@@ -130,17 +127,18 @@ def search(
         scores, place = flat.topk(width, dim=1)
         beam, tool = place // (end + 1), place % (end + 1)
         done = done.gather(1, beam) | (tool == end)
-        kept = found.gather(1, beam[:, :, None].expand(-1, -1, found.shape[2]))
-        found = torch.cat([kept, torch.where(done, -1, tool)[:, :, None]], dim=2)
+        found = torch.cat([_kept(found, beam), torch.where(done, -1, tool)[:, :, None]], dim=2)
         if bool(done.all()):
             break
         before = torch.where(done, end, tool)
-        total = total.gather(1, beam[:, :, None].expand(-1, -1, total.shape[2]))
-        total = total + text.so_far_TD[before] * ~done[:, :, None]
+        total = _kept(total, beam) + text.so_far_TD[before] * ~done[:, :, None]
         mentioned = text.mentions(before)
-        covered = covered.gather(1, beam[:, :, None].expand(-1, -1, covered.shape[2]))
-        covered = covered + mentioned.words_BNP
-        used = used.gather(1, beam[:, :, None].expand(-1, -1, end + 1))
-        used = used.scatter(2, torch.where(done, end, tool)[:, :, None], True)
+        covered = _kept(covered, beam) + mentioned.words_BNP
+        used = _kept(used, beam).scatter(2, before[:, :, None], True)
         used[:, :, end] = False
     return found[:, :, : max(1, found.shape[2] - 1)] if done.all() else found, scores
+
+
+def _kept(given_BKX: Tensor, beam_BK: Tensor) -> Tensor:
+    """What belongs to the beams that go on."""
+    return given_BKX.gather(1, beam_BK[:, :, None].expand(-1, -1, given_BKX.shape[2]))

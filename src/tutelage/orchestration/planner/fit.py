@@ -100,11 +100,6 @@ class Fitting:
         return self.at.stage == "done"
 
     @property
-    def remembered(self) -> list[Workflow]:
-        """The workflows of this stage: once done, those in the memory of the model, in order."""
-        return self._data[0]
-
-    @property
     def epochs_left(self) -> int:
         """Epochs of this stage at most."""
         wanted = self.settings.num_epochs if self.at.stage == "search" else self._refit_epochs
@@ -124,14 +119,11 @@ class Fitting:
         self.at.epoch += 1
         self._swap()
         metrics = {"train_loss": totals.pop("total_loss"), **totals, "learning_rate": self.at.rate}
-        if refit:
-            if self.at.epoch >= self._refit_epochs:
-                self._finish()
-            ended = self.done
+        metrics |= {} if refit else self._validate()
+        ended = self.at.epoch >= self._refit_epochs if refit else self._judge(metrics)
+        if ended:
+            (self._finish if refit else self._end_search)()
         else:
-            metrics |= self._validate()
-            ended = self._judge(metrics)
-        if not ended:
             self._swap()
         return metrics
 
@@ -148,7 +140,7 @@ class Fitting:
 
     def _learn(self) -> dict[str, float]:
         """Step through all workflows once; the mean losses by name."""
-        workflows, prepared, targets = self._data
+        prepared, targets = self._given_stage
         place = self.seeds.child(self.at.stage, self.at.epoch)
         sizes = [len(item.words) for item in prepared.items]
         batches = drawn(sizes, self.settings.batch_size, place.child("order").numpy())
@@ -158,13 +150,15 @@ class Fitting:
             for chosen in batches:
                 parts = self._step(prepared.rows(chosen), targets.rows(chosen))
                 for name, value in parts.items():
-                    totals[name] = totals.get(name, 0.0) + value * len(chosen) / len(workflows)
+                    totals[name] = totals.get(name, 0.0) + value * len(chosen) / len(sizes)
         return totals
 
+    def _loss(self, given: Prepared, targets: Targets) -> dict[str, torch.Tensor]:
+        weight, kind = self.settings.lambda_dag, self.settings.dag_loss
+        return self.model.compute_supervised_loss(self.model(given), targets, weight, kind)
+
     def _step(self, given: Prepared, targets: Targets) -> dict[str, float]:
-        loss = self.model.compute_supervised_loss(
-            self.model(given), targets, self.settings.lambda_dag, self.settings.dag_loss
-        )
+        loss = self._loss(given, targets)
         self.optimizer.zero_grad()
         loss["total_loss"].backward()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
@@ -173,10 +167,7 @@ class Fitting:
         kept = min(_AVERAGED, (1 + self.steps) / (10 + self.steps))
         for average, weight in zip(self.average, self.model.parameters(), strict=True):
             average.lerp_(weight.detach(), 1 - kept)
-        return {
-            **{name: float(part.detach()) for name, part in loss.items()},
-            "grad_norm": float(norm),
-        }
+        return {name: float(part.detach()) for name, part in {**loss, "grad_norm": norm}.items()}
 
     @torch.no_grad()
     def _swap(self) -> None:
@@ -197,27 +188,22 @@ class Fitting:
         prepared, targets = self._held_out
         for begin in range(0, len(self.held_out), _LOSS_ROWS):
             rows = list(range(begin, min(begin + _LOSS_ROWS, len(self.held_out))))
-            found = self.model.compute_supervised_loss(
-                self.model(prepared.rows(rows)),
-                targets.rows(rows),
-                self.settings.lambda_dag,
-                self.settings.dag_loss,
-            )
-            loss += float(found["total_loss"]) * len(rows) / len(self.held_out)
+            found = self._loss(prepared.rows(rows), targets.rows(rows))["total_loss"]
+            loss += float(found) * len(rows) / len(self.held_out)
         greedy = replace(self.search, beam=1, prior_weight=0.0, consensus=0.0, length_bonus=0.0)
         return {"val_loss": loss, **self._scores(greedy)}
 
     def _scores(self, search: SearchSettings) -> dict[str, float]:
         planned = self.model.plan_all(self._held_out[0], search)
-        found = PlanScores.of(
-            [p.plan for p in planned], self.held_out, self.catalog, [p.raw_valid for p in planned]
-        ).summary()
+        raw = [p.raw_valid for p in planned]
+        plans = [p.plan for p in planned]
+        found = PlanScores.of(plans, self.held_out, self.catalog, raw).summary()
         names = ("node_f1", "edge_f1", "exact_nodes", "exact", "validity", "raw_validity")
         scores = {f"val_{name}": found[name] for name in names}
         return {**scores, "workflow_validity": found["raw_validity"]}
 
     def _judge(self, metrics: dict[str, float]) -> bool:
-        """Keep the best, reduce the rate on a plateau; True when this ended the stage.
+        """Keep the best, reduce the rate on a plateau; True when this is to end the stage.
 
         The best epoch is the one with the best plans; its validation loss is what is reported.
         """
@@ -230,17 +216,12 @@ class Fitting:
         if quality > at.best_score + 1e-9:
             at.best_score, at.best_loss, at.best_epoch = quality, metrics["val_loss"], at.epoch
             self.best_metrics = {k: v for k, v in metrics.items() if k.startswith("val_")}
-            self.best = {
-                "model": copy.deepcopy(self.model.state_dict()),
-                "optimizer": copy.deepcopy(self.optimizer.state_dict()),
-            }
+            trained = {"model": self.model, "optimizer": self.optimizer}
+            self.best = {k: copy.deepcopy(part.state_dict()) for k, part in trained.items()}
         if at.waited > self._patience("plateau_patience"):
             at.rate *= settings.plateau_factor
             at.waited = 0
-        ended = at.since_best >= self._patience("early_stopping") or at.epoch >= settings.num_epochs
-        if ended:
-            self._end_search()
-        return ended
+        return at.since_best >= self._patience("early_stopping") or at.epoch >= settings.num_epochs
 
     def _end_search(self) -> None:
         if self.best is not None:
@@ -252,14 +233,10 @@ class Fitting:
             return
         self.at.stage, self.at.epoch = "refit", 0
         self.at.rate = self.rates[self.at.best_epoch - 1]
-        steps = self.steps
-        self._begin(self.train + self.held_out)
-        self.model.load_state_dict(self.best["model"])
-        self.optimizer.load_state_dict(self.best["optimizer"])
-        self.average, self.steps = [p.detach().clone() for p in self.model.parameters()], steps
+        self._begin(self.train + self.held_out, {**self.best, "steps": self.steps})
 
     def _finish(self) -> None:
-        self.model.remember(self._data[0])
+        self.model.remember(self.remembered)
         self.model.settings = self.search
         self.model.eval()
         self.at.stage = "done"
@@ -286,25 +263,29 @@ class Fitting:
         self.rates = list(state["rates"])
         self.search = SearchSettings(**state["search"])
         self.best, self.best_metrics = state["best"], dict(state["best_metrics"])
-        everything = self.at.stage == "refit" or (self.at.stage == "done" and self.settings.refit)
-        self._begin(self.train + self.held_out if everything else self.train)
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.average, self.steps = list(state["average"]), state["steps"]
+        everything = self.at.stage == "refit" or (self.done and self.settings.refit)
+        self._begin(self.train + self.held_out if everything else self.train, state)
+        self.average = list(state["average"])
         if self.done:
             self._finish()
 
-    def _begin(self, workflows: list[Workflow]) -> None:
-        """A fresh model and optimizer for these workflows; the same whenever it is called."""
+    def _begin(self, workflows: list[Workflow], state: Mapping[str, Any] | None = None) -> None:
+        """A model and an optimizer for these workflows: fresh, the same whenever it is called, or
+        with the weights and the steps of `state`."""
         with _seeded(self.seeds.child("weights")):
             self.model = PlannerModel.of(
                 self.train + self.held_out, self.catalog, Shape(0, width=self.settings.width)
             )
         self.model.settings = self.search
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.at.rate, fused=True)
+        if state is not None:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
         self.average = [p.detach().clone() for p in self.model.parameters()]
-        self.steps = 0
-        self._data = (workflows, *self._given(workflows))
+        self.steps = 0 if state is None else state["steps"]
+        self.remembered = workflows
+        """The workflows of this stage: once done, those in the memory of the model, in order."""
+        self._given_stage = self._given(workflows)
         self._held_out = self._given(self.held_out)
 
     def _given(self, workflows: list[Workflow]) -> tuple[Prepared, Targets]:
@@ -352,9 +333,9 @@ def _sample_scores(
     model: PlannerModel,
     held_out: Sequence[Workflow],
     beams: Sequence[Searched],
-    search: SearchSettings,
+    how: SearchSettings,
 ) -> torch.Tensor:
-    planned = [plan for found in beams for plan in model.decided(found, search)]
+    planned = [plan for found in beams for plan in model.decided(found, how)]
     found = PlanScores.of([p.plan for p in planned], held_out, model.catalog)
     parts = (found.node_f1, found.edge_f1, found.exact_nodes)
     return torch.tensor(parts, dtype=torch.float64).mean(0)

@@ -30,12 +30,7 @@ from tutelage.orchestration.planner.decode import (
     SearchSettings,
     search,
 )
-from tutelage.orchestration.planner.network import (
-    Encoded,
-    Mentions,
-    Network,
-    Shape,
-)
+from tutelage.orchestration.planner.network import Encoded, Mentions, Network, Shape
 from tutelage.orchestration.planner.retrieval import Memory, Rows
 from tutelage.orchestration.planner.targets import Targets, Vocabulary
 from tutelage.orchestration.planner.text import (
@@ -73,8 +68,6 @@ class _Outputs(Mapping[str, Any]):
         return self._decode(self)
 
     def __getitem__(self, key: str) -> Any:
-        if key not in self.KEYS:
-            raise KeyError(key)
         return self._made[key]
 
     def __getattr__(self, key: str) -> Any:
@@ -138,10 +131,10 @@ class PlannerModel(nn.Module):
         described = _described(catalog)
         self._texts = Packed.of(described)
         self._words = Rows.of(described, self.idf * inverse_frequency(described))
-        self._known = torch.tensor(
-            [self._number(t.name) if t.name in trained else -1 for t in catalog.tools]
-        )
-        places = [catalog.index(t.name) if t.name in catalog else -1 for t in trained.tools]
+        # A tool's learned number, -1 for one that training did not have.
+        learned = {name: k for k, name in enumerate(trained.names) if bool(self.seen[k])}
+        self._known = torch.tensor([learned.get(name, -1) for name in catalog.names])
+        places = [catalog.index(name) if name in catalog else -1 for name in trained.names]
         self._numbers = torch.tensor([*places, len(catalog)])
         self._compatible = _compatibility(catalog)
 
@@ -197,11 +190,10 @@ class PlannerModel(nn.Module):
         edges = self._edges(text, state[:, :nodes], placed[:, :nodes], mentioned, given.lengths_B)
         adjacency = given.adjacency_BNN[:, :nodes, :nodes]
         parts["edge_loss"] = losses.edge_loss(edges, adjacency, given.lengths_B)
+        parts["worker_loss"] = logits.new_zeros(())
         if bool((given.workers_BN >= 0).any()):
             scores = self.network.worker_logits(state, chosen)
             parts["worker_loss"] = losses.type_loss(scores, given.workers_BN)
-        else:
-            parts["worker_loss"] = logits.new_zeros(())
         dag = losses.dag_loss(torch.sigmoid(edges), given.lengths_B, dag_loss)
         ce = parts["type_loss"] + parts["edge_loss"] + parts["worker_loss"]
         ce = ce + SET_WEIGHT * parts["set_loss"]
@@ -252,12 +244,8 @@ class PlannerModel(nn.Module):
             size = max(1, min(_BATCH, _LONG * 64 // max(64, settings.max_nodes**2)))
             for begin in range(0, len(texts), size):
                 some = range(begin, min(begin + size, len(texts)))
-                given = (
-                    instructions.rows(some)
-                    if isinstance(instructions, Prepared)
-                    else self.prepare(instructions[begin : begin + size])
-                )
-                yield self._searched(given, settings)
+                known = instructions.rows(some) if isinstance(instructions, Prepared) else None
+                yield self._searched(known or self.prepare([texts[i] for i in some]), settings)
         finally:
             self.train(training)
 
@@ -299,13 +287,10 @@ class PlannerModel(nn.Module):
     def _nodes(self, chosen: Sequence[int], edges: Tensor) -> tuple[Node, ...]:
         """The nodes of a plan: places in the catalog, and which waits for which."""
         tools = [self.catalog.tools[place] for place in chosen]
+        after = [tuple(column.nonzero().flatten().tolist()) for column in edges.T]
         return tuple(
-            Node(
-                tool.name,
-                after=tuple(edges[:, place].nonzero().flatten().tolist()),
-                description=tool.description,
-            )
-            for place, tool in enumerate(tools)
+            Node(tool.name, after=parents, description=tool.description)
+            for tool, parents in zip(tools, after, strict=True)
         )
 
     def greedy(self, outputs: _Outputs) -> dict[str, Any]:
@@ -325,11 +310,6 @@ class PlannerModel(nn.Module):
         }
 
     # -------------------------------------------------------------- parts
-
-    def _number(self, name: str) -> int:
-        """A tool's learned number, -1 for one that training did not have."""
-        number = self.vocabulary.catalog.index(name)
-        return number if bool(self.seen[number]) else -1
 
     def _read(self, given: Prepared) -> Encoded:
         return self.network.read(Packed.of(given.items), self._texts, self._known, given.shared_BT)
@@ -365,11 +345,8 @@ def _compatibility(catalog: Catalog) -> Tensor:
     """(T, T): 1 where a type that row gives is one that column takes, 0 where none is, 0.5 where
     nothing is known of either.
     """
-    table = torch.full((len(catalog), len(catalog)), 0.5)
     given = [{kind.lower() for kind in tool.outputs} for tool in catalog.tools]
     taken = [{kind.lower() for kind in tool.inputs} for tool in catalog.tools]
-    for i, gives in enumerate(given):
-        for j, takes in enumerate(taken):
-            if gives and takes:
-                table[i, j] = float(bool(gives & takes))
-    return table
+    return torch.tensor(
+        [[float(not a.isdisjoint(b)) if a and b else 0.5 for b in taken] for a in given]
+    )

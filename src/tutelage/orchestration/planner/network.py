@@ -161,24 +161,17 @@ class Network(nn.Module):
         `shared_BT` is how much text each instruction and tool share.
         """
         weights_F, tool_F = self._weights(packed.ids_F), self._weights(tools.ids_F)
-        ids = [packed.ids_F, tools.ids_F]
-        weights = [weights_F * packed.shares_F, tool_F * tools.shares_F]
+        ids = [packed.ids_F, tools.ids_F, packed.ids_F]
+        weights = [weights_F * packed.shares_F, tool_F * tools.shares_F, weights_F]
         count = len(packed.ids_F)
         starts = [packed.text_starts_B, tools.text_starts_B + count]
-        ids.append(packed.ids_F)
-        weights.append(weights_F)
         starts.append(packed.word_starts_W + count + len(tools.ids_F))
         # One call for all bags: each would make a gradient of the table's size.
+        rows, shares = self.row_of[torch.cat(ids)], torch.cat(weights)
         bags = F.embedding_bag(
-            self.row_of[torch.cat(ids)],
-            self.table,
-            torch.cat(starts),
-            mode="sum",
-            per_sample_weights=torch.cat(weights),
+            rows, self.table, torch.cat(starts), mode="sum", per_sample_weights=shares
         )
-        text_BD, text_TD, words_WD = bags.split(
-            [len(packed), len(tools), len(bags) - len(packed) - len(tools)]
-        )
+        text_BD, text_TD, words_WD = bags.split([len(part) for part in starts])
         hidden_BD, words_BPD = self._words(text_BD, words_WD, packed)
         shared_BT = shared_BT / (shared_BT.amax(1, keepdim=True) + SHARED_FLOOR)
         described = self._described(text_TD, known_T)
@@ -245,15 +238,8 @@ class Network(nn.Module):
         # Words are many and states are few, so keys and values are made on the states' side.
         scores = self.query(state) @ text.words_BPD.transpose(1, 2) / math.sqrt(state.shape[-1])
         gap_BNP = torch.arange(text.real_BP.shape[1])[None, None] - mentioned.centre_BN[:, :, None]
-        walked = torch.stack(
-            [
-                gap_BNP / 16,
-                torch.tanh(gap_BNP / 4),
-                torch.exp(-(gap_BNP**2) / 32),
-                (gap_BNP < 0).float(),
-            ],
-            dim=-1,
-        )
+        gaps = (gap_BNP / 16, torch.tanh(gap_BNP / 4), torch.exp(-(gap_BNP**2) / 32))
+        walked = torch.stack([*gaps, (gap_BNP < 0).float()], dim=-1)
         scores = scores + self.walk(walked).squeeze(-1) - self.cover * covered_BNP
         scores = scores.masked_fill(~text.real_BP[:, None], float("-inf"))
         attend_BNP = scores.softmax(-1)

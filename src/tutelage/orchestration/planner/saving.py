@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from tutelage import files
-from tutelage.errors import ModelError, RunError
+from tutelage.errors import ModelError, RunError, TutelageError
 from tutelage.orchestration.planner.decode import SearchSettings
 from tutelage.orchestration.planner.model import PlannerModel
 from tutelage.orchestration.planner.network import Shape
@@ -29,7 +29,7 @@ from tutelage.orchestration.planner.targets import Vocabulary
 PHASE1 = "phase1_best.pth"
 BEST = "checkpoint_best.pth"
 FORMAT = 1
-UNREADABLE = (
+_UNREADABLE = (
     OSError, RuntimeError, EOFError, UnpicklingError, ValueError, LookupError, TypeError,
     AttributeError,
 )  # fmt: skip
@@ -70,20 +70,17 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
         raise RunError(f"cannot write {str(path)!r}: {str(error).partition(chr(10))[0]}") from error
 
 
-def read(path: str | Path) -> dict[str, Any]:
-    """The content of a file of tensors. Raises `ModelError`."""
+def read(path: str | Path, refused: type[TutelageError] = ModelError) -> dict[str, Any]:
+    """The content of a file of tensors. Raises `refused`."""
     try:
         found = torch.load(path, weights_only=True, map_location="cpu")
-    except FileNotFoundError as error:
-        raise ModelError(
-            f"there is no file {str(path)!r}; train with: tutelage train planner"
-        ) from error
-    except UNREADABLE as error:
-        raise ModelError(
-            f"{str(path)!r} is no checkpoint that can be read: {str(error).partition(chr(10))[0]}"
+    except _UNREADABLE as error:
+        raise refused(
+            f"the checkpoint {str(path)!r} cannot be read: {str(error).partition(chr(10))[0]}; "
+            "give one of tutelage train planner"
         ) from error
     if not isinstance(found, dict):
-        raise ModelError(f"{str(path)!r} is no checkpoint: it holds a {type(found).__name__}")
+        raise refused(f"{str(path)!r} is no checkpoint: it holds a {type(found).__name__}")
     return found
 
 
@@ -129,11 +126,10 @@ def _planner_of(found: Mapping[str, Any]) -> PlannerModel:
 
 def _find(path: str | Path) -> Path:
     """The checkpoint that a path means. Raises `ModelError` when there is none."""
-    place = Path(path)
+    place: Path | None = Path(path)
     if place.is_dir():
         inside = (place / PHASE1, place / "checkpoints" / PHASE1, place / BEST)
-        for candidate in inside:
-            if candidate.is_file():
-                return candidate
-        raise ModelError(f"{str(path)!r} has no {PHASE1}; train with: tutelage train planner")
+        place = next((candidate for candidate in inside if candidate.is_file()), None)
+        if place is None:
+            raise ModelError(f"{str(path)!r} has no {PHASE1}; train with: tutelage train planner")
     return place

@@ -11,6 +11,7 @@ Legend: D decisions, W workers, A actions.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -47,7 +48,7 @@ def baselines(train: OutcomeTable, terms: Terms, seeds: SeedTree) -> dict[str, C
         "random": _random_choice(seeds),
         "cheapest": _once(lambda at: -at.cost_DW),
         "fastest": _once(lambda at: -at.seconds_DW),
-        "most accurate": _once(lambda at: np.broadcast_to(means_W, at.chance_DW.shape)),
+        "most accurate": _favouring(means_W),
         "best of the type": _per_type_best(train),
         "kNN": _once(lambda at: at.chance_DW),
         "kNN, escalating": lambda _, rows, at: _ranked(at.chance_DW, at, escalate=True),
@@ -62,11 +63,13 @@ def _once(score: Callable[[Situation], Floats]) -> Chooser:
     return lambda _, rows, at: _ranked(score(at), at)
 
 
-def single_worker(worker: int) -> Chooser:
-    """That worker, once, and another where it is not legal."""
-    return _once(
-        lambda at: np.broadcast_to(np.eye(at.chance_DW.shape[1])[worker], at.chance_DW.shape)
-    )
+def _favouring(scores_W: Floats) -> Chooser:
+    return _once(lambda at: np.broadcast_to(scores_W, at.chance_DW.shape))
+
+
+def single_worker(worker: int, workers: int) -> Chooser:
+    """That one of the workers, once, and another where it is not legal."""
+    return _favouring(np.eye(workers)[worker])
 
 
 def _ranked(scores_DW: Floats, at: Situation, *, escalate: bool = False) -> Ints:
@@ -115,16 +118,14 @@ def _cascade(train: OutcomeTable) -> Chooser:
         rank_W[worker] = -float(place)
 
     def choose(simulator: WorkflowSimulator, rows: Ints, at: Situation) -> Ints:
-        known_DA = at.mask_DA.copy()
-        known_DA[:, : len(rank_W)] &= np.isfinite(rank_W)
+        legal_DW = at.mask_DA[:, :-2]
+        listed_DW = legal_DW & np.isfinite(rank_W)
         # With none of the three affordable, any other is better than giving up.
-        none_D = ~known_DA[:, : len(rank_W)].any(axis=1) & (at.tries_D == 0)
-        known_DA[none_D] = at.mask_DA[none_D]
+        none_D1 = (~listed_DW.any(axis=1) & (at.tries_D == 0))[:, None]
+        able_DW = np.where(none_D1, legal_DW, listed_DW)
         scores = np.where(np.isfinite(rank_W), rank_W, -1e6 - costs_W)
-        narrowed_DW = np.where(known_DA[:, : len(rank_W)], scores, -np.inf)
-        ask_D = np.isfinite(narrowed_DW).any(axis=1)
-        settle_D = np.where(at.mask_DA[:, -2], len(rank_W), len(rank_W) + 1)
-        return np.where(ask_D, narrowed_DW.argmax(axis=1), settle_D)
+        narrowed = replace(at, mask_DA=np.concatenate([able_DW, at.mask_DA[:, -2:]], axis=1))
+        return _ranked(np.broadcast_to(scores, able_DW.shape), narrowed, escalate=True)
 
     return choose
 

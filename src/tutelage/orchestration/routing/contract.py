@@ -74,18 +74,17 @@ class RouteState:
     @property
     def candidates(self) -> tuple[int, ...]:
         """The workers that may be chosen."""
-        return tuple(i for i in range(len(self.workers)) if self.mask[i])
+        return tuple(i for i, may in enumerate(self.mask[:-2]) if may)
 
     def checked(self, choice: Choice) -> Choice:
         """The choice with its mask filled in. Raises `ConfigError` for a forbidden action."""
-        mask, size = choice.mask or self.mask, len(self.workers) + 2
-        wider = any(m and not s for m, s in zip(mask, self.mask, strict=False))
-        widened = len(mask) != size or wider
-        if widened or not 0 <= choice.action < size or not mask[choice.action]:
+        mask, legal = choice.mask or self.mask, [i for i, may in enumerate(self.mask) if may]
+        narrowed = [i for i, may in enumerate(mask) if may]
+        widened = len(mask) != len(self.mask) or not set(narrowed) <= set(legal)
+        if widened or choice.action not in narrowed:
             raise ConfigError(
                 f"the router chose action {choice.action!r} at node {self.work.node}, and legal "
-                f"are {[i for i in range(size) if self.mask[i]]!r} of {size}; a router keeps to "
-                f"the mask"
+                f"are {legal!r} of {len(self.mask)}; a router keeps to the mask"
             )
         return choice if mask is choice.mask else replace(choice, mask=mask)
 
@@ -193,5 +192,5 @@ class RandomRouter:
         found = state.candidates
         if not found or (state.tries and not self._escalate):
             return Choice(state.stop)
-        mask = tuple(i in found for i in range(len(state.workers) + 2))
+        mask = (*state.mask[:-2], False, False)
         return Choice(state.seeds.python().choice(found), -math.log(len(found)), mask)

@@ -105,16 +105,9 @@ def evaluate_routers(
         for name, outcome in outcomes.items()
     ]
     rewards = {name: outcome.reward_B for name, outcome in outcomes.items()}
-    query_aiq, query_points = _query_level(board, train)
-    return Evaluation(
-        rows=rows,
-        curves=curves,
-        differences=_differences(rewards, seeds.child("bootstrap")),
-        rewards=rewards,
-        query_aiq=query_aiq,
-        query_points=query_points,
-        queries=len(board.table),
-    )
+    differences = _differences(rewards, seeds.child("bootstrap"))
+    query_level = _query_level(board, train)
+    return Evaluation(rows, differences, curves, *query_level, len(board.table), rewards)
 
 
 def _differences(rewards: Mapping[str, Floats], seeds: SeedTree) -> dict[str, Difference]:
@@ -137,13 +130,11 @@ def _row(name: str, outcome: Outcome, oracle: float, pareto: bool, area: float |
     """
     sides = zip(outcome.reward_B, outcome.success_B, outcome.late_B, strict=True)
     # Each is a task of its own: none is lost.
-    told = add_up(
-        [
-            Judgement(str(place), float(reward), bool(success), DEADLINE if late else None)
-            for place, (reward, success, late) in enumerate(sides)
-        ],
-        Kind(graded=True),
-    )
+    judged = [
+        Judgement(str(place), float(reward), bool(success), DEADLINE if late else None)
+        for place, (reward, success, late) in enumerate(sides)
+    ]
+    told = add_up(judged, Kind(graded=True))
     wins = int(outcome.success_B.sum())
     low, high = told.interval or (0.0, 1.0)
     reward = float(outcome.reward_B.mean())
@@ -179,19 +170,14 @@ def _curves(
         outcome = play(board, flows, told, choose)
         return float(outcome.cost_B.mean()), float(outcome.success_B.mean())
 
+    own = terms.weights
+    weighed = [replace(own, beta=own.beta * x, gamma_latency=own.gamma_latency * x) for x in SWEEP]
+
     def swept(make: Callable[[Terms], Chooser]) -> list[Point]:
-        points: list[Point] = []
-        for factor in SWEEP:
-            weights = replace(
-                terms.weights,
-                beta=terms.weights.beta * factor,
-                gamma_latency=terms.weights.gamma_latency * factor,
-            )
-            points.append(point(make(replace(terms, weights=weights))))
-        return points
+        return [point(make(replace(terms, weights=weights))) for weights in weighed]
 
     return {
-        "single workers": [point(single_worker(worker)) for worker in range(board.workers)],
+        "single workers": [point(single_worker(j, board.workers)) for j in range(board.workers)],
         GREEDY: swept(node_utility),
         LOOKAHEAD: swept(greedy),
         **{name: swept(partial(of_policy, model)) for name, model in models.items()},
@@ -244,20 +230,16 @@ def _query_curve(table: OutcomeTable, chances_QW: Floats) -> list[Point]:
     points: list[Point] = []
     for worth in (0.0, *np.geomspace(1e-6, 1.0, 60)):
         gain_QW = np.where(able_QW, worth * chances_QW - table.costs_QW, -np.inf)
-        chosen = gain_QW.argmax(axis=1)
-        points.append((float(table.costs_QW[rows, chosen].mean()),
-                       float(scores_QW[rows, chosen].mean())))  # fmt: skip
+        chosen = rows, gain_QW.argmax(axis=1)
+        points.append((float(table.costs_QW[chosen].mean()), float(scores_QW[chosen].mean())))
     return points
 
 
 def _single_points(table: OutcomeTable) -> list[Point]:
     """Each worker on all queries that it was asked."""
-    return [
-        (float(np.nanmean(np.where(known, cost, np.nan))), float(np.nanmean(score)))
-        for known, cost, score in zip(
-            table.known_QW.T, table.costs_QW.T, table.scores_QW.T, strict=True
-        )
-    ]
+    costs_QW = np.where(table.known_QW, table.costs_QW, np.nan)
+    sides = zip(costs_QW.T, table.scores_QW.T, strict=True)
+    return [(float(np.nanmean(cost)), float(np.nanmean(score))) for cost, score in sides]
 
 
 def _range(points: Sequence[Point]) -> Point:

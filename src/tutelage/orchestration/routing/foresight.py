@@ -36,10 +36,7 @@ class WorkflowState:
         """That each node comes right."""
         self.if_pass_BN = np.zeros(shape)
         """That, should the answer under way pass."""
-        cost_BN, seconds_BN, least_BN = self._expected_plan()
-        self._plan_cost_BN = cost_BN * self.exists_BN
-        self._plan_seconds_BN = seconds_BN * self.exists_BN
-        self._least_BN = np.where(self.exists_BN, least_BN, 0.0)
+        self._plan_cost_BN, self._plan_seconds_BN, self._least_BN = self._expected_plan()
 
     def _expected_plan(self) -> tuple[Floats, Floats, Floats]:
         """USD and seconds of each node by the worker that looks best there, and its least USD.
@@ -56,11 +53,12 @@ class WorkflowState:
             - per_second_B[:, None, None] * seconds_BNW
         )
         best_BN1 = np.where(legal_BNW, worth_BNW, -np.inf).argmax(axis=2)[:, :, None]
-        return (
-            np.take_along_axis(cost_BNW, best_BN1, 2)[:, :, 0],
-            np.take_along_axis(seconds_BNW, best_BN1, 2)[:, :, 0],
-            np.where(legal_BNW, cost_BNW, np.inf).min(axis=2),
+        cost_BN, seconds_BN = (
+            np.take_along_axis(x_BNW, best_BN1, 2)[:, :, 0] * self.exists_BN
+            for x_BNW in (cost_BNW, seconds_BNW)
         )
+        least_BN = np.where(legal_BNW, cost_BNW, np.inf).min(axis=2)
+        return cost_BN, seconds_BN, np.where(self.exists_BN, least_BN, 0.0)
 
     def ask(self, rows: Ints, node: Ints, worker: Ints, chance_DW: Floats, now_D: Floats) -> None:
         """Workers are asked. `chance_DW` are the chances that the situation showed.

@@ -11,6 +11,7 @@ Legend: B workflows, T decisions of a workflow, D decisions in all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,11 +60,9 @@ def collect(
     while len(rows := simulator.rows):
         at = simulator.observe(rows)
         states = States.of(at, terms)
-        leaning_DA = torch.softmax(
-            (SCALE * states.prior_DA).masked_fill(~states.mask_DA, -torch.inf), dim=1
-        ).numpy()
-        truth_DF = torch.from_numpy(simulator.truth(rows, leaning_DA).astype(np.float32))
-        states = replace(states, truth_DF=truth_DF)
+        masked_DA = (SCALE * states.prior_DA).masked_fill(~states.mask_DA, -torch.inf)
+        truth_DF = simulator.truth(rows, torch.softmax(masked_DA, dim=1).numpy())
+        states = replace(states, truth_DF=torch.from_numpy(truth_DF.astype(np.float32)))
         logp_DA, values_D = model(states)
         actions_D = draw_actions(logp_DA, rng.random(len(rows)))
         rewards_D = simulator.step(rows, actions_D.numpy(), at.chance_DW) / unit
@@ -78,16 +77,9 @@ def collect(
     rewards_BT[row_D, time_D] = rewards_D
     mask_BT = torch.zeros_like(rewards_BT)
     mask_BT[row_D, time_D] = 1.0
+    states, actions_D = States.cat(parts), torch.from_numpy(outcome.action_D)
     return _Trajectories(
-        states=States.cat(parts),
-        actions_D=torch.from_numpy(outcome.action_D),
-        log_probs_D=log_probs_D,
-        values_D=values_D,
-        row_D=row_D,
-        time_D=time_D,
-        rewards_BT=rewards_BT,
-        mask_BT=mask_BT,
-        outcome=outcome,
+        states, actions_D, log_probs_D, values_D, row_D, time_D, rewards_BT, mask_BT, outcome
     )
 
 
@@ -102,23 +94,16 @@ def ppo_update(
     places = batch.row_D, batch.time_D
     values_BT = torch.zeros_like(batch.mask_BT)
     values_BT[places] = batch.values_D
+    gamma, lam, rewards_BT = settings.gamma, settings.lambda_gae, batch.rewards_BT
     advantages_BT, returns_BT = estimate_advantages(
-        "gae",
-        batch.rewards_BT,
-        batch.mask_BT,
-        values_BT=values_BT,
-        gamma=settings.gamma,
-        lam=settings.lambda_gae,
+        "gae", rewards_BT, batch.mask_BT, values_BT=values_BT, gamma=gamma, lam=lam
     )
     advantages_D, returns_D = advantages_BT[places], returns_BT[places]
     told: list[dict[str, float]] = []
-    epochs = 0
+    epoch = 0
     for epoch in range(settings.epochs):
-        generator = torch.Generator().manual_seed(seeds.child("order", epoch).value())
         told = []
-        for picked in torch.randperm(len(advantages_D), generator=generator).split(
-            settings.minibatch_size
-        ):
+        for picked in _minibatches(len(advantages_D), settings.minibatch_size, seeds, epoch):
             loss = model.compute_loss(
                 states=batch.states.take(picked),
                 actions=batch.actions_D[picked],
@@ -129,16 +114,27 @@ def ppo_update(
                 value_coef=settings.value_coef,
                 entropy_coef=settings.entropy_coef,
             )
-            optimizer.zero_grad()
-            loss["total_loss"].backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
-            optimizer.step()
+            _descend(model, optimizer, loss["total_loss"], settings.max_grad_norm)
             told.append({name: number.item() for name, number in loss.items()})
-        epochs += 1
         if float(np.mean([t["approx_kl"] for t in told])) > settings.target_kl:
             break
     means = {name: float(np.mean([t[name] for t in told])) for name in told[0]}
-    return {"train_loss": means.pop("total_loss"), **means, "epochs": epochs}
+    return {"train_loss": means.pop("total_loss"), **means, "epochs": epoch + 1}
+
+
+def _minibatches(count: int, size: int, seeds: SeedTree, epoch: int) -> Sequence[Tensor]:
+    """The decisions of an epoch, in an order of its own."""
+    generator = torch.Generator().manual_seed(seeds.child("order", epoch).value())
+    return torch.randperm(count, generator=generator).split(size)
+
+
+def _descend(
+    model: ModelSelector, optimizer: torch.optim.Optimizer, loss: Tensor, norm: float
+) -> None:
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
+    optimizer.step()
 
 
 def clone_oracle(board: Board, terms: Terms, seeds: SeedTree) -> ModelSelector:
@@ -150,16 +146,10 @@ def clone_oracle(board: Board, terms: Terms, seeds: SeedTree) -> ModelSelector:
     states, labels_D = _labelled(board, terms, model, seeds)
     optimizer = torch.optim.Adam(model.parameters(), 3e-4)
     for epoch in range(4):
-        generator = torch.Generator().manual_seed(seeds.child("order", epoch).value())
-        order = torch.randperm(len(labels_D), generator=generator)
-        for picked in order.split(256):
+        for picked in _minibatches(len(labels_D), 256, seeds, epoch):
             logp_DA, _ = model(states.take(picked))
             # What a mask forbids has a log-probability of minus infinity; no label is masked.
-            loss = -logp_DA.gather(1, labels_D[picked, None]).mean()
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-            optimizer.step()
+            _descend(model, optimizer, -logp_DA.gather(1, labels_D[picked, None]).mean(), 0.5)
     return model
 
 

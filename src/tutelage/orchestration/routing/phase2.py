@@ -32,11 +32,7 @@ from tutelage.orchestration.routing.policy import ModelSelector
 from tutelage.orchestration.routing.report import write_report
 from tutelage.orchestration.routing.settings import Phase2Settings
 from tutelage.orchestration.routing.simulator import Outcome
-from tutelage.orchestration.routing.workflows import (
-    Board,
-    Scenario,
-    Workflows,
-)
+from tutelage.orchestration.routing.workflows import Board, Scenario, Workflows
 from tutelage.orchestration.routing.world import World
 from tutelage.seeds import SeedTree
 
@@ -109,7 +105,7 @@ def train_phase2(
     """
     settings, scenario = settings or Phase2Settings(), scenario or Scenario()
     seeds, folder = SeedTree(seed).child("phase2"), Path(output)
-    table = _table(table, outcomes, models, seeds)
+    table = _table(outcomes, models, seeds) if table is None else table
     earlier = None if checkpoint is None else read_checkpoint(checkpoint)
     folder.mkdir(parents=True, exist_ok=True)
     world = World.of(table, scenario, settings, seeds)
@@ -118,10 +114,7 @@ def train_phase2(
         (warn or partial(warnings.warn, stacklevel=2))(warning)
     told = _fingerprint(table, settings, scenario, seed)
     run = _Run(folder, world, settings, seeds, earlier, told, log, record)
-    if resume:
-        run.restore()
-    else:
-        run.begin()
+    (run.restore if resume else run.begin)()
     while run.progress.update < settings.updates:
         run.update()
     model, progress = run.best_model(), run.progress
@@ -141,37 +134,38 @@ def train_phase2(
     )
 
 
+@dataclass
 class _Run:
     """One training: the model, its optimizer, and where it stands."""
 
-    def __init__(
-        self,
-        folder: Path,
-        world: World,
-        settings: Phase2Settings,
-        seeds: SeedTree,
-        earlier: Mapping[str, Any] | None,
-        fingerprint: str,
-        log: Log | None,
-        record: Record | None,
-    ) -> None:
-        self.folder, self.world, self.settings, self.seeds = folder, world, settings, seeds
-        self.fingerprint, self.log, self.record = fingerprint, log, record
-        self.progress = _Progress()
-        self.model = ModelSelector(seeds.child("model").value(31))
-        if earlier is not None and "router" in earlier:
-            self.model.load_state_dict(earlier["model_state_dict"])
-            earlier = earlier["phase1"]
-        self.phase1 = earlier
-        self.optimizer = torch.optim.Adam(self.model.parameter_groups(settings.learning_rate))
-        self.val_flows = Workflows.draw(world.val, settings.val_workflows, seeds.child("val"))
+    folder: Path
+    world: World
+    settings: Phase2Settings
+    seeds: SeedTree
+    phase1: Mapping[str, Any] | None
+    """The checkpoint it starts from; then what that has of phase 1."""
+    fingerprint: str
+    log: Log | None
+    record: Record | None
+    progress: _Progress = field(default_factory=_Progress)
+
+    def __post_init__(self) -> None:
+        self.model = ModelSelector(self.seeds.child("model").value(31))
+        if self.phase1 is not None and "router" in self.phase1:
+            self.model.load_state_dict(self.phase1["model_state_dict"])
+            self.phase1 = self.phase1["phase1"]
+        self.optimizer = torch.optim.Adam(self._groups())
+        size, place = self.settings.val_workflows, self.seeds.child("val")
+        self.val_flows = Workflows.draw(self.world.val, size, place)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return self.model.parameter_groups(self.settings.learning_rate)
 
     def begin(self) -> None:
         """Validate what training starts from: it is the first candidate for the best."""
         line: Line = {"phase": "rl", "step": 0, "tick": 0}
         self._validate(line)
-        self._tell(line)
-        self._save(LAST)
+        self._tell(line, save=True)
 
     def update(self) -> None:
         """One update, and now and then a validation with its checkpoint."""
@@ -181,15 +175,10 @@ class _Run:
             self.world.train, settings.workflows_of(number), seeds.child("workflows")
         )
         left = 1.0 - number / settings.updates
-        for group, first in zip(
-            self.optimizer.param_groups,
-            self.model.parameter_groups(settings.learning_rate),
-            strict=True,
-        ):
+        for group, first in zip(self.optimizer.param_groups, self._groups(), strict=True):
             group["lr"] = left * first["lr"]
-        batch = collect(
-            self.world.train, flows, self.world.terms, self.model, seeds.child("actions")
-        )
+        place, terms = seeds.child("actions"), self.world.terms
+        batch = collect(self.world.train, flows, terms, self.model, place)
         outcome, matrices = batch.outcome, flows.parents_BNN.astype(int).tolist()
         if self.record is not None:
             self.record("", number + 1, self.world.train, flows, outcome)
@@ -209,9 +198,7 @@ class _Run:
         due = (number + 1) % settings.validate_every == 0 or number + 1 == settings.updates
         if due:
             self._validate(line)
-        self._tell(line)
-        if due:
-            self._save(LAST)
+        self._tell(line, save=due)
 
     def _validate(self, line: Line) -> None:
         terms = self.world.terms
@@ -225,10 +212,12 @@ class _Run:
             self.progress.best_update = self.progress.update
             self._save(BEST)
 
-    def _tell(self, line: Line) -> None:
+    def _tell(self, line: Line, *, save: bool) -> None:
         self.progress.history.append(line)
         if self.log is not None:
             self.log(line)
+        if save:
+            self._save(LAST)
 
     def _save(self, name: str) -> None:
         """Write a checkpoint; a kill leaves the one before."""
@@ -297,15 +286,9 @@ class _Run:
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """A checkpoint of either phase. Raises `RunError` unless it has the published fields."""
-    try:
-        state: Any = torch.load(path, weights_only=True, map_location="cpu")
-    except saving.UNREADABLE as error:
-        raise RunError(
-            f"the checkpoint {str(path)!r} cannot be read: {str(error).partition(chr(10))[0]}; "
-            "give one that phase 1 or phase 2 wrote"
-        ) from error
+    state = saving.read(path, RunError)
     needed = ("epoch", "model_state_dict", "optimizer_state_dict", "val_loss")
-    missing = [name for name in needed if not isinstance(state, dict) or name not in state]
+    missing = [name for name in needed if name not in state]
     if missing:
         raise RunError(
             f"the checkpoint {str(path)!r} has no {missing[0]!r}; give one of phase 1 or phase 2"
@@ -313,14 +296,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     return state
 
 
-def _table(
-    table: OutcomeTable | None,
-    outcomes: str | Path | None,
-    models: str | Path | None,
-    seeds: SeedTree,
-) -> OutcomeTable:
-    if table is not None:
-        return table
+def _table(outcomes: str | Path | None, models: str | Path | None, seeds: SeedTree) -> OutcomeTable:
     if outcomes is None and models is None:
         return simulate_outcomes(SIMULATED, seeds)
     if outcomes is None or models is None:

@@ -78,13 +78,10 @@ class States:
         worker_DWF = _worker_features(at, terms, utility_DA, best_D1, alpha)
         context_DF = _context_features(at, utility_DA, best_D1, alpha)
         prior_DA = np.where(at.mask_DA, np.maximum((utility_DA - best_D1) / alpha, -2.0), 0.0)
-        return States(
-            torch.from_numpy(worker_DWF.astype(np.float32)),
-            torch.from_numpy(context_DF.astype(np.float32)),
-            torch.from_numpy(prior_DA.astype(np.float32)),
-            torch.from_numpy(at.mask_DA),
-            torch.zeros(len(at.mask_DA), TRUTHS),
-        )
+        seen = (worker_DWF, context_DF, prior_DA)
+        features, context, prior = (torch.from_numpy(part.astype(np.float32)) for part in seen)
+        mask_DA = torch.from_numpy(at.mask_DA)
+        return States(features, context, prior, mask_DA, torch.zeros(len(mask_DA), TRUTHS))
 
 
 class ModelSelector(nn.Module):
@@ -120,13 +117,10 @@ class ModelSelector(nn.Module):
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
         """For an optimizer: the policy at this rate, the critic at `GAIN` times this rate."""
-        critic = list(self.value.parameters())
-        mine = {id(parameter) for parameter in critic}
-        policy = [p for p in self.parameters() if id(p) not in mine]
-        return [
-            {"params": policy, "lr": learning_rate},
-            {"params": critic, "lr": GAIN * learning_rate},
-        ]
+        named = list(self.named_parameters())
+        policy = [p for name, p in named if not name.startswith("value.")]
+        critic = {"params": list(self.value.parameters()), "lr": GAIN * learning_rate}
+        return [{"params": policy, "lr": learning_rate}, critic]
 
     def compute_loss(
         self,
@@ -147,26 +141,19 @@ class ModelSelector(nn.Module):
         """
         logp_DA, values_D = self(states)
         row_1D = torch.ones(1, len(states))
+        chosen_1D, old_1D = logp_DA.gather(1, actions[:, None]).T, old_log_probs[None]
         surrogate, told = policy_loss(
-            "vanilla",
-            logp_DA.gather(1, actions[:, None]).T,
-            old_log_probs[None],
-            advantages[None],
-            row_1D,
-            clip_ratio=clip_epsilon,
+            "vanilla", chosen_1D, old_1D, advantages[None], row_1D, clip_ratio=clip_epsilon
         )
-        half_error, _ = value_loss(
-            values_D[None], returns[None], values_D.detach()[None], row_1D, clip=0.0
-        )
+        values_1D = values_D[None]
+        half_error, _ = value_loss(values_1D, returns[None], values_1D.detach(), row_1D, clip=0.0)
         spread = entropy(logp_DA[None]).mean()
-        total = surrogate + value_coef * 2 * half_error - entropy_coef * spread
         return {
-            "total_loss": total,
+            "total_loss": surrogate + value_coef * 2 * half_error - entropy_coef * spread,
             "policy_loss": surrogate,
             "value_loss": 2 * half_error,
             "entropy": spread,
-            "approx_kl": told["approx_kl"],
-            "clip_fraction": told["clip_fraction"],
+            **{name: told[name] for name in ("approx_kl", "clip_fraction")},
         }
 
 
@@ -267,13 +254,9 @@ def compute_gae(
     The value after the last step is 0. From `algorithms/rl`: returns are advantages + values.
     """
     rows_BT, values_BT = torch.atleast_2d(rewards), torch.atleast_2d(values)
+    mask_BT = torch.ones_like(rows_BT)
     _, returns_BT = estimate_advantages(
-        "gae",
-        rows_BT,
-        torch.ones_like(rows_BT),
-        values_BT=values_BT,
-        gamma=gamma,
-        lam=lambda_gae,
+        "gae", rows_BT, mask_BT, values_BT=values_BT, gamma=gamma, lam=lambda_gae
     )
     return (returns_BT - values_BT).reshape(rewards.shape)
 

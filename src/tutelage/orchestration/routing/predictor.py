@@ -15,6 +15,7 @@ Legend: B asked, Q known queries, K support, W workers.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -120,12 +121,11 @@ class OutcomePredictor:
         near = predictor.index.nearest(predictor.index.features, NEAREST, own=own)
         known_QW, right_QW = table.known_QW, table.right_QW.astype(np.float64)
         found: list[tuple[float, OutcomePredictor, Support]] = []
-        for temperature in TEMPERATURES:
-            for share in SHARES:
-                tried = replace(predictor, temperature=temperature, share=share)
-                support = tried._weighted(near, table.types, own)
-                loss = _log_loss(tried.chances(support)[known_QW], right_QW[known_QW])
-                found.append((loss, tried, support))
+        for temperature, share in itertools.product(TEMPERATURES, SHARES):
+            tried = replace(predictor, temperature=temperature, share=share)
+            support = tried._weighted(near, table.types, own)
+            loss = _log_loss(tried.chances(support)[known_QW], right_QW[known_QW])
+            found.append((loss, tried, support))
         _, best, support = min(found, key=lambda item: item[0])
         raw = _logit(best.chances(support))
         x = np.column_stack([np.ones(int(known_QW.sum())), raw[known_QW]])
@@ -177,8 +177,7 @@ class OutcomePredictor:
         if failed_BW is not None:
             weights_BK = weights_BK * _likelihood(right_BKW, failed_BW, rates or VerifierRates())
             weights_BK = weights_BK / weights_BK.sum(axis=1, keepdims=True)
-        raw_BW = np.einsum("bk,bkw->bw", weights_BK, right_BKW)
-        return self._calibrated(raw_BW)
+        return self._calibrated(np.einsum("bk,bkw->bw", weights_BK, right_BKW))
 
     def _calibrated(self, raw: Floats) -> Floats:
         return _sigmoid(self.slope * _logit(raw) + self.offset)
@@ -197,17 +196,13 @@ class OutcomePredictor:
 
     def expected(self, support: Support, tokens_in_B: Floats) -> tuple[Floats, Floats]:
         """USD and seconds that each worker may be expected to take, both [B, W]."""
-
-        def mean(values_QW: Floats) -> Floats:
-            return np.einsum("bk,bkw->bw", support.weights_BK, values_QW[support.rows_BK])
-
-        price_in_W = np.array([w.price_in for w in self.workers])
-        price_out_W = np.array([w.price_out for w in self.workers])
-        priced_BW = (tokens_in_B[:, None] * price_in_W + mean(self.tokens_QW) * price_out_W) / 1e6
-        plain_W = np.isnan(self.tokens_QW).any(axis=0)
-        if bool(plain_W.any()):
-            priced_BW = np.where(plain_W, mean(self.costs_QW), priced_BW)
-        return priced_BW, mean(self.seconds_QW)
+        told_BW, costs_BW, seconds_BW = (
+            np.einsum("bk,bkw->bw", support.weights_BK, values_QW[support.rows_BK])
+            for values_QW in (self.tokens_QW, self.costs_QW, self.seconds_QW)
+        )
+        prices_2W = np.array([(w.price_in, w.price_out) for w in self.workers]).T
+        priced_BW = (tokens_in_B[:, None] * prices_2W[0] + told_BW * prices_2W[1]) / 1e6
+        return np.where(np.isnan(self.tokens_QW).any(axis=0), costs_BW, priced_BW), seconds_BW
 
     def adopt(
         self,
@@ -304,8 +299,6 @@ def _filled(table: OutcomeTable) -> Floats:
     """Right or wrong; where nobody asked, the worker's share for the type, drawn to its mean."""
     right_QW = table.right_QW.astype(np.float64)
     known_QW = table.known_QW
-    if bool(known_QW.all()):
-        return right_QW
     kinds = np.array(table.types)
     for j, worker in enumerate(table.workers):
         if not known_QW[:, j].any():

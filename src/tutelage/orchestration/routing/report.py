@@ -16,18 +16,23 @@ from tutelage.errors import MissingExtraError
 from tutelage.orchestration.evaluation.judged import workflow_words
 from tutelage.orchestration.routing.evaluation import POLICY, Evaluation, Row, hull
 
-PLOTS = ("pareto.png", "aiq.png", "training.png")
+PLOTS = {
+    "pareto.png": "Success against cost",
+    "aiq.png": "Curves and their hulls",
+    "training.png": "Training",
+}
 
 
 def write_report(
     folder: Path, found: Evaluation, history: Sequence[Mapping[str, Any]], *, best_update: int
-) -> list[Path]:
-    """Write all files into `folder`; returns them. Raises `MissingExtraError`."""
+) -> None:
+    """Write all files into `folder`. Raises `MissingExtraError`."""
     data = {"best_update": best_update, **found.to_json(), "history": list(history)}
-    numbers, text = folder / "phase2.json", folder / "phase2.md"
-    numbers.write_text(json.dumps(_finite(data), indent=1) + "\n", encoding="utf-8")
-    text.write_text(_markdown(found, best_update=best_update), encoding="utf-8")
-    return [numbers, text, *_draw(folder, found, history, best_update=best_update)]
+    numbers = json.dumps(_finite(data), indent=1) + "\n"
+    (folder / "phase2.json").write_text(numbers, encoding="utf-8")
+    text = _markdown(found, best_update=best_update)
+    (folder / "phase2.md").write_text(text, encoding="utf-8")
+    _draw(folder, found, history, best_update=best_update)
 
 
 def _markdown(found: Evaluation, *, best_update: int) -> str:
@@ -58,9 +63,7 @@ def _markdown(found: Evaluation, *, best_update: int) -> str:
     for name, area in found.query_aiq.items():
         cost, score = found.query_points[name]
         lines.append(f"| {name} | {area:.3f} | {score:.3f} | {cost:.6f} |")
-    plots = (("pareto.png", "Success against cost"), ("aiq.png", "Curves and their hulls"),
-             ("training.png", "Training"))  # fmt: skip
-    lines += ["", *(f"![{title}]({name})" for name, title in plots), ""]
+    lines += ["", *(f"![{title}]({name})" for name, title in PLOTS.items()), ""]
     return "\n".join(lines)
 
 
@@ -87,7 +90,7 @@ def _table_line(row: Row) -> str:
 
 def _draw(
     folder: Path, found: Evaluation, history: Sequence[Mapping[str, Any]], *, best_update: int
-) -> list[Path]:
+) -> None:
     """The plots. Raises `MissingExtraError` without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -128,35 +131,30 @@ def _draw(
     axes.legend(loc="lower right")
 
     training, axes = page("Reward in training", "update", "mean reward")
-    seen = [(line["step"], line["train_reward"]) for line in history if "train_reward" in line]
-    checked = [(line["step"], line["val_reward"]) for line in history if "val_reward" in line]
-    for label, values in (("sampled, training", seen), ("likeliest, validation", checked)):
-        if values:
+    curves = {"train_reward": "sampled, training", "val_reward": "likeliest, validation"}
+    for key, label in curves.items():
+        if values := [(line["step"], line[key]) for line in history if key in line]:
             axes.plot(*zip(*values, strict=True), label=label)
     axes.axvline(best_update, color="grey", linestyle=":", label="picked")
     axes.legend(loc="lower right")
 
-    paths = [folder / name for name in PLOTS]
-    for path, figure in zip(paths, (pareto, areas, training), strict=True):
+    for name, figure in zip(PLOTS, (pareto, areas, training), strict=True):
         figure.tight_layout()
-        figure.savefig(path, metadata={"Software": None})
-    return paths
+        figure.savefig(folder / name, metadata={"Software": None})
 
 
 def _labels(rows: Sequence[Row]) -> list[tuple[str, float, float, bool]]:
     """Names with their places, one for all that stand at one spot; whether to write to the left."""
-    wide = max(row["cost"] for row in rows) - min(row["cost"] for row in rows) or 1.0
-    high = max(row["success"] for row in rows) - min(row["success"] for row in rows) or 1.0
-    middle = min(row["cost"] for row in rows) + 0.75 * wide
-    spots: list[tuple[list[str], float, float]] = []
+    costs, rates = [row["cost"] for row in rows], [row["success"] for row in rows]
+    wide, high = max(costs) - min(costs) or 1.0, max(rates) - min(rates) or 1.0
+    spots: dict[tuple[float, float], list[str]] = {}
     for row in rows:
-        for names, x, y in spots:
-            if abs(row["cost"] - x) < 0.03 * wide and abs(row["success"] - y) < 0.03 * high:
-                names.append(row["name"])
-                break
-        else:
-            spots.append(([row["name"]], row["cost"], row["success"]))
-    return [(", ".join(names), x, y, x > middle) for names, x, y in spots]
+        own = row["cost"], row["success"]
+        near = (p for p in spots if abs(own[0] - p[0]) < 0.03 * wide
+                and abs(own[1] - p[1]) < 0.03 * high)  # fmt: skip
+        spots.setdefault(next(near, own), []).append(row["name"])
+    middle = min(costs) + 0.75 * wide
+    return [(", ".join(names), x, y, x > middle) for (x, y), names in spots.items()]
 
 
 def _finite(value: Any) -> Any:

@@ -21,7 +21,7 @@ import torch
 from tutelage.errors import RunError
 from tutelage.orchestration.execution.worker_files import kind_of
 from tutelage.orchestration.execution.workers import Worker, prompt_tokens
-from tutelage.orchestration.plan.dag import Plan, levels
+from tutelage.orchestration.plan.dag import Plan, adjacency, levels
 from tutelage.orchestration.routing.contract import Choice, RouteState
 from tutelage.orchestration.routing.foresight import DONE, READY, WorkflowState
 from tutelage.orchestration.routing.policy import ModelSelector, States, draw_actions
@@ -38,9 +38,7 @@ class _Run(WorkflowState):
 
     def __init__(self, known: Forecast, plan: Plan, order: Sequence[int], terms: Terms) -> None:
         """`order` are the plan's nodes, parents first."""
-        parents_NN = np.zeros((len(order), len(order)), dtype=np.bool_)
-        for before, after in plan.edges:
-            parents_NN[order.index(before), order.index(after)] = True
+        parents_NN = np.array(adjacency(plan), dtype=np.bool_)[np.ix_(order, order)]
         super().__init__(known, Workflows.whole(known, parents_NN), terms)
         self.order = order
         self.reserved: dict[int, float] = {}
@@ -64,6 +62,8 @@ class _Run(WorkflowState):
         spent, now = state.spent + sum(self.reserved.values()), state.elapsed
         budget = np.inf if state.budget_left is None else state.budget_left + spent
         deadline = np.inf if state.deadline_left is None else now + state.deadline_left
+        load = state.load or (0,) * len(state.workers)
+        limits = {"spent_D": spent, "budget_D": budget, "deadline_D": deadline}
         return self.situation(
             np.array([0]),
             np.array([node]),
@@ -71,10 +71,8 @@ class _Run(WorkflowState):
             failed_DW=failed_DW,
             last_D=np.array([state.tries[-1].worker if state.tries else -1]),
             mask_DA=np.array([state.mask]),
-            load_DW=np.array([state.load or (0,) * len(state.workers)], dtype=np.float64),
-            spent_D=np.array([float(spent)]),
-            budget_D=np.array([float(budget)]),
-            deadline_D=np.array([float(deadline)]),
+            load_DW=np.array([load], dtype=np.float64),
+            **{name: np.array([float(value)]) for name, value in limits.items()},
         )
 
     def take(self, state: RouteState, node: int, at: Situation, action: int) -> None:
@@ -133,24 +131,23 @@ class LearnedRouter:
         run.take(state, node, at, action)
         return Choice(action, float(logp_A[action]), state.mask)
 
+    @torch.no_grad()
     def _decide(self, at: Situation) -> torch.Tensor:
-        if self.model is None:
-            utility_A = torch.from_numpy(look_ahead(at, self.terms)[0])
-            best_A = torch.full_like(utility_A, -torch.inf)
-            best_A[utility_A.argmax()] = 0.0
-            return best_A
-        with torch.no_grad():
-            logp_DA, _ = self.model(States.of(at, self.terms))
-        return logp_DA[0]
+        if self.model is not None:
+            return self.model(States.of(at, self.terms))[0][0]
+        utility_A = torch.from_numpy(look_ahead(at, self.terms)[0])
+        best_A = torch.full_like(utility_A, -torch.inf)
+        best_A[utility_A.argmax()] = 0.0
+        return best_A
 
     def _run(self, state: RouteState) -> _Run:
         """The run of a state. What is not in memory is taken to begin."""
         key = (state.work.seeds.seed, state.work.seeds.path[:-2])
         if key not in self._runs:
-            order = [node for level in levels(state.plan) for node in sorted(level)]
+            order = [node for level in levels(state.plan) for node in level]
             known = self._forecast(state, order)
             self._runs[key] = _Run(known, state.plan, order, self.terms)
-            while len(self._runs) > REMEMBERED:
+            if len(self._runs) > REMEMBERED:
                 self._runs.popitem(last=False)
         self._runs.move_to_end(key)
         return self._runs[key]
@@ -162,18 +159,13 @@ class LearnedRouter:
         labels = [_labels(plan, node, state) for node in order]
         legal_NW = np.array([[worker.can(*both) for worker in workers] for both in labels])
         legal_NW[~legal_NW.any(axis=1)] = True  # of a kind that only its own state will name
+        skill_NW = np.array([[worker.skill(*both) for worker in workers] for both in labels])
+        stated = np.array([[(e.cost, e.seconds) for e in state.estimates]] * len(order))
+        support = self.predictor.support(texts, [plan.nodes[node].tool for node in order])
+        tokens_N = np.array([float(prompt_tokens(text)) for text in texts])
+        chances = (skill_NW, stated[:, :, 0], stated[:, :, 1])
         return Forecast.by(
-            self.predictor,
-            self.predictor.support(texts, [plan.nodes[node].tool for node in order]),
-            np.array([float(prompt_tokens(text)) for text in texts]),
-            workers,
-            legal_NW,
-            state.max_tries,
-            (
-                np.array([[worker.skill(*both) for worker in workers] for both in labels]),
-                np.array([[estimate.cost for estimate in state.estimates]] * len(order)),
-                np.array([[estimate.seconds for estimate in state.estimates]] * len(order)),
-            ),
+            self.predictor, support, tokens_N, workers, legal_NW, state.max_tries, chances
         )
 
 
@@ -188,9 +180,7 @@ def _labels(plan: Plan, node: int, state: RouteState) -> tuple[str, str]:
 def _node_text(plan: Plan, node: int) -> str:
     """What a subtask asks, as far as the plan says: its description, else tool and arguments."""
     told = plan.nodes[node]
-    if told.description:
-        return told.description
-    return " ".join([told.tool, *(str(value) for value in told.arguments.values())])
+    return told.description or " ".join([told.tool, *map(str, told.arguments.values())])
 
 
 def load_router(path: str | Path) -> LearnedRouter:

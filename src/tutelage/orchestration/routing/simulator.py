@@ -82,10 +82,9 @@ class WorkflowSimulator(WorkflowState):
         self._unused_BN = np.zeros(shape)
         """What is reserved for a try beyond its cost, until it ends."""
         self._steps_B = np.zeros(count, dtype=np.int64)
-        self._over_B = np.zeros(count, dtype=np.bool_)
-        self._success_B = np.zeros(count, dtype=np.bool_)
-        self._stopped_B = np.zeros(count, dtype=np.bool_)
-        self._late_B = np.zeros(count, dtype=np.bool_)
+        self._over_B, self._success_B, self._stopped_B, self._late_B = np.zeros(
+            (4, count), np.bool_
+        )
         self._now_B = np.zeros(count)
         self.node_B = np.zeros(count, dtype=np.int64)
         """The node that each workflow decides about."""
@@ -132,9 +131,8 @@ class WorkflowSimulator(WorkflowState):
             last = self._last_BN[places, node]
             self.chance_BN[places, node] = ahead_chance_DW[accept][np.arange(len(last)), last]
             self._finish(places, node, last, passed=False)
-        if stop.any():
-            self._give_up(rows[stop])
-        self._give_up(rows[(self._steps_B[rows] >= self.terms.max_steps) & ~self._over_B[rows]])
+        ended = ~self._over_B[rows] & (stop | (self._steps_B[rows] >= self.terms.max_steps))
+        self._give_up(rows[ended], self._stopped_B)
         self._advance(rows[~self._over_B[rows]])
         so_far_B = self._running_reward()
         gained = so_far_B[rows] - self._so_far_B[rows]
@@ -172,15 +170,11 @@ class WorkflowSimulator(WorkflowState):
         ]
         self._success_B[complete] = (right_DN | ~self.exists_BN[complete]).all(axis=1)
 
-    def _give_up(self, rows: Ints) -> None:
-        self._cut_off(rows)
-        self._over_B[rows] = True
-        self._stopped_B[rows] = True
-
-    def _cut_off(self, rows: Ints) -> None:
-        """What still runs is given up, and counted at its bound: it may be billed all the same."""
+    def _give_up(self, rows: Ints, why_B: Bools) -> None:
+        """End workflows. What still runs is counted at its bound: it may be billed all the same."""
         self._spent_B[rows] += self._unused_BN[rows].sum(axis=1)
         self._unused_BN[rows] = 0.0
+        self._over_B[rows] = why_B[rows] = True
 
     def _advance(self, rows: Ints) -> None:
         """Let time pass until each of these workflows needs a decision or is over."""
@@ -189,9 +183,7 @@ class WorkflowSimulator(WorkflowState):
             due = self._due_BN[rows, node]
             late = due > self.flows.deadline_B[rows]
             self._now_B[rows] = np.where(late, self.flows.deadline_B[rows], due)
-            self._cut_off(rows[late])
-            self._over_B[rows[late]] = True
-            self._late_B[rows[late]] = True
+            self._give_up(rows[late], self._late_B)
             rows, node = rows[~late], node[~late]
             self.node_B[rows] = node
             running = self.status_BN[rows, node] == RUNNING
@@ -221,8 +213,7 @@ class WorkflowSimulator(WorkflowState):
         waits = ~workers_DA & wanted_D & busy_DN.any(axis=1)
         free_D = np.where(busy_DN, self._due_BN[rows], np.inf).min(axis=1, initial=np.inf)
         self._due_BN[rows[waits], node[waits]] = np.nextafter(free_D[waits], np.inf)
-        dead = ~waits & ~workers_DA & ~accept_D
-        self._give_up(rows[dead])
+        self._give_up(rows[~waits & ~workers_DA & ~accept_D], self._stopped_B)
         return rows[waits]
 
     def _open_to(self, rows: Ints) -> Bools:
@@ -245,11 +236,9 @@ class WorkflowSimulator(WorkflowState):
 
     def observe(self, rows: Ints) -> Situation:
         """What is known before the decisions of these rows."""
-        status_DN = self.status_BN[rows]
         load_DW = np.zeros((len(rows), self.board.workers))
-        for n in range(status_DN.shape[1]):
-            busy = np.flatnonzero(status_DN[:, n] == RUNNING)
-            load_DW[busy, self._worker_BN[rows[busy], n]] += 1
+        busy_D, busy_N = np.nonzero(self.status_BN[rows] == RUNNING)
+        np.add.at(load_DW, (busy_D, self._worker_BN[rows[busy_D], busy_N]), 1)
         return self.situation(
             rows,
             self.node_B[rows],
@@ -327,7 +316,7 @@ class WorkflowSimulator(WorkflowState):
         latency_B = np.where(self._over_B, self._now_B, np.maximum(ahead_B, self._now_B))
         if terms.preset in ("seed", "seed_seconds"):
             cost, latency = self._spent_B, latency_B * (1000.0 if terms.preset == "seed" else 1.0)
-            shaped = ((self._kept_BN >= 0) & self.exists_BN).sum(axis=1).astype(np.float64)
+            shaped = self._outputs().astype(np.float64)
         else:
             counted = self._success_B if terms.preset == "gated" else np.ones_like(self._over_B)
             cost = counted * np.minimum(1.0, self._spent_B / flows.cost_ref_B)
@@ -344,19 +333,18 @@ class WorkflowSimulator(WorkflowState):
         """What all came to. Raises `RuntimeError` while one waits for a decision."""
         if not self._over_B.all():
             raise RuntimeError(f"{int((~self._over_B).sum())} workflows are not over")
-        row_D, node_D, query_D, action_D = map(np.concatenate, zip(*self._taken, strict=True))
         return Outcome(
-            success_B=self._success_B.copy(),
-            cost_B=self._spent_B.copy(),
-            latency_B=self._now_B.copy(),
-            verified_B=self._passed_BN.sum(axis=1) / self.size_B,
-            outputs_B=((self._kept_BN >= 0) & self.exists_BN).sum(axis=1),
-            steps_B=self._steps_B.copy(),
-            reward_B=self._reward_B.copy(),
-            stopped_B=self._stopped_B.copy(),
-            late_B=self._late_B.copy(),
-            row_D=row_D,
-            node_D=node_D,
-            query_D=query_D,
-            action_D=action_D,
+            self._success_B,
+            self._spent_B,
+            self._now_B,
+            self._passed_BN.sum(axis=1) / self.size_B,
+            self._outputs(),
+            self._steps_B,
+            self._reward_B,
+            self._stopped_B,
+            self._late_B,
+            *map(np.concatenate, zip(*self._taken, strict=True)),
         )
+
+    def _outputs(self) -> Ints:
+        return ((self._kept_BN >= 0) & self.exists_BN).sum(axis=1)

@@ -131,12 +131,9 @@ def look_ahead(at: Situation, terms: Terms) -> Floats:
         - per_usd_D[:, None] * at.cost_DW
         - per_second_D[:, None] * (end_DW - at.now_D[:, None])
     )
+    in_time_D, affordable_D = _in_time(end_D[:, None], at)[:, 0], _affordable(at, 0.0)[:, 0]
     accept_D = (
-        alpha
-        * at.others_D
-        * at.last_D
-        * _in_time(end_D[:, None], at)[:, 0]
-        * _affordable(at, np.zeros((len(end_D), 1)))[:, 0]
+        alpha * at.others_D * at.last_D * in_time_D * affordable_D
         - rest_D1[:, 0]
         - per_second_D * (end_D - at.now_D)
     )
@@ -159,7 +156,7 @@ def plain_utility(at: Situation, terms: Terms) -> Floats:
     return np.where(at.mask_DA, np.concatenate([try_DW, settle_D2], axis=1), -np.inf)
 
 
-def _affordable(at: Situation, cost_DW: Floats) -> Floats:
+def _affordable(at: Situation, cost_DW: Floats | float) -> Floats:
     """1 where the least cost of the other nodes still fits after this one."""
     left_D = at.budget_D - at.spent_D - at.rest_least_D
     return (left_D[:, None] - cost_DW >= -1e-12).astype(np.float64)

@@ -52,9 +52,11 @@ class Scenario:
             raise ConfigError(
                 f"nodes={self.nodes!r}, max_tries={self.max_tries!r}: at least 1 each, in order"
             )
-        for name, share in (("budgets", self.budgets), ("deadlines", self.deadlines)):
+        for share in (self.budgets, self.deadlines):
             if not 0 <= share <= 1:
-                raise ConfigError(f"{name}={share!r} is a share of the workflows, 0 to 1")
+                raise ConfigError(
+                    f"budgets, deadlines: {share!r} is no share, 0 to 1, of workflows"
+                )
         if not self.shapes or any(shape not in SHAPES for shape in self.shapes):
             raise ConfigError(f"shapes={self.shapes!r}: choose from {SHAPES!r}")
 
@@ -161,16 +163,11 @@ class Board(Forecast):
         and a worker that the table does not have cannot be run. Raises `ConfigError` when the
         predictor lacks one.
         """
-        known = [worker.name for worker in predictor.workers]
-        for name in table.names:
-            if name not in known:
-                raise ConfigError(
-                    f"the predictor knows no worker {name!r}; let it adopt() that one"
-                )
-        able = {
-            kind: np.array([worker.can(kind) for worker in table.workers])
-            for kind in dict.fromkeys(table.types)
-        }
+        lost = set(table.names) - {worker.name for worker in predictor.workers}
+        if lost:
+            told = f"the predictor knows no worker {min(lost)!r}"
+            raise ConfigError(f"{told}; let it adopt() that one")
+        able = {k: [worker.can(k) for worker in table.workers] for k in set(table.types)}
         legal_QW = np.array([able[kind] for kind in table.types]) & table.known_QW
         if not legal_QW.any(axis=1).all():
             row = int(np.flatnonzero(~legal_QW.any(axis=1))[0])
@@ -234,25 +231,24 @@ class Workflows:
     def draw(board: Board, count: int, seeds: SeedTree) -> Workflows:
         """`count` workflows. The same seed and table give the same ones, whatever the predictor."""
         rng, scenario = seeds.numpy(), board.scenario
-        most = scenario.nodes[1]
-        size_B = rng.integers(scenario.nodes[0], most + 1, count)
-        query_BN = rng.integers(0, len(board.table), (count, most))
-        query_BN[np.arange(most)[None, :] >= size_B[:, None]] = -1
+        least, nodes = scenario.nodes
+        size_B = rng.integers(least, nodes + 1, count)
+        query_BN = rng.integers(0, len(board.table), (count, nodes))
+        query_BN[np.arange(nodes)[None, :] >= size_B[:, None]] = -1
         shape_B = rng.integers(0, len(scenario.shapes), count)
-        parents_BNN = np.zeros((count, most, most), dtype=np.bool_)
+        parents_BNN = np.zeros((count, nodes, nodes), dtype=np.bool_)
         for b in range(count):
             _connect(parents_BNN[b], scenario.shapes[shape_B[b]], int(size_B[b]))
         cost_BW, path_BW = _single_worker(board, query_BN, parents_BNN)
-        limits = []
-        for base_BW, share, (low, high) in (
-            (cost_BW, scenario.budgets, scenario.budget_range),
-            (path_BW, scenario.deadlines, scenario.deadline_range),
-        ):
-            drawn_B = rng.uniform(low, high, count) * np.median(base_BW, axis=1)
-            limits.append(np.where(rng.random(count) < share, drawn_B, np.inf))
-        return Workflows(
-            query_BN, parents_BNN, limits[0], limits[1], _most(cost_BW), _most(path_BW)
-        )
+
+        def limits(base_BW: Floats, share: float, factors: tuple[float, float]) -> Floats:
+            drawn_B = rng.uniform(*factors, count) * np.median(base_BW, axis=1)
+            return np.where(rng.random(count) < share, drawn_B, np.inf)
+
+        budget_B = limits(cost_BW, scenario.budgets, scenario.budget_range)
+        deadline_B = limits(path_BW, scenario.deadlines, scenario.deadline_range)
+        most = _most(cost_BW), _most(path_BW)
+        return Workflows(query_BN, parents_BNN, budget_B, deadline_B, *most)
 
 
 def _most(known_BW: Floats) -> Floats:
@@ -263,8 +259,7 @@ def _most(known_BW: Floats) -> Floats:
 
 def _connect(parents_NN: Bools, shape: Shape, size: int) -> None:
     if shape == "chain":
-        for j in range(1, size):
-            parents_NN[j - 1, j] = True
+        parents_NN[range(size - 1), range(1, size)] = True
     elif shape == "fan_in" and size > 1:
         parents_NN[: size - 1, size - 1] = True
     elif shape == "diamond" and size > 1:

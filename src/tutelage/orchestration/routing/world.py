@@ -38,12 +38,9 @@ class World:
         train, val, test = table.split(seeds)
         predictor, support = OutcomePredictor.fit(train, seeds)
         rates, steps = scenario.rates, settings.max_steps_per_episode
-        return World(
-            train=Board.of(train, predictor, scenario, support),
-            val=Board.of(val, predictor, scenario),
-            test=test,
-            terms=Terms(settings.reward, settings.weights, rates, settings.prior, steps),
-        )
+        terms = Terms(settings.reward, settings.weights, rates, settings.prior, steps)
+        known = Board.of(train, predictor, scenario, support)
+        return World(known, Board.of(val, predictor, scenario), test, terms)
 
     def reward_warning(self, seeds: SeedTree) -> str | None:
         """What is wrong with training under this reward; None when nothing was found."""
