@@ -72,13 +72,12 @@ def company_of(
         elif task is not None and not own and not llm.trainable:
             model = llm.model or llm.name or task.model
             endpoints[name] = replace(task, role=name, model=model)
-    found = Roles({}, (), {n: e.base_url for n, e in endpoints.items()})
     policy = None
     local = [name for name in llms if name not in endpoints]
     if local:
         folder = config.model or model_folder(resources[local[0]])
         policy = subject.policy or _local_policy(folder, progress)
-        found = replace(found, policies=dict.fromkeys(local, POLICY))
+    remote = {name: e.base_url for name, e in endpoints.items()}
     caps = caps_of(config, isinstance(agent, ToolAgent))
     sampling = Sampling(temperature=config.temperature, max_tokens=caps.reply_tokens)
     return Company(
@@ -88,7 +87,7 @@ def company_of(
         isolation=subject.isolation,
         policy=policy,
         urls=subject.urls,
-        roles=found,
+        roles=Roles(dict.fromkeys(local, POLICY), (), remote),
         caps=caps,
         sampling=sampling,
         endpoints=endpoints,

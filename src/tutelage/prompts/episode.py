@@ -103,27 +103,22 @@ def blamed(
     did, then those whose text stands in the failing call. Nothing where there is one component."""
     if len(components) < 2:
         return
-    found: dict[str, None] = {}
     broken = {result.name for result in attempt.tool_results if result.error is not None}
-    for name in components:
-        value = resources.get(name)
-        if isinstance(value, Tool) and value.name in broken:
-            found[name] = None
-    found |= dict.fromkeys(_of_spans(components, spans))
-    found |= {n: None for n in components if parts.get(n, 1.0) < 1.0 - 1e-9}
+    tools = {n: v.name for n in components if isinstance(v := resources.get(n), Tool)}
+    found = [name for name, tool in tools.items() if tool in broken]
+    found += _of_spans(components, spans)
+    found += [name for name in components if parts.get(name, 1.0) < 1.0 - 1e-9]
     call = _failing_call(attempt, broken)
     if call is not None:
         said = "\n".join(m.content or "" for m in call.messages)
-        for name, text in components.items():
-            prompt = not isinstance(resources.get(name), Tool)
-            if call.agent == name or (prompt and _stands_in(text, said)):
-                found[name] = None
+        texts = {n: text for n, text in components.items() if n not in tools}
+        named = {n for n, text in texts.items() if _stands_in(text, said)} | {call.agent}
+        found += [name for name in components if name in named]
         # A tool that was offered and never called may not have been described well enough.
         called = {c.name for made in attempt.calls for c in made.reply.tool_calls}
         idle = {t.name for t in call.tools} - called
-        tools = {n: resources.get(n) for n in components}
-        found |= {n: None for n, v in tools.items() if isinstance(v, Tool) and v.name in idle}
-    yield from found
+        found += [name for name, tool in tools.items() if tool in idle]
+    yield from dict.fromkeys(found)
 
 
 def _of_spans(components: Components, spans: Sequence[SpanRecord]) -> Iterator[str]:

@@ -98,17 +98,16 @@ def judge(before: Score, after: Score, samples: int, seeds: SeedTree, looks: int
     )
     exact = paired_bootstrap(exact_a, exact_b, seeds.child("gate", "exact").numpy())
     kind = Kind(has_success=defined)
-    p_value = sign_test(reward.wins, reward.losses)
     return Sealed(
         verdict=judge_difference(reward),
         tasks=len(a),
         reward=reward,
         exact=exact if defined else None,
-        seed_reward=sum(a) / len(a),
-        best_reward=sum(b) / len(b),
+        seed_reward=_mean(a),
+        best_reward=_mean(b),
         seed_exact=_mean(exact_a) if defined else None,
         best_exact=_mean(exact_b) if defined else None,
-        p_value=p_value,
+        p_value=sign_test(reward.wins, reward.losses),
         looks=looks,
         seed_sums=_sums(before, kind),
         best_sums=_sums(after, kind),

@@ -17,11 +17,13 @@ from pathlib import Path
 from tutelage.errors import RunError, StoreError
 from tutelage.types import JSON
 
-_TABLES = (
-    "CREATE TABLE IF NOT EXISTS header (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS step"
-    " (key TEXT PRIMARY KEY, payload TEXT NOT NULL, elapsed REAL NOT NULL)",
-)
+_OPENING = """
+PRAGMA journal_mode=WAL;
+PRAGMA synchronous=FULL;
+CREATE TABLE IF NOT EXISTS header (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS step
+    (key TEXT PRIMARY KEY, payload TEXT NOT NULL, elapsed REAL NOT NULL);
+"""
 
 
 class Journal:
@@ -39,10 +41,7 @@ class Journal:
         self.where, self._recorded = where, recorded
         try:
             self._db = sqlite3.connect(where or ":memory:", isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            for table in _TABLES:
-                self._db.execute(table)
+            self._db.executescript(_OPENING)
         except sqlite3.Error as error:
             raise StoreError(
                 f"the journal {str(where)!r} cannot be opened ({error}): give a folder where this "

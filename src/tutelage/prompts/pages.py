@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from tutelage.errors import TutelageError
@@ -239,11 +240,10 @@ def _top(entries: Sequence[JSON], whole: int) -> Table:
     """The best of the candidates that were validated on all tasks."""
     found = [e for e in entries if whole and e["scores"].get("val", {}).get("n", 0) == whole]
     best = sorted(found, key=lambda e: -float(e["scores"]["val"]["reward"]))[:10]
+    rewards = [f"{e['scores']['val']['reward']:.3f}" for e in best]
     rows = [
-        TableRow(
-            (e["id"][5:15], e["operation"], f"{e['scores']['val']['reward']:.3f}", e["decision"])
-        )
-        for e in best
+        TableRow((e["id"][5:15], e["operation"], reward, e["decision"]))
+        for e, reward in zip(best, rewards, strict=True)
     ]
     return Table(("Candidate", "Made by", "Validation reward", "Decision"), rows)
 
@@ -254,10 +254,8 @@ def _chart(tried: Sequence[JSON], whole: int) -> Chart | None:
     points = tuple((i, float(score["reward"])) for i, score in scores)
     if len(points) < 2:
         return None
-    best: list[tuple[float, float]] = []
-    for i, score in scores:
-        if score["n"] == whole:
-            best.append((i, max([float(score["reward"]), *(y for _, y in best[-1:])])))
+    finals = [(i, float(score["reward"])) for i, score in scores if score["n"] == whole]
+    best = zip((i for i, _ in finals), accumulate((y for _, y in finals), max), strict=True)
     series = [Series(points, "muted", "marks"), Series(tuple(best), "after", "line")]
     panel = Panel(series, unit="share" if all(0 <= y <= 1 for _, y in points) else "plain")
     note = (

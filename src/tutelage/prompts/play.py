@@ -111,14 +111,7 @@ class CandidateStage(Stage):
         """Play one rollout of a candidate; a search calls it."""
         company = self._company
         seeds = self._seeds.child("play", slot.key)
-        spec = Spec(
-            task,
-            slot.split,
-            group=task.id,
-            index=slot.sample,
-            seeds=seeds,
-            label=slot.candidate,
-        )
+        spec = Spec(task, slot.split, task.id, slot.sample, seeds, label=slot.candidate)
         self._begins(seeds.id("roll"))
         resources = _for_task(with_components(self.resources, components), task)
         meter = Meter(company.caps)

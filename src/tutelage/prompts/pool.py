@@ -79,13 +79,6 @@ def likeness(features: Sequence[Feature]) -> Vector:
     return alike * same + 0.05 * np.eye(len(features))
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    features: frozenset[Feature]
-    task: str
-    reward: float
-
-
 @dataclass(slots=True)
 class Pool:
     """All rollouts of a search as rows, and the sentences that its candidates added to the seed."""
@@ -93,12 +86,15 @@ class Pool:
     seed: Components
     known: dict[Feature, int] = field(default_factory=dict[Feature, int])
     """Sentences in the order in which they came, with their place in that order."""
-    rows: list[_Row] = field(default_factory=list[_Row])
+    rows: list[tuple[frozenset[Feature], str, float]] = field(
+        default_factory=list[tuple[frozenset[Feature], str, float]]
+    )
+    """Of each rollout its sentences, task and reward."""
     _cut: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     def note(self, components: Components, task: str, reward: float) -> None:
         """Keep one rollout; its sentences become known."""
-        self.rows.append(_Row(frozenset(self.learn(components)), task, reward))
+        self.rows.append((frozenset(self.learn(components)), task, reward))
 
     def learn(self, components: Components) -> list[Feature]:
         """The sentences that the seed does not have; all are known from now on."""
@@ -113,13 +109,11 @@ class Pool:
     def fit(self, component: str) -> tuple[list[str], Vector, Vector]:
         """Sentences of a component [n], the mean [n] and covariance [n, n] of what they add."""
         place = self.known
-        tasks = {t: len(place) + i for i, t in enumerate(sorted({r.task for r in self.rows}))}
+        tasks = {t: i for i, t in enumerate(sorted({t for _, t, _ in self.rows}), len(place))}
         design = np.zeros((len(self.rows), len(place) + len(tasks) + 1))
-        for row, one in zip(design, self.rows, strict=True):
-            row[[place[feature] for feature in one.features]] = 1
-            row[tasks[one.task]] = 1
-        design[:, -1] = 1
-        rewards = np.array([r.reward for r in self.rows])
+        for row, (features, task, _) in zip(design, self.rows, strict=True):
+            row[[*(place[feature] for feature in features), tasks[task], -1]] = 1
+        rewards = np.array([reward for _, _, reward in self.rows])
         noise = max(LEAST_NOISE, float(rewards.var()) * NOISE_SHARE)
         prior = np.zeros(design.shape[1])
         prior[: len(place)] = OPTIMISM

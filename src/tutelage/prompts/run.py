@@ -78,7 +78,12 @@ async def optimise(
     for candidate in shop.lineage:
         candidate.cost = candidate.cost + evaluator.spent_by.get(candidate.id, Spend())
     best.decide("winner", "best of the validated candidates")
-    test_budget = Budget(_test_limits(settings.limits, test_spend), settings.worst)
+    set_aside = Limits(
+        rollouts=test_spend.rollouts,
+        tokens=None if settings.limits.tokens is None else test_spend.tokens,
+        dollars=None if settings.limits.dollars is None else test_spend.dollars,
+    )
+    test_budget = Budget(set_aside, settings.worst)
     tester = Evaluator(play, test_budget, journal, settings, "test", observer)
     whole = shop.regions.join(best.components)
     seed = shop.regions.join(shop.seed.components)
@@ -94,15 +99,6 @@ async def optimise(
         test,
         dict(sorted(failures.items())),
         min(evaluator.lowest, tester.lowest),
-    )
-
-
-def _test_limits(limits: Limits, test: Spend) -> Limits:
-    """What was set aside for the sealed test."""
-    return Limits(
-        rollouts=test.rollouts,
-        tokens=None if limits.tokens is None else test.tokens,
-        dollars=None if limits.dollars is None else test.dollars,
     )
 
 

@@ -319,13 +319,11 @@ def _facts(
     if company.policy is not None:
         name = config.model or "embedded, trained to follow prompts"
         facts["task model"] = f"{name}, {company.policy.count() / 1e6:.2f} M parameters"
-    for name, endpoint in company.endpoints.items():
-        shown = endpoint.shown()
-        key = "task model" if len(company.endpoints) == 1 else f"model {name}"
-        facts[key] = f"{shown['model']} at {shown['base_url']}"
-    for role, endpoint in optimiser.items():
-        shown = endpoint.shown()
-        facts[f"{role} model"] = f"{shown['model']} at {shown['base_url']}"
+    alone = len(company.endpoints) == 1
+    asked = {"task model" if alone else f"model {n}": e for n, e in company.endpoints.items()}
+    asked |= {f"{role} model": endpoint for role, endpoint in optimiser.items()}
+    shown = {key: endpoint.shown() for key, endpoint in asked.items()}
+    facts |= {key: f"{one['model']} at {one['base_url']}" for key, one in shown.items()}
     if company.reward is not None:
         facts["grader"] = company.reward.name
     return facts

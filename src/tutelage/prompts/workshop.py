@@ -7,9 +7,10 @@ look at it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import cycle
 from math import nan
 
 from tutelage.engine.usage import Spend
@@ -183,48 +184,41 @@ class Workshop:
         """Play candidates on the same items. Infrastructure failures past the share are noted."""
         samples = range(first_sample, first_sample + self.settings.samples)
         items = [Item(split, task, sample) for task in tasks for sample in samples]
-        jobs = [self._job(c, c.components, items) for c in candidates]
+        jobs = [Job(c.id, self.regions.join(c.components), items) for c in candidates]
         scores = await self.evaluator.evaluate(jobs)
         for candidate, score in zip(candidates, scores, strict=True):
-            fresh = first_sample > 0
-            self._keep(candidate, split, score, fresh)
-            candidate.note("val fresh" if fresh else split.value, score)
+            candidate.note("val fresh" if first_sample else split.value, score)
             if score.infra_error:
+                self._values.pop(candidate.id, None)
+                self.validated.pop(candidate.id, None)
                 reason = "too many rollouts were lost to infrastructure; it is not scored"
                 candidate.decide("infra_error", reason)
                 candidate.scores.clear()
-                self.validated.pop(candidate.id, None)
-            elif split is Mode.VAL and not fresh and len(tasks) == len(self.val):
-                self.validated[candidate.id] = (candidate, score)
+                continue
+            self._note(candidate.components, score)
+            if split is Mode.TRAIN:
+                self._trained[candidate.id] = score
+                self._remember(score)
+            elif not first_sample:
+                pairs = zip(items, score.outcomes, strict=True)
+                known = self._values.setdefault(candidate.id, {})
+                known |= {(item.task.id, item.sample): outcome for item, outcome in pairs}
+                if len(tasks) == len(self.val):
+                    self.validated[candidate.id] = (candidate, score)
         return scores
-
-    def _keep(self, candidate: Candidate, split: Mode, score: Score, fresh: bool) -> None:
-        if score.infra_error:
-            self._values.pop(candidate.id, None)
-            return
-        self._note(candidate.components, score)
-        if split is Mode.TRAIN:
-            self._trained[candidate.id] = score
-            self._remember(score)
-        elif not fresh:
-            known = self._values.setdefault(candidate.id, {})
-            for item, outcome in zip(score.items, score.outcomes, strict=True):
-                known[item.task.id, item.sample] = outcome
 
     def _note(self, components: Components, score: Score) -> None:
         """Tell the pool what was judged."""
-        for item, episode in zip(score.items, score.episodes, strict=True):
-            if not episode.lost:
-                self.pool.note(components, f"{item.split}/{item.task.id}", episode.value)
+        for item, episode in score.evidence:
+            self.pool.note(components, f"{item.split}/{item.task.id}", episode.value)
 
     def _remember(self, score: Score) -> None:
-        """Keep what a demonstration can be made of."""
-        solved: dict[str, Shot] = {}
-        for item, episode in zip(score.items, score.episodes, strict=True):
-            if episode.exact and episode.trace and len(episode.trace) <= LENGTH:
-                shot = Shot(item.task.id, question(item.task), episode.trace)
-                solved.setdefault(shot.task, shot)
-        self._solved |= solved
+        """Keep what a demonstration can be made of, of each task the first."""
+        self._solved |= {
+            item.task.id: Shot(item.task.id, question(item.task), episode.trace)
+            for item, episode in reversed([*zip(score.items, score.episodes, strict=True)])
+            if episode.exact and episode.trace and len(episode.trace) <= LENGTH
+        }
 
     def end_round(self) -> None:
         """Tell of the round and count it. Raises `BudgetSpent` after too many idle ones."""
@@ -278,15 +272,10 @@ class Workshop:
             ties=sum(a == b for a, b in zip(ours, old, strict=True)),
         )
 
-    def _job(self, candidate: Candidate, parts: Components, items: Sequence[Item]) -> Job:
-        return Job(candidate.id, self.regions.join(parts), items)
-
     async def experiment(self, component: str, texts: Sequence[str]) -> list[float]:
         """Each text played on one training task, in turn: one reward a text, NaN where lost."""
         made = [{**self.seed.components, component: text} for text in texts]
-        tasks = [self.train[i % len(self.train)] for i in range(len(made))]
-        what = f"{len(texts)} texts, one training task each"
-        scores = await self._try([self.seed], "experiment", what, made, tasks, samples=1)
+        scores = await self._try(self.seed, "experiment", len(texts), zip(made, cycle(self.train)))
         return [nan if score.infra_error else score.reward for score in scores]
 
     async def try_out(
@@ -294,38 +283,32 @@ class Workshop:
     ) -> None:
         """Play each text on its training task, for the pool alone; those that are not safe are
         left out."""
-        made: list[Components] = []
-        played: list[Task] = []
+        plays: list[tuple[Components, Task]] = []
         for text, task in zip(texts, tasks, strict=True):
             with suppress(Rejected):
-                made.append({**parent.components, component: self.rules.safe(component, text)})
-                played.append(task)
-        what = f"{len(texts)} texts, one training task each"
-        scores = await self._try([parent], "trials", what, made, played, self.settings.samples)
-        for components, score in zip(made, scores, strict=True):
+                safe = self.rules.safe(component, text)
+                plays.append(({**parent.components, component: safe}, task))
+        scores = await self._try(parent, "trials", len(texts), plays, self.settings.samples)
+        for (components, _), score in zip(plays, scores, strict=True):
             if not score.infra_error:
                 self._note(components, score)
 
     async def _try(
         self,
-        parents: Sequence[Candidate],
+        parent: Candidate,
         operation: str,
-        what: str,
-        made: Sequence[Components],
-        tasks: Sequence[Task],
-        samples: int,
+        texts: int,
+        plays: Iterable[tuple[Components, Task]],
+        samples: int = 1,
     ) -> list[Score]:
-        """Play each text on its training task, all together: one entry of the lineage."""
-        entry = self.lineage.add(parents[0].components, parents, operation)
-        entry.decide("experiment", what)
-        scores = await self.evaluator.evaluate(
-            [
-                Job(
-                    entry.id, self.regions.join(c), [Item(Mode.TRAIN, t, s) for s in range(samples)]
-                )
-                for c, t in zip(made, tasks, strict=True)
-            ]
-        )
+        """Play texts on a training task each, all together: one entry of the lineage."""
+        entry = self.lineage.add(parent.components, [parent], operation)
+        entry.decide("experiment", f"{texts} texts, one training task each")
+        jobs = [
+            Job(entry.id, self.regions.join(c), [Item(Mode.TRAIN, t, s) for s in range(samples)])
+            for c, t in plays
+        ]
+        scores = await self.evaluator.evaluate(jobs)
         for score in scores:
             self._remember(score)
         return scores
@@ -334,12 +317,13 @@ class Workshop:
         """Play candidates on all validation tasks; the best first, lost ones left out."""
         return await self.rank(candidates, self.val)
 
-    async def rank(self, candidates: Sequence[Candidate], tasks: Sequence[Task]) -> list[Candidate]:
+    async def rank(
+        self, candidates: Sequence[Candidate], tasks: Sequence[Task], first_sample: int = 0
+    ) -> list[Candidate]:
         """Play candidates on validation tasks; the best first, lost ones left out."""
-        scores = await self.score(candidates, Mode.VAL, tasks)
-        usable = [
-            (s.reward, c) for s, c in zip(scores, candidates, strict=True) if not s.infra_error
-        ]
+        scores = await self.score(candidates, Mode.VAL, tasks, first_sample)
+        pairs = zip(scores, candidates, strict=True)
+        usable = [(score.reward, c) for score, c in pairs if not score.infra_error]
         return [c for _, c in sorted(usable, key=lambda pair: -pair[0])]
 
     def reward(self, candidate: Candidate) -> float:
@@ -361,14 +345,10 @@ class Workshop:
         leaders = self.leaders() or [self.seed]
         if self.settings.samples == 1 or len(leaders) == 1:
             return leaders[0]
-        finalists = leaders[:FINALISTS]
-        try:
-            scores = await self.score(finalists, Mode.VAL, self.val, self.settings.samples)
-        except BudgetSpent:
-            return leaders[0]
-        pairs = zip(scores, finalists, strict=True)
-        judged = [(score.reward, finalist) for score, finalist in pairs if not score.infra_error]
-        return max(judged, key=lambda pair: pair[0], default=(0.0, leaders[0]))[1]
+        with suppress(BudgetSpent):
+            ranked = await self.rank(leaders[:FINALISTS], self.val, self.settings.samples)
+            leaders = ranked or leaders
+        return leaders[0]
 
 
 def _content(components: Components) -> tuple[tuple[str, str], ...]:
