@@ -76,13 +76,15 @@ def check_new(path: Path, content: bytes | Path, other: str) -> None:
 def write_new(texts: Mapping[Path, str], other: str) -> None:
     """Write files, but none over one that has other content: then nothing is written at all.
 
-    Raises `RunError`. A device or a pipe cannot be replaced by a file, so it is written straight.
+    Folders that are missing are made. A device or a pipe cannot be replaced by a file, so it is
+    written straight. Raises `RunError`.
     """
     for path, text in texts.items():
         check_new(path, text.encode(), other)
     for path, text in texts.items():
         place = aside(path) if path.is_file() or not path.exists() else path
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text, encoding="utf-8")
             if place is not path:
                 os.replace(place, path)

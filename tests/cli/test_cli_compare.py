@@ -93,8 +93,7 @@ def test_it_fits_the_terminal(
 
 
 def test_the_picture_marks_every_interval(tutelage: Tutelage, three: Path) -> None:
-    from tutelage.cli.compare import draw
-    from tutelage.cli.compare_words import picture
+    from tutelage.cli.compare_words import draw, picture
     from tutelage.cli.kinds import kind_of
     from tutelage.evaluate.compare import compare
     from tutelage.evaluate.compared import read_facts

@@ -9,23 +9,20 @@ file puts them on the terminal, or into a file: a Markdown section, a page of HT
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.text import Text
 
 from tutelage.cli import compare_words as words
-from tutelage.cli.compare_words import Picture
 from tutelage.cli.console import (
-    TONES,
     drawn_table,
     facts,
     is_utf8,
     messages,
-    one_line,
     output,
     prose,
     say,
@@ -33,7 +30,7 @@ from tutelage.cli.console import (
     visible,
     waiting,
 )
-from tutelage.errors import ConfigError, RunError
+from tutelage.errors import ConfigError
 from tutelage.evaluate.compare import Comparison
 from tutelage.files import write_new
 from tutelage.runs.figures import MEASURES, Measure, Table
@@ -59,8 +56,9 @@ def compare(
     from tutelage.cli.kinds import kind_of
 
     chosen = _measure(measure)
-    if out is not None:
-        _check_file(out)
+    if out is not None and out.suffix not in _KINDS:
+        kinds = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
+        raise ConfigError(f"--out {str(out)!r} must end in {kinds}, which says what is written")
     with waiting("reading runs ..."):
         from tutelage.evaluate.compare import compare as compare_runs
         from tutelage.evaluate.compared import read_facts
@@ -69,21 +67,20 @@ def compare(
         folders = list({folder.path.resolve(): folder for folder in map(find, runs)}.values())
         found = compare_runs([read_facts(f, kind_of(f)) for f in folders], chosen)
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
+        typer.echo(_as_json(found), nl=False)
     else:
         _show_comparison(output(), found)
     if out is not None:
-        _write_comparison(out, found)
+        makers = {".html": _as_html, ".md": _as_markdown, ".json": _as_json}
+        write_new({out: makers[out.suffix](found)}, "--out")
         say(messages(), "written: ", shown_path(out))
 
 
 def _measure(text: str) -> Measure | None:
-    if text == "auto":
-        return None
     known: dict[str, Measure] = {name: name for name in MEASURES}
-    if text not in known:
+    if text not in ("auto", *known):
         raise ConfigError(f"--measure {text!r} is not one of auto, {', '.join(MEASURES)}")
-    return known[text]
+    return known.get(text)
 
 
 def _show_comparison(console: Console, found: Comparison) -> None:
@@ -98,11 +95,9 @@ def _show_comparison(console: Console, found: Comparison) -> None:
         drawn.columns[0].width = _LABEL
         say(console)
         console.print(drawn)
-    picture = words.picture(found.rows)
-    if picture is not None:
-        say(console)
-        for line in draw(picture, console.width, utf8=is_utf8(console)):
-            say(console, line)
+    if (picture := words.picture(found.rows)) is not None:
+        lines = words.draw(picture, console.width, utf8=is_utf8(console))
+        console.print("", *lines, sep="\n", soft_wrap=True)
     if found.pairs:
         say(console)
         console.print(drawn_table(words.pairs(found)))
@@ -118,56 +113,9 @@ def _show_comparison(console: Console, found: Comparison) -> None:
     facts(console, [(f"best of {name}", place) for name, place in places])
 
 
-def draw(drawn: Picture, width: int, *, utf8: bool) -> list[Text]:
-    """Gains with their intervals as lines of text, on one axis whose zero is marked."""
-    room = min(24, max(len(mark.name) for mark in drawn.marks))
-    size = max(20, min(72, width - room - 2))
-    open_, line, close, dot, axis = "├─┤●│" if utf8 else "|-|o:"
-
-    def place(share: float) -> int:
-        return min(size - 1, max(0, round(share * (size - 1))))
-
-    lines = [Text("gain in reward, with its 95 % interval", "dim")]
-    for mark in drawn.marks:
-        cells = [" "] * size
-        cells[place(drawn.zero)] = axis
-        low, mean, high = place(mark.low), place(mark.mean), place(mark.high)
-        cells[low : high + 1] = line * (high + 1 - low)
-        cells[low], cells[high], cells[mean] = open_, close, dot
-        name = f"{one_line(mark.name, room):<{room}}  "
-        lines.append(Text.assemble((name, "dim"), ("".join(cells).rstrip(), TONES[mark.tone])))
-    ends = f"{drawn.left:+.2f}", f"{drawn.right:+.2f}"
-    at = place(drawn.zero)
-    scale = [" "] * size
-    for text, start in (("0", at), (ends[0], 0), (ends[1], size - len(ends[1]))):
-        if all(cell == " " for cell in scale[max(0, start - 1) : start + len(text) + 1]):
-            scale[start : start + len(text)] = text
-    lines.append(Text(" " * (room + 2) + "".join(scale).rstrip(), "dim"))
-    return lines
-
-
 # ---------------------------------------------------------------- as a file
 
 _KINDS = (".html", ".md", ".json")
-
-
-def _check_file(path: Path) -> None:
-    """Raise `ConfigError` for a file whose kind cannot be written, before anything is read."""
-    if path.suffix not in _KINDS:
-        raise ConfigError(
-            f"--out {str(path)!r} must end in {', '.join(_KINDS[:-1])} or {_KINDS[-1]}, which says "
-            "what is written"
-        )
-
-
-def _write_comparison(path: Path, found: Comparison) -> None:
-    """Write it. Raises `RunError` where the place cannot be written."""
-    makers = {".html": _as_html, ".md": _as_markdown, ".json": _as_json}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot write {str(path)!r}: {error.strerror or error}") from error
-    write_new({path: makers[path.suffix](found)}, "--out")
 
 
 def _as_json(found: Comparison) -> str:
@@ -179,7 +127,7 @@ def _as_markdown(found: Comparison) -> str:
     lines = [f"**{_md(words.title(found))}**", "", *_md_table(words.table(found))]
     if found.pairs:
         lines += ["", *_md_table(words.pairs(found))]
-    lines += ["", *([] if found.conclusion is None else [f"**{_md(found.conclusion)}**\n"])]
+    lines += ["", *[f"**{_md(found.conclusion or '')}**\n"] * (found.conclusion is not None)]
     lines += [f"{_md(text)}\n" for text in words.footnotes(found)]
     lines += [f"- {_md(text)}" for text in words.caveats(found)]
     lines += [f"- best of {_md(name)}: `{place}`" for name, place in words.artefacts(found)]
@@ -195,10 +143,7 @@ def _md_table(table: Table) -> Iterator[str]:
 
 
 def _md(text: str) -> str:
-    shown = visible(" ".join(text.split())).replace("->", "→")
-    for mark in "\\|*_`<>[]":
-        shown = shown.replace(mark, f"\\{mark}")
-    return shown
+    return re.sub(r"[\\|*_`<>\[\]]", r"\\\g<0>", visible(" ".join(text.split())).replace("->", "→"))
 
 
 def _as_html(found: Comparison) -> str:

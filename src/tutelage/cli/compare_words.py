@@ -6,11 +6,13 @@ Runs are columns, since there are few of them and much to say of each. The termi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tutelage.cli.console import counted, number, percent
+from rich.text import Text
+
+from tutelage.cli.console import TONES, counted, number, one_line, percent
 from tutelage.evaluate.compare import Comparison, Pair, Row
 from tutelage.runs.figures import Table, TableRow
 from tutelage.statistics.intervals import Difference, Verdict
@@ -21,7 +23,13 @@ _UNKNOWN = "not known"
 _NOT_MEASURED = "not measured"
 _NO_SUCCESS = "no success named"
 
-_TONES = {Verdict.IMPROVED: "good", Verdict.REGRESSED: "bad", Verdict.NO_EVIDENCE: "dim"}
+_VERDICTS: Mapping[Verdict | None, tuple[str, str]] = {
+    Verdict.IMPROVED: ("good", "better"),
+    Verdict.NO_EVIDENCE: ("dim", "no evidence"),
+    Verdict.REGRESSED: ("bad", "worse"),
+    None: ("dim", "no task in common"),
+}
+"""The tone of a verdict, and what it says of the second run of a pair."""
 
 
 def title(found: Comparison) -> str:
@@ -44,7 +52,8 @@ def table(found: Comparison) -> Table:
     def line(label: str, cell: Callable[[Row], str], *, first: bool = False) -> TableRow:
         return TableRow((label, *map(cell, rows)), ("dim", *[""] * len(rows)), first=first)
 
-    verdicts = [_UNKNOWN if r.verdict is None else r.verdict.value for r in rows]
+    verdicts = [_of(r.verdict, lambda verdict: verdict.value) for r in rows]
+    tones = ["", *(_VERDICTS[r.verdict][0] for r in rows)]
     return Table(
         ("", *(row.run.name for row in rows)),
         (
@@ -61,7 +70,7 @@ def table(found: Comparison) -> Table:
             line("gain in exact", _gain_in_exact),
             line("  95 % interval", lambda r: _interval(r.exact, _points)),
             line("wins/losses/ties", lambda r: _record(r.reward)),
-            TableRow(("verdict", *verdicts), ("", *(_tone(r.verdict) for r in rows)), strong=True),
+            TableRow(("verdict", *verdicts), tones, strong=True),
             line("cost", lambda r: _dollars(r.run.spent.dollars), first=True),
             line("rollouts", lambda r: _of(r.run.spent.rollouts, number)),
             line("  of them tests", lambda r: _of(r.run.spent.test_rollouts, number)),
@@ -81,28 +90,17 @@ def pairs(found: Comparison) -> Table:
 
 def _pair(pair: Pair) -> Iterator[TableRow]:
     versus = f"{pair.second} over {pair.first}"
-    if pair.reward is None:
-        yield TableRow((versus, "", "", "", "", "no task in common"), ("",) * 5 + ("dim",))
     for name, gap, verdict, words, unit in (
         ("reward", pair.reward, pair.verdict, _signed, ""),
         ("exact", pair.exact, pair.exact_verdict, _points, " points"),
     ):
-        if gap is not None and verdict is not None:
+        cells = ("",) * 4
+        if gap is not None:
             cells = (name, words(gap.mean) + unit, _interval(gap, words), _record(gap))
-            told = _PAIR_VERDICTS[verdict]
-            yield TableRow((versus, *cells, told), ("",) * 5 + (_tone(verdict),))
+        if gap is not None or name == "reward":
+            tone, told = _VERDICTS[verdict]
+            yield TableRow((versus, *cells, told), ("",) * 5 + (tone,))
             versus = ""
-
-
-_PAIR_VERDICTS = {
-    Verdict.IMPROVED: "better",
-    Verdict.NO_EVIDENCE: "no evidence",
-    Verdict.REGRESSED: "worse",
-}
-
-
-def _tone(verdict: Verdict | None) -> str:
-    return "dim" if verdict is None else _TONES[verdict]
 
 
 def footnotes(found: Comparison) -> Iterator[str]:
@@ -224,7 +222,7 @@ class _Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class _Picture:
     """Gains with their intervals on one axis. `zero` is the share at which 0 lies."""
 
     marks: Sequence[_Mark]
@@ -233,7 +231,7 @@ class Picture:
     right: float
 
 
-def picture(rows: Sequence[Row]) -> Picture | None:
+def picture(rows: Sequence[Row]) -> _Picture | None:
     """The gains in reward of runs; None where no run has one."""
     found = [(row, row.reward) for row in rows if row.reward is not None]
     if not found:
@@ -249,7 +247,34 @@ def picture(rows: Sequence[Row]) -> Picture | None:
         return (value - left) / (right - left)
 
     marks = [
-        _Mark(row.run.name, place(d.low), place(d.mean), place(d.high), _tone(row.verdict))
-        for row, d in found
+        _Mark(r.run.name, place(d.low), place(d.mean), place(d.high), _VERDICTS[r.verdict][0])
+        for r, d in found
     ]
-    return Picture(marks, place(0.0), left, right)
+    return _Picture(marks, place(0.0), left, right)
+
+
+def draw(drawn: _Picture, width: int, *, utf8: bool) -> list[Text]:
+    """Gains with their intervals as lines of text, on one axis whose zero is marked."""
+    room = min(24, max(len(mark.name) for mark in drawn.marks))
+    size = max(20, min(72, width - room - 2))
+    open_, line, close, dot, axis = "├─┤●│" if utf8 else "|-|o:"
+
+    def place(share: float) -> int:
+        return min(size - 1, max(0, round(share * (size - 1))))
+
+    lines = [Text("gain in reward, with its 95 % interval", "dim")]
+    for mark in drawn.marks:
+        cells = [" "] * size
+        cells[place(drawn.zero)] = axis
+        low, mean, high = place(mark.low), place(mark.mean), place(mark.high)
+        cells[low : high + 1] = line * (high + 1 - low)
+        cells[low], cells[high], cells[mean] = open_, close, dot
+        name = f"{one_line(mark.name, room):<{room}}  "
+        lines.append(Text.assemble((name, "dim"), ("".join(cells).rstrip(), TONES[mark.tone])))
+    left, right = f"{drawn.left:+.2f}", f"{drawn.right:+.2f}"
+    scale = " " * size
+    for text, start in (("0", place(drawn.zero)), (left, 0), (right, size - len(right))):
+        end = start + len(text)
+        if not scale[max(0, start - 1) : end + 1].strip():
+            scale = scale[:start] + text + scale[end:]
+    return [*lines, Text(" " * (room + 2) + scale.rstrip(), "dim")]

@@ -14,7 +14,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Collection, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
@@ -64,10 +64,8 @@ def _console(stream: TextIO) -> Console:
 def waiting(text: str) -> Generator[None]:
     """Say on a terminal what takes a moment; nothing is left of it after."""
     console = messages()
-    if not console.is_terminal or console.is_dumb_terminal:
-        yield
-        return
-    with console.status(text):
+    drawn = console.is_terminal and not console.is_dumb_terminal
+    with console.status(text) if drawn else nullcontext():
         yield
 
 

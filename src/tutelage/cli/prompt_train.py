@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,12 @@ from tutelage.cli.console import (
     shown_path,
     visible,
 )
-from tutelage.prompts.config import PROMPT_ALGORITHMS, PROMPT_RECIPE, PromptConfig, resolve_prompt
+from tutelage.prompts.config import PROMPT_ALGORITHMS, PROMPT_RECIPE, resolve_prompt
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tutelage.cli.prompt_view import PromptDisplay
+    from tutelage.cli.display import LiveDisplay
     from tutelage.prompts.plan import Plan
     from tutelage.prompts.setup import Setup
     from tutelage.runs.folder import RunFolder
@@ -50,16 +51,6 @@ _EACH = 2
 """Rollouts of each mode that are shown."""
 OF_ALGORITHMS = ("rl", "sft")
 """Algorithms that train weights."""
-PROMPT_OPTIONS = (
-    "iterations",
-    "train_size",
-    "val_size",
-    "test_size",
-    "runners",
-    "rollouts",
-    "budget_usd",
-)
-"""Options of `tutelage train` that are for prompt searches."""
 OF_WEIGHTS: Mapping[str, str] = {
     "iterations": "steps",
     "train_size": "data.train_tasks",
@@ -67,6 +58,8 @@ OF_WEIGHTS: Mapping[str, str] = {
     "test_size": "trainer.test_tasks",
 }
 """Options of a prompt search that mean something for the training of weights too."""
+PROMPT_OPTIONS = (*OF_WEIGHTS, "runners", "rollouts", "budget_usd")
+"""Options of `tutelage train` that are for prompt searches."""
 
 
 def searches(recipe: str, algorithm: str | None) -> bool:
@@ -124,16 +117,18 @@ def train_prompts(
 
     Raises `typer.Exit` with the verdict's exit code.
     """
+    from tutelage.engine.endpoint import environment
+    from tutelage.prompts.setup import setup_from
     from tutelage.runs.folder import folder_at, place_of
 
     config = resolve_prompt(recipe, overrides, flags, file=file)
-    setup = _set_up(config)
+    with _building() as display:
+        setup = setup_from(config, environment(), display)
     _show_plan(setup)
     if dry:
         _dry_run(setup)
         return
-    folder = folder_at(place_of(config.output, recipe))
-    _run(folder, lambda display: _search(setup, folder, display), setup)
+    _run(folder_at(place_of(config.output, recipe)), setup)
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
@@ -148,13 +143,10 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
         display = PromptDisplay(messages())
         _shown(folder, lifecycle.resume(job.PromptSearch, folder, display))
         return
-    with_display = _building()
-    try:
-        setup = job.read_setup(folder, with_display, allow_changes)
-    finally:
-        with_display.finish()
+    with _building() as display:
+        setup = job.read_setup(folder, display, allow_changes)
     _show_plan(setup)
-    _run(folder, lambda display: _search(setup, folder, display), setup)
+    _run(folder, setup)
 
 
 def show(console: Console, folder: RunFolder) -> None:
@@ -181,49 +173,38 @@ def _of_each_mode(store: Store, run_id: str) -> list[Rollout]:
     return [r for mode in Mode for r in store.rollouts(run_id, mode=mode, limit=_EACH)]
 
 
-def _search(setup: Setup, folder: RunFolder, display: PromptDisplay) -> dict[str, Any]:
-    from tutelage.prompts.job import PromptSearch
-    from tutelage.runs import lifecycle
-
-    return lifecycle.start(PromptSearch(setup, display), folder, display)
-
-
-def _set_up(config: PromptConfig) -> Setup:
-    from tutelage.engine.endpoint import environment
-    from tutelage.prompts.setup import setup_from
-
-    display = _building()
-    try:
-        return setup_from(config, environment(), display)
-    finally:
-        display.finish()
-
-
-def _building() -> Any:
+@contextmanager
+def _building() -> Generator[LiveDisplay]:
     """Shows how the embedded policy is built, on its first use."""
     from tutelage.cli.display import LiveDisplay
 
-    return LiveDisplay(messages())
+    display = LiveDisplay(messages())
+    try:
+        yield display
+    finally:
+        display.finish()
 
 
 def _show_plan(setup: Setup) -> None:
     from tutelage.prompts.plan import make_plan
 
-    plan = make_plan(setup)
+    plan, splits = make_plan(setup), setup.splits
     console = messages()
     say(console, ("Plan", "bold"))
     ends = ["its rollouts are used up"]
     ends += [] if plan.rounds is None else [f"{plan.rounds} iterations are over"]
     ends += [] if setup.config.minutes is None else [f"{setup.config.minutes:g} minutes are over"]
-    tests = len(setup.splits.test)
-    sizes = f"{len(setup.splits.train)} train, {len(setup.splits.val)} val, {tests} test"
-    named = list(setup.components)
+    tests, played = counted(len(splits.test), "task"), counted(plan.test.rollouts, "rollout")
+    sizes = f"{len(splits.train)} train, {len(splits.val)} val, {len(splits.test)} test"
+    searched = f"{', '.join(setup.components)}; {setup.settings.runners} rollouts at once"
     pairs = [
         ("algorithm", setup.reason),
         *setup.facts.items(),
         ("tasks", sizes),
-        ("searched", f"{', '.join(named)}; {setup.settings.runners} rollouts at once"),
-        *_plan_lines(plan, tests=tests, ended_by=f"it ends when {' or '.join(ends)}"),
+        ("searched", searched),
+        ("search", f"{_most(plan)}; it ends when {' or '.join(ends)}"),
+        ("sealed test", f"{tests}, seed and best: {played}"),
+        *[("worst case", _worst(plan))] * bool(plan.total.tokens),
     ]
     facts(console, pairs, indent=2)
     for remark in (*setup.remarks, *setup.overlap.notes()):
@@ -243,21 +224,21 @@ def _dry_run(setup: Setup) -> None:
         raise typer.Exit(1)
 
 
-def _run(folder: RunFolder, job: Callable[[PromptDisplay], dict[str, Any]], setup: Setup) -> None:
+def _run(folder: RunFolder, setup: Setup) -> None:
     from tutelage.cli.job import watched
     from tutelage.cli.prompt_view import PromptDisplay
+    from tutelage.prompts.job import PromptSearch
     from tutelage.prompts.plan import make_plan
+    from tutelage.runs import lifecycle
 
-    settings = setup.settings
-    tests = 2 * len(setup.splits.test) * settings.samples
+    tests = 2 * len(setup.splits.test) * setup.settings.samples
     display = PromptDisplay(messages(), rollouts=make_plan(setup).search.rollouts, test=tests)
     with watched(folder, display, "What was done is saved, the best prompt so far too."):
-        result = job(display)
+        result = lifecycle.start(PromptSearch(setup, display), folder, display)
     _shown(folder, result)
 
 
 def _shown(folder: RunFolder, result: Mapping[str, Any]) -> None:
-
     console = output()
     say(console)
     _show_prompt_outcome(console, folder, result)
@@ -270,24 +251,13 @@ def _shown(folder: RunFolder, result: Mapping[str, Any]) -> None:
 # ---------------------------------------------------------------- the plan and the outcome
 
 
-def _plan_lines(plan: Plan, *, tests: int, ended_by: str) -> list[tuple[str, str]]:
-    """The plan as facts."""
-    test, search = plan.test, plan.search
-    calls = ""
-    if search.optimiser_calls or not plan.calls_bounded:
-        known = counted(search.optimiser_calls, "optimiser call")
-        calls = f", {known if plan.calls_bounded else 'any number of optimiser calls'}"
-    lines = [
-        ("search", f"at most {counted(search.rollouts, 'rollout')}{calls}; {ended_by}"),
-        (
-            "sealed test",
-            f"{counted(tests, 'task')}, seed and best: {counted(test.rollouts, 'rollout')}",
-        ),
-    ]
-    total = plan.total
-    if total.tokens:
-        lines.append(("worst case", _worst(plan)))
-    return lines
+def _most(plan: Plan) -> str:
+    """What the search may take."""
+    rollouts, calls = plan.search.rollouts, plan.search.optimiser_calls
+    told = f"at most {counted(rollouts, 'rollout')}"
+    if not plan.calls_bounded:
+        return f"{told}, any number of optimiser calls"
+    return f"{told}, {counted(calls, 'optimiser call')}" if calls else told
 
 
 def _worst(plan: Plan) -> str:
@@ -302,13 +272,10 @@ def _worst(plan: Plan) -> str:
 
 def _show_prompt_outcome(console: Console, folder: RunFolder, result: Mapping[str, Any]) -> None:
     """The sealed test with its interval and verdict, what it took, and where things lie."""
-    for text in sorted(result["components"].items()):
-        say(
-            console,
-            ("Best prompt", "bold"),
-            "" if len(result["components"]) == 1 else f" {text[0]}",
-        )
-        for line in visible(text[1]).split("\n"):
+    many = len(result["components"]) > 1
+    for name, text in sorted(result["components"].items()):
+        say(console, ("Best prompt", "bold"), f" {name}" * many)
+        for line in visible(text).split("\n"):
             say(console, f"  {line}")
     say(console)
     same = result["components"] == result["seed_components"]

@@ -41,7 +41,7 @@ EXPERIMENT = "experiment"
 """The decision on entries of the lineage that are no candidates."""
 _WHOLE = 1000
 """Columns that no line of a round passes."""
-_PLURALS = {"win": "wins", "loss": "losses", "tie": "ties"}
+_COUNTS = {"win": "wins", "loss": "losses", "tie": "ties"}
 
 
 class PromptDisplay(Lines, Observer):
@@ -179,9 +179,8 @@ def _standing(standing: Standing, width: int) -> str:
     head = f"{standing.id[:11]}  {standing.operation:<13}"
     if standing.tasks:
         score = "" if standing.reward is None else f"{standing.reward:.2f}"
-        pairs = (("win", standing.wins), ("loss", standing.losses), ("tie", standing.ties))
-        counts = ", ".join(f"{n} {word if n == 1 else _PLURALS[word]}" for word, n in pairs)
+        pairs = zip(_COUNTS.items(), (standing.wins, standing.losses, standing.ties), strict=True)
+        counts = ", ".join(f"{n} {one if n == 1 else many}" for (one, many), n in pairs)
         head += f"  {score} on {standing.tasks:>2} tasks  {counts}"
-    return (
-        f"{head}  {one_line(f'{standing.decision}: {standing.reason}', max(20, width - len(head)))}"
-    )
+    why = one_line(f"{standing.decision}: {standing.reason}", max(20, width - len(head)))
+    return f"{head}  {why}"

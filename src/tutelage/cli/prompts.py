@@ -79,15 +79,13 @@ def _diff(
     a, b = candidate_of(entries, one), candidate_of(entries, two)
     console = output()
     styles = {"+": "green", "-": "red", "@": "cyan"}
-    changed = False
+    lines: list[str] = []
     for name, text in b["components"].items():
         old, new = a["components"].get(name, "").splitlines(), text.splitlines()
         left, right = f"{name} {a['id'][5:15]}", f"{name} {b['id'][5:15]}"
-        for line in difflib.unified_diff(old, new, left, right, lineterm="", n=3):
-            changed = True
-            say(console, (visible(line), styles.get(line[:1], "")))
-    if not changed:
-        say(console, "The two have the same texts.")
+        lines += difflib.unified_diff(old, new, left, right, lineterm="")
+    for line in lines or ["The two have the same texts."]:
+        say(console, (visible(line), styles.get(line[:1], "")))
 
 
 def _confirm(
@@ -102,7 +100,7 @@ def _confirm(
     from tutelage.cli.console import messages, output, waiting
     from tutelage.cli.prompt_train import show_sealed
     from tutelage.cli.prompt_view import PromptDisplay
-    from tutelage.prompts import job
+    from tutelage.prompts import Verdict, job
     from tutelage.runs.trust import check_trusted, code_of
 
     folder = _folder(run)
@@ -111,7 +109,7 @@ def _confirm(
     with waiting("playing fresh tasks ..."):
         told = job.confirm(folder, display, test or ())
     show_sealed(output(), told)
-    if code := _exit_code(told):
+    if code := Verdict(told["verdict"]).exit_code:
         raise typer.Exit(code)
 
 
@@ -134,17 +132,12 @@ def _export(
 
     folder = _folder(run)
     components = _whole(folder, candidate_of(read_lineage(folder), candidate), candidate)
+    whole = json.dumps(components, ensure_ascii=False, indent=2)
     if out is None:
-        whole = json.dumps(components, ensure_ascii=False, indent=2)
         typer.echo(next(iter(components.values())) if len(components) == 1 else whole)
         return
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot write to {str(out)!r}: {error.strerror or error}") from error
     texts = {out / f"{name.replace('/', '_')}.txt": text for name, text in components.items()}
-    whole = json.dumps(components, ensure_ascii=False, indent=2) + "\n"
-    write_new(texts | {out / "components.json": whole}, "--out")
+    write_new(texts | {out / "components.json": whole + "\n"}, "--out")
     say(messages(), f"{counted(len(components), 'component')} written to {out}")
 
 
@@ -170,12 +163,6 @@ def _folder(run: str) -> RunFolder:
             "tutelage train math --algorithm screen"
         )
     return folder
-
-
-def _exit_code(told: dict[str, Any]) -> int:
-    from tutelage.prompts import Verdict
-
-    return Verdict(told["verdict"]).exit_code
 
 
 def _is_hidden(decision: str) -> bool:

@@ -42,9 +42,8 @@ def show_one(console: Console, prefix: str, run: str | None, tokens: bool, conte
     _show_trace(console, rollout, recorded, content=content)
     if len(holders) > 1:
         others = ", ".join(folder.name for folder in holders[1:])
-        say(
-            console, (f"\nOther runs of this seed have it too: {others}. Choose with --run.", "dim")
-        )
+        told = f"\nOther runs of this seed have it too: {others}. Choose with --run."
+        say(console, (told, "dim"))
 
 
 def show_stored(
@@ -74,32 +73,19 @@ def show_stored(
 def rollout_lines(console: Console, rollouts: Iterable[Rollout]) -> None:
     from tutelage.cli.console import number, one_line, say, visible
 
-    seen: set[str] = set()
-    for rollout in rollouts:
-        if rollout.id in seen:
-            continue
-        seen.add(rollout.id)
+    for rollout in {rollout.id: rollout for rollout in rollouts}.values():
         last, reward = rollout.last, rollout.reward
         end = last.failure.cause.value if last.failure is not None else last.stop or ""
         grade = "" if reward is None else f"reward {number(reward.value)}"
         name = rollout.label or rollout.mode.value
         told = f"  {grade:<9} {visible(end):<12} step {rollout.step} {visible(name)}"
-        say(console, (_short(rollout.id), "bold"), told.rstrip())
-        room = max(20, console.width - 4)
+        # Enough of an id to find it again: ids hold 24 hexadecimal digits after their prefix.
+        say(console, (rollout.id[:14], "bold"), told.rstrip())
+        room, fields = max(20, console.width - 4), rollout.task.fields
         answer = one_line("nothing" if last.answer is None else last.answer, room // 3)
-        question = one_line(_question(rollout), room - len(answer) - 4)
+        asked: Any = fields.get("question", fields.get("instruction", rollout.task.id))
+        question = one_line(asked, room - len(answer) - 4)
         say(console, (f"    {question} -> {answer}", "dim"))
-
-
-def _question(rollout: Rollout) -> str:
-    fields = rollout.task.fields
-    given: Any = fields.get("question", fields.get("instruction", rollout.task.id))
-    return str(given)
-
-
-def _short(rollout_id: str) -> str:
-    """Enough of an id to find it again: ids hold 24 hexadecimal digits after their prefix."""
-    return rollout_id[:14]
 
 
 def _find_rollout(
@@ -162,9 +148,8 @@ def _show(
             if name not in _NAMED:
                 told = one_line(f"{name} = {value}", room)
                 say(console, " " * _INDENT + inner, (told, "dim"))
-    for i, child in enumerate(node.children):
-        last = i == len(node.children) - 1
-        branch, deeper = ("└ ", "  ") if last else ("├ ", "│ ")
+    for child in node.children:
+        branch, deeper = ("└ ", "  ") if child is node.children[-1] else ("├ ", "│ ")
         _show(console, child, below + branch, below + deeper, origin, content)
 
 

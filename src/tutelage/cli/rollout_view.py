@@ -34,11 +34,10 @@ def show_head(console: Console, rollout: Rollout) -> None:
         ("status", last.status.value + (f", {last.failure.cause.value}" if last.failure else "")),
         ("reward", reward_words(rollout.reward)),
     ]
+    if (answer := rollout.task.fields.get("answer")) is not None:
+        pairs.append(("wanted", str(answer)))
     say(console, ("Rollout ", "bold"), (visible(rollout.id), "bold"))
     facts(console, pairs, indent=_INDENT)
-    answer = rollout.task.fields.get("answer")
-    if answer is not None:
-        facts(console, [("wanted", str(answer))], indent=_INDENT)
 
 
 def show_rollout(
@@ -68,13 +67,11 @@ def show_training(console: Console, rows: Sequence[TrainingRow], *, tokens: bool
 def _trainer_words(row: TrainingRow) -> str:
     """What the trainer said of a row's tokens, in the mean and at worst."""
     logprobs, entropies = row.numbers("logprobs") or (), row.numbers("entropies") or ()
-    words = [
-        f"trainer: logprob mean {sum(logprobs) / len(logprobs):.4f}, lowest {min(logprobs):.4f}",
-        f"entropy mean {sum(entropies) / len(entropies):.4f}",
-    ]
+    told = f"trainer: logprob mean {sum(logprobs) / len(logprobs):.4f}, lowest {min(logprobs):.4f}"
+    told += f"; entropy mean {sum(entropies) / len(entropies):.4f}"
     if (weights := row.numbers("importance_weights")) is not None:
-        words.append(f"importance weight {min(weights):.3f} to {max(weights):.3f}")
-    return "; ".join(words)
+        told += f"; importance weight {min(weights):.3f} to {max(weights):.3f}"
+    return told
 
 
 def reward_words(reward: Reward | None) -> str:
@@ -153,15 +150,13 @@ def _show_result(console: Console, text: str, result: ToolResult | None) -> None
 def _show_tokens(console: Console, call: Call) -> None:
     """How sure the model was, and each sampled id with its log-probability."""
     sampled = call.sampled
-    logprobs = sampled.logprobs
-    words = [f"{len(call.prompt_ids)} prompt tokens", f"policy version {sampled.policy_version}"]
-    words.append(f"temperature {number(call.sampling.temperature)}")
+    logprobs, total = sampled.logprobs, sum(sampled.logprobs)
+    told = f"{len(call.prompt_ids)} prompt tokens; policy version {sampled.policy_version}; "
+    told += f"temperature {number(call.sampling.temperature)}"
     if logprobs:
-        mean = sum(logprobs) / len(logprobs)
-        words.append(
-            f"logprob mean {mean:.4f}, lowest {min(logprobs):.4f}, sum {sum(logprobs):.4f}"
-        )
-    _block(console, "; ".join(words), "dim")
+        mean = total / len(logprobs)
+        told += f"; logprob mean {mean:.4f}, lowest {min(logprobs):.4f}, sum {total:.4f}"
+    _block(console, told, "dim")
     pairs = zip(sampled.token_ids[:_TOKENS_SHOWN], logprobs, strict=False)
     _block(console, " ".join(f"{token}:{logprob:.3f}" for token, logprob in pairs), "dim")
     if len(sampled.token_ids) > _TOKENS_SHOWN:
@@ -172,9 +167,8 @@ def _show_tokens(console: Console, call: Call) -> None:
 def _show_end(console: Console, attempt: Attempt, graded: bool) -> None:
     say(console)
     ends = [("answer", "none" if attempt.answer is None else attempt.answer)]
-    if graded:
-        ends.append(("reward", reward_words(attempt.reward)))
-    ends.append(("end", f"{attempt.stop or attempt.status.value}, after {attempt.seconds:.2f} s"))
+    ends += [("reward", reward_words(attempt.reward))] * graded
+    ends += [("end", f"{attempt.stop or attempt.status.value}, after {attempt.seconds:.2f} s")]
     facts(console, ends)
     _show_failure(console, attempt)
 

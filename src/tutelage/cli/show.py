@@ -45,6 +45,7 @@ def show(
 ) -> None:
     """Show what a run did, or one rollout turn by turn."""
     from tutelage.cli.console import output
+    from tutelage.cli.kinds import view_of
 
     console = output()
     folder = None if run is not None else _as_run(name)
@@ -55,7 +56,7 @@ def show(
     elif rollouts is not None or step is not None or failed:
         _show_list(console, folder, rollouts, step, failed)
     else:
-        _show_run(console, folder)
+        view_of(folder).show(console, folder)
 
 
 def _as_run(name: str) -> RunFolder | None:
@@ -83,9 +84,3 @@ def _show_list(
         rollout_lines(console, chosen)
         count = store.count(run_id, step=step, status=status)
     say(console, (f"{counted(count, 'rollout')} {'matches' if count == 1 else 'match'}", "dim"))
-
-
-def _show_run(console: Console, folder: RunFolder) -> None:
-    from tutelage.cli.kinds import view_of
-
-    view_of(folder).show(console, folder)
