@@ -10,7 +10,6 @@ from tutelage.errors import StoreError
 from tutelage.store.status import (
     RUN_TRANSITIONS,
     TRANSITIONS,
-    Stamp,
     check_run_transition,
     merge,
 )
@@ -22,7 +21,7 @@ FAILED, SUCCEEDED = RolloutStatus.FAILED, RolloutStatus.SUCCEEDED
 
 @pytest.mark.parametrize(("old", "new"), list(itertools.product(RolloutStatus, repeat=2)))
 def test_attempts(old: RolloutStatus, new: RolloutStatus) -> None:
-    stored, incoming = [Stamp(old, "a")], [Stamp(new, "b")]
+    stored, incoming = [(old, "a")], [(new, "b")]
     if old.terminal:
         assert merge("r", stored, incoming) == ([], [], [0])
         assert TRANSITIONS[old] == frozenset()
@@ -35,7 +34,7 @@ def test_attempts(old: RolloutStatus, new: RolloutStatus) -> None:
 
 
 def test_the_last_attempt_decides_whether_more_may_follow() -> None:
-    failed, done, running = Stamp(FAILED, "f"), Stamp(SUCCEEDED, "s"), Stamp(RUNNING, "r")
+    failed, done, running = (FAILED, "f"), (SUCCEEDED, "s"), (RUNNING, "r")
     assert merge("r", [], [failed, running]) == ([0, 1], [], [])
     assert merge("r", [failed, running], [failed, done]) == ([], [1], [])
     assert merge("r", [running], [failed, running]) == ([1], [0], [])

@@ -140,20 +140,12 @@ def _column(kind: Any) -> tuple[TypeEngine[Any], Encode, Decode]:
     """The type of a column, and how a value comes into it and out of it."""
     if isinstance(kind, type) and issubclass(kind, Enum):
         return ExactText(), lambda value, _: kind(value).value, kind
-    if kind is str or get_origin(kind) is Literal:
-        return ExactText(), _as_it_is, _same
+    if get_origin(kind) is Literal:
+        kind = str
     if kind is bool:
         raise TypeError("no record has a column of truth values yet: say here how one is written")
-    if kind is int:
-        return BigInteger(), _as_it_is, _same
-    if kind is float:
-        return Double(), finite, _same
-    if kind is bytes:
-        return LargeBinary(), _as_it_is, _same
-    if kind == tuple[int, ...]:
-        return LargeBinary(), partial(pack, "i"), partial(unpack, "i")
-    if kind == tuple[float, ...]:
-        return LargeBinary(), partial(pack, "d"), partial(unpack, "d")
+    if kind in _PLAIN:
+        return _PLAIN[kind]
     read = TypeAdapter[Any](kind).validate_python
     return ExactText(), dump_json, lambda text: read(load_json(text))
 
@@ -168,9 +160,16 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
     return kinds[0], True
 
 
-def _as_it_is(value: Any, where: str) -> Any:
+def _same(value: Any, where: str = "") -> Any:
     return value
 
 
-def _same(value: Any) -> Any:
-    return value
+_PLAIN: Mapping[Any, tuple[TypeEngine[Any], Encode, Decode]] = {
+    str: (ExactText(), _same, _same),
+    int: (BigInteger(), _same, _same),
+    float: (Double(), finite, _same),
+    bytes: (LargeBinary(), _same, _same),
+    tuple[int, ...]: (LargeBinary(), partial(pack, "i"), partial(unpack, "i")),
+    tuple[float, ...]: (LargeBinary(), partial(pack, "d"), partial(unpack, "d")),
+}
+"""The same for types that need no JSON."""

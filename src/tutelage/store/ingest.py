@@ -175,7 +175,7 @@ def _encode_attempt(
         for name, rows in parts.items()
     }
     own = keys | {"position": position, "late": 0, "digest": digest} | row
-    return _AttemptRows(own, placed, Stamp(RolloutStatus(attempt.status), digest))
+    return _AttemptRows(own, placed, (RolloutStatus(attempt.status), digest))
 
 
 def _counted(row: Row, parts: Mapping[str, list[Row]]) -> Iterator[Row]:
@@ -311,7 +311,7 @@ def _late(rollout: _RolloutRows, known: _Known, filed: Sequence[int]) -> list[_A
     return [
         rollout.attempts[i].as_late(len(known.late[i]) + 1)
         for i in filed
-        if rollout.attempts[i].stamp.digest not in known.late[i]
+        if rollout.attempts[i].stamp[1] not in known.late[i]
     ]
 
 
@@ -336,30 +336,21 @@ def _load_known(conn: Connection, keys: Iterable[_Key]) -> dict[_Key, _Known]:
     for run_id, rollout_id in keys:
         by_run[run_id].append(rollout_id)
     known: dict[_Key, _Known] = {}
-    for run_id, ids in by_run.items():
-        for chunk in _chunks(ids):
-            known.update(_load_chunk(conn, run_id, chunk))
-    return known
-
-
-def _load_chunk(conn: Connection, run_id: str, ids: Sequence[str]) -> dict[_Key, _Known]:
-    heads, attempts = schema.rollouts, schema.attempts
-    query = select(heads).where(heads.c.run_id == run_id, heads.c.id.in_(ids))
-    known = {(run_id, r["id"]): _Known(dict(r)) for r in conn.execute(query).mappings()}
-    if not known:
-        return known
-    c = attempts.c
-    stamps = (
-        select(c.rollout_id, c.position, c.late, c.status, c.digest)
-        .where(c.run_id == run_id, c.rollout_id.in_(ids))
-        .order_by(c.rollout_id, c.position, c.late)
-    )
-    for rollout_id, position, late, status, digest in conn.execute(stamps):
-        entry = known[(run_id, rollout_id)]
-        if late:
-            entry.late[position].append(digest)
-        else:
-            entry.stamps.append(Stamp(RolloutStatus(status), digest))
+    head, c = schema.rollouts.c, schema.attempts.c
+    for run_id, ids in ((r, some) for r, every in by_run.items() for some in _chunks(every)):
+        heads = select(schema.rollouts).where(head.run_id == run_id, head.id.in_(ids))
+        known |= {(run_id, r["id"]): _Known(dict(r)) for r in conn.execute(heads).mappings()}
+        stamps = (
+            select(c.rollout_id, c.position, c.late, c.status, c.digest)
+            .where(c.run_id == run_id, c.rollout_id.in_(ids))
+            .order_by(c.rollout_id, c.position, c.late)
+        )
+        for rollout_id, position, late, status, digest in conn.execute(stamps):
+            entry = known[run_id, rollout_id]
+            if late:
+                entry.late[position].append(digest)
+            else:
+                entry.stamps.append((RolloutStatus(status), digest))
     return known
 
 

@@ -78,11 +78,10 @@ def explained(path: Path, doing: str) -> Generator[None]:
     except (DBAPIError, sqlite3.Error) as error:
         cause = error.orig if isinstance(error, DBAPIError) else error
         code = str(getattr(cause, "sqlite_errorname", ""))
-        for prefix, meaning in _MEANINGS:
-            if code.startswith(prefix):
-                message = f"cannot {doing} {str(path)!r}: {meaning} ({cause})"
-                raise StoreError(message) from error
-        raise
+        meaning = next((words for prefix, words in _MEANINGS if code.startswith(prefix)), None)
+        if meaning is None:
+            raise
+        raise StoreError(f"cannot {doing} {str(path)!r}: {meaning} ({cause})") from error
     except OverflowError as error:
         raise StoreError(
             f"cannot {doing} {str(path)!r}: a number needs more than 64 bits ({error})"

@@ -8,7 +8,6 @@ again. `ingest.py` applies `merge` to each rollout that the store already has.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tutelage.errors import StoreError
 from tutelage.types import RolloutStatus
@@ -42,12 +41,8 @@ def check_run_transition(run_id: str, old: RolloutStatus, new: RolloutStatus) ->
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """What decides about an attempt: its status and a digest of its content."""
-
-    status: RolloutStatus
-    digest: str
+Stamp = tuple[RolloutStatus, str]
+"""What decides about an attempt: its status and a digest of its content."""
 
 
 def merge(
@@ -60,22 +55,23 @@ def merge(
     all of a rollout whose last attempt has ended: what differs is late. Raises `StoreError` when a
     status goes back, such as from running to pending.
     """
-    final = bool(stored) and stored[-1].status.terminal
+    final = bool(stored) and stored[-1][0].terminal
     add: list[int] = []
     replace: list[int] = []
     late: list[int] = []
-    for i, new in enumerate(incoming):
-        if i >= len(stored):
-            (late if final else add).append(i)
-        elif new.digest == stored[i].digest:
+    for i, (status, digest) in enumerate(incoming):
+        before, known = stored[i] if i < len(stored) else (None, None)
+        if digest == known:
             continue
-        elif final or stored[i].status.terminal:
+        if before is None:
+            (late if final else add).append(i)
+        elif final or before.terminal:
             late.append(i)
-        elif new.status in TRANSITIONS[stored[i].status]:
+        elif status in TRANSITIONS[before]:
             replace.append(i)
         else:
             raise StoreError(
-                f"attempt {i} of {where} is {stored[i].status.value!r} and cannot become "
-                f"{new.status.value!r}: records must be put in the order in which they happened"
+                f"attempt {i} of {where} is {before.value!r} and cannot become {status.value!r}: "
+                "records must be put in the order in which they happened"
             )
     return add, replace, late

@@ -166,14 +166,10 @@ class StoreWriter:
                 self._changed.notify_all()
 
     def _put(self, batch: Sequence[Rollout | _Lot]) -> None:
-        rollouts: list[Rollout] = []
+        rollouts = [item for item in batch if isinstance(item, Rollout)]
         spans: defaultdict[str, list[SpanRecord]] = defaultdict(list)
         trained: defaultdict[str, list[TrainingRow]] = defaultdict(list)
-        for item in batch:
-            if isinstance(item, Rollout):
-                rollouts.append(item)
-                continue
-            run_id, records = item
+        for run_id, records in (item for item in batch if not isinstance(item, Rollout)):
             for record in records:
                 if isinstance(record, SpanRecord):
                     spans[run_id].append(record)

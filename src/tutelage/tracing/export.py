@@ -15,7 +15,6 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx2
@@ -77,12 +76,8 @@ def headers(env: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {key.strip().lower(): unquote(value.strip()) for key, _, value in pairs}
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Spans for one request, and how many submitted things they come from."""
-
-    items: int
-    spans: list[SpanRecord]
+_Batch = tuple[int, list[SpanRecord]]
+"""How many submitted things one request is made of, and their spans."""
 
 
 class OtlpExporter:
@@ -151,7 +146,7 @@ class OtlpExporter:
         with self._changed:
             self.dropped += len(self._queue)
             self._queue.clear()
-            self.dropped += 0 if self._again is None else self._again.items
+            self.dropped += 0 if self._again is None else self._again[0]
             self._again = None
         if self.dropped:
             self._tell(f"{self.dropped} rollouts or spans were not sent to {self.url}")
@@ -188,11 +183,11 @@ class OtlpExporter:
             items = [self._queue.popleft() for _ in range(count)]
             self._busy = bool(items)
         spans = self._traces.take(items) if items else self._traces.rest()
-        return _Batch(len(items), spans) if items or spans else None
+        return (len(items), spans) if items or spans else None
 
     def _send(self, client: httpx2.Client, batch: _Batch) -> bool:
         """Whether the batch is done with: taken by the collector, or refused for good."""
-        spans = batch.spans
+        items, spans = batch
         if not spans:
             return True
         body = gzip.compress(encode_protobuf(spans), compresslevel=1)
@@ -214,7 +209,7 @@ class OtlpExporter:
         )
         if status in _AGAIN:
             return False
-        self.dropped += batch.items
+        self.dropped += items
         return True
 
     def _tell(self, sentence: str) -> None:
@@ -235,7 +230,6 @@ class _LiveTraces:
     def __init__(self, content: bool) -> None:
         self._content = content
         self._waiting: OrderedDict[str, list[SpanRecord]] = OrderedDict()
-        self._count = 0
         self._sent: OrderedDict[str, Rollout] = OrderedDict()
 
     def take(self, items: Iterable[Rollout | SpanRecord]) -> list[SpanRecord]:
@@ -249,27 +243,22 @@ class _LiveTraces:
                 late.setdefault(item.rollout_id, []).append(item)
             elif item.rollout_id:
                 self._waiting.setdefault(item.rollout_id, []).append(item)
-                self._count += 1
             else:
                 out.append(item)
         for rollout_id, spans in late.items():
             out += self._new(self._sent[rollout_id], spans)
-        while self._count > _MAX_WAITING:
-            spans = self._waiting.popitem(last=False)[1]
-            self._count -= len(spans)
-            out += spans
+        while sum(map(len, self._waiting.values())) > _MAX_WAITING:
+            out += self._waiting.popitem(last=False)[1]
         return self._allowed(out)
 
     def rest(self) -> list[SpanRecord]:
         """Spans whose rollout never came."""
         out = [span for spans in self._waiting.values() for span in spans]
         self._waiting.clear()
-        self._count = 0
         return self._allowed(out)
 
     def _whole(self, rollout: Rollout) -> list[SpanRecord]:
         spans = self._waiting.pop(rollout.id, [])
-        self._count -= len(spans)
         self._sent[rollout.id] = rollout
         while len(self._sent) > _MAX_REMEMBERED:
             self._sent.popitem(last=False)

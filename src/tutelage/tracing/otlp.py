@@ -23,8 +23,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.proto.common.v1.common_pb2 import (
+    AnyValue,
+    ArrayValue,
+    KeyValue,
+    KeyValueList,
+)
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from tutelage.bounded import parse_json
 from tutelage.tracing.records import KINDS, STATUSES, SpanEvent, SpanRecord
@@ -300,61 +305,59 @@ def _value(value: AnyValue) -> Any:
 
 
 def _request(spans: Iterable[SpanRecord]) -> ExportTraceServiceRequest:
-    request = ExportTraceServiceRequest()
-    groups: dict[str, Any] = {}
+    groups: dict[str, list[SpanRecord]] = {}
     for span in spans:
         key = json.dumps([span.resource, span.scope], sort_keys=True, default=str)
-        if key not in groups:
-            group = request.resource_spans.add()
-            _fill(group.resource.attributes, span.resource)
-            groups[key] = group.scope_spans.add()
-            groups[key].scope.name = _text(span.scope)
-        _write(groups[key].spans.add(), span)
+        groups.setdefault(key, []).append(span)
+    request = ExportTraceServiceRequest()
+    for group in groups.values():
+        sent = request.resource_spans.add(resource={"attributes": _pairs(group[0].resource)})
+        sent.scope_spans.add(scope={"name": _text(group[0].scope)}, spans=map(_span, group))
     return request
 
 
-def _write(out: Span, span: SpanRecord) -> None:
-    out.trace_id, out.span_id = bytes.fromhex(span.trace_id), bytes.fromhex(span.span_id)
-    if span.parent_id is not None:
-        out.parent_span_id = bytes.fromhex(span.parent_id)
-    out.name = _text(span.name)
-    out.kind = cast("Any", KINDS.index(span.kind))
-    out.start_time_unix_nano, out.end_time_unix_nano = span.start_ns, span.end_ns
-    _fill(out.attributes, span.attributes)
-    for event in span.events:
-        made = out.events.add()
-        made.name, made.time_unix_nano = _text(event.name), event.time_ns
-        _fill(made.attributes, event.attributes)
-    out.status.code = cast("Any", STATUSES.index(span.status))
-    out.status.message = _text(span.status_message)
+def _span(span: SpanRecord) -> Span:
+    return Span(
+        trace_id=bytes.fromhex(span.trace_id),
+        span_id=bytes.fromhex(span.span_id),
+        parent_span_id=bytes.fromhex(span.parent_id or ""),
+        name=_text(span.name),
+        kind=cast("Any", KINDS.index(span.kind)),
+        start_time_unix_nano=span.start_ns,
+        end_time_unix_nano=span.end_ns,
+        attributes=_pairs(span.attributes),
+        events=[
+            Span.Event(
+                name=_text(e.name), time_unix_nano=e.time_ns, attributes=_pairs(e.attributes)
+            )
+            for e in span.events
+        ],
+        status=Status(
+            code=cast("Any", STATUSES.index(span.status)), message=_text(span.status_message)
+        ),
+    )
 
 
-def _fill(out: Any, attributes: Mapping[str, Any]) -> None:
-    for name, value in attributes.items():
-        pair = out.add()
-        pair.key = _text(name)
-        _set(pair.value, value)
+def _pairs(attributes: Mapping[str, Any]) -> list[KeyValue]:
+    return [KeyValue(key=_text(name), value=_written(v)) for name, v in attributes.items()]
 
 
-def _set(out: AnyValue, value: Any) -> None:
-    if isinstance(value, bool):
-        out.bool_value = value
-    elif isinstance(value, int):
-        if -(2**63) <= value < 2**63:
-            out.int_value = value
-        else:
-            out.string_value = str(value)
-    elif isinstance(value, float):
-        out.double_value = value
-    elif isinstance(value, Mapping):
-        out.kvlist_value.SetInParent()
-        _fill(out.kvlist_value.values, cast("Mapping[str, Any]", value))
-    elif isinstance(value, (list, tuple)):
-        out.array_value.SetInParent()
-        for item in cast("Sequence[Any]", value):
-            _set(out.array_value.values.add(), item)
-    elif value is not None:
-        out.string_value = _text(str(value))
+def _written(value: Any) -> AnyValue:
+    match value:
+        case None:
+            return AnyValue()
+        case bool():
+            return AnyValue(bool_value=value)
+        case int() if -(2**63) <= value < 2**63:
+            return AnyValue(int_value=value)
+        case float():
+            return AnyValue(double_value=value)
+        case Mapping():
+            return AnyValue(kvlist_value=KeyValueList(values=_pairs(cast("Any", value))))
+        case list() | tuple():
+            return AnyValue(array_value=ArrayValue(values=map(_written, cast("Any", value))))
+        case _:
+            return AnyValue(string_value=_text(str(value)))
 
 
 def _text(text: str) -> str:

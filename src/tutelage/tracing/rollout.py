@@ -16,9 +16,8 @@ so that there is one `invoke_agent` for each.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from tutelage.tracing import names
@@ -70,15 +69,6 @@ class _Builder:
         self._rollout, self._attempt, self._content = rollout, attempt, content
         self._trace = trace_id_of(Identity(rollout.run_id, rollout.id, attempt.id))
         self._root = span_id_of(self._trace)
-        self._own = {names.ROLLOUT_ID: rollout.id, names.ATTEMPT_ID: attempt.id}
-        self._span = partial(
-            SpanRecord,
-            trace_id=self._trace,
-            resource={names.SERVICE: SERVICE, names.RUN_ID: rollout.run_id},
-            scope=SCOPE,
-            rollout_id=rollout.id,
-            attempt_id=attempt.id,
-        )
         first = next((c.started for c in attempt.calls if c.started), 0.0)
         self._start = self._cursor = _ns(attempt.started or first)
 
@@ -105,6 +95,20 @@ class _Builder:
         top = self._top((agents or ["main"])[0], below)
         return [as_workflow(top) if team else top, *groups, *below]
 
+    def _span(self, attributes: Mapping[str, Any], **fields: Any) -> SpanRecord:
+        """A span of the attempt, with those attributes that are not None."""
+        rollout, attempt = self._rollout, self._attempt
+        own = {names.ROLLOUT_ID: rollout.id, names.ATTEMPT_ID: attempt.id}
+        return SpanRecord(
+            trace_id=self._trace,
+            attributes={k: v for k, v in attributes.items() if v is not None} | own,
+            resource={names.SERVICE: SERVICE, names.RUN_ID: rollout.run_id},
+            scope=SCOPE,
+            rollout_id=rollout.id,
+            attempt_id=attempt.id,
+            **fields,
+        )
+
     def _times(self, started: float, seconds: float) -> tuple[int, int]:
         start = _ns(started) if started else self._cursor
         end = start + _ns(seconds)
@@ -112,10 +116,15 @@ class _Builder:
         return start, end
 
     def _top(self, agent: str, below: Sequence[SpanRecord]) -> SpanRecord:
-        rollout, attempt = self._rollout, self._attempt
+        rollout, attempt, failure = self._rollout, self._attempt, self._attempt.failure
         start = min([self._start, *(s.start_ns for s in below)])
         end = max([self._start + _ns(attempt.seconds), *(s.end_ns for s in below)])
-        attributes: dict[str, Any] = {
+        asked = said = None
+        if self._content:
+            asked = _messages(_task_messages(rollout))
+            if attempt.answer is not None:
+                said = _messages([Message("assistant", attempt.answer)], attempt.stop)
+        attributes = {
             names.OPERATION: names.INVOKE_AGENT,
             names.PROVIDER: PROVIDER,
             names.AGENT: agent,
@@ -125,26 +134,19 @@ class _Builder:
             names.TASK_ID: rollout.task.id,
             names.MODE: rollout.mode.value,
             names.STEP: rollout.step,
+            names.LABEL: rollout.label or None,
+            names.ERROR_TYPE: None if failure is None else failure.cause.value,
+            names.INPUT_MESSAGES: asked,
+            names.OUTPUT_MESSAGES: said,
         }
-        if rollout.label:
-            attributes[names.LABEL] = rollout.label
-        failure = attempt.failure
-        if failure is not None:
-            attributes[names.ERROR_TYPE] = failure.cause.value
-        if self._content:
-            attributes[names.INPUT_MESSAGES] = _messages(_task_messages(rollout))
-            if attempt.answer is not None:
-                attributes[names.OUTPUT_MESSAGES] = _messages(
-                    [Message("assistant", attempt.answer)], attempt.stop
-                )
         status: Status = "ok" if attempt.status is RolloutStatus.SUCCEEDED else "unset"
         return self._span(
+            attributes,
             span_id=self._root,
             parent_id=None,
             name=f"{names.INVOKE_AGENT} {agent}",
             start_ns=start,
             end_ns=end,
-            attributes=attributes | self._own,
             events=(*self._evaluations(end), *self._failures(end)),
             status=status if failure is None else "error",
             status_message="" if failure is None else failure.message,
@@ -184,18 +186,18 @@ class _Builder:
             names.AGENT: agent,
         }
         return self._span(
+            attributes,
             span_id=span_id,
             parent_id=self._root,
             name=f"{names.INVOKE_AGENT} {agent}",
             start_ns=min(s.start_ns for s in mine),
             end_ns=max(s.end_ns for s in mine),
-            attributes=attributes | self._own,
         )
 
     def _chat(self, position: int, call: Call, parent: str) -> SpanRecord:
         sampled, sampling, model = call.sampled, call.sampling, _model(call)
         reason = "tool_calls" if call.reply.tool_calls else sampled.stop_reason.value
-        attributes: dict[str, Any] = {
+        attributes = {
             names.OPERATION: names.CHAT,
             names.PROVIDER: PROVIDER,
             names.AGENT: call.agent,
@@ -209,44 +211,39 @@ class _Builder:
             names.INPUT_TOKENS: len(call.prompt_ids),
             names.OUTPUT_TOKENS: len(sampled.token_ids),
             names.POLICY_VERSION: sampled.policy_version,
+            names.TOP_K: sampling.top_k or None,
+            names.STOP_SEQUENCES: list(sampling.stop) or None,
+            names.INPUT_MESSAGES: _messages(call.messages) if self._content else None,
+            names.OUTPUT_MESSAGES: _messages([call.reply], reason) if self._content else None,
         }
-        if sampling.top_k:
-            attributes[names.TOP_K] = sampling.top_k
-        if sampling.stop:
-            attributes[names.STOP_SEQUENCES] = list(sampling.stop)
-        if self._content:
-            attributes[names.INPUT_MESSAGES] = _messages(call.messages)
-            attributes[names.OUTPUT_MESSAGES] = _messages([call.reply], reason)
         start, end = self._times(call.started, call.seconds)
         return self._span(
+            attributes,
             span_id=span_id_of(self._trace, "chat", position),
             parent_id=parent,
             name=f"{names.CHAT} {model}",
             start_ns=start,
             end_ns=end,
-            attributes=attributes | self._own,
             kind="client",
         )
 
     def _tool(self, place: str, result: ToolResult, parent: str) -> SpanRecord:
-        attributes: dict[str, Any] = {
+        attributes = {
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL: result.name,
             names.TOOL_CALL_ID: result.call_id,
+            names.ERROR_TYPE: result.error,
+            names.TOOL_ARGUMENTS: result.arguments if self._content else None,
+            names.TOOL_RESULT: result.text if self._content else None,
         }
-        if result.error is not None:
-            attributes[names.ERROR_TYPE] = result.error
-        if self._content:
-            attributes[names.TOOL_ARGUMENTS] = result.arguments
-            attributes[names.TOOL_RESULT] = result.text
         start, end = self._times(result.started, result.seconds)
         return self._span(
+            attributes,
             span_id=span_id_of(self._trace, "tool", place),
             parent_id=parent,
             name=f"{names.EXECUTE_TOOL} {result.name}",
             start_ns=start,
             end_ns=end,
-            attributes=attributes | self._own,
             status="unset" if result.error is None else "error",
             status_message=result.error or "",
         )

@@ -17,7 +17,6 @@ import socket
 import sys
 import threading
 from dataclasses import asdict, dataclass, replace
-from types import TracebackType
 from typing import Any
 
 from tutelage.bounded import parse_json
@@ -87,12 +86,7 @@ class Sandbox:
     async def __aenter__(self) -> Sandbox:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     async def run(self, code: str) -> Execution:
