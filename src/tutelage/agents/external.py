@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import IO, Any, Literal, cast
 
 from tutelage.agents.agent import Agent
 from tutelage.agents.session import RolloutSession
@@ -80,15 +80,15 @@ class ExternalAgent(Agent):
         """Run the program. Raises `ProgramFailedError` when it fails."""
         with tempfile.TemporaryDirectory(prefix="tutelage-") as folder:
             path = Path(folder, "task.json")
-            text = json.dumps(session.task, ensure_ascii=False)
-            path.write_text(text, encoding="utf-8")
+            path.write_text(json.dumps(session.task, ensure_ascii=False), encoding="utf-8")
             given = Path(folder, "resources.json")
             # Read anew in each rollout, so that a search can put others in their place.
             texts = {name: text_of(value) for name, value in resources.items()}
             known = {name: text for name, text in texts.items() if text is not None}
             given.write_text(json.dumps(known), encoding="utf-8")
             words = [w.replace("{task}", str(path)) for w in self.command]
-            out = await self._run(words, self._environment(session, path, given), text)
+            with open(path if self.task == "stdin" else os.devnull, "rb") as stdin:
+                out = await self._run(words, self._environment(session, path, given), stdin)
         return self._read(out, session)
 
     def _environment(self, session: RolloutSession, path: Path, given: Path) -> dict[str, str]:
@@ -105,14 +105,13 @@ class ExternalAgent(Agent):
                 facts["OPENAI_MODEL"] = llm.model
         return {**os.environ, **self.env, **session.env, **facts}
 
-    async def _run(self, words: Sequence[str], env: Mapping[str, str], task: str) -> str:
-        process = await _start(words, self.cwd, env)
+    async def _run(self, words: Sequence[str], env: Mapping[str, str], stdin: IO[bytes]) -> str:
+        process = await _start(words, self.cwd, env, stdin)
         out, err = bytearray(), bytearray()
         readers = [
             asyncio.create_task(_drain(cast("asyncio.StreamReader", stream), kept))
             for stream, kept in ((process.stdout, out), (process.stderr, err))
         ]
-        feeder = asyncio.create_task(_feed(process, task if self.task == "stdin" else ""))
         try:
             code = await _ended(process)
             # What it left behind holds its pipes open: that ends first.
@@ -122,7 +121,7 @@ class ExternalAgent(Agent):
             await asyncio.shield(_end(process))
             raise
         finally:
-            for reader in (*readers, feeder):
+            for reader in readers:
                 reader.cancel()
             _close_pipes(process)
         if code != 0:
@@ -157,14 +156,14 @@ class ExternalAgent(Agent):
 
 
 async def _start(
-    words: Sequence[str], cwd: Path | None, env: Mapping[str, str]
+    words: Sequence[str], cwd: Path | None, env: Mapping[str, str], stdin: IO[bytes]
 ) -> asyncio.subprocess.Process:
     """The program, running. A cancellation meanwhile ends it with all that it has started by then:
     asyncio itself would end the program alone, and wait for whoever else holds its pipes."""
     starting = asyncio.create_task(
         asyncio.create_subprocess_exec(
             *words,
-            stdin=asyncio.subprocess.PIPE,
+            stdin=stdin,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             cwd=cwd,
@@ -178,17 +177,6 @@ async def _start(
         with suppress(OSError):  # it never began
             await asyncio.shield(_end(await asyncio.shield(starting)))
         raise
-
-
-async def _feed(process: asyncio.subprocess.Process, text: str) -> None:
-    stdin = process.stdin
-    if stdin is None:
-        return
-    with suppress(ConnectionError):  # it need not read its input
-        stdin.write(text.encode())
-        await stdin.drain()
-        stdin.close()
-        await stdin.wait_closed()
 
 
 def text_of(value: object) -> str | None:

@@ -25,6 +25,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from tutelage.agents.agent import Agent
+from tutelage.agents.external import ProgramFailedError
 from tutelage.agents.session import RolloutSession, enter
 from tutelage.errors import ConfigError, EngineError
 from tutelage.resources import LLM, NamedResources
@@ -33,10 +34,6 @@ from tutelage.types import Task
 
 _BROUGHT_BACK = ("emitted", "marked", "answer", "stop", "feedback")
 """What a worker's copy of the rollout hands back."""
-
-
-class AgentCrashedError(Exception):
-    """The worker ended in the middle of a rollout: a crash, or a kill for memory."""
 
 
 class AgentRaisedError(Exception):
@@ -78,7 +75,7 @@ class IsolatedAgent(Agent):
         return self.agent.name
 
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
-        """Play in a worker. Raises `AgentRaisedError`, or `AgentCrashedError` when it died."""
+        """Play in a worker. Raises `AgentRaisedError`, or `ProgramFailedError` when it died."""
         worker = self._idle.pop() if self._idle else None
         worker = worker if worker is not None and worker.alive else _Worker(self._packed)
         try:
@@ -128,7 +125,7 @@ class _Worker:
         except (EOFError, OSError) as error:
             self._process.join(1.0)
             code = self._process.exitcode
-            raise AgentCrashedError(
+            raise ProgramFailedError(
                 f"the agent's process ended in the middle of the rollout (exit code {code})"
             ) from error
         if isinstance(answer, Exception):

@@ -10,72 +10,67 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from functools import cache
-from types import MappingProxyType
 from typing import Any
 
 from tutelage.config.keys import leaf_fields, section_names
 from tutelage.config.problems import Problem
 
-PREFIXES: Mapping[str, str] = MappingProxyType(
-    {
-        "actor_rollout_ref.actor.": "actor.",
-        "actor_rollout_ref.rollout.": "rollout.",
-        "actor_rollout_ref.ref.": "ref.",
-        "actor_rollout_ref.model.": "model.",
-        "agent.init_args.": "agent.",
-    }
-)
+PREFIXES: Mapping[str, str] = {
+    "actor_rollout_ref.actor.": "actor.",
+    "actor_rollout_ref.rollout.": "rollout.",
+    "actor_rollout_ref.ref.": "ref.",
+    "actor_rollout_ref.model.": "model.",
+    "agent.init_args.": "agent.",
+}
 """Guide prefix -> canonical prefix."""
 
-NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        # The guide's.
-        "agent.model_name_or_path": "model.path",
-        "agent.init_args.model_name_or_path": "model.path",
-        "actor_rollout_ref.rollout.n": "agent.num_chains",
-        "rollout.n": "agent.num_chains",
-        "model.gradient_checkpointing": "model.enable_gradient_checkpointing",
-        "model.lora_rank": "model.lora.rank",
-        "model.lora_alpha": "model.lora.alpha",
-        "model.target_modules": "model.lora.target_modules",
-        # People's.
-        "model": "model.path",
-        "size": "model.size",
-        "layout": "model.layout",
-        "dtype": "model.dtype",
-        "model.device": "trainer.device",
-        "device": "trainer.device",
-        "threads": "trainer.threads",
-        "train": "data.train_files",
-        "tasks": "data.train_files",
-        "val": "data.val_files",
-        "test": "data.test_files",
-        "level": "data.level",
-        "batch_size": "data.train_batch_size",
-        "tools": "agent.tools",
-        "allow_unsandboxed": "tools.allow_unsandboxed",
-        "reward": "agent.reward_name",
-        "success": "reward.success",
-        "store": "trainer.store_url",
-        "otlp": "trainer.otlp_endpoint",
-        "template": "agent.template",
-        "backend": "agent.backend",
-        "max_turns": "agent.max_turns",
-        "num_chains": "agent.num_chains",
-        "algorithm": "algorithm.name",
-        "adv_estimator": "algorithm.adv_estimator",
-        "estimator": "algorithm.adv_estimator",
-        "loss_mode": "actor.policy_loss.loss_mode",
-        "agent_type": "agent.agent_type",
-        "lr": "actor.optim.lr",
-        "learning_rate": "actor.optim.lr",
-        "temperature": "rollout.temperature",
-        "steps": "trainer.total_training_steps",
-        "epochs": "trainer.total_epochs",
-        "minutes": "trainer.minutes",
-        "logger": "trainer.logger",
-    }
-)
+NAMES: Mapping[str, str] = {
+    # The guide's.
+    "agent.model_name_or_path": "model.path",
+    "agent.init_args.model_name_or_path": "model.path",
+    "actor_rollout_ref.rollout.n": "agent.num_chains",
+    "rollout.n": "agent.num_chains",
+    "model.gradient_checkpointing": "model.enable_gradient_checkpointing",
+    "model.lora_rank": "model.lora.rank",
+    "model.lora_alpha": "model.lora.alpha",
+    "model.target_modules": "model.lora.target_modules",
+    # People's.
+    "model": "model.path",
+    "size": "model.size",
+    "layout": "model.layout",
+    "dtype": "model.dtype",
+    "model.device": "trainer.device",
+    "device": "trainer.device",
+    "threads": "trainer.threads",
+    "train": "data.train_files",
+    "tasks": "data.train_files",
+    "val": "data.val_files",
+    "test": "data.test_files",
+    "level": "data.level",
+    "batch_size": "data.train_batch_size",
+    "tools": "agent.tools",
+    "allow_unsandboxed": "tools.allow_unsandboxed",
+    "reward": "agent.reward_name",
+    "success": "reward.success",
+    "store": "trainer.store_url",
+    "otlp": "trainer.otlp_endpoint",
+    "template": "agent.template",
+    "backend": "agent.backend",
+    "max_turns": "agent.max_turns",
+    "num_chains": "agent.num_chains",
+    "algorithm": "algorithm.name",
+    "adv_estimator": "algorithm.adv_estimator",
+    "estimator": "algorithm.adv_estimator",
+    "loss_mode": "actor.policy_loss.loss_mode",
+    "agent_type": "agent.agent_type",
+    "lr": "actor.optim.lr",
+    "learning_rate": "actor.optim.lr",
+    "temperature": "rollout.temperature",
+    "steps": "trainer.total_training_steps",
+    "epochs": "trainer.total_epochs",
+    "minutes": "trainer.minutes",
+    "logger": "trainer.logger",
+}
 """Other whole names -> canonical key. A name that is also a section (`model`) takes one value."""
 
 

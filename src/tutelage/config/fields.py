@@ -60,25 +60,21 @@ def read_success(text: str) -> tuple[str | None, float | None]:
     Raises `ValueError` for anything else.
     """
     name, bounded, bound = (piece.strip() for piece in text.partition(">="))
-    try:
-        least = float(bound) if bounded else None
-    except ValueError:
-        least = math.nan
-    if least is not None and not math.isfinite(least):
+    least = _number(bound) if bounded else None
+    if bounded and (least is None or not math.isfinite(least)):
         raise ValueError(f"{bound!r} after >= is no number")
-    if not bounded and _is_number(name):
+    if not bounded and _number(name) is not None:
         raise ValueError(f"a bound is written with >=, as in >={name}")
     if not name and not bounded:
         raise ValueError("it names no part of the reward and no bound, such as right or >=0.5")
     return name or None, least
 
 
-def _is_number(text: str) -> bool:
+def _number(text: str) -> float | None:
     try:
-        float(text)
+        return float(text)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _success(value: Any) -> Any:

@@ -58,7 +58,7 @@ class ChatSession:
         self.calls: list[Call] = []
         self._engine, self._codec, self._seeds = engine, codec, seeds
         self._name, self._order = name, order
-        self._lanes = _Lanes()
+        self._lanes: list[_Lane] = []
         self._histories: dict[str, _History] = {}
         self._homes: dict[str, int] = {}
         """The lane in which each agent began."""
@@ -144,8 +144,21 @@ class ChatSession:
             more = self._codec.observation(call.reply, given[known:])
             if more is not None:
                 ids = call.prompt_ids + call.sampled.token_ids
-                return ids + more, self._lanes.choose(said.lane)
-        return self._codec.render(given, tools), self._lanes.choose(None)
+                return ids + more, self._lane(said.lane)
+        return self._codec.render(given, tools), self._lane(None)
+
+    def _lane(self, continued: int | None) -> _Lane:
+        """The current task's lane, else that of the call which is continued, else one that nobody
+        uses any more, else a new one."""
+        idle = [lane for lane in self._lanes if not lane.busy]
+        task = asyncio.current_task()
+        mine = (lane for lane in idle if lane.task is task)
+        known = (lane for lane in idle if lane.number == continued)
+        left = (lane for lane in idle if lane.task is None)
+        for lane in (*mine, *known, *left):
+            return lane
+        self._lanes.append(_Lane(len(self._lanes)))
+        return self._lanes[-1]
 
     def _parsed(self, sampled: Sampled, seeds: SeedTree, calls: bool) -> Parsed:
         return self._codec.parse(
@@ -271,23 +284,3 @@ class _Lane:
         number, self.calls = self.calls, self.calls + 1
         lane = seeds if self.number == 0 else seeds.child("lane", self.number)
         return lane.child("call", number)
-
-
-class _Lanes:
-    """The lanes of one attempt."""
-
-    def __init__(self) -> None:
-        self._lanes: list[_Lane] = []
-
-    def choose(self, continued: int | None) -> _Lane:
-        """The current task's lane, else that of the call which is continued, else one that nobody
-        uses any more, else a new one."""
-        idle = [lane for lane in self._lanes if not lane.busy]
-        task = asyncio.current_task()
-        mine = (lane for lane in idle if lane.task is task)
-        known = (lane for lane in idle if lane.number == continued)
-        left = (lane for lane in idle if lane.task is None)
-        for lane in (*mine, *known, *left):
-            return lane
-        self._lanes.append(_Lane(len(self._lanes)))
-        return self._lanes[-1]

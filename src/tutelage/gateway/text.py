@@ -101,7 +101,5 @@ class TextStream:
 
 def _overlap(text: str, mark: str) -> int:
     """Length of the longest end of `text` that is a beginning of `mark`."""
-    for size in range(min(len(mark) - 1, len(text)), 0, -1):
-        if text.endswith(mark[:size]):
-            return size
-    return 0
+    sizes = range(min(len(mark) - 1, len(text)), 0, -1)
+    return next((size for size in sizes if text.endswith(mark[:size])), 0)

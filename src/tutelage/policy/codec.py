@@ -63,7 +63,10 @@ class Codec:
             raise ModelError(f"{source} has no end-of-turn token: set `eos_token` in its config")
         self.knows_tools = "tools" in text
         self.call_format = "llama" if "ipython" in text and "<tool_call>" not in text else "hermes"
-        self.eos_ids: frozenset[int] = frozenset(self._end_tokens())
+        vocabulary = tokenizer.get_vocab()
+        ends = {"<|im_end|>", "<|eot_id|>", "<|eom_id|>"} & vocabulary.keys()
+        own = int(cast("int", tokenizer.eos_token_id))
+        self.eos_ids = frozenset({own, *(vocabulary[token] for token in ends)})
         pad = tokenizer.pad_token_id
         self.pad_id = int(cast("int", tokenizer.eos_token_id if pad is None else pad))
         self._ids_in_template = "tool_call_id" in text
@@ -72,15 +75,6 @@ class Codec:
         """Whether a text may be encoded in pieces."""
         self._prompts: dict[Any, tuple[int, ...]] = {}
         self._frames: dict[Any, tuple[str, ...] | None] = {}
-
-    def _end_tokens(self) -> list[int]:
-        tokenizer = self.tokenizer
-        ends = [int(cast("int", tokenizer.eos_token_id))]
-        vocabulary = tokenizer.get_vocab()
-        for token in ("<|im_end|>", "<|eot_id|>", "<|eom_id|>"):
-            if token in vocabulary and vocabulary[token] not in ends:
-                ends.append(vocabulary[token])
-        return ends
 
     # ------------------------------------------------------------ rendering
 

@@ -39,7 +39,8 @@ SIZES = {"xs": (128, 3, 4, 2, 384), "s": (192, 4, 6, 2, 512), "test": (32, 2, 4,
 """Embedded policies: hidden, layers, heads, kv heads, ffn. xs has 0.64 M parameters, s 1.65 M;
 test is for tests (see `tutelage.testing`) and learns nothing."""
 
-LAYOUTS = ("qwen2", "qwen3", "llama")
+LAYOUTS = {"qwen2": "Qwen2Config", "qwen3": "Qwen3Config", "llama": "LlamaConfig"}
+"""Those of embedded policies and of the fused decoder, with the configs of `transformers`."""
 
 
 class Policy:
@@ -223,10 +224,9 @@ def build(
 def _config(layout: str) -> Any:
     import transformers
 
-    names = {"qwen2": "Qwen2Config", "qwen3": "Qwen3Config", "llama": "LlamaConfig"}
-    if layout not in names:
+    if layout not in LAYOUTS:
         raise ModelError(f"unknown layout {layout!r}; there are {', '.join(LAYOUTS)}")
-    return getattr(transformers, names[layout])
+    return getattr(transformers, LAYOUTS[layout])
 
 
 def load_codec(

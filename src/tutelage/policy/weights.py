@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -62,19 +61,17 @@ class Shape:
         return sizes.get(field, [self.hidden])
 
 
-PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "norm1": ("input_layernorm.weight",),
-        "norm2": ("post_attention_layernorm.weight",),
-        "qkv": tuple(f"self_attn.{x}_proj.weight" for x in "qkv"),
-        "qkv_bias": tuple(f"self_attn.{x}_proj.bias" for x in "qkv"),
-        "q_norm": ("self_attn.q_norm.weight",),
-        "k_norm": ("self_attn.k_norm.weight",),
-        "out": ("self_attn.o_proj.weight",),
-        "gate_up": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
-        "down": ("mlp.down_proj.weight",),
-    }
-)
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "norm1": ("input_layernorm.weight",),
+    "norm2": ("post_attention_layernorm.weight",),
+    "qkv": tuple(f"self_attn.{x}_proj.weight" for x in "qkv"),
+    "qkv_bias": tuple(f"self_attn.{x}_proj.bias" for x in "qkv"),
+    "q_norm": ("self_attn.q_norm.weight",),
+    "k_norm": ("self_attn.k_norm.weight",),
+    "out": ("self_attn.o_proj.weight",),
+    "gate_up": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+    "down": ("mlp.down_proj.weight",),
+}
 """The Hugging Face names, within a block, of what each field of `Layer` is made of."""
 _OPTIONAL = ("qkv_bias", "q_norm", "k_norm")
 

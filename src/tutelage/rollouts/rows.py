@@ -43,26 +43,17 @@ def _extends(row: Row, prompt: tuple[int, ...]) -> bool:
 
 def _join(row: Row | None, call: Call) -> Row:
     sampled = call.sampled
-    ids, mask, logprobs, version, narrowed = (
-        ((), (), (), sampled.policy_version, ())
-        if row is None
-        else (
-            row.ids,
-            row.mask,
-            row.logprobs,
-            min(row.policy_version, sampled.policy_version),
-            row.narrowed,
-        )
-    )
+    row = row or Row((), (), policy_version=sampled.policy_version)
+    narrowed = row.narrowed
     trained = tuple(int(count != 1) for count in sampled.allowed) or (1,) * len(sampled.token_ids)
     if sampled.allowed and call.constraint is not None:
         start = len(call.prompt_ids)
         narrowed += (Narrowed(start, sampled.allowed, call.tools, call.constraint),)
-    observed = len(call.prompt_ids) - len(ids)
+    observed = len(call.prompt_ids) - len(row.ids)
     return Row(
         ids=call.prompt_ids + sampled.token_ids,
-        mask=mask + (0,) * observed + trained,
-        logprobs=logprobs + (0.0,) * observed + sampled.logprobs,
-        policy_version=version,
+        mask=row.mask + (0,) * observed + trained,
+        logprobs=row.logprobs + (0.0,) * observed + sampled.logprobs,
+        policy_version=min(row.policy_version, sampled.policy_version),
         narrowed=narrowed,
     )

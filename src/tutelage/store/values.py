@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -24,6 +25,7 @@ from tutelage.errors import StoreError
 ESCAPED = "\x01escaped:"
 """Opens a text that is stored in Python's backslash form; see `escape`."""
 
+_UNFIT = re.compile("[\x00\ud800-\udfff]")
 _EMPTY: tuple[Any, ...] = (None, ())
 _ALWAYS = object()
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -38,7 +40,7 @@ def escape(text: str) -> str:
     has no UTF-8 form, and PostgreSQL refuses NUL. Such a text is stored with backslashes instead
     of losing the rollout.
     """
-    if "\x00" in text or text.startswith(ESCAPED) or not _encodable(text):
+    if text.startswith(ESCAPED) or _UNFIT.search(text):
         return ESCAPED + text.encode("unicode_escape").decode("ascii")
     return text
 
@@ -48,16 +50,6 @@ def unescape(text: str) -> str:
     if text.startswith(ESCAPED):
         return text[len(ESCAPED) :].encode("ascii").decode("unicode_escape")
     return text
-
-
-def _encodable(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 class ExactText(TypeDecorator[str]):

@@ -22,7 +22,7 @@ from typing import Any, Generic, Self, TypeVar, cast, overload
 from tutelage.errors import DataError
 from tutelage.seeds import SeedTree
 from tutelage.tasks.overlap import content, distinct
-from tutelage.tasks.readers import Row, read_rows
+from tutelage.tasks.readers import Row, read_rows, short
 from tutelage.types import INPUT_FIELDS, Task
 
 RowT = TypeVar("RowT", bound=Mapping[str, Any])
@@ -39,7 +39,7 @@ def make_task(row: Row, *, input_required: bool = True) -> Task:
     if not isinstance(row.value, Mapping):
         raise DataError(
             f"{row.place}: a row must be an object of named fields, not "
-            f"{type(row.value).__name__} {_short(row.value)}"
+            f"{type(row.value).__name__} {short(row.value)}"
         )
     fields: dict[str, Any] = {}
     for key, value in cast("Mapping[Any, Any]", row.value).items():
@@ -216,7 +216,7 @@ def _check_input(place: str, fields: Mapping[str, Any]) -> None:
     if not isinstance(value, list) or not value:
         raise DataError(
             f"{place}: field {name!r} must be a string or a list of chat messages, "
-            f"not {_short(value)}"
+            f"not {short(value)}"
         )
     for index, message in enumerate(cast("list[Any]", value)):
         if not isinstance(message, dict) or not isinstance(
@@ -224,7 +224,7 @@ def _check_input(place: str, fields: Mapping[str, Any]) -> None:
         ):
             raise DataError(
                 f"{place}: field {name!r}: message {index} must be an object with a 'role', "
-                f"not {_short(message)}"
+                f"not {short(message)}"
             )
 
 
@@ -254,8 +254,3 @@ def _plain(place: str, field: str, value: Any) -> Any:
 
 def _near(word: str, known: Sequence[str]) -> list[str]:
     return difflib.get_close_matches(word.lower(), known, n=1)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -27,7 +27,7 @@ from pydantic import (
 from tutelage.bounded import parse_json
 from tutelage.errors import DataError
 from tutelage.tasks.overlap import Overlap, content_of, count_overlap
-from tutelage.tasks.readers import Row, read_rows
+from tutelage.tasks.readers import Row, read_rows, short
 from tutelage.types import INPUT_FIELDS, JSON, Message, Task, ToolCall, ToolSpec
 
 ANSWER_FIELDS = ("answer", "response")
@@ -65,7 +65,7 @@ def _read_demonstration(row: Row) -> Demonstration:
     """Check one raw row and make it a demonstration. Raises `DataError` with place and field."""
     place, value = row
     if not isinstance(value, Mapping):
-        raise DataError(f"{place}: a row must be an object of named fields, not {_short(value)}")
+        raise DataError(f"{place}: a row must be an object of named fields, not {short(value)}")
     fields = cast("Mapping[str, Any]", value)
     if "messages" in fields:
         messages = _messages(place, "messages", fields["messages"])
@@ -89,14 +89,14 @@ def _pair(place: str, fields: Mapping[str, Any]) -> list[Message]:
     if isinstance(answer, (int, float)) and not isinstance(answer, bool):
         answer = str(answer)
     if not isinstance(answer, str) or not answer.strip():
-        raise DataError(f"{place}: field {said!r} must be a text, not {_short(answer)}")
+        raise DataError(f"{place}: field {said!r} must be a text, not {short(answer)}")
     if isinstance(question, str) and question.strip():
         before = [Message("user", question)]
     elif isinstance(question, list):
         before = _messages(place, asked, question)
     else:
         raise DataError(
-            f"{place}: field {asked!r} must be a text or a list of messages, not {_short(question)}"
+            f"{place}: field {asked!r} must be a text or a list of messages, not {short(question)}"
         )
     return [*before, Message("assistant", answer)]
 
@@ -182,7 +182,7 @@ def _read(adapter: TypeAdapter[Read], place: str, field: str, value: Any) -> Rea
     except ValidationError as misfit:
         error = misfit.errors()[0]
         steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in error["loc"]]
-        told = f"{error['msg']}, not {_short(error['input'])}"
+        told = f"{error['msg']}, not {short(error['input'])}"
         raise DataError(f"{place}: field {field + ''.join(steps)!r}: {told}") from misfit
 
 
@@ -243,11 +243,6 @@ def _misplaced(message: Message, before: str, open_calls: Sequence[str]) -> str 
     if role == "assistant" and before == "assistant":
         return "the assistant speaks twice in a row"
     return None
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def overlap_of(

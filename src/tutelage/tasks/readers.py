@@ -28,6 +28,12 @@ class Row(NamedTuple):
     value: Any
 
 
+def short(value: Any) -> str:
+    """A value in an error message."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def read_rows(path: str | Path) -> list[Row]:
     """All rows of a file, by its suffix: .json, .jsonl, .ndjson, .csv, .parquet.
 
@@ -68,7 +74,7 @@ def _read_json(path: Path) -> Iterator[Row]:
     start = _skip_space(text, 0)
     if text.startswith("{", start):
         # Many files named .json hold one object per line.
-        yield from _json_lines(path, text)
+        yield from _json_lines(path)
         return
     if start == len(text):
         return
@@ -106,11 +112,8 @@ def _json_array(path: Path, text: str, at: int) -> Iterator[Row]:
         raise DataError(f"{path}:{_line(text, at)}: text after the end of the JSON array")
 
 
-def _read_jsonl(path: Path) -> Iterator[Row]:
-    yield from _json_lines(path, _text(path))
-
-
-def _json_lines(path: Path, text: str) -> Iterator[Row]:
+def _json_lines(path: Path) -> Iterator[Row]:
+    text = _text(path)
     decoder = json.JSONDecoder(object_pairs_hook=_no_duplicate_keys)
     # Not splitlines(): that also cuts at U+2028 and others, which JSON strings may contain.
     for number, line in enumerate(text.split("\n"), 1):
@@ -216,8 +219,8 @@ def _line(text: str, at: int) -> int:
 
 _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {
     ".json": _read_json,
-    ".jsonl": _read_jsonl,
-    ".ndjson": _read_jsonl,
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
     ".csv": _read_csv,
     ".parquet": _read_parquet,
 }

@@ -45,7 +45,7 @@ UNNAMED = "span"
 def without_content(span: SpanRecord) -> SpanRecord:
     """The span with its times, its place in the tree, numbers, and texts that are on the list."""
     attributes = _kept(span.attributes)
-    resource = {k: v for k, v in _kept(span.resource, all_texts=True).items() if _shared(k)}
+    kept = _kept(span.resource, all_texts=True).items()
     return replace(
         span,
         name=_name(span.name, attributes),
@@ -55,12 +55,8 @@ def without_content(span: SpanRecord) -> SpanRecord:
             for event in span.events
         ),
         status_message="",
-        resource=resource,
+        resource={k: v for k, v in kept if k.startswith(_RESOURCE)},
     )
-
-
-def _shared(name: str) -> bool:
-    return name.startswith(_RESOURCE)
 
 
 def _name(name: str, attributes: Mapping[str, Any]) -> str:
