@@ -27,7 +27,7 @@ NO_DEVICE = not Path("/dev/full").exists()
     ("kind", "limit", "told"),
     [
         ("with_tools", 20_000, "cannot open the store 'run/store.db'"),
-        ("with_tools", 200_000, "cannot write 'run/checkpoints/step_000000'"),
+        ("with_tools", 200_000, "cannot write 'run/checkpoints/step_000000_tick"),
         ("with_tools", 300_000, "cannot (store (rollouts|metrics) in|write) 'run/"),
         pytest.param(
             "with_tools",

@@ -138,22 +138,61 @@ def test_a_torn_line_and_a_torn_checkpoint_are_left_out(
     last = checkpoint.complete(RunFolder(run))[-1]
     torn = run / "checkpoints" / "step_999999"
     shutil.copytree(last, torn)
-    (torn / "state.json").unlink()
+    (torn / checkpoint.SUMS).unlink()
     reference.check(tutelage)
 
 
-def test_a_broken_checkpoint_is_named_with_the_way_out(
-    references: dict[str, Reference], tutelage: Command
+@pytest.mark.parametrize("name", ["tensors.pt", "state.json"])
+def test_a_checkpoint_with_a_flipped_bit_is_said_and_the_one_before_is_used(
+    references: dict[str, Reference], name: str, tutelage: Command
 ) -> None:
     reference, run = references["with_tools"], tutelage.cwd / "run"
     job = tutelage.start(*reference.arguments)
     assert killed_when(job, lambda: len(checkpoint.complete(RunFolder(run))) >= 2)
-    last = checkpoint.complete(RunFolder(run))[-1]
-    (last / "tensors.pt").write_bytes(b"not a checkpoint")
-    told = tutelage("resume", "run").check(2)
-    assert f"{last.name}' cannot be read" in told.err
-    assert "goes on from the one before it" in told.err
-    shutil.rmtree(last)
+    *_, before, last = checkpoint.complete(RunFolder(run))
+    content = (last / name).read_bytes()
+    if name == "state.json":  # still JSON, of a phase that there is not
+        content = content.replace(b'"phase": "', b'"phase": "x', 1)
+    else:
+        middle = len(content) // 2
+        content = content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1 :]
+    (last / name).write_bytes(content)
+    told = tutelage("resume", "run").check().err
+    assert f"{last.name}' cannot be read: {name} is damaged" in " ".join(told.split())
+    assert f"going on from the checkpoint before, {before.name}" in " ".join(told.split())
+    assert_equal(outcome(run), reference.outcome)
+
+
+def test_records_that_are_missing_are_said(
+    references: dict[str, Reference], tutelage: Command
+) -> None:
+    """What cannot be had again: the run goes on without, and ends with the same weights."""
+    reference, run = references["with_tools"], tutelage.cwd / "run"
+    job = tutelage.start(*reference.arguments)
+    assert killed_when(job, lambda: len(RunFolder(run).read_metrics()) >= 4)
+    for path in (*run.glob("store.db*"), run / "metrics.jsonl"):
+        path.unlink()
+    (run / "conditions.json").write_text("{")
+    told = " ".join(tutelage("resume", "run").check().err.split())
+    assert "Warning: metrics.jsonl has 0 of the" in told
+    assert "Warning: store.db is missing" in told
+    assert "Warning: conditions.json cannot be read" in told
+    assert outcome(run)["policy"] == reference.outcome["policy"]
+
+
+def test_a_damaged_line_is_named_with_the_way_out(
+    references: dict[str, Reference], tutelage: Command
+) -> None:
+    reference, run = references["with_tools"], tutelage.cwd / "run"
+    job = tutelage.start(*reference.arguments)
+    assert killed_when(job, lambda: len(RunFolder(run).read_metrics()) >= 4)
+    for name in ("metrics.jsonl", "events.jsonl"):
+        kept = (run / name).read_bytes() if (run / name).is_file() else b""
+        (run / name).write_bytes(b"{'no\n" + kept)
+        told = tutelage("resume", "run").check(2).err
+        assert f"'run/{name}' is damaged" in told
+        assert "put a copy back, or remove line 1" in told
+        (run / name).write_bytes(kept)
     reference.check(tutelage)
 
 
@@ -192,6 +231,7 @@ def test_the_clocks_decision_is_recorded_and_honoured(
         else:
             state["seconds"]["total"] = 0.0
             (path / "state.json").write_text(json.dumps(state))
+            checkpoint.seal(path)
     tutelage("resume", "run").check()
     result = json.loads((run / "result.json").read_text())
     assert result["rl_steps"] == ended, "its clock has all the time left, and must not use it"

@@ -21,6 +21,13 @@ def folder(tmp_path: Path) -> RunFolder:
     return made
 
 
+def flip(path: Path) -> None:
+    """Turn one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
 def state(tick: int) -> checkpoint.State:
     return checkpoint.State(
         phase="rl",
@@ -61,10 +68,41 @@ def test_older_ones_are_removed(folder: RunFolder) -> None:
     assert [p.name for p in checkpoint.complete(folder)] == ["step_000004", "step_000030"]
 
 
+def test_those_that_are_asked_for_stay_and_the_best(folder: RunFolder) -> None:
+    """Steps and those between phases have different names; the best one outlives the newer."""
+    for step in (1, 2, 3, 4):
+        saved = state(step)
+        saved.results["best"] = {"step": 1, "value": 0.5}
+        checkpoint.save(folder, saved, tensors(), keep=1)
+    over = state(9)
+    over.results = {"done": ["rl"], "rl_steps": 4, "best": {"step": 1, "value": 0.5}}
+    checkpoint.save(folder, over, tensors(), keep=1)
+    trained = ["step_000001", "step_000004"]
+    names = [p.name for p in checkpoint.complete(folder)]
+    assert names == [*trained, "step_000004_tick_000009"]
+    checkpoint.drop_between(folder)
+    assert [p.name for p in checkpoint.complete(folder)] == trained
+    for step in (5, 6):
+        checkpoint.save(folder, state(step), tensors(), keep=None)
+    assert len(checkpoint.complete(folder)) == 4
+
+
+def test_a_damaged_one_is_set_aside_for_the_one_before(folder: RunFolder) -> None:
+    first, second = (checkpoint.save(folder, state(step), tensors()) for step in (1, 2))
+    flip(second / "tensors.pt")
+    notes: list[str] = []
+    found = checkpoint.load_newest(folder, notes.append)
+    assert found is not None
+    assert found[0] == state(1)
+    assert checkpoint.complete(folder) == [first]
+    assert "step_000002' cannot be read: tensors.pt is damaged" in notes[0]
+    assert notes[1].endswith("going on from the checkpoint before, step_000001")
+
+
 def test_the_same_tick_again_replaces_it(folder: RunFolder) -> None:
     checkpoint.save(folder, state(5), tensors())
     later = state(5)
-    later.results = {"done": ["cold_start", "rl"]}
+    later.results = {"done": ["cold_start"], "best": {"step": 5, "value": 1.0}}
     checkpoint.save(folder, later, tensors())
     (path,) = checkpoint.complete(folder)
     assert checkpoint.load(path)[0].results == later.results
@@ -72,10 +110,10 @@ def test_the_same_tick_again_replaces_it(folder: RunFolder) -> None:
 
 def test_one_without_its_last_file_does_not_exist(folder: RunFolder) -> None:
     path = checkpoint.save(folder, state(5), tensors())
-    (path / "state.json").unlink()
+    (path / "checksums.json").unlink()
     assert checkpoint.complete(folder) == []
     (folder.checkpoints / "initial").mkdir()
-    (folder.checkpoints / "initial" / "state.json").touch()
+    (folder.checkpoints / "initial" / "checksums.json").touch()
     assert checkpoint.complete(folder) == []
 
 
@@ -88,13 +126,19 @@ def test_one_without_its_last_file_does_not_exist(folder: RunFolder) -> None:
         lambda path: (path / "tensors.pt").write_bytes((path / "tensors.pt").read_bytes()[:500]),
         lambda path: (path / "state.json").write_text("{"),
         lambda path: (path / "state.json").write_text('{"phse": "rl"}'),
+        lambda path: flip(path / "tensors.pt"),
+        lambda path: flip(path / "state.json"),
+        lambda path: flip(path / "checksums.json"),
     ],
 )
 def test_a_damaged_one_is_named_with_the_way_out(folder: RunFolder, damage: Any) -> None:
     path = checkpoint.save(folder, state(5), tensors())
     damage(path)
-    with pytest.raises(RunError, match=r"step_000005' cannot be read: .*remove that folder"):
+    with pytest.raises(RunError, match=r"step_000005' cannot be read: "):
         checkpoint.load(path)
+    with pytest.raises(RunError, match=r"put a copy of .*step_000005' back, or begin anew"):
+        checkpoint.load_newest(folder, print)
+    assert checkpoint.complete(folder) == [path], "what cannot be read stays where nothing else is"
 
 
 def test_a_disk_that_refuses_keeps_the_older_ones(
@@ -126,5 +170,6 @@ def test_nothing_unsafe_is_loaded(folder: RunFolder) -> None:
 
     path = checkpoint.save(folder, state(5), tensors())
     torch.save({"policy": Evil()}, path / "tensors.pt")
+    checkpoint.seal(path)
     with pytest.raises(RunError, match="cannot be read"):
         checkpoint.load(path)

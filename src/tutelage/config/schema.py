@@ -254,6 +254,9 @@ class _TrainerConfig(Section):
     """GPUs of each machine; null takes what is there."""
     save_freq: Every = -1
     """Steps between two checkpoints; -1 saves only the last step, which is always saved."""
+    max_actor_ckpt_to_keep: Count | None = 2
+    """Checkpoints of training to keep, each a Hugging Face folder; the one that did best in
+    validation stays as well. null keeps all."""
     test_freq: Every = -1
     """Steps between two validations; -1 for none."""
     val_before_train: bool = True

@@ -24,7 +24,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tutelage import files
 from tutelage.errors import RunBusyError, RunError
@@ -92,7 +92,9 @@ class RunFolder:
 
     def read_result(self) -> dict[str, Any] | None:
         """The outcome, None while the run has not ended."""
-        return json.loads(self.result.read_text()) if self.result.is_file() else None
+        if not self.result.is_file():
+            return None
+        return _object(self.result, self.result.read_bytes(), "remove it, and resume the run")
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """All complete metric lines; a line cut off by a kill is left out."""
@@ -267,6 +269,17 @@ def is_held(folder: RunFolder) -> bool:
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         return
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        if line.endswith("\n"):
-            yield json.loads(line)
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
+        if line.endswith(b"\n"):
+            yield _object(path, line, f"put a copy back, or remove line {number}")
+
+
+def _object(path: Path, text: bytes, way: str) -> dict[str, Any]:
+    """A JSON object of a file of a run. Raises `RunError` for anything else."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise RunError(f"{str(path)!r} is damaged: {error}; {way}") from error
+    if not isinstance(found, dict):
+        raise RunError(f"{str(path)!r} is damaged: {found!r} is no JSON object; {way}")
+    return cast("dict[str, Any]", found)

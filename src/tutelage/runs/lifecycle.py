@@ -154,6 +154,14 @@ async def _go_on(
         left = kind.read(folder, progress) if asked is None else asked.again(folder, progress)
         left.prepare(folder, progress)
         check_loggers(left.head.loggers)
+        begun = (
+            any(p.is_dir() for p in folder.checkpoints.glob("step_*")) or folder.metrics.is_file()
+        )
+        if begun and left.head.store is None and not folder.store.is_file():
+            progress.note(
+                f"Warning: {folder.store.name} is missing; what the run has recorded until now is "
+                "lost, and a new one is begun"
+            )
         return await _work(left, folder, progress, new=False)
 
 

@@ -1,18 +1,24 @@
 """Checkpoints: all that the rest of a run depends on, written aside and renamed.
 
-A checkpoint is a folder `step_000040/` named after the run's clock tick, with the tensors (weights,
-optimizer, the policy that reinforcement learning started from), and the counters as JSON. Random
-generators need no place in it: every draw is addressed by the seed tree. A kill while one is
-written leaves the one before it, and a folder without its last file is ignored. The format is
-torch's, read with `weights_only=True`.
+A checkpoint is a folder named by training steps, `step_000040/`: the policy as an ordinary Hugging
+Face folder, `tensors.pt` with the bits of weights and optimizer, the counters as JSON, and
+`checksums.json`, written last, which `load` compares with every file. It is saved in the middle of
+training, so training goes on from any of them, also after the run has finished. Between phases
+there are `step_000040_tick_000045/`, named by the run's clock too; they go when the run has
+finished. Random generators need no place in it: every draw is addressed by the seed tree.
+
+A kill while one is written leaves the one before it, and a folder without its last file is ignored.
+The format of the tensors is torch's, read with `weights_only=True`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
@@ -20,11 +26,19 @@ from typing import Any
 
 import torch
 
-from tutelage.errors import RunError
+from tutelage.errors import ModelError, RunError
 from tutelage.runs.folder import RunFolder, disk_error, write_json
 
 KEPT = 2
-"""Older checkpoints are removed; this many stay."""
+"""Checkpoints of training that stay beside the best one, unless the run asks for another number."""
+SUMS = "checksums.json"
+BEST = "best"
+"""Where the results have the step that did best in validation, and how well."""
+TRAINED: Mapping[str, str] = {"rl": "rl_steps", "sft": "sft_steps"}
+"""Phases from whose checkpoints training can go on, and what the results call their steps."""
+_NAME = re.compile(r"step_\d{6,}(_tick_\d{6,})?")
+_BETWEEN = "_tick_"
+_DAMAGED = ".damaged"
 
 
 @dataclass(slots=True)
@@ -50,58 +64,159 @@ class State:
     """Wall-clock seconds by phase."""
 
 
-def save(folder: RunFolder, state: State, tensors: Mapping[str, Any]) -> Path:
-    """Write a checkpoint. Raises `RunError` when the disk is full; older ones stay then."""
-    final = folder.checkpoints / f"step_{state.tick:06d}"
-    aside = folder.checkpoints / f".{final.name}.tmp"
+def place(folder: RunFolder, state: State) -> Path:
+    """Where the checkpoint of a state lies."""
+    done = state.results.get("done", ())
+    if state.phase in TRAINED and state.phase not in done:
+        return folder.checkpoints / _name(state.phase_step)
+    steps = (state.results[name] for name in TRAINED.values() if name in state.results)
+    return folder.checkpoints / f"{_name(next(steps, 0))}{_BETWEEN}{state.tick:06d}"
+
+
+def _name(steps: int) -> str:
+    return f"step_{steps:06d}"
+
+
+def save(
+    folder: RunFolder,
+    state: State,
+    tensors: Mapping[str, Any],
+    write_policy: Callable[[Path], None] | None = None,
+    keep: int | None = KEPT,
+) -> Path:
+    """Write a checkpoint, whose folder `write_policy` makes with the policy in it, and remove older
+    ones: the last `keep` of training stay (None for all), and the best.
+
+    Raises `RunError` when the disk is full; older ones stay then.
+    """
+    final = place(folder, state)
+    aside = final.with_name(f".{final.name}.tmp")
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        aside.mkdir(parents=True)
+        if write_policy is None:
+            aside.mkdir(parents=True)
+        else:
+            write_policy(aside)
         torch.save(dict(tensors), aside / "tensors.pt")
-        _flush(aside / "tensors.pt")
         write_json(aside / "state.json", asdict(state))
+        seal(aside)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(aside, final)
         _flush(folder.checkpoints)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ModelError) as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise disk_error(final, _disk_reason(error)) from error
-    for old in complete(folder)[:-KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+    best: dict[str, Any] | None = state.results.get(BEST)
+    _prune(folder, keep, None if best is None else _name(best["step"]))
     return final
 
 
-def load(path: Path) -> tuple[State, dict[str, Any]]:
-    """Read a checkpoint."""
+def seal(folder: Path) -> None:
+    """Flush the files of a folder to the disk, and keep a checksum of each in a last one."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS)
+    for path in paths:
+        _flush(path)
+    write_json(folder / SUMS, {str(path.relative_to(folder)): _sum(path) for path in paths})
+
+
+def check_seal(folder: Path) -> None:
+    """Raise `RunError` where a file of a sealed folder is not as it was written."""
     try:
+        sums: dict[str, str] = json.loads((folder / SUMS).read_text(encoding="utf-8"))
+        wrong = [name for name in sums if _sum(folder / name) != sums[name]]
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise RunError(str(error).partition("\n")[0]) from error
+    if wrong:
+        raise RunError(f"{wrong[0]} is damaged: it has not the checksum that it was written with")
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def load(path: Path) -> tuple[State, dict[str, Any]]:
+    """Read a checkpoint whose files have their checksums. Raises `RunError` for any other."""
+    try:
+        check_seal(path)
         state = State(**json.loads((path / "state.json").read_text()))
         tensors: dict[str, Any] = torch.load(path / "tensors.pt", weights_only=True)
-    except (OSError, ValueError, TypeError, RuntimeError, EOFError, UnpicklingError) as error:
+    except (
+        RunError, OSError, ValueError, TypeError, RuntimeError, EOFError, UnpicklingError
+    ) as error:  # fmt: skip
         # What torch says of a damaged pickle is about trust in its author, which helps nobody here.
         damaged = isinstance(error, UnpicklingError)
         reason = "tensors.pt is damaged" if damaged else str(error).partition("\n")[0]
-        raise RunError(
-            f"the checkpoint {str(path)!r} cannot be read: {reason}; remove that folder, and "
-            "`tutelage resume` goes on from the one before it"
-        ) from error
+        raise RunError(f"the checkpoint {str(path)!r} cannot be read: {reason}") from error
     return state, tensors
+
+
+def load_newest(
+    folder: RunFolder, note: Callable[[str], None]
+) -> tuple[State, dict[str, Any]] | None:
+    """Read the newest checkpoint of a run that is as it was written, None where there is none yet.
+
+    Newer ones that are damaged are said to `note` and set aside. Raises `RunError` where no
+    checkpoint is left.
+    """
+    damaged: dict[Path, RunError] = {}
+    for path in reversed(complete(folder)):
+        try:
+            found = load(path)
+        except RunError as error:
+            damaged[path] = error
+            continue
+        for bad, error in damaged.items():
+            aside = bad.with_name(bad.name + _DAMAGED)
+            shutil.rmtree(aside, ignore_errors=True)
+            os.replace(bad, aside)
+            note(f"Warning: {error}; it is set aside as {aside.name}")
+        if damaged:
+            note(f"Warning: going on from the checkpoint before, {path.name}")
+        return found
+    if damaged:
+        (path, error), *others = damaged.items()
+        whole = "" if not others else f", nor can the {len(others)} before it"
+        raise RunError(
+            f"{error}{whole}; put a copy of {str(path)!r} back, or begin anew with another --output"
+        )
+    return None
 
 
 def complete(folder: RunFolder) -> list[Path]:
     """All complete checkpoints, oldest first."""
     if not folder.checkpoints.is_dir():
         return []
-    return sorted(
-        p
-        for p in folder.checkpoints.iterdir()
-        if p.name.startswith("step_") and (p / "state.json").is_file()
-    )
+    found = (p for p in folder.checkpoints.iterdir() if _NAME.fullmatch(p.name))
+    return sorted(p for p in found if (p / SUMS).is_file())
 
 
-def _disk_reason(error: OSError | RuntimeError) -> OSError:
+def of_training(folder: RunFolder) -> list[Path]:
+    """The complete checkpoints that were saved in the middle of training, oldest first."""
+    return [path for path in complete(folder) if _BETWEEN not in path.name]
+
+
+def _prune(folder: RunFolder, keep: int | None, best: str | None) -> None:
+    trained, there = of_training(folder), complete(folder)
+    between = [path for path in there if path not in trained]
+    kept = {*(trained[-keep:] if keep else trained), *between[-1 if trained else -KEPT :]}
+    for old in there:
+        if old not in kept and old.name != best:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def drop_between(folder: RunFolder) -> None:
+    """Remove the checkpoints that were saved after training, where training can go on from one."""
+    for path in complete(folder) if of_training(folder) else ():
+        if _BETWEEN in path.name:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _disk_reason(error: Exception) -> OSError:
     """The error as one of the disk: torch reports a full one by its zip writer's RuntimeError."""
-    if isinstance(error, OSError):
-        return error
+    cause = error.__cause__ if isinstance(error, ModelError) else error
+    if isinstance(cause, OSError):
+        return cause
     told = str(error).partition("\n")[0]
     return OSError(f"the disk refused to write (full, over a file-size limit, or failing): {told}")
 

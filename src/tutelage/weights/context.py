@@ -97,7 +97,13 @@ class Context:
         }
         if self.optimizer is not None:
             tensors["optimizer"] = self.optimizer.state_dict()
-        path = checkpoint.save(self.run.folder, state, tensors)
+        path = checkpoint.save(
+            self.run.folder,
+            state,
+            tensors,
+            self.setting.save_policies,
+            keep=self.setting.config.trainer.max_actor_ckpt_to_keep,
+        )
         self.run.store.put_checkpoint(self.run.folder.name, state.tick, str(path))
 
     def bind_others(self) -> None:

@@ -21,7 +21,7 @@ from tutelage.runs.loggers import check_loggers
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON, Mode, Rollout
 from tutelage.weights.kinds import training
-from tutelage.weights.places import check_checkpoint
+from tutelage.weights.places import find_checkpoint
 from tutelage.weights.reference import check_models
 from tutelage.weights.sft import Preview, preview
 
@@ -55,7 +55,7 @@ def dry_run(resolved: Resolved) -> Rollout | Preview:
     trainer = resolved.config.trainer
     check_loggers(trainer.logger)
     if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
-        check_checkpoint(Path(trainer.resume_from_path))
+        find_checkpoint(Path(trainer.resume_from_path))
     setting = training(resolved).make_setting()
     if setting.lessons is not None:
         return preview(setting, setting.lessons)

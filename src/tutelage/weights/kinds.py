@@ -20,7 +20,7 @@ from tutelage.config.fields import RunSettings
 from tutelage.config.resolved import SUPERVISED, WEIGHTS
 from tutelage.runs.figures import MEASURES, Figures, Labels, RunFiles, folder_mark
 from tutelage.runs.folder import RunFolder
-from tutelage.runs.kinds import Head, Phase, RunKind, register
+from tutelage.runs.kinds import FINISHED, Head, Phase, RunKind, register
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.loggers import check_loggers
 from tutelage.runs.progress import Progress
@@ -62,6 +62,7 @@ class Weights(RunKind):
     """The event loop in which built-in agents play, from the first step to the end of the run."""
     _ctx: Context = field(init=False)
     _phase_began: float = 0.0
+    _finished: RunFolder | None = None
 
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
@@ -210,12 +211,18 @@ class Weights(RunKind):
         """The outcome in numbers."""
         from tutelage.weights.training import outcome
 
+        self._finished = self._ctx.run.folder if status == FINISHED else None
         return outcome(self._ctx, status)
 
     def close(self) -> None:
-        """End the programs behind tools, and the event loop."""
+        """End the programs behind tools, and the event loop; a run that has finished keeps the
+        checkpoints from which training can go on."""
+        from tutelage.weights import checkpoint
+
         self.loop.close()
         close_tools(self.setting.tools)
+        if self._finished is not None:
+            checkpoint.drop_between(self._finished)
 
 
 @register

@@ -8,10 +8,14 @@ them in order.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, TypeVar
 
 from tutelage.policy.machine import trim_memory
+from tutelage.weights import checkpoint
+from tutelage.weights.checkpoint import BEST
 from tutelage.weights.context import Context
+from tutelage.weights.setting import Setting
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.stateful import Stateful
@@ -19,6 +23,17 @@ if TYPE_CHECKING:
 COLD, RL, CONTROL, SFT = "cold_start", "rl", "control", "sft"
 
 T = TypeVar("T", bound="Stateful")
+
+
+def step_limit(setting: Setting) -> int | None:
+    """Training steps, where the configuration bounds them; an epoch of examples ends with its last
+    row."""
+    trainer, size = setting.config.trainer, setting.config.data.train_batch_size
+    if trainer.total_training_steps is not None or trainer.total_epochs is None:
+        return trainer.total_training_steps
+    if setting.lessons is not None:
+        return math.ceil(trainer.total_epochs * len(setting.lessons.train) / size)
+    return max(1, trainer.total_epochs * len(setting.tasks.train) // size)
 
 
 def seconds_left(ctx: Context) -> float | None:
@@ -31,7 +46,8 @@ def ended(ctx: Context, phase: str, limit: int | None) -> bool:
     state = ctx.state
     if limit is not None and state.phase_step >= limit:
         return True
-    if state.phase_data.get("solved"):
+    solved, wanted = state.phase_data.get("solved"), ctx.setting.config.trainer.stop_at_success
+    if solved is not None and wanted is not None and solved >= wanted:
         return True
     decided = ctx.run.decided("phase_end", phase)
     if decided is not None:
@@ -57,6 +73,21 @@ def end_step(ctx: Context, phase: str, values: dict[str, float]) -> None:
     values["time/elapsed"] = ctx.clock.elapsed()
     ctx.log(phase, ctx.state.phase_step, values)
     every = ctx.setting.config.trainer.save_freq
-    if every > 0 and ctx.state.phase_step % every == 0:
+    best = ctx.state.results.get(BEST, {}).get("step") == ctx.state.phase_step
+    if (every > 0 and ctx.state.phase_step % every == 0) or (best and phase in (RL, SFT)):
         ctx.save()
     ctx.check_stop()
+
+
+def end_training(ctx: Context) -> None:
+    """Checkpoint the last step, from where training goes on when it is given more steps."""
+    last = checkpoint.place(ctx.run.folder, ctx.state)
+    if ctx.state.phase_step > 0 and last not in checkpoint.complete(ctx.run.folder):
+        ctx.save()
+
+
+def note_best(ctx: Context, value: float) -> None:
+    """Keep in mind the step that did best in validation; its checkpoint stays."""
+    best = ctx.state.results.get(BEST)
+    if best is None or value > best["value"]:
+        ctx.state.results[BEST] = {"step": ctx.state.phase_step, "value": value}

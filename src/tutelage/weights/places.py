@@ -42,13 +42,22 @@ def _check_model(key: str, path: str) -> None:
         )
 
 
-def check_checkpoint(path: Path) -> None:
-    """Raise `RunError` when a checkpoint to start from is not there."""
-    if (path / "state.json").is_file():
-        return
-    found = checkpoint.complete(RunFolder(path)) or checkpoint.complete(RunFolder(path.parent))
-    inside = found or checkpoint.complete(RunFolder(path.parent.parent))
-    listed = f"; there is {', '.join(str(place) for place in inside)}" if inside else ""
+def find_checkpoint(path: Path) -> Path:
+    """The checkpoint that a path means: itself, or the last one of training in a run's folder.
+
+    Raises `RunError` where there is none.
+    """
+    if (path / checkpoint.SUMS).is_file():
+        return path
+    inside = [place for place in (path, path.parent) if (place / "checkpoints").is_dir()]
+    if inside and path.is_dir():
+        found = checkpoint.of_training(RunFolder(inside[0]))
+        if found:
+            return found[-1]
+    there = [
+        p for place in (path, *path.parents[:2]) for p in checkpoint.complete(RunFolder(place))
+    ]
+    listed = f"; there is {', '.join(map(str, there))}" if there else ""
     raise RunError(
         f"trainer.resume_from_path={str(path)!r} is no checkpoint, which is a folder such as "
         f"runs/RUN/checkpoints/step_000040{listed}"

@@ -26,7 +26,17 @@ from tutelage.weights.context import Context
 from tutelage.weights.learner import Learners, make_learner
 from tutelage.weights.loop import TrainingLoop
 from tutelage.weights.measure import glance
-from tutelage.weights.phases import CONTROL, RL, end_step, ended, restore, seconds_left
+from tutelage.weights.phases import (
+    CONTROL,
+    RL,
+    end_step,
+    end_training,
+    ended,
+    note_best,
+    restore,
+    seconds_left,
+    step_limit,
+)
 from tutelage.weights.recording import StepRecorder
 
 ESTIMATOR = "control_estimator"
@@ -35,15 +45,16 @@ ESTIMATOR = "control_estimator"
 
 def run_rl(ctx: Context) -> None:
     """The phase, from where the checkpoint left it."""
-    limit = _step_limit(ctx)
+    limit = step_limit(ctx.setting)
     ctx.run.progress.phase("reinforcement learning", steps=limit, seconds=seconds_left(ctx))
     _run_steps(ctx, RL, ctx.setting.config, lambda: ended(ctx, RL, limit))
+    end_training(ctx)
 
 
 def _run_steps(ctx: Context, phase: str, config: RunConfig, over: Callable[[], bool]) -> None:
     """Steps of the loop until it is `over`: of this phase, or of the control, whose `config` has
     another estimator."""
-    state, limit = ctx.state, _step_limit(ctx)
+    state, limit = ctx.state, step_limit(ctx.setting)
     ctx.optimizer = learners = _learners(ctx, config)
     recorder = StepRecorder(
         ctx.run.store,
@@ -70,17 +81,6 @@ def _run_steps(ctx: Context, phase: str, config: RunConfig, over: Callable[[], b
             _warn_if_cut_off(ctx, groups.played)
         _validate(ctx, phase, values)
         end_step(ctx, phase, values)
-
-
-def _step_limit(ctx: Context) -> int | None:
-    """Steps of reinforcement learning, when the configuration bounds them."""
-    trainer = ctx.setting.config.trainer
-    if trainer.total_training_steps is not None:
-        return trainer.total_training_steps
-    if trainer.total_epochs is not None:
-        size = ctx.setting.config.data.train_batch_size
-        return max(1, trainer.total_epochs * len(ctx.setting.tasks.train) // size)
-    return None
 
 
 def _warn_if_cut_off(ctx: Context, played: Sequence[Rollout]) -> None:
@@ -127,12 +127,14 @@ def _validate(ctx: Context, phase: str, values: dict[str, float]) -> None:
     glance(ctx, tasks, f"{phase}/greedy", 0.0, values)
     if found.mean_reward is not None:
         values["val/reward/mean"] = found.mean_reward
+        if phase == RL:
+            note_best(ctx, found.mean_reward)
     values["time/validate"] = time.perf_counter() - start
     values["time/validate_cpu"] = time.process_time() - cpu
     if trainer.stop_at_success is None:
         return
     if found.success is not None and found.success >= trainer.stop_at_success:
-        state.phase_data["solved"] = True
+        state.phase_data["solved"] = found.success
     elif not found.kind.has_success and "told" not in state.phase_data:
         state.phase_data["told"] = True
         ctx.run.progress.note(

@@ -133,6 +133,12 @@ class Setting:
             for name, (engine, policy) in engines.items()
         }
 
+    def save_policies(self, folder: Path) -> None:
+        """Write what is trained: the policy as a Hugging Face folder, in it the others."""
+        self.policy.save(folder, replace=True)
+        for name, other in self.others.items():
+            other.save(folder / "policies" / name)
+
     def engine(
         self,
         *,

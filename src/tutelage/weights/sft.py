@@ -10,14 +10,12 @@ log-likelihood over the batch's trained tokens, which are what the assistant wro
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from tutelage.config import RunConfig
 from tutelage.policy.packing import plan_micro_batches
 from tutelage.policy.row import Row
 from tutelage.types import JSON
@@ -25,7 +23,16 @@ from tutelage.weights import cold_start
 from tutelage.weights.checkpoint import State
 from tutelage.weights.context import Context
 from tutelage.weights.optim import learning_rate_share, make_optimizer
-from tutelage.weights.phases import SFT, end_step, ended, restore, seconds_left
+from tutelage.weights.phases import (
+    SFT,
+    end_step,
+    end_training,
+    ended,
+    note_best,
+    restore,
+    seconds_left,
+    step_limit,
+)
 from tutelage.weights.sampling import epoch_places
 from tutelage.weights.setting import Lessons, Setting
 
@@ -44,7 +51,7 @@ def run_sft(ctx: Context) -> None:
     ctx.optimizer = optimizer = restore(
         ctx, make_optimizer(named, config.actor.optim, config.sft.optimizer)
     )
-    limit = _steps(config, len(lessons.train))
+    limit = step_limit(setting)
     ctx.run.progress.phase("supervised training", steps=limit, seconds=seconds_left(ctx))
     if state.phase_step == 0 and lessons.val and config.trainer.val_before_train:
         found = _loss_of(setting, lessons.val)
@@ -82,7 +89,9 @@ def run_sft(ctx: Context) -> None:
         every = config.trainer.test_freq
         if lessons.val and every > 0 and state.phase_step % every == 0:
             values["val/loss"] = _loss_of(setting, lessons.val)
+            note_best(ctx, -values["val/loss"])
         end_step(ctx, SFT, values)
+    end_training(ctx)
     if lessons.val:
         state.results["val_loss_after"] = _loss_of(setting, lessons.val)
 
@@ -90,16 +99,6 @@ def run_sft(ctx: Context) -> None:
 def learned(state: State) -> JSON:
     """What the phase has done so far, for `result.json`."""
     return {name: state.phase_data[name] for name in LEARNED if name in state.phase_data}
-
-
-def _steps(config: RunConfig, total: int) -> int | None:
-    """Steps of the run, when the configuration bounds them: an epoch ends with its last row."""
-    trainer = config.trainer
-    if trainer.total_training_steps is not None:
-        return trainer.total_training_steps
-    if trainer.total_epochs is not None:
-        return math.ceil(trainer.total_epochs * total / config.data.train_batch_size)
-    return None
 
 
 @torch.no_grad()
@@ -142,7 +141,7 @@ def preview(setting: Setting, lessons: Lessons) -> Preview:
         tokens=sum(len(row.ids) for row in train),
         trained=sum(sum(row.mask) for row in train),
         longest=max(len(row.ids) for row in train),
-        steps=_steps(setting.config, len(train)),
+        steps=step_limit(setting),
         loss=_loss_of(setting, train[: setting.config.data.train_batch_size]),
         pieces=tuple((decode([i for i, _ in group]), trained) for trained, group in groups),
     )

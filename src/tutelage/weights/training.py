@@ -8,7 +8,6 @@ checkpoint, or gone on with.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from tutelage.errors import RunError
 from tutelage.policy import machine
 from tutelage.policy.lora import save_adapter
 from tutelage.resources import POLICY
+from tutelage.runs.figures import read_object
 from tutelage.runs.folder import RunFolder, keep_lines, write_json
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.measured import written
@@ -25,12 +25,12 @@ from tutelage.runs.signals import Clock
 from tutelage.store import Store
 from tutelage.types import JSON, Rollout
 from tutelage.weights import checkpoint
-from tutelage.weights.checkpoint import State
+from tutelage.weights.checkpoint import BEST, State
 from tutelage.weights.cold_start import run_cold_start
 from tutelage.weights.context import Context
 from tutelage.weights.measure import measure_before_or_after
-from tutelage.weights.phases import COLD, CONTROL, RL, SFT
-from tutelage.weights.places import check_checkpoint
+from tutelage.weights.phases import COLD, CONTROL, RL, SFT, step_limit
+from tutelage.weights.places import find_checkpoint
 from tutelage.weights.reference import check_models
 from tutelage.weights.rl import ESTIMATOR, give_back, run_control, run_rl
 from tutelage.weights.setting import Setting
@@ -79,6 +79,7 @@ def keep_start(setting: Setting, folder: RunFolder) -> None:
     write_json(folder.conditions, machine.conditions(setting.choice))
     if setting.config.model.path is None:
         setting.policy.save(_initial(folder), replace=True)
+        checkpoint.seal(_initial(folder))
 
 
 def _begin_anew(asked: Weights, folder: RunFolder) -> None:
@@ -87,53 +88,105 @@ def _begin_anew(asked: Weights, folder: RunFolder) -> None:
     config = asked.resolved.config
     asked.state, trainer = checkpoint.State(), config.trainer
     if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
-        place = Path(trainer.resume_from_path)
-        check_checkpoint(place)
+        place = find_checkpoint(Path(trainer.resume_from_path))
         asked.state, asked.tensors = checkpoint.load(place)
-        _check_something_is_left(place, asked.state)
         asked.state.metrics_lines = 0
+        asked.state.results.pop(BEST, None)  # its checkpoint stays in the other run
     asked.setting = asked.make_setting()
+    if asked.tensors:
+        _check_something_is_left(str(trainer.resume_from_path), asked.setting, asked.state)
     check_models(asked.setting.policy, config)
     if asked.given is not None:
         asked.given.record(folder, asked.setting.tasks.splits)
 
 
-def _check_something_is_left(path: Path, state: State) -> None:
-    """Raise `RunError` when a phase that trains had ended in a checkpoint.
-
-    Such a checkpoint holds no optimizer any more, and only measurements would follow.
-    """
-    done: list[str] = state.results.get("done", [])
-    if {RL, SFT} & set(done):
-        policy = path.parent.parent / "policy"
+def _check_something_is_left(path: str, setting: Setting, state: State) -> None:
+    """Raise `RunError` where the training of a checkpoint has ended, so that only measurements
+    would follow."""
+    limit, trained = step_limit(setting), state.phase in checkpoint.TRAINED
+    if {RL, SFT} & set(state.results.get("done", ())):
         raise RunError(
-            f"trainer.resume_from_path={str(path)!r} was written after the training of its run had "
-            f"ended, so nothing would be trained; to train its policy further, give it as the "
-            f"model: model.path={policy}"
+            f"trainer.resume_from_path={path!r} was saved after training, so nothing would be "
+            "trained; give one that was saved in training, such as checkpoints/step_000040"
+        )
+    if trained and limit is not None and state.phase_step >= limit:
+        raise RunError(
+            f"trainer.resume_from_path={path!r} was saved after {state.phase_step} steps, and "
+            f"{limit} are asked for, so nothing would be trained; raise "
+            "trainer.total_training_steps (--steps)"
         )
 
 
 def _go_on(asked: Weights, folder: RunFolder, progress: Progress) -> None:
     """Read what a run has that was begun, from its last complete checkpoint."""
-    first = _initial(folder)
+    first, kept = _initial(folder), checkpoint.complete(folder)
+    if first.is_dir():
+        _check_start(first)
+    elif kept and asked.resolved.config.model.path is None:
+        raise RunError(
+            f"{str(first)!r} is missing, which has the policy that the run began with; put it "
+            "back, or begin anew with another --output"
+        )
     asked.setting = setting = asked.make_setting(first if first.is_dir() else None)
     if asked.given is not None:
         asked.given.record(folder, setting.tasks.splits)
     asked.state = checkpoint.State()
-    if found := checkpoint.complete(folder):
-        asked.state, asked.tensors = checkpoint.load(found[-1])
-    now = machine.conditions(setting.choice)
-    if folder.conditions.is_file():
-        before = json.loads(folder.conditions.read_text())
-        for change in machine.differences(before, now):
-            progress.note(f"not bit for bit from here: {change}")
-        write_json(folder.conditions, now)
+    if found := checkpoint.load_newest(folder, progress.note):
+        asked.state, asked.tensors = found
+    _check_phases(asked.state)
+    if kept or folder.conditions.is_file():
+        _compare_conditions(folder, machine.conditions(setting.choice), progress)
     else:
         keep_start(setting, folder)
-    keep_lines(folder.metrics, asked.state.metrics_lines)
-    keep_lines(folder.events, len(folder.read_events()))
+    _cut_records(asked.state, folder, progress)
     at = asked.state.phase or "the start"
     progress.note(f"resumed at step {asked.state.phase_step} of {at}")
+
+
+def _check_start(first: Path) -> None:
+    """Raise `RunError` where the policy that a run began with is damaged."""
+    try:
+        checkpoint.check_seal(first)
+    except RunError as error:
+        raise RunError(
+            f"the policy in {str(first)!r}, with which the run began, cannot be read: {error}; put "
+            "a copy back, or begin anew with another --output"
+        ) from error
+
+
+def _check_phases(state: State) -> None:
+    """Raise `RunError` for a state that names a phase that there is not."""
+    known = {"", COLD, SFT, BEFORE, RL, AFTER, CONTROL, AFTER_CONTROL}
+    if unknown := {state.phase, *state.results.get("done", ())} - known:
+        raise RunError(
+            f"the checkpoint is of the phase {min(unknown)!r}, which this version does not know "
+            f"(known: {', '.join(sorted(known - {''}))}); begin anew with another --output"
+        )
+
+
+def _compare_conditions(folder: RunFolder, now: JSON, progress: Progress) -> None:
+    """Say what is not as it was on the machine that the run was begun on."""
+    remarks: list[str] = []
+    before = read_object(folder.conditions, remarks)
+    if not before:
+        told = remarks[0] if remarks else f"{folder.conditions.name} is missing"
+        progress.note(f"Warning: {told}, so a change of the machine since is not known")
+    for change in machine.differences(before, now) if before else ():
+        progress.note(f"not bit for bit from here: {change}")
+    write_json(folder.conditions, now)
+
+
+def _cut_records(state: State, folder: RunFolder, progress: Progress) -> None:
+    """Cut metrics and events to what the checkpoint knows of; say what is missing of it."""
+    there, counted = len(folder.read_metrics()), state.metrics_lines
+    if there < counted:
+        progress.note(
+            f"Warning: {folder.metrics.name} has {there} of the {counted} lines that were written "
+            "until the checkpoint; the others are lost"
+        )
+    state.metrics_lines = min(there, counted)
+    keep_lines(folder.metrics, state.metrics_lines)
+    keep_lines(folder.events, len(folder.read_events()))
 
 
 def begin_context(asked: Weights, run: Run) -> Context:
@@ -264,6 +317,7 @@ def outcome(ctx: Context, status: str) -> JSON:
         "wall_seconds": round(ctx.clock.elapsed(), 3),
         "rl_steps": found.get("rl_steps", 0),
         "cold_start_steps": found.get("cold_start_steps", 0),
+        "best_step": found.get(BEST, {}).get("step"),
         "rollouts": state.rollouts,
         "tokens": state.tokens,
         "policy": str(ctx.run.folder.policy),
