@@ -10,7 +10,6 @@ import pytest
 
 from tutelage.evaluate.compare import (
     Comparison,
-    Means,
     Measure,
     RunFacts,
     Score,
@@ -51,8 +50,8 @@ def pair(found: Comparison) -> Any:
 def test_a_gain_is_paired_by_task_and_counted() -> None:
     before, after = [0.0] * 60, [1.0] * 40 + [0.5] * 10 + [0.0] * 10
     (row,) = compare([run("a", before, after)]).rows
-    assert (row.means.reward_before, row.means.reward_after) == (0.0, 0.75)
-    assert (row.means.exact_before, row.means.exact_after) == (0.0, pytest.approx(40 / 60))
+    assert (row.means["reward_before"], row.means["reward_after"]) == (0.0, 0.75)
+    assert (row.means["exact_before"], row.means["exact_after"]) == (0.0, pytest.approx(40 / 60))
     assert row.reward is not None
     assert (row.reward.wins, row.reward.losses, row.reward.ties) == (50, 0, 10)
     assert row.reward.low < 0.75 < row.reward.high
@@ -172,7 +171,8 @@ def test_the_measure_is_one_that_every_run_has() -> None:
 
 
 def test_without_scores_the_means_that_were_told_stand_and_no_interval() -> None:
-    told = {"greedy": Means(0.1, 0.9, 0.0, 0.8)}
+    sides = ("reward_before", "reward_after", "exact_before", "exact_after")
+    told = {"greedy": dict(zip(sides, (0.1, 0.9, 0.0, 0.8), strict=True))}
     (row,) = compare([run("a", [], [], measured={}, means=told)]).rows
     assert row.measure == "greedy"
     assert row.means == told["greedy"]
@@ -197,7 +197,7 @@ def test_a_run_of_which_too_many_rollouts_were_lost_has_no_rate() -> None:
     whole = replace(run("whole", [0.0] * 60, [0.5] * 60), success="x")
     found = compare([cut, whole])
     row = found.rows[0]
-    assert (row.means.reward_after, row.reward, row.verdict) == (None, None, None)
+    assert (row.means["reward_after"], row.reward, row.verdict) == (None, None, None)
     assert found.pairs[0].reward is None
     assert found.conclusion is None
     told = " ".join(found.remarks)
@@ -213,7 +213,7 @@ def test_runs_whose_success_is_not_the_same_thing_are_told_apart() -> None:
     named = replace(run("named", [0.0] * 60, [1.0] * 60), success="right")
     found = compare([bare, named])
     assert (found.rows[0].exact, found.pairs[0].exact) == (None, None)
-    assert found.rows[0].means.exact_after is None
+    assert found.rows[0].means["exact_after"] is None
     assert found.pairs[0].reward is not None
     assert any(
         "Success is not the same thing in all runs (none; right)" in r for r in found.remarks

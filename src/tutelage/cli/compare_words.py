@@ -173,13 +173,13 @@ def _dollars(value: float | None) -> str:
 
 
 def _reward(row: Row) -> str:
-    return _course(row.means.reward_before, row.means.reward_after, "{:.3f}".format)
+    return _course(row.means["reward_before"], row.means["reward_after"], "{:.3f}".format)
 
 
 def _exact(row: Row) -> str:
     if _no_success(row):
         return _NO_SUCCESS
-    return _course(row.means.exact_before, row.means.exact_after, percent)
+    return _course(row.means["exact_before"], row.means["exact_after"], percent)
 
 
 def _gain_in_exact(row: Row) -> str:
@@ -191,7 +191,8 @@ def _gain_in_exact(row: Row) -> str:
 def _no_success(row: Row) -> bool:
     """Whether there are scores, of a graded reward that does not say what succeeds."""
     means = row.means
-    return means.reward_after is not None and means.exact_after is None and row.exact is None
+    graded = means["reward_after"] is not None and means["exact_after"] is None
+    return graded and row.exact is None
 
 
 def _judged(row: Row) -> str:

@@ -43,59 +43,18 @@ _LINE_SECONDS = 5.0
 """Seconds between two plain lines of one phase."""
 
 
-class Lines(Progress):
-    """Lines on a console that may go away, each with the time since the start."""
+class LiveDisplay(Progress):
+    """A `Progress` that draws on `console`. `finish` takes it down and may be called twice.
 
-    def __init__(
-        self,
-        console: Console,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        every: float = _LINE_SECONDS,
-    ) -> None:
-        self._console = console
-        self._clock = clock
-        self._every = every
+    The console may go away. Lines that stay have the time since the start.
+    """
+
+    noun = "step"
+    """What a phase counts."""
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
         self._began = self._line_at = clock()
-
-    def start(self, title: str, lines: Mapping[str, str]) -> None:
-        """Show the title and the facts."""
-        self._began = self._clock()
-        with self._quietly():
-            say(self._console, (visible(title), "bold"))
-            facts(self._console, lines.items(), indent=2)
-
-    def _is_time(self, now: float) -> bool:
-        if now - self._line_at < self._every:
-            return False
-        self._line_at = now
-        return True
-
-    def _line(self, text: str) -> None:
-        with self._quietly():
-            say(self._console, f"{duration(self._clock() - self._began):>7}  {text}")
-
-    @contextmanager
-    def _quietly(self) -> Generator[None]:
-        """Draw; fall silent for good when the stream is gone."""
-        try:
-            yield
-        except OSError:
-            self._console.quiet = True
-            leave_stream(self._console.file)
-
-
-class LiveDisplay(Lines):
-    """A `Progress` that draws on `console`. `finish` takes it down and may be called twice."""
-
-    def __init__(
-        self,
-        console: Console,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        every: float = _LINE_SECONDS,
-    ) -> None:
-        super().__init__(console, clock=clock, every=every)
         self._utf8 = is_utf8(console)
         # A thread of its own draws the picture. Reentrant: a signal may come at any time.
         self._lock = threading.RLock()
@@ -122,7 +81,10 @@ class LiveDisplay(Lines):
 
     def start(self, title: str, lines: Mapping[str, str]) -> None:
         """Show the title and the facts, and begin to draw."""
-        super().start(title, lines)
+        self._began = self._clock()
+        with self._quietly():
+            say(self._console, (visible(title), "bold"))
+            facts(self._console, lines.items(), indent=2)
         self.open()
 
     def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
@@ -130,12 +92,12 @@ class LiveDisplay(Lines):
         self._close_phase()
         now = self._clock()
         with self._lock:
-            self._phase = Phase(visible(name), now, steps, seconds)
+            self._phase = Phase(visible(name), now, steps, seconds, self.noun)
             self._measuring = None
             self._rewards = []
         self._line_at = now
         if self._live is None:
-            bounds = [f"at most {counted(steps, 'step')}"] if steps else []
+            bounds = [f"at most {counted(steps, self.noun)}"] if steps else []
             bounds += [f"at most {duration(seconds)}"] if seconds else []
             self._line(": ".join([self._phase.name, *[" and ".join(bounds)] * bool(bounds)]))
 
@@ -184,6 +146,25 @@ class LiveDisplay(Lines):
         now, width = self._clock(), options.max_width
         yield from frame(phase, measuring, rewards, now, width, utf8=self._utf8)
 
+    def _is_time(self, now: float) -> bool:
+        if now - self._line_at < _LINE_SECONDS:
+            return False
+        self._line_at = now
+        return True
+
+    def _line(self, text: str) -> None:
+        with self._quietly():
+            say(self._console, f"{duration(self._clock() - self._began):>7}  {text}")
+
+    @contextmanager
+    def _quietly(self) -> Generator[None]:
+        """Draw; fall silent for good when the stream is gone."""
+        try:
+            yield
+        except OSError:
+            self._console.quiet = True
+            leave_stream(self._console.file)
+
     def _close_phase(self) -> None:
         """The line of a phase that has ended."""
         phase = self._phase
@@ -191,9 +172,8 @@ class LiveDisplay(Lines):
             return
         taken = duration(self._clock() - phase.began)
         words = metric_words(phase.values, utf8=self._utf8)
-        told = f"{phase.name}: {counted(phase.done, 'step')} in {taken}"
-        if not phase.steps_words:
-            told = f"{phase.name}: {taken}"
+        done = f"{counted(phase.done, phase.noun)} in " if phase.steps_words else ""
+        told = f"{phase.name}: {done}{taken}"
         if self._live is None:
             self._line("   ".join([f"{told}, ended", *words]))
             return

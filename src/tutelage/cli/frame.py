@@ -27,6 +27,7 @@ METRICS: Mapping[str, str] = {
     "train_reward": "reward",
     "max_dlogp": "max |Δlogp|",
     "tokens_per_second": "tokens/s",
+    "cost": "$",
 }
 """The metrics that are shown after rewards and success, in this order, and their names."""
 REWARD = "reward/mean"
@@ -45,6 +46,7 @@ class Phase:
     began: float
     steps: int | None = None
     seconds: float | None = None
+    noun: str = "step"
     done: int = 0
     values: Mapping[str, float] = field(default_factory=dict[str, float])
     pace: tuple[tuple[float, int], ...] = ()
@@ -85,7 +87,8 @@ class Phase:
         """`step 57/300`, or `step 57` without a bound; nothing for a phase that has no steps."""
         if not (self.done or self.steps):
             return []
-        return [f"step {number(self.done)}" + (f"/{number(self.steps)}" if self.steps else "")]
+        most = f"/{number(self.steps)}" if self.steps else ""
+        return [f"{self.noun} {number(self.done)}{most}"]
 
 
 def metric_words(values: Mapping[str, float], *, utf8: bool = True) -> list[str]:

@@ -85,14 +85,10 @@ def _table(result: Mapping[str, Any], what: Quantity) -> Table | None:
         rows.append(TableRow(("greedy, no tools", *(cell * (n == "after") for n in shown))))
     tasks = result.get("test_tasks")
     head = title(result, what.name) + (f", {tasks} tasks" if tasks else "")
-    heads = [_head(result, name) for name in shown]
-    return Table((head, *heads), rows, right=range(1, len(shown) + 1))
-
-
-def _head(result: Mapping[str, Any], name: str) -> str:
-    """A column's title; the control's names its estimator."""
     estimator = control_estimator(result)
-    return name if name != "control" or estimator is None else f"control: {estimator}"
+    control = "control" if estimator is None else f"control: {estimator}"
+    heads = [control if name == "control" else name for name in shown]
+    return Table((head, *heads), rows, right=range(1, len(shown) + 1))
 
 
 def _change(before: float | None, after: float | None, what: Quantity) -> tuple[str, str]:

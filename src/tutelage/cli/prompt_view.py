@@ -1,38 +1,19 @@
 """What a prompt search shows while it goes on: each round as it ends, and how far it is.
 
-`PromptDisplay` is what the search reports to. On a terminal a bar shows how far it is, how fast it
-goes and how long it will take; elsewhere a line comes every few seconds.
+`PromptDisplay` is what the search reports to. On a terminal a bar shows how far it is and how long
+it will take; elsewhere a line comes every few seconds (`display.py`).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
-from tutelage.cli.console import (
-    counted,
-    duration,
-    number,
-    one_line,
-    prose,
-    say,
-    visible,
-)
-from tutelage.cli.display import Lines
+from tutelage.cli.console import counted, number, one_line, say
+from tutelage.cli.display import LiveDisplay
 from tutelage.engine.usage import Spend
-from tutelage.prompts.figures import (
-    spent_words,
-)
+from tutelage.prompts.figures import spent_words
 from tutelage.runs.rounds import Observer, Round, Standing
 
 _SHOWN = 20
@@ -44,57 +25,30 @@ _WHOLE = 1000
 _COUNTS = {"win": "wins", "loss": "losses", "tie": "ties"}
 
 
-class PromptDisplay(Lines, Observer):
-    """A `Progress` and an `Observer` that draws on `console`; `finish` may be called twice."""
+class PromptDisplay(LiveDisplay, Observer):
+    """A `Progress` and an `Observer` that draws on `console`; its phases are the search's stages,
+    and their steps are rollouts."""
 
-    def __init__(
-        self,
-        console: Console,
-        *,
-        rollouts: int | None = None,
-        test: int = 0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    noun = "rollout"
+
+    def __init__(self, console: Console, *, rollouts: int | None = None, test: int = 0) -> None:
         """`rollouts` is the most that the search may play, `test` what the sealed test plays."""
-        super().__init__(console, clock=clock)
+        super().__init__(console)
         self._most = {"search": rollouts, "test": test}
-        self._first = dict[str, tuple[float, int]]()
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
         self._stage = ""
 
-    # ------------------------------------------------------------ Progress
-
     def phase(self, name: str, *, steps: int | None = None, seconds: float | None = None) -> None:
-        """A phase begins."""
-        self._line(visible(name))
-
-    def note(self, text: str) -> None:
-        """Show a line that stays."""
-        with self._quietly():
-            prose(self._console, text, "yellow")
-
-    def finish(self) -> None:
-        """Take the bar down."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
-
-    # ------------------------------------------------------------ Observer
+        """Nothing yet: a stage begins with its first rollout."""
 
     def played(self, stage: str, done: int, total: int, spent: Spend) -> None:
         """Move the bar."""
-        at = spent.rollouts + done
-        most = max(self._most.get(stage) or 0, spent.rollouts + total)
-        now = self._clock()
-        self._first.setdefault(stage, (now, at))
-        words = "sealed test" if stage == "test" else "searching"
-        with self._quietly():
-            if self._console.is_terminal and not self._console.is_dumb_terminal:
-                self._draw(stage, words, at, most, spent)
-            elif self._is_time(now):
-                told = f"{words}: {number(at)} of at most {counted(most, 'rollout')}"
-                self._line(told + self._pace(stage, at, most, now))
+        if stage != self._stage:
+            self._stage = stage
+            most = max(self._most.get(stage) or 0, spent.rollouts + total)
+            super().phase("sealed test" if stage == "test" else "searching", steps=most)
+            self.open()
+        costs = {"cost": spent.dollars} if spent.dollars else {}
+        self.step(spent.rollouts + done, costs)
 
     def round(self, found: Round) -> None:
         """Show what a round began with, what it tried, and what is spent."""
@@ -102,35 +56,6 @@ class PromptDisplay(Lines, Observer):
             # In a file or a pipe a line stays whole.
             width = self._console.width if self._console.is_terminal else _WHOLE
             say(self._console, "\n".join(round_lines(found, width)))
-
-    def _pace(self, stage: str, at: int, most: int, now: float) -> str:
-        began, first = self._first[stage]
-        if now <= began or at <= first:
-            return ""
-        rate = (at - first) / (now - began)
-        return f", {number(round(rate, 1))} a second, {duration((most - at) / rate)} left"
-
-    def _draw(self, stage: str, words: str, at: int, most: int, spent: Spend) -> None:
-        if self._bar is None:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rate]}"),
-                TimeRemainingColumn(),
-                console=self._console,
-                transient=True,
-            )
-            self._bar.start()
-        if stage != self._stage or self._task is None:
-            if self._task is not None:
-                self._bar.remove_task(self._task)
-            self._task = self._bar.add_task(words, total=most, rate="")
-            self._stage = stage
-        rate = self._pace(stage, at, most, self._clock()).split(", ")
-        dollars = f" ${spent.dollars:.4f}" if spent.dollars else ""
-        told = (rate[1].replace(" a second", "/s") if len(rate) > 1 else "") + dollars
-        self._bar.update(self._task, completed=at, total=most, rate=told)
 
 
 # ---------------------------------------------------------------- words

@@ -113,7 +113,8 @@ def _tested(result: dict[str, Any]) -> str:
     found = [m for m in (*sampled, *greedy) if m is not None]
     graded = is_graded(result) or all(m.success is None for m in found)
     values = [m.reward if graded else m.success for m in found]
-    words = " -> ".join(_value(value, graded) for value in values if value is not None)
+    shown = [f"{v:.2f}" if graded else f"{100 * v:.0f}" for v in values if v is not None]
+    words = " -> ".join(shown)
     told = words and (f"reward {words}" if graded else f"{words} %")
     short = [m for m in found if m.judged != m.rollouts]
     judged = ", ".join(f"{m.judged}/{m.rollouts} judged" for m in short)
@@ -123,10 +124,6 @@ def _tested(result: dict[str, Any]) -> str:
     shared = shared_in(result)
     seen = f"{shared} tasks trained on" if shared and told else ""
     return ", ".join(part for part in (told, judged, seen) if part)
-
-
-def _value(value: float, graded: bool) -> str:
-    return f"{value:.2f}" if graded else f"{100 * value:.0f}"
 
 
 def _age(seconds: float) -> str:

@@ -51,14 +51,9 @@ class TaskScores:
         return replace(self, before=before, after=after)
 
 
-@dataclass(frozen=True, slots=True)
-class Means:
-    """Means over test tasks as the run told them itself; None was not measured."""
-
-    reward_before: float | None = None
-    reward_after: float | None = None
-    exact_before: float | None = None
-    exact_after: float | None = None
+Means = Mapping[str, float | None]
+"""Means over test tasks: `reward_before`, `reward_after`, and so for `exact`; None was not
+measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +182,7 @@ def _row(run: RunFacts, measure: Measure | None, seeds: SeedTree) -> Row:
         run=run,
         measure=measure,
         tasks=len(paired or found.after or found.before),
-        means=_means(found, Means() if measure is None else run.means.get(measure, Means())),
+        means=_means(found, {} if measure is None else run.means.get(measure, {})),
         played=(found.played_before, found.played_after),
         reward=reward,
         exact=exact,
@@ -252,34 +247,28 @@ def _caveats(a: Row, b: Row) -> Iterator[str]:
 
 def _conclusion(rows: Sequence[Row], pairs: Sequence[Pair]) -> str | None:
     """Who leads on the tasks that all runs share, and over whom the lead is more than chance."""
-    led = [row for row in rows if row.means.reward_after is not None]
+    means = [(row.run.name, row.means["reward_after"]) for row in rows]
+    led = [(name, mean) for name, mean in means if mean is not None]
     if len(led) < 2:
         return None
-    top = max(row.means.reward_after or 0.0 for row in led)
-    first = [r.run.name for r in led if abs((r.means.reward_after or 0.0) - top) < 1e-12]
+    top = max(mean for _, mean in led)
+    first = [name for name, mean in led if abs(mean - top) < 1e-12]
     if len(first) == len(led):
         return f"{listed(first)} have the same reward, {top:.3f}."
-    ahead: list[Pair] = []
-    level: list[str] = []
-    for pair in pairs:
-        won = Verdict.REGRESSED if pair.first == first[0] else Verdict.IMPROVED
-        other = pair.second if pair.first == first[0] else pair.first
-        if first[0] not in (pair.first, pair.second) or other in first:
-            continue
-        if pair.verdict is won:
-            ahead.append(pair)
-        else:
-            level.append(other)
+    rivals = [(p, p.first, Verdict.IMPROVED) for p in pairs if p.second == first[0]]
+    rivals += [(p, p.second, Verdict.REGRESSED) for p in pairs if p.first == first[0]]
+    others = [(p, name, p.verdict is won) for p, name, won in rivals if name not in first]
+    ahead = [name for _, name, won in others if won]
+    level = [name for _, name, won in others if not won]
     one = len(first) == 1
-    said = f"{listed(first)} {'has' if one else 'have'} the highest reward, {top:.3f}"
+    has, its, it_is = ("has", "its", "it is") if one else ("have", "their", "they are")
+    said = f"{listed(first)} {has} the highest reward, {top:.3f}"
     if ahead:
-        names = [p.second if p.first == first[0] else p.first for p in ahead]
-        said += f"; {'its' if one else 'their'} lead over {listed(names)} is more than chance"
-        if any(pair.caveats for pair in ahead):
+        said += f"; {its} lead over {listed(ahead)} is more than chance"
+        if any(pair.caveats for pair, _, won in others if won):
             said += ", though more than the training differs"
     if level:
-        words = "it is" if one else "they are"
-        said += f"; there is no evidence that {words} better than {listed(level)}"
+        said += f"; there is no evidence that {it_is} better than {listed(level)}"
     return said + "."
 
 
@@ -333,7 +322,7 @@ def _row_remarks(row: Row) -> Iterator[str]:
         yield f"{row.run.name} is {row.run.status}, so its numbers are not final."
     if row.measure is None:
         yield f"{row.run.name} has no test scores of this kind."
-    elif row.means.reward_before is None:
+    elif row.means["reward_before"] is None:
         told = "was not tested before and after a training, so its gain is not known"
         yield f"{row.run.name} {told}."
 
@@ -359,14 +348,11 @@ def _withheld(played: Measured | None) -> bool:
 
 def _means(found: TaskScores, told: Means) -> Means:
     """Over tasks where scores are known, else as the run told them."""
-
-    def mean(values: Sequence[float | None], otherwise: float | None) -> float | None:
-        known = [value for value in values if value is not None]
-        return sum(known) / len(known) if known and len(known) == len(values) else otherwise
-
-    return Means(
-        mean([s.reward for s in found.before.values()], told.reward_before),
-        mean([s.reward for s in found.after.values()], told.reward_after),
-        mean([s.exact for s in found.before.values()], told.exact_before),
-        mean([s.exact for s in found.after.values()], told.exact_after),
-    )
+    means: dict[str, float | None] = {}
+    for part in ("reward", "exact"):
+        for when, scores in (("before", found.before), ("after", found.after)):
+            values = [getattr(score, part) for score in scores.values()]
+            known = bool(values) and None not in values
+            name = f"{part}_{when}"
+            means[name] = sum(values) / len(values) if known else told.get(name)
+    return means

@@ -191,7 +191,7 @@ def _means(files: RunFiles, told: Figures) -> dict[Measure, Means]:
             for when in ("before", "after")
         }
         if any(value is not None for value in values.values()):
-            found[measure] = Means(**values)
+            found[measure] = values
     return found
 
 

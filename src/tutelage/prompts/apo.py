@@ -21,7 +21,7 @@ from tutelage.prompts.compose import compose
 from tutelage.prompts.edits import Rejected
 from tutelage.prompts.lineage import Candidate
 from tutelage.prompts.narrowing import PREFIXES, bandit, halve
-from tutelage.prompts.optimiser import Outcome, Request
+from tutelage.prompts.optimiser import Request
 from tutelage.prompts.rounds import Candidates, Scores, SearchRound, numbers
 from tutelage.prompts.workshop import Edit, Workshop
 from tutelage.types import Mode
@@ -110,11 +110,13 @@ class _Beam(SearchRound):
             if criticism.problem:
                 shop.note_failed(parent, "critique", criticism.reason, "", criticism.cost)
             else:
-                edits += self._edits(parent, name, criticism)
+                edits += self._edits(parent, name, criticism.text, criticism.cost)
         made = await shop.propose_edits(edits)
         return [child for _, child in made + await self._paraphrased(made)]
 
-    def _edits(self, parent: Candidate, component: str, criticism: Outcome) -> Iterator[Edit]:
+    def _edits(
+        self, parent: Candidate, component: str, criticism: str, cost: Spend
+    ) -> Iterator[Edit]:
         """Requests for edits of one critique, which the first of them pays for."""
         text, styles = parent.components[component], list(requests.STYLES)
         for i in range(self.settings.branches):
@@ -122,11 +124,11 @@ class _Beam(SearchRound):
             yield Edit(
                 parent,
                 component,
-                requests.edit(component, text, criticism.text, style),
+                requests.edit(component, text, criticism, style),
                 f"apo/{self.number}/{parent.id}/edit/{i}",
                 style,
-                criticism.text,
-                Spend() if i else criticism.cost,
+                criticism,
+                Spend() if i else cost,
             )
 
     async def _paraphrased(

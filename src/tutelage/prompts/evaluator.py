@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
@@ -165,7 +166,7 @@ class Evaluator:
         self._lost: list[str] = []
         """Keys of the rollouts that infrastructure lost since the last one that it did not."""
         self.spent_by: dict[str, Spend] = {}
-        self.failures: dict[str, int] = {}
+        self.failures = Counter[str]()
         """Rollouts that failed, by cause."""
         self.lowest = settings.failure_reward
         """The lowest reward of a rollout that did not fail, where it is lower than a failure's."""
@@ -220,8 +221,7 @@ class Evaluator:
         if episode.failure is None:
             self.lowest = min(self.lowest, episode.value)
         else:
-            cause = episode.failure.value
-            self.failures[cause] = self.failures.get(cause, 0) + 1
+            self.failures[episode.failure.value] += 1
 
     async def _run_in_time(
         self, new: Mapping[str, tuple[Job, Item]], done: dict[str, Episode]

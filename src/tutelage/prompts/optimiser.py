@@ -39,7 +39,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class _Outcome:
     """The text of a reply, or why there is none, and what it cost."""
 
     text: str
@@ -54,7 +54,7 @@ class Outcome:
         """The problem under one word, for the lineage."""
         return f"{'unanswered' if self.unanswered else 'malformed'}: {self.problem}"
 
-    def read(self, reader: Callable[[str], str]) -> Outcome:
+    def read(self, reader: Callable[[str], str]) -> _Outcome:
         """With what `reader` makes of the text, or why it raised `Rejected`."""
         if self.problem:
             return self
@@ -79,7 +79,7 @@ class Optimiser:
 
     async def read(
         self, requests: Sequence[Request], reader: Callable[[str], str]
-    ) -> list[Outcome]:
+    ) -> list[_Outcome]:
         """Ask all, read each reply, ask once more where `reader` raises `Rejected`.
 
         Raises `BudgetSpent` before anything is sent that does not fit, `EngineError` where the
@@ -96,7 +96,7 @@ class Optimiser:
             outcomes[i] = replace(second, cost=cost, unanswered=False)
         return outcomes
 
-    def _check_answered(self, requests: Sequence[Request], replies: Sequence[Outcome]) -> None:
+    def _check_answered(self, requests: Sequence[Request], replies: Sequence[_Outcome]) -> None:
         """Raise `EngineError` where every request was refused, or nobody answered for long."""
         if not requests:
             return
@@ -114,7 +114,7 @@ class Optimiser:
                 f"prompts: {replies[0].problem}; mend that, then resume"
             )
 
-    async def _ask_all(self, requests: Sequence[Request]) -> list[Outcome]:
+    async def _ask_all(self, requests: Sequence[Request]) -> list[_Outcome]:
         worst = self._budget.worst.of_call()
         self._budget.reserve(worst * len(requests))
         stop_key = f"stop/ask/{self._rounds}"
@@ -134,7 +134,7 @@ class Optimiser:
             for known in (self._journal.get(_key(request)) for request in requests):
                 self._budget.settle(worst, Spend() if known is None else _recorded(known).cost)
 
-    async def _one(self, request: Request) -> Outcome:
+    async def _one(self, request: Request) -> _Outcome:
         key = _key(request)
         said = json.dumps([request.role, [m.to_dict() for m in request.messages]])
         mark = hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
@@ -168,11 +168,11 @@ def _key(request: Request) -> str:
     return f"ask/{request.step_key}"
 
 
-def _recorded(known: JSON) -> Outcome:
+def _recorded(known: JSON) -> _Outcome:
     problem, cost = known.get("problem", ""), Budget.call(Usage(**known["usage"]))
-    return Outcome(known["text"], problem, cost, bool(problem), known.get("refused", False))
+    return _Outcome(known["text"], problem, cost, bool(problem), known.get("refused", False))
 
 
-def _again(request: Request, reply: Outcome, outcome: Outcome) -> Request:
+def _again(request: Request, reply: _Outcome, outcome: _Outcome) -> Request:
     messages = repair(request.messages, reply.text, outcome.problem)
     return Request(request.role, messages, f"{request.step_key}/repair")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
@@ -88,7 +87,7 @@ async def optimise(
     whole = shop.regions.join(best.components)
     seed = shop.regions.join(shop.seed.components)
     test = await sealed_test(tester, seed, whole, splits.test, shop.seeds)
-    failures = Counter(evaluator.failures) + Counter(tester.failures)
+    failures = evaluator.failures + tester.failures
     return Result(
         whole,
         best,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 
 import numpy as np
 import numpy.typing as npt
@@ -91,7 +92,7 @@ class Screen:
         while waited <= self.patience:
             before = phrases.best
             yield _Experiment(phrases, waves)
-            if not phrases.rewards:
+            if not phrases.trials:
                 return  # every trial was lost
             while phrases.polishing:
                 yield _Polish(phrases)
@@ -99,6 +100,10 @@ class Screen:
             if phrases.perfect or phrases.polish_over:
                 return
             waves = [LATER * len(self.bank)]
+
+
+_Trial = tuple[tuple[int, ...], int, float]
+"""The phrases that were tried, by number, their task, and what they earned."""
 
 
 @dataclass(slots=True)
@@ -109,10 +114,7 @@ class _Phrases:
     shop: Workshop
     component: str
     best: Candidate = field(init=False)
-    subsets: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
-    """The phrases of each trial, by number."""
-    tasks: list[int] = field(default_factory=list[int])
-    rewards: list[float] = field(default_factory=list[float])
+    trials: list[_Trial] = field(default_factory=list[_Trial])
     picked: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     """The phrases of each candidate."""
     waves: int = 0
@@ -157,17 +159,14 @@ class _Phrases:
         rng = self.shop.seeds.child("screen", "wave", self.waves).numpy()
         subsets = self._drawn(trials, rng)
         rewards = await self.shop.experiment(self.component, [self.text(s) for s in subsets])
-        for i, (subset, reward) in enumerate(zip(subsets, rewards, strict=True)):
-            if np.isfinite(reward):
-                self.subsets.append(subset)
-                self.tasks.append(i % len(self.shop.train))
-                self.rewards.append(reward)
+        tried = zip(subsets, cycle(range(len(self.shop.train))), rewards, strict=False)
+        self.trials += [trial for trial in tried if np.isfinite(trial[2])]
         self.waves += 1
 
     def _drawn(self, trials: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
         phrases = len(self.settings.bank)
         size = min(self.settings.subset, phrases)
-        if not self.rewards:
+        if not self.trials:
             dealt = (rng.choice(phrases, size, replace=False) for _ in range(trials))
             return [tuple(sorted(int(i) for i in subset)) for subset in dealt]
         mean, covariance = self.effects()
@@ -176,18 +175,14 @@ class _Phrases:
 
     def effects(self) -> tuple[Floats, Floats]:
         """What each phrase adds to the reward, from all trials: mean and covariance."""
-        return effects(
-            _design(self.subsets, len(self.settings.bank)),
-            np.asarray(self.tasks),
-            np.asarray(self.rewards),
-            self.settings.ridge,
-        )
+        subsets, tasks, rewards = zip(*self.trials, strict=True)
+        bank = range(len(self.settings.bank))
+        design = np.array([[i in subset for i in bank] for subset in subsets], dtype=float)
+        return effects(design, np.asarray(tasks), np.asarray(rewards), self.settings.ridge)
 
     def earned(self, subset: tuple[int, ...]) -> float:
         """The mean reward of a subset's trials."""
-        return float(
-            np.mean([r for s, r in zip(self.subsets, self.rewards, strict=True) if s == subset])
-        )
+        return float(np.mean([reward for tried, _, reward in self.trials if tried == subset]))
 
     def candidates(
         self, tried: Sequence[tuple[str, Sequence[int]]], mean: Floats
@@ -254,14 +249,15 @@ class _Experiment(SearchRound):
     async def propose(self, parents: Candidates, scores: Scores) -> Candidates:
         """The best k phrases for several k, and the subsets that did best as they were played."""
         phrases = self.phrases
-        if not phrases.rewards:
+        if not phrases.trials:
             return []
         mean, _ = phrases.effects()
         ranked = [int(i) for i in np.argsort(-mean, kind="stable")]
         useful = max(1, int((mean > 0).sum()))
         sizes = sorted({k for k in (1, 2, 3, 4, 6, 8, 12, useful) if k <= useful})
         tried = [(f"best {k}", ranked[:k]) for k in sizes]
-        order = sorted({*phrases.subsets}, key=lambda s: (-phrases.earned(s), -_total(mean, s), s))
+        played = {subset for subset, _, _ in phrases.trials}
+        order = sorted(played, key=lambda s: (-phrases.earned(s), -_total(mean, s), s))
         tried += [("best played", list(subset)) for subset in order[:PLAYED]]
         return phrases.candidates(tried, mean)
 
@@ -344,13 +340,6 @@ def effects(
     noise = max(float(np.mean((values - centred @ found) ** 2)), 1e-4)
     phrases = design.shape[1]
     return rounded(found[:phrases]), noise * inverse[:phrases, :phrases]
-
-
-def _design(subsets: Sequence[tuple[int, ...]], phrases: int) -> Floats:
-    design = np.zeros((len(subsets), phrases))
-    for row, subset in zip(design, subsets, strict=True):
-        row[list(subset)] = 1
-    return design
 
 
 def _total(mean: Floats, picked: Sequence[int]) -> float:

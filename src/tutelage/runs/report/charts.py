@@ -6,6 +6,7 @@ metric. To add a diagnostic, add a line to `_DIAGNOSTICS`. How a curve looks is 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -164,8 +165,8 @@ def _cold_start_chart(source: Source) -> Chart | None:
 
 def _skill_level(source: Source) -> str:
     """Whose success the clean part is measured by: it shows easier tasks than the hard level's."""
-    config = None if source.config is None else source.config.config
-    easier = config is not None and config.data.level == "hard" and not config.data.train_files
+    data = None if source.settings is None else source.settings.data
+    easier = data is not None and data.level == "hard" and not data.train_files
     return " at the default level" if easier else ""
 
 
@@ -221,16 +222,15 @@ def _control_chart(source: Source) -> Chart | None:
 def _two_ways(source: Source) -> str:
     """What RL and the control learned with."""
     estimator = control_estimator(source.result) or "another"
-    config = None if source.config is None else source.config.config
+    config = source.settings
     own = "its own estimator" if config is None else shown_name(config.algorithm.adv_estimator)
     return f"with {own}, and with {cut(shown_name(estimator), 40)} for the control"
 
 
 def _diagnostics(source: Source) -> list[Chart]:
     """Small charts of the RL steps, those that the run has metrics for."""
-    charts = [_diagnostic_chart(source, d) for d in _DIAGNOSTICS]
+    charts = [_diagnostic_chart(source, d) for d in (*_DIAGNOSTICS, *_reward_parts(source))]
     charts.insert(5, _tool_errors_chart(source))
-    charts += [_diagnostic_chart(source, d) for d in _reward_parts(source)]
     return [chart for chart in charts if chart is not None]
 
 
@@ -251,9 +251,9 @@ def _chart(
 def _mixed_steps(source: Source) -> tuple[float, float, str] | None:
     """The last steps of the cold start, once it is over and if they guessed."""
     steps = [step for step, _ in source.curve("cold_start", "loss/sft")]
-    if source.config is None or not steps or not source.phase("rl"):
+    if source.settings is None or not steps or not source.phase("rl"):
         return None
-    share, mixed = source.config.config.sft.guess_share, source.mixed_steps or 0
+    share, mixed = source.settings.sft.guess_share, source.mixed_steps or 0
     if not 0 < mixed < len(steps) or share == 0:
         return None
     return (steps[-mixed], steps[-1], f"{exact_percent(share)} guess")
@@ -275,25 +275,23 @@ def _diagnostic_chart(source: Source, wanted: _Diagnostic) -> Chart | None:
     points = source.curve("rl", wanted.metric)
     if not points:
         return None
-    above = tuple((x, y) for x, y in points if y > 0)
-    log = wanted.scale == "log" and bool(above)
-    unit = "log" if log else "share" if wanted.scale == "share" else "plain"
-    curves = [series for series, _ in _course(above if log else points, "")]
-    words = (percent if wanted.scale == "share" else short)(points[-1][1])
-    words += f" {wanted.unit}" if wanted.unit else ""
+    above, unit = tuple((x, y) for x, y in points if y > 0), wanted.scale
+    if unit == "log" and not above:
+        unit = "plain"
+    curves = [series for series, _ in _course(above if unit == "log" else points, "")]
+    words = f"{(percent if unit == 'share' else short)(points[-1][1])} {wanted.unit}".rstrip(" ")
     return _small(wanted.title, wanted.note, Panel(curves, unit, bar=wanted.bar), words)
 
 
 def _tool_errors_chart(source: Source) -> Chart | None:
     """Share of all tool calls of a step that failed."""
     tools = _tools(source)
-    calls: dict[float, float] = {}
-    failed: dict[float, float] = {}
+    calls, failed = defaultdict[float, float](float), defaultdict[float, float](float)
     for tool in tools:
         share = dict(source.curve("rl", f"tools/{tool}/errors"))
         for x, number in source.curve("rl", f"tools/{tool}/calls"):
-            calls[x] = calls.get(x, 0.0) + number
-            failed[x] = failed.get(x, 0.0) + number * share.get(x, 0.0)
+            calls[x] += number
+            failed[x] += number * share.get(x, 0.0)
     points = tuple((x, failed[x] / number) for x, number in sorted(calls.items()) if number > 0)
     if not points:
         return None

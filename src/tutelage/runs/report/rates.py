@@ -109,12 +109,9 @@ def _changes(source: Source) -> Iterator[Change]:
 def _tables(source: Source) -> Iterator[_RateTable]:
     """Before, after and the control, in each quantity."""
     estimator = cut(control_estimator(source.result) or "another", 40)
+    start = "after the cold start" if source.phase("cold_start") else "as it came"
     rows = (
-        (
-            "before",
-            "Before",
-            "after the cold start" if source.phase("cold_start") else "as it came",
-        ),
+        ("before", "Before", start),
         ("after", "After", "after RL" if source.phase("rl") else "after training"),
         ("control", "Control", f"the same training with {estimator}"),
         ("no_tools", "After, without tools", "out of the prompt, results withheld"),

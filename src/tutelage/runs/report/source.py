@@ -25,7 +25,7 @@ from tutelage.statistics.outcome import UNSEEN, Kind, Success, summarise
 from tutelage.types import JSON, Mode, Rollout
 
 if TYPE_CHECKING:
-    from tutelage.config import Resolved
+    from tutelage.config import Resolved, RunConfig
     from tutelage.store import Store
 
 _LABELS = (
@@ -73,6 +73,11 @@ class Source:
     remarks: list[str] = field(default_factory=list[str])
 
     @property
+    def settings(self) -> RunConfig | None:
+        """The keys of the run, where they can be read."""
+        return None if self.config is None else self.config.config
+
+    @property
     def mixed_steps(self) -> int | None:
         """Steps of the cold start's mixed part, once a result tells."""
         found = self.number("mixed_steps")
@@ -108,7 +113,7 @@ def read_source(folder: RunFolder) -> Source:
         source.remarks.append("The run has not ended: there is no result.json yet.")
     source.result = read_object(folder.result, source.remarks)
     source.config = _read_config(folder.config, source.remarks)
-    rule = None if source.config is None else Success.of(source.config.config.reward.success)
+    rule = None if source.settings is None else Success.of(source.settings.reward.success)
     known = None
     if "graded" in source.result:
         known = Kind(is_graded(source.result), _defines_success(source.result))
@@ -202,5 +207,5 @@ def _read_failures(store: Store, run_id: str, into: Source) -> None:
 
 def _defines_success(result: Mapping[str, Any]) -> bool:
     """Whether the run has a success beside its mean reward."""
-    rates = (v for k, v in result.items() if k.startswith("success_") and isinstance(v, float))
-    return not is_graded(result) or any(True for _ in rates)
+    rates = (value for key, value in result.items() if key.startswith("success_"))
+    return not is_graded(result) or any(isinstance(value, float) for value in rates)

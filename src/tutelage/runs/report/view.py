@@ -129,12 +129,12 @@ def _phases(source: Source) -> list[tuple[str, str, float, str]]:
     """How long each phase took: its name, worded, its share of the whole, its colour."""
     times: object = source.result.get("phases")
     found = cast("JSON", times) if isinstance(times, dict) else {}
-    pairs = [(name, finite(value)) for name, value in found.items()]
-    known = [(name, seconds) for name, seconds in pairs if seconds is not None and seconds >= 0]
-    total = sum(seconds for _, seconds in known) or 1.0
+    read = {name: finite(value) for name, value in found.items()}
+    known = {name: s for name, s in read.items() if s is not None and s >= 0}
+    total = sum(known.values()) or 1.0
     return [
         (_phase_name(name), duration(seconds), seconds / total, _hue(name, position))
-        for position, (name, seconds) in enumerate(known)
+        for position, (name, seconds) in enumerate(known.items())
     ]
 
 
@@ -144,10 +144,8 @@ def _phase_name(name: str) -> str:
 
 def _hue(phase: str, position: int) -> str:
     """The colour that stands for a phase elsewhere on the page; other phases alternate in grey."""
-    for word, role in (("cold", "before"), ("control", "control"), ("rl", "after")):
-        if phase.split("_")[0].split("/")[0] == word:
-            return role
-    return ("muted", "faint")[position % 2]
+    roles = {"cold": "before", "control": "control", "rl": "after"}
+    return roles.get(phase.split("_")[0].split("/")[0], ("muted", "faint")[position % 2])
 
 
 def _settings(source: Source) -> list[tuple[str, str, str, str, bool]]:
@@ -188,7 +186,7 @@ def _commands(source: Source, finished: bool, rollouts: Sequence[str]) -> Iterat
     if rollouts:
         yield "Read one rollout turn by turn", f"tutelage show {shlex.quote(rollouts[0])}"
     yield "Measure it on your own tasks", f"tutelage eval {run} --test FILE"
-    config = None if source.config is None else source.config.config
+    config = source.settings
     if config is not None and config.recipe == "math" and config.model.path is None:
         harder = f"tutelage train math --level hard --seed {config.seed + 1}"
         yield "Give it harder tasks, and another seed", harder
@@ -257,14 +255,14 @@ def _conclusions(source: Source) -> list[str]:
 def _guess_share(source: Source) -> float | None:
     """The share of the mixed demonstrations that guess: as measured, else as configured."""
     measured = source.number("guess_share")
-    if (measured is None or not 0 <= measured <= 1) and source.config is not None:
-        return source.config.config.sft.guess_share
+    if (measured is None or not 0 <= measured <= 1) and source.settings is not None:
+        return source.settings.sft.guess_share
     return measured
 
 
 def _cold_start(source: Source) -> str:
     steps = len(source.curve("cold_start", "loss/sft"))
-    config = None if source.config is None else source.config.config
+    config = source.settings
     if config is None:
         who = "The policy"
     elif config.model.path is None:
@@ -297,20 +295,17 @@ def _learning(source: Source) -> str:
     steps = len(source.phase("rl")) if steps is None else int(steps)
     if not steps:
         return ""
-    config = None if source.config is None else source.config.config
+    config = source.settings
     name = f" ({shown_name(config.algorithm.adv_estimator).upper()})" if config else ""
     rollouts = source.trained_rollouts  # those of the result are of all phases
-    played = f": {counted(steps, 'step')}"
-    if rollouts:
-        played = f": {counted(rollouts, 'rollout')} in {counted(steps, 'step')}"
+    played = f"{counted(rollouts, 'rollout')} in " if rollouts else ""
     again = f", {config.agent.num_chains} for each task," if config and rollouts else ""
-    than = "than the others of its task" if config and config.agent.num_chains > 1 else ""
-    reinforced = f"what it sampled was reinforced where it earned more {than}".rstrip()
-    if not than:
-        reinforced = "what it sampled was reinforced by what it earned"
+    grouped = config is not None and config.agent.num_chains > 1
+    by = "where it earned more than the others of its task" if grouped else "by what it earned"
     return (
-        f"Then it learned from rewards alone by reinforcement learning{name}{played}{again} "
-        f"played with its tools; {reinforced}."
+        f"Then it learned from rewards alone by reinforcement learning{name}: {played}"
+        f"{counted(steps, 'step')}{again} played with its tools; what it sampled was reinforced "
+        f"{by}."
     )
 
 
@@ -318,21 +313,18 @@ def _measuring(source: Source) -> str:
     tasks = source.number("test_tasks") or source.number("val_tasks")
     if tasks is None:
         return ""
-    config = None if source.config is None else source.config.config
-    apart = ""
-    if config is not None and config.recipe == "math":
-        own = config.data.train_files or config.data.val_files
-        apart = "" if own else ", problems that training never shows"
+    config = source.settings
     what = "The mean reward" if source.kind.graded else "Success"
     kind = f"{named(source.result)} task"
     sentence = f"{what} is measured before and after on {counted(int(tasks), kind)}"
-    if _has(source, "judged_control") or _has(source, "success_control"):
+    if config is not None and config.recipe == "math":
+        own = config.data.train_files or config.data.val_files
+        sentence += "" if own else ", problems that training never shows"
+    if any(key.startswith(("judged_control", "success_control")) for key in source.result):
         estimator = cut(control_estimator(source.result) or "another", 40)
-        return (
-            f"{sentence}{apart}; beside it stands a control: the same training from the same "
-            f"start, with as many steps and rollouts and the estimator {estimator}."
-        )
-    return f"{sentence}{apart}."
+        sentence += "; beside it stands a control: the same training from the same start, with as "
+        sentence += f"many steps and rollouts and the estimator {estimator}"
+    return f"{sentence}."
 
 
 def _against_control(source: Source) -> str:
@@ -366,7 +358,3 @@ def _without_tools(source: Source) -> str:
         return f"{sentence}."
     sentence += f", against {WORDS[what](after)} with them"
     return f"{sentence}: the difference is tool use." if bare < after else f"{sentence}."
-
-
-def _has(source: Source, prefix: str) -> bool:
-    return any(key.startswith(prefix) for key in source.result)
