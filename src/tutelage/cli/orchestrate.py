@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tutelage.orchestration.execution.workers import Estimate, Pool, Worker
     from tutelage.orchestration.plan.catalog import Catalog
     from tutelage.orchestration.plan.dag import Plan
+    from tutelage.types import JSON
 
 
 def orchestrate_app() -> typer.Typer:
@@ -40,10 +41,9 @@ def orchestrate_app() -> typer.Typer:
     )
     group.command("plan")(as_command(_plan, "instruction"))
     group.command("run")(as_command(run, "instruction"))
-    group.command("collect")(as_command(collect))
-    group.command("prepare")(as_command(_prepare))
-    group.command("eval")(as_command(_evaluate))
-    group.command("audit")(as_command(audit))
+    verbs = {"collect": collect, "prepare": _prepare, "eval": _evaluate, "audit": audit}
+    for name, verb in verbs.items():
+        group.command(name)(as_command(verb))
     return group
 
 
@@ -77,15 +77,11 @@ def _prepare(asked: _PrepareConfig) -> None:
         own, used = builtin_graph().catalog, {tool for w in made.workflows for tool in w.tools}
         known = own if used <= set(own.names) else catalog_of(made.workflows)
     tools = output.with_name(f"{output.stem}.catalog.json")
-    listed = [
-        {"name": t.name, "description": t.description, "inputs": t.inputs, "outputs": t.outputs}
-        for t in known.tools
-    ]
-    texts = {output: [workflow.to_row(known) for workflow in made.workflows], tools: listed}
-    write_new(
-        {p: json.dumps(rows, indent=1, ensure_ascii=False) + "\n" for p, rows in texts.items()},
-        "--output",
-    )
+    keys = ("name", "description", "inputs", "outputs")
+    listed = [{key: getattr(tool, key) for key in keys} for tool in known.tools]
+    rows = {output: [workflow.to_row(known) for workflow in made.workflows], tools: listed}
+    texts = {p: json.dumps(of, indent=1, ensure_ascii=False) + "\n" for p, of in rows.items()}
+    write_new(texts, "--output")
     examples, cheaper = number(len(made.workflows)), counted(made.cheaper, "subtask")
     facts(
         console_output(),
@@ -260,27 +256,18 @@ def _written(ending: str, plan: Plan, expected: Mapping[int, _Expected]) -> str:
     from tutelage.orchestration.plan.drawing import to_svg
 
     if ending == ".json":
-        rows = [
-            {
-                "node": node,
-                "kind": e.kind,
-                "worker": e.worker.name,
-                "cost": e.estimate.cost,
-                "seconds": e.estimate.seconds,
-            }
-            for node, e in expected.items()
-        ]
+        rows: list[JSON] = []
+        for node, e in expected.items():
+            come = {"cost": e.estimate.cost, "seconds": e.estimate.seconds}
+            rows.append({"node": node, "kind": e.kind, "worker": e.worker.name, **come})
         told = {**plan_json(plan), "expected": rows}
         return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
     sums = _sums(plan, expected)
     # Two lines for each box: who does it, and what that may come to.
-    notes = {
-        node: (
-            f"{e.kind}: {e.worker.name}",
-            f"{number(e.estimate.seconds)} s, {number(e.estimate.cost)} USD",
-        )
-        for node, e in expected.items()
-    }
+    notes: dict[int, tuple[str, str]] = {}
+    for node, e in expected.items():
+        come = f"{number(e.estimate.seconds)} s, {number(e.estimate.cost)} USD"
+        notes[node] = (f"{e.kind}: {e.worker.name}", come)
     if ending == ".svg":
         return to_svg(plan, notes, "; ".join(sums.values()))
     if ending == ".mmd":

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean
@@ -85,10 +85,8 @@ def audit(asked: _AuditConfig, as_json: AsJson = False) -> None:
         run, ran = _policies(asked, made)
         audits = [audit_policies(ran, name, weights=weights) for name in chosen]
         source = f"{asked.num_workflows} synthetic workflows; {pool_words(made)}"
-    example = {
-        name: compute_reward(published_example(), name, weights=weights)
-        for name in ("seed", "seed_seconds")
-    }
+    shown: tuple[Preset, ...] = ("seed", "seed_seconds")
+    example = {str(p): compute_reward(published_example(), p, weights=weights) for p in shown}
     if as_json:
         told = {"source": source, "published_example": example}
         told |= {"presets": [_json(found) for found in audits]}
@@ -147,7 +145,7 @@ def _policies(asked: _AuditConfig, pool: Pool) -> tuple[Path, dict[str, list[Exe
     return folder.path, found
 
 
-def _show(audits: Sequence[RewardAudit], example: dict[str, float], source: str) -> None:
+def _show(audits: Sequence[RewardAudit], example: Mapping[str, float], source: str) -> None:
     from tutelage.cli.console import output, percent, plain_table, say
 
     console = output()
@@ -156,20 +154,11 @@ def _show(audits: Sequence[RewardAudit], example: dict[str, float], source: str)
     say(console, ("the published example (success, 0.045 USD, 1200 ms): ", "dim"), told)
     say(console)
     terms = ("success", "cost", "latency", "shaped")
-    table = plain_table(
-        "preset",
-        "mean (95 %)",
-        "fail at once",
-        *terms,
-        right=("mean (95 %)", "fail at once", *terms),
-    )
+    numbers = ("mean (95 %)", "fail at once", *terms)
+    table = plain_table("preset", *numbers, right=numbers)
     for found in audits:
-        table.add_row(
-            found.preset,
-            _mean(found),
-            f"{found.fail_at_once:.4f}",
-            *(percent(found.variance[term]) for term in terms),
-        )
+        shares = [percent(found.variance[term]) for term in terms]
+        table.add_row(found.preset, _mean(found), f"{found.fail_at_once:.4f}", *shares)
     console.print(table)
     whose = "the random policy" if audits[0].ranking else "the log"
     told = f"mean of the {audits[0].executions} judged executions of {whose}"

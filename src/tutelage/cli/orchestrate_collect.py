@@ -148,15 +148,12 @@ def _run(
         def done(collected: Collected) -> None:
             bar.advance(task)
 
+        most, budget = asked.alternatives, asked.budget
+
         async def work() -> Collection:
             try:
                 return await collect_all(
-                    system,
-                    assignments,
-                    logger,
-                    alternatives=asked.alternatives,
-                    budget=asked.budget,
-                    on_done=done,
+                    system, assignments, logger, alternatives=most, budget=budget, on_done=done
                 )
             finally:
                 await system.pool.close()

@@ -119,9 +119,8 @@ def show(console: Console, folder: RunFolder) -> None:
     say(console, ("Execution ", "bold"), (folder.name, "bold"))
     if not (folder.path / PLAN).is_file():
         told = (result or {"status": "stopped or running"}).items()
-        words = [
-            (k, number(v) if isinstance(v, int | float) else one_line(v, 100)) for k, v in told
-        ]
+        numeric = int | float
+        words = [(k, number(v) if isinstance(v, numeric) else one_line(v, 100)) for k, v in told]
         facts(console, words, indent=2)
         show_stored(console, folder, lambda store, run_id: store.rollouts(run_id, limit=3))
         return
@@ -141,16 +140,15 @@ def _finish(folder: RunFolder, prepared: _Prepared, otlp: str | None, as_json: b
     executed: list[Execution] = []
 
     def work(run: Run) -> JSON:
-        executed.append(_execute(prepared, run))
-        (found,) = executed
+        found = _execute(prepared, run)
+        executed.append(found)
         run.failed = not found.success
         return {
-            "status": "succeeded" if found.success else "failed",
+            "status": "failed" if run.failed else "succeeded",
             "success": found.success,
             "cost": found.total_cost,
             "latency_ms": found.total_latency_ms,
-            "reason": found.reason,
-            "rollout": found.rollout,
+            **{name: getattr(found, name) for name in ("reason", "rollout")},
         }
 
     job, warnings = ExecutionRun(prepared.asked, work, prepared.plan, otlp=otlp), _Warnings()
@@ -172,15 +170,12 @@ def _execute(prepared: _Prepared, run: Run) -> Execution:
 
     asked, plan, system, told = prepared
     system.recorder = ExecutionRecorder(run.writer, run.folder.name, asked.reward)
+    journal, instruction = run.folder.path / JOURNAL, plan.instruction
     with _progress(plan, told) as watch:
         return system.execute(
-            plan.instruction,
-            plan=plan,
-            budget=asked.budget,
-            name="run",
-            observers=[watch],
-            journal=run.folder.path / JOURNAL,
-        )
+            instruction, plan=plan, budget=asked.budget, name="run", observers=[watch],
+            journal=journal,
+        )  # fmt: skip
 
 
 def _prepare(asked: ExecutionConfig) -> _Prepared:
@@ -283,10 +278,8 @@ def _table(rows: list[_Row]) -> Table:
     table = plain_table("#", "subtask", "state", "worker", "tries", "cost", right=("#", "tries"))
     for index, row in enumerate(rows[:_ROWS]):
         style = {"runs": "cyan", "failed": "red", "succeeded": "green"}.get(row.state, "dim")
-        table.add_row(
-            str(index), visible(row.tool), row.state, visible(row.worker), str(row.tries),
-            _usd(row.cost), style=style,
-        )  # fmt: skip
+        words = (visible(row.tool), row.state, visible(row.worker))
+        table.add_row(str(index), *words, str(row.tries), _usd(row.cost), style=style)
     if len(rows) > _ROWS:
         spent = sum(row.cost for row in rows)
         table.add_row("", f"and {len(rows) - _ROWS} more", "", "", "", _usd(spent))
@@ -318,33 +311,31 @@ def _show_result(folder: RunFolder, found: Execution, preset: Preset, as_json: b
     )  # fmt: skip
     for node in found.nodes:
         mine = [step for step in found.steps if step.node == node.node]
-        asked = [step for step in mine if step.worker is not None]
+        tries = sum(step.worker is not None for step in mine)
         result = node.status if node.checked or not node.kept else f"{node.status}, unchecked"
-        table.add_row(
-            str(node.node),
-            visible(found.plan.nodes[node.node].tool),
-            ", ".join(str(p) for p in found.plan.nodes[node.node].parents),
-            result if node.kept or node.status == "skipped" else f"{result}: {node.reason}",
+        planned, parents = found.plan.nodes[node.node], found.plan.nodes[node.node].parents
+        whole = result if node.kept or node.status == "skipped" else f"{result}: {node.reason}"
+        words = (
+            visible(planned.tool),
+            ", ".join(map(str, parents)),
+            whole,
             visible(node.worker or ""),
-            str(len(asked)),
-            _usd(sum(step.cost for step in mine)),
-            f"{node.seconds:.2f}",
         )
+        numbers = (str(tries), _usd(sum(step.cost for step in mine)), f"{node.seconds:.2f}")
+        table.add_row(str(node.node), *words, *numbers)
     console.print(table)
     say(console)
     path = " -> ".join(found.plan.nodes[node].tool for node in found.path) or "nothing"
-    before = counted(found.resumed, "node")
     state = "succeeded" if found.success else f"failed{f', {found.reason}' if found.reason else ''}"
-    facts(
-        console,
-        [
-            ("execution", state + (" (a mock: no model was asked)" if found.mock else "")),
-            ("cost", f"{_usd(found.total_cost)} USD"),
-            ("latency", f"{found.total_latency_ms / 1000:.2f} s along {one_line(path, 80)}"),
-            ("reward", f"{number(reward)} ({preset})"),
-            *([("resumed", f"{before} done before")] if found.resumed else []),
-        ],
-    )
+    told = {
+        "execution": state + (" (a mock: no model was asked)" if found.mock else ""),
+        "cost": f"{_usd(found.total_cost)} USD",
+        "latency": f"{found.total_latency_ms / 1000:.2f} s along {one_line(path, 80)}",
+        "reward": f"{number(reward)} ({preset})",
+    }
+    if found.resumed:
+        told["resumed"] = f"{counted(found.resumed, 'node')} done before"
+    facts(console, told.items())
     _show_outputs(console, found)
     kept = shown_path(folder.path)
     say(console, ("\nTrace:", "bold"), f" tutelage show {found.rollout} --run {kept}")

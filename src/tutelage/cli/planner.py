@@ -89,7 +89,13 @@ def train_planner(
     if flags.dry_run:
         _show_dry_run(request, origins)
         return
-    _run_planner(request, live="console" in settings.logger)
+    from tutelage.orchestration.job import Planner
+    from tutelage.runs import lifecycle
+    from tutelage.runs.folder import folder_at, place_of
+
+    folder, job = folder_at(place_of(request.output, RECIPE)), Planner(request)
+    live = "console" in settings.logger
+    _run(folder, lambda progress: lifecycle.start(job, folder, progress), live=live)
 
 
 def _show_dry_run(request: Request, origins: Mapping[str, str]) -> None:
@@ -113,7 +119,7 @@ def _show_dry_run(request: Request, origins: Mapping[str, str]) -> None:
         style, remark = ("", "   # default") if origin is None else ("green", f"   # {origin}")
         say(console, (visible(line), style), (visible(remark), "dim"))
     say(console, ("\nData", "bold"))
-    facts(console, list(found.facts.items()), indent=2)
+    facts(console, found.facts.items(), indent=2)
     if found.wanted is not None and found.planned is not None:
         say(console, ("\nOne workflow", "bold"))
         prose(console, found.wanted.instruction)
@@ -121,17 +127,6 @@ def _show_dry_run(request: Request, origins: Mapping[str, str]) -> None:
             say(console, (visible(title), "dim"))
             say(console, visible(to_text(plan)))
     say(console, "\nDry run: nothing was trained or written.")
-
-
-def _run_planner(request: Request, *, live: bool) -> None:
-    """Run a request in a folder of its own and show what it came to."""
-    from tutelage.orchestration.job import Planner
-    from tutelage.runs import lifecycle
-    from tutelage.runs.folder import folder_at, place_of
-
-    folder = folder_at(place_of(request.output, RECIPE))
-    asked = Planner(request)
-    _run(folder, lambda progress: lifecycle.start(asked, folder, progress), live=live)
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
@@ -200,12 +195,10 @@ def show(console: Console, folder: RunFolder) -> None:
     lines = folder.read_metrics()
     last = lines[-1] if lines else {}
     names = ("phase", "step", "train_loss", "val_loss", "val_node_f1", "val_edge_f1")
-    shown = [
-        (n, number(v) if isinstance(v := last[n], (int, float)) else str(v))
-        for n in names
-        if n in last
-    ]
-    facts(console, shown, indent=2)
+    told = {name: last[name] for name in names if name in last}
+    numeric = int | float
+    words = {k: number(v) if isinstance(v, numeric) else str(v) for k, v in told.items()}
+    facts(console, words.items(), indent=2)
     say_state(console, folder)
 
 

@@ -110,7 +110,8 @@ class Planner(RunKind):
             if self.sets is not None:
                 self.sets.check_against(request.against)
             return
-        self.last = _read_last(folder)
+        path = folder.checkpoints / LAST
+        self.last = saving.read(path) if path.is_file() else None
         keep_lines(folder.metrics, _lines_done(folder, self.last))
 
     @property
@@ -139,15 +140,9 @@ class Planner(RunKind):
         """What each phase came to; a run that was stopped has its checkpoints instead."""
         if status != FINISHED:
             return None
-        request = self.request
-        return {
-            "recipe": RECIPE,
-            "phase": request.phase,
-            "seed": request.seed,
-            **self._found,
-            "status": status,
-            "wall_seconds": time.monotonic() - self._began,
-        }
+        asked = {"recipe": RECIPE, "phase": self.request.phase, "seed": self.request.seed}
+        seconds = time.monotonic() - self._began
+        return {**asked, **self._found, "status": status, "wall_seconds": seconds}
 
     # ------------------------------------------------------------ phase 1
 
@@ -177,9 +172,9 @@ class Planner(RunKind):
         while not fitting.done:
             stage = fitting.at.stage
             if stage != shown:
-                search = stage == "search"
-                name = "Phase 1: learning to plan" if search else "Phase 1: going on with all"
-                run.progress.phase(name, steps=fitting.at.epoch + fitting.epochs_left)
+                told = "learning to plan" if stage == "search" else "going on with all"
+                steps = fitting.at.epoch + fitting.epochs_left
+                run.progress.phase(f"Phase 1: {told}", steps=steps)
                 shown = stage
             metrics = fitting.epoch()
             tick += 1
@@ -207,12 +202,12 @@ class Planner(RunKind):
 
         def record(label: str, step: int, board: Board, flows: Workflows, outcome: Outcome) -> None:
             most = len(flows) if label else phase.workflows_per_episode
+            terms = Terms(phase.reward, phase.weights, board.scenario.rates)
             run.writer.submit(
                 routed_rollouts(
-                    folder.name, _place(request), label, step, board, flows, outcome,
-                    Terms(phase.reward, phase.weights, board.scenario.rates), most,
+                    folder.name, _place(request), label, step, board, flows, outcome, terms, most
                 )
-            )  # fmt: skip
+            )
 
         found = train_phase2(
             place,
@@ -236,10 +231,8 @@ class Planner(RunKind):
 
 
 def _keep(folder: RunFolder, fitting: Fitting) -> None:
-    optimizer: Mapping[str, Any] = fitting.optimizer.state_dict()
-    content = saving.checkpoint(
-        fitting.model, optimizer, fitting.at.best_epoch, fitting.at.best_loss
-    )
+    at, optimizer = fitting.at, fitting.optimizer.state_dict()
+    content = saving.checkpoint(fitting.model, optimizer, at.best_epoch, at.best_loss)
     for name in (saving.PHASE1, saving.BEST):
         saving.write(folder.checkpoints / name, content)
 
@@ -248,6 +241,7 @@ def _measure(request: Request, run: Run, fitting: Fitting, sets: Sets) -> dict[s
     folder, progress, model = run.folder, run.progress, fitting.model
     remembered = fitting.remembered
     seeds = SeedTree(request.seed).child("planner", "bootstrap")
+    chosen = ("prior_weight", "consensus", "length_bonus", "edge_threshold", "beam")
     result: dict[str, Any] = {
         "epochs": fitting.at.best_epoch,
         "val_loss": fitting.at.best_loss,
@@ -255,10 +249,7 @@ def _measure(request: Request, run: Run, fitting: Fitting, sets: Sets) -> dict[s
         "parameters": sum(p.numel() for p in model.parameters()),
         "tools": len(model.catalog),
         "train_workflows": len(remembered),
-        "search": {
-            name: getattr(model.settings, name)
-            for name in ("prior_weight", "consensus", "length_bonus", "edge_threshold", "beam")
-        },
+        "search": {name: getattr(model.settings, name) for name in chosen},
     }
     if sets.test:
         progress.evaluation("test workflows", 0, len(sets.test))
@@ -269,12 +260,8 @@ def _measure(request: Request, run: Run, fitting: Fitting, sets: Sets) -> dict[s
         rows = prediction_rows(planned, sets.test, model)
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         write_text(folder.path / "predictions.jsonl", text)
-        plans, place = [p.plan for p in planned], _place(request)
-        run.writer.submit(
-            plan_rollouts(
-                folder.name, place, plans, sets.test, model.catalog, fitting.at.best_epoch
-            )
-        )
+        plans, place, epoch = [p.plan for p in planned], _place(request), fitting.at.best_epoch
+        run.writer.submit(plan_rollouts(folder.name, place, plans, sets.test, model.catalog, epoch))
         progress.evaluation("test workflows", len(sets.test), len(sets.test))
     return result
 
@@ -282,11 +269,6 @@ def _measure(request: Request, run: Run, fitting: Fitting, sets: Sets) -> dict[s
 def _place(request: Request) -> SeedTree:
     """Where the identifiers of rollouts come from."""
     return SeedTree(request.seed).child("planner", "stored")
-
-
-def _read_last(folder: RunFolder) -> Mapping[str, Any] | None:
-    path = folder.checkpoints / LAST
-    return saving.read(path) if path.is_file() else None
 
 
 def _lines_of_phase1(folder: RunFolder) -> int:

@@ -26,11 +26,7 @@ from tutelage.policy.machine import one_thread
 from tutelage.runs.loggers import check_loggers
 from tutelage.seeds import SeedTree
 
-_SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "1": ("training.phase1_supervised.",),
-    "2": ("training.phase2_rl.",),
-    "all": ("training.phase1_supervised.", "training.phase2_rl."),
-}
+_SECTIONS = {"1": "training.phase1_supervised.", "2": "training.phase2_rl."}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +106,6 @@ def _routing(request: Request) -> dict[str, str]:
 
 
 def _keys(request: Request, settings: Training) -> dict[str, Any]:
-    sections = (*_SECTIONS[request.phase], "training.logger", "training.project_name")
-    return {
-        key: value
-        for key, value in flatten({"training": settings.model_dump()})
-        if key.startswith(sections)
-    }
+    keys = flatten({"training": settings.model_dump()})
+    left_out = {"1": _SECTIONS["2"], "2": _SECTIONS["1"]}.get(request.phase, "-")
+    return {key: value for key, value in keys if not key.startswith(left_out)}

@@ -48,18 +48,10 @@ def plan_rollouts(
         value = (parts["node_f1"] + parts["edge_f1"] + parts["exact_nodes"]) / 3
         fields = {"instruction": wanted.instruction, "expected": to_text(wanted.plan)}
         place, task = seeds.child(PLANNED, i), Task(wanted.name or f"test-{i}", fields)
-        answer = to_text(plan)
-        rollout = stored_rollout(
-            place,
-            run_id,
-            task,
-            PLANNED,
-            step=step,
-            calls=(_call(place, 0, "planner", wanted.instruction, answer),),
-            answer=answer,
-            reward=Reward(value, parts),
-        )
-        out.append(rollout)
+        answer, reward = to_text(plan), Reward(value, parts)
+        calls = (_call(place, 0, "planner", wanted.instruction, answer),)
+        played: JSON = {"calls": calls, "answer": answer, "reward": reward}
+        out.append(stored_rollout(place, run_id, task, PLANNED, step=step, **played))
     return out
 
 

@@ -48,7 +48,7 @@ PLAIN: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ToolGraph:
+class _ToolGraph:
     """A catalog with what instructions are made of."""
 
     catalog: Catalog
@@ -65,14 +65,14 @@ class ToolGraph:
 
 
 @cache
-def builtin_graph() -> ToolGraph:
+def builtin_graph() -> _ToolGraph:
     """The tool graph that the package ships."""
     data = json.loads(
         (files("tutelage.orchestration.data") / "builtin_tools.json").read_text(encoding="utf-8")
     )
     rows = cast("list[dict[str, Any]]", data["nodes"])
     catalog = Catalog(tools_of(rows))
-    return ToolGraph(
+    return _ToolGraph(
         catalog,
         {row["id"]: tuple(row["phrases"]) for row in rows},
         {row["id"]: tuple(row["results"]) for row in rows},
@@ -82,16 +82,16 @@ def builtin_graph() -> ToolGraph:
     )
 
 
-def graph_of(catalog: Catalog) -> ToolGraph:
+def graph_of(catalog: Catalog) -> _ToolGraph:
     """A tool graph for any catalog, with phrases made from names and descriptions."""
     base = builtin_graph()
     phrases = {tool.name: _phrases(tool) for tool in catalog.tools}
     results = {tool.name: (f"what {_words(tool.name)} gives",) for tool in catalog.tools}
-    return ToolGraph(catalog, phrases, results, _followers(catalog), base.words)
+    return _ToolGraph(catalog, phrases, results, _followers(catalog), base.words)
 
 
 def generate(
-    graph: ToolGraph,
+    graph: _ToolGraph,
     count: int,
     seeds: SeedTree,
     *,
@@ -115,7 +115,7 @@ def generate(
     return found
 
 
-def generate_plain(graph: ToolGraph, count: int, seeds: SeedTree) -> list[Workflow]:
+def generate_plain(graph: _ToolGraph, count: int, seeds: SeedTree) -> list[Workflow]:
     """At most `count` short workflows in plain words: fewer where the graph has no more of them.
 
     People ask for one, two or three things at a time, one after another, without openings and
@@ -128,7 +128,7 @@ def generate_plain(graph: ToolGraph, count: int, seeds: SeedTree) -> list[Workfl
 
 
 def _distinct(
-    graph: ToolGraph, count: int, seeds: SeedTree, max_nodes: int, shares: Mapping[Shape, float]
+    graph: _ToolGraph, count: int, seeds: SeedTree, max_nodes: int, shares: Mapping[Shape, float]
 ) -> Iterator[Workflow | None]:
     """Workflows whose instructions differ; None where a few draws gave no new one."""
     seen: set[str] = set()
@@ -164,7 +164,7 @@ def _fits(before: CatalogTool, after: CatalogTool) -> bool:
 
 
 def _grow(
-    graph: ToolGraph, draw: random.Random, shape: Shape, size: int
+    graph: _ToolGraph, draw: random.Random, shape: Shape, size: int
 ) -> list[tuple[str, list[int]]]:
     """Nodes as (tool, parents), each parent before its child; may be shorter than `size`."""
     nodes: list[tuple[str, list[int]]] = [(draw.choice(graph.catalog.names), [])]
@@ -188,7 +188,7 @@ def _grow(
 
 
 def _parents(
-    graph: ToolGraph,
+    graph: _ToolGraph,
     draw: random.Random,
     nodes: Sequence[tuple[str, list[int]]],
     tool: str,
@@ -203,7 +203,7 @@ def _parents(
 
 
 def _workflow(
-    graph: ToolGraph, draw: random.Random, max_nodes: int, shares: Mapping[Shape, float]
+    graph: _ToolGraph, draw: random.Random, max_nodes: int, shares: Mapping[Shape, float]
 ) -> Workflow:
     shape = draw.choices(list(shares), list(shares.values()))[0]
     low = {"single": 1, "chain": 2, "dag": 3}[shape]
@@ -218,7 +218,7 @@ def _workflow(
 
 
 def _instruction(
-    graph: ToolGraph, draw: random.Random, nodes: Sequence[tuple[str, list[int]]]
+    graph: _ToolGraph, draw: random.Random, nodes: Sequence[tuple[str, list[int]]]
 ) -> str:
     words = graph.words
     nouns = _nouns(graph, draw, [tool for tool, _ in nodes])
@@ -255,7 +255,7 @@ def _instruction(
 _ANYTHING = ("this", "the file", "what I sent you", "the input", "my data")
 
 
-def _nouns(graph: ToolGraph, draw: random.Random, tools: Sequence[str]) -> list[str]:
+def _nouns(graph: _ToolGraph, draw: random.Random, tools: Sequence[str]) -> list[str]:
     """A noun for each result; results that share one are counted, so that each can be named."""
     chosen = [draw.choice(graph.results[tool]) for tool in tools]
     return [

@@ -80,9 +80,7 @@ class RewardAudit:
     def oracle_on_top(self) -> bool | None:
         """Whether no policy earns more than the oracle; None without a ranking."""
         means = dict(self.ranking)
-        if ORACLE not in means:
-            return None
-        return means[ORACLE] >= max(means.values()) - _TIE
+        return means[ORACLE] >= max(means.values()) - _TIE if ORACLE in means else None
 
     @property
     def warning(self) -> str | None:

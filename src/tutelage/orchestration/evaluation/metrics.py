@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from tutelage.orchestration.data.workflows import Workflow
@@ -60,13 +60,9 @@ class PlanScores:
                 mean = self.mean(name, shape)
                 if mean is not None:
                     found[name if shape is None else f"{name}/{shape}"] = mean
-        found["node_f1_micro"] = self.node_f1_micro
-        found["edge_f1_micro"] = self.edge_f1_micro
-        found["validity"] = self.validity
-        if self.raw_validity is not None:
-            found["raw_validity"] = self.raw_validity
-        found["hallucination"] = self.hallucination
-        return found
+        whole = ("node_f1_micro", "edge_f1_micro", "validity", "raw_validity", "hallucination")
+        told = {name: getattr(self, name) for name in whole}
+        return found | {name: value for name, value in told.items() if value is not None}
 
     @staticmethod
     def of(
@@ -91,12 +87,8 @@ class PlanScores:
             strange += sum(node.tool not in catalog for node in plan.nodes)
             count += len(plan.nodes)
         total = max(1, len(made.node_f1))
-        return PlanScores(
-            made.node_f1,
-            made.edge_f1,
-            made.exact_nodes,
-            made.exact,
-            made.shapes,
+        return replace(
+            made,
             node_f1_micro=_micro(nodes),
             edge_f1_micro=_micro(edges),
             validity=valid / total,
@@ -106,12 +98,8 @@ class PlanScores:
 
     def gain(self, baseline: PlanScores, seeds: SeedTree) -> dict[str, Difference]:
         """These minus `baseline` on each score, with paired bootstrap intervals."""
-        return {
-            name: paired_bootstrap(
-                getattr(baseline, name), getattr(self, name), seeds.child(name).numpy()
-            )
-            for name in SCORES
-        }
+        sides = {name: (getattr(baseline, name), getattr(self, name)) for name in SCORES}
+        return {n: paired_bootstrap(*both, seeds.child(n).numpy()) for n, both in sides.items()}
 
 
 def _nodes(plan: Plan) -> Counter[str]:
@@ -124,11 +112,9 @@ def _edges(plan: Plan) -> Counter[tuple[str, str]]:
 
 def _f1(has: Counter[K], needs: Counter[K], pool: list[int]) -> float:
     """F1 of two multisets; both empty agree. Adds what it counted to `pool`."""
-    common, given, wanted = (has & needs).total(), has.total(), needs.total()
-    pool[0] += common
-    pool[1] += given
-    pool[2] += wanted
-    return 2 * common / (given + wanted) if given + wanted else 1.0
+    found = (has & needs).total(), has.total(), needs.total()
+    pool[:] = [before + more for before, more in zip(pool, found, strict=True)]
+    return _micro(found)
 
 
 def _micro(pool: Sequence[int]) -> float:

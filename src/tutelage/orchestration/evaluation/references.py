@@ -27,10 +27,8 @@ def plan_references(
         cost = max(math.fsum(row[w].cost for row in table) for w in able)
         latency = max(critical_path(plan, [row[w].seconds for row in table])[0] for w in able)
     else:
-        choices = [
-            [estimate for estimate, can in zip(row, mask, strict=True) if can]
-            for row, mask in zip(table, masks, strict=True)
-        ]
+        pairs = zip(table, masks, strict=True)
+        choices = [[row[w] for w, can in enumerate(mask) if can] for row, mask in pairs]
         cost = math.fsum(max(e.cost for e in row) for row in choices)
         latency = critical_path(plan, [max(e.seconds for e in row) for row in choices])[0]
     # A pool that is free, or answers at once, still has a reward: that term is then 0.

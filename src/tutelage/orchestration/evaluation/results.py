@@ -44,16 +44,13 @@ def evaluate(
     planner, which plans with the same catalog from then on: it is one more
     row, and `before_learned` counts the test instructions that stood in its own training set.
     """
-    planned = model.plan_all([w.instruction for w in test])
-    plans = [p.plan for p in planned]
-    scores = {PLANNER: PlanScores.of(plans, test, model.catalog, [p.raw_valid for p in planned])}
+    planned, scores = _scored(model, test)
+    scores = {PLANNER: scores}
     told = overlap_of(train, test).test_in_train if train else _learned_by(model, test)
     more: dict[str, Any] = {"in_training": told}
     if before is not None:
         before.use_catalog(model.catalog)
-        old = before.plan_all([w.instruction for w in test])
-        raw = [p.raw_valid for p in old]
-        scores[BEFORE] = PlanScores.of([p.plan for p in old], test, model.catalog, raw)
+        _, scores[BEFORE] = _scored(before, test)
         more["before_learned"] = _learned_by(before, test)
     if train:
         known = Rows.of([features(w.instruction) for w in train], model.idf)
@@ -61,22 +58,27 @@ def evaluate(
         nearest = similar.topk(1, dim=1).indices[:, 0].tolist()
         for name, found in baseline_plans(train, test, nearest).items():
             scores[name] = PlanScores.of(found, test, model.catalog)
-    scores["no edges"] = PlanScores.of([without_edges(plan) for plan in plans], test, model.catalog)
+    bare = [without_edges(p.plan) for p in planned]
+    scores["no edges"] = PlanScores.of(bare, test, model.catalog)
+    gains = {
+        name: scores[PLANNER].gain(found, seeds.child(name)).items()
+        for name, found in scores.items()
+        if name != PLANNER
+    }
     return {
         "workflows": len(test),
         "shapes": dict(sorted(Counter(scores[PLANNER].shapes).items())),
         "scores": {name: found.summary() for name, found in scores.items()},
-        "gains": {
-            name: {
-                metric: asdict(difference)
-                for metric, difference in scores[PLANNER].gain(found, seeds.child(name)).items()
-            }
-            for name, found in scores.items()
-            if name != PLANNER
-        },
+        "gains": {name: {m: asdict(gap) for m, gap in found} for name, found in gains.items()},
         **_worker_accuracy(planned, test),
         **more,
     }, planned
+
+
+def _scored(model: PlannerModel, test: Sequence[Workflow]) -> tuple[list[Planned], PlanScores]:
+    planned = model.plan_all([w.instruction for w in test])
+    raw = [p.raw_valid for p in planned]
+    return planned, PlanScores.of([p.plan for p in planned], test, model.catalog, raw)
 
 
 def _learned_by(model: PlannerModel, workflows: Sequence[Workflow]) -> int:
@@ -111,13 +113,14 @@ def prediction_rows(
     for plan, wanted in zip(planned, gold, strict=True):
         row = Workflow(plan.plan, plan.workers, name=wanted.name).to_row(model.catalog)
         nodes = plan.plan.nodes
-        row["task_nodes"] = [{"task": node.tool} for node in nodes]
-        row["task_links"] = [
-            {"source": nodes[i].tool, "target": nodes[j].tool} for i, j in plan.plan.edges
-        ]
-        row["wanted"] = {
-            "task_nodes": [{"task": tool} for tool in wanted.tools],
-            "dependencies": [list(parents) for parents in wanted.plan.dependencies],
-        }
-        rows.append(row)
+        named = ((nodes[i].tool, nodes[j].tool) for i, j in plan.plan.edges)
+        expected = [{"task": tool} for tool in wanted.tools]
+        rows.append(
+            row
+            | {
+                "task_nodes": [{"task": node.tool} for node in nodes],
+                "task_links": [{"source": source, "target": target} for source, target in named],
+                "wanted": {"task_nodes": expected, "dependencies": wanted.plan.dependencies},
+            }
+        )
     return rows

@@ -31,7 +31,8 @@ class Budget:
         self.limit, self.mode = limit, mode
         self.reserved = 0.0
         self.spent = 0.0
-        self._open = 0
+        self.open = 0
+        """Reservations that are not settled."""
         self._changed = asyncio.Event()
 
     @property
@@ -44,11 +45,6 @@ class Budget:
         """What neither was spent nor is reserved; None without a limit. Below 0 under `audit`."""
         return None if self.limit is None else self.limit - self.spent - self.reserved
 
-    @property
-    def open(self) -> int:
-        """Reservations that are not settled."""
-        return self._open
-
     def fits(self, bound: float) -> bool:
         """Whether a try of at most this cost may start."""
         left = self.left
@@ -59,14 +55,14 @@ class Budget:
         if not self.fits(bound):
             return False
         self.reserved += bound
-        self._open += 1
+        self.open += 1
         return True
 
     def settle(self, bound: float, cost: float) -> None:
         """Give a reservation back and count what it came to."""
-        self._open -= 1
+        self.open -= 1
         # With nothing open the sum of floats is put right again.
-        self.reserved = self.reserved - bound if self._open else 0.0
+        self.reserved = self.reserved - bound if self.open else 0.0
         self.spent += cost
         self._changed.set()
         self._changed = asyncio.Event()

@@ -92,9 +92,8 @@ class Journal:
                 case "verify":
                     judged[event["step"]] = event["bound"]
                 case "answer":
-                    opened[event["step"]].requests += (
-                        read_as(_ANSWER, event["answer"], "an answer"),
-                    )
+                    answer = read_as(_ANSWER, event["answer"], "an answer")
+                    opened[event["step"]].requests += (answer,)
                     asked.pop(event["step"], None)
                 case "step":
                     step = _step(event["step"])

@@ -57,12 +57,8 @@ class ExecutionLogger:
     ) -> dict[str, Any]:
         """Append one line and return it. Raises `DataError` for outputs that are no plan."""
         result, now = execution_result, datetime.fromtimestamp(self._clock(), UTC)
-        told = {
-            "outputs": dict(result.outputs),
-            "total_cost": result.total_cost,
-            "total_latency_ms": result.total_latency_ms,
-            "verified_fraction": result.verified_fraction,
-        }
+        sums = ("total_cost", "total_latency_ms", "verified_fraction")
+        told = {"outputs": dict(result.outputs), **{name: getattr(result, name) for name in sums}}
         row = {
             "timestamp": now.isoformat(timespec="seconds"),
             "instruction": instruction,
@@ -116,12 +112,9 @@ def _planned(
     given: Mapping[str, Any] | Plan, result: ExecutionResult, workers: Sequence[str]
 ) -> dict[str, Any]:
     """The document's form as it is given; anything else is written from the plan that ran."""
-    plan = given if isinstance(given, Plan) else None
-    if plan is None and isinstance(result, Execution):
-        plan = result.plan
-    known = {} if plan is None else _plan_outputs(plan, result, workers)
     if isinstance(given, Plan):
-        return known
+        return _plan_outputs(given, result, workers)
+    known = _plan_outputs(result.plan, result, workers) if isinstance(result, Execution) else {}
     if not isinstance(cast("object", given), Mapping):
         raise DataError(
             f"planner_outputs is {given!r:.80}; give a Plan, or an object with model_selections "

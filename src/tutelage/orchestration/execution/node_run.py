@@ -73,9 +73,8 @@ class NodeRun:
             can and len(tried) < settings.max_tries and worker not in asked
             for worker, can in enumerate(self._legal)
         ]
-        fits = await self._affordable(open_to)
+        fits, answered = await self._affordable(open_to), self._answered()
         self._blocked = any(open_to) and not any(fits)
-        answered = self._answered()
         if not any(fits) and answered is None:
             self._end("failed", reason=self._why("no worker is left"))
             return None
@@ -131,15 +130,9 @@ class NodeRun:
         """A try with the chosen worker, whose place and cost are reserved; kept when it ends."""
         run, worker = self._run, choice.action
         step = self._next("worker", choice, self._pool.workers[worker].name)
-        self._tell(
-            "dispatch",
-            step,
-            attempt=step.attempt,
-            worker=step.worker,
-            choice=choice.action,
-            log_prob=choice.log_prob,
-            mask=[int(m) for m in choice.mask],
-        )
+        told = step.to_json()
+        keys = ("attempt", "worker", "choice", "log_prob", "mask")
+        self._tell("dispatch", step, **{key: told[key] for key in keys})
         run.budget.reserve(self._estimates[worker].bound)  # its mask said that it fits
         self._slots.load[worker] += 1
         try:
@@ -237,10 +230,8 @@ class NodeRun:
 
     def _answered(self) -> Step | None:
         """The last step with an answer that could be kept."""
-        for step in reversed(self._steps):
-            if step.answer is not None and step.answer.error is None:
-                return step
-        return None
+        usable = (s for s in self._steps[::-1] if s.answer is not None and s.answer.error is None)
+        return next(usable, None)
 
     def _why(self, told: str) -> str:
         """A reason, with that of the last try; the budget where that is all that is in the way."""
@@ -256,20 +247,16 @@ class NodeRun:
         reason: str = "",
         at: Step | None = None,
     ) -> None:
-        answer = None if kept is None else kept.answer
-        verdict = None if kept is None else kept.verdict
-        self._result = NodeResult(
-            node=self._node,
-            status=status,
-            output=None if answer is None else answer.output,
-            worker=None if kept is None else kept.worker,
-            reason=reason,
-            seconds=sum(step.seconds for step in self._steps),
-            started=self._started,
-            ended=self._run.now if at is None else at.ended,
-            checked=verdict is None or verdict.checked,
-            correct=None if answer is None else answer.correct,
-        )
+        seconds = sum(step.seconds for step in self._steps)
+        ended = self._run.now if at is None else at.ended
+        found = NodeResult(self._node, status, None, None, reason, seconds, self._started, ended)
+        if kept is not None and kept.answer is not None:
+            checked = kept.verdict is None or kept.verdict.checked
+            output, correct = kept.answer.output, kept.answer.correct
+            found = replace(
+                found, output=output, worker=kept.worker, checked=checked, correct=correct
+            )
+        self._result = found
 
     def _cut(
         self, kind: Literal["timeout", "cancelled"], told: str, bound: float, seconds: float

@@ -91,8 +91,8 @@ class PlanRun:
         self.references = self.check()
         if self._journal is not None:
             self._origin -= self._journal.elapsed
-            for index, step in sorted(self._journal.steps.items()):
-                self.steps[index] = step
+            self.steps = dict(sorted(self._journal.steps.items()))
+            for step in self.steps.values():
                 self.budget.spent += step.cost
             self.dispatched = 1 + max(self.steps, default=-1)
             for _, node in sorted(self._journal.nodes.items()):

@@ -172,8 +172,8 @@ class Execution(ExecutionResult):
     def answers(self) -> dict[int, str]:
         """What the last nodes gave, those that nobody waits for."""
         leaves = set(range(len(self.nodes))) - {before for before, _ in self.plan.edges}
-        given = {node: self.outputs.get(str(node)) for node in sorted(leaves)}
-        return {node: str(text) for node, text in given.items() if text is not None}
+        known = self.outputs
+        return {node: str(known[str(node)]) for node in sorted(leaves) if str(node) in known}
 
     def earned(self, preset: Preset = "normalized", weights: RewardWeights | None = None) -> Reward:
         """The reward, with its parts; an execution that costs nothing is measured against 1."""

@@ -48,6 +48,7 @@ from tutelage.types import (
 )
 
 SCOPE = "tutelage.orchestration"
+_UNCHECKED = "an answer was kept that no verifier passed"
 _NAME_LENGTH = 60
 _CAUSES = {DEADLINE: FailureCause.TIMEOUT, UNSERVED: FailureCause.ENGINE_ERROR}
 """What failed an execution by its reason, where it was not the answers."""
@@ -110,26 +111,19 @@ def stored_call(
     agent: str,
     messages: tuple[Message, ...],
     said: str,
-    *,
     sampling: Sampling | None = None,
     stop: StopReason = StopReason.STOP,
-    seconds: float = 0.0,
+    *,
     started: float = 0.0,
+    seconds: float = 0.0,
 ) -> Call:
     """A call that trains nothing: there are no tokens in it."""
+    sampled, reply = Sampled((), (), (), stop, 0), Message("assistant", said)
+    asked = sampling or Sampling()
     return Call(
-        id=call_id,
-        agent=agent,
-        index=index,
-        messages=messages,
-        prompt_ids=(),
-        sampled=Sampled((), (), (), stop, 0),
-        reply=Message("assistant", said),
-        sampling=sampling or Sampling(),
-        started=started,
-        seconds=seconds,
-        policy=None,
-    )
+        call_id, agent, index, messages, (), sampled, reply, asked, started=started,
+        seconds=seconds, policy=None,
+    )  # fmt: skip
 
 
 def _failure(execution: Execution) -> Failure | None:
@@ -138,9 +132,8 @@ def _failure(execution: Execution) -> Failure | None:
         return None
     lost = [node for node in execution.nodes if not node.kept]
     told = "; ".join(f"node {node.node}: {node.reason or node.status}" for node in lost)
-    whole = "an answer was kept that no verifier passed"
-    if execution.reason == WRONG_PLAN:
-        whole = "the plan is not what the instruction asks for"
+    wrong = execution.reason == WRONG_PLAN
+    whole = "the plan is not what the instruction asks for" if wrong else _UNCHECKED
     return Failure(_CAUSES.get(execution.reason, FailureCause.AGENT_ERROR), told or whole)
 
 
@@ -162,20 +155,15 @@ def _calls(execution: Execution, sampling: Sampling, origin: float) -> tuple[Cal
         if call_id is None or answer is None:
             continue
         cut = answer.error is not None and answer.error.kind == "truncated"
+        stop = StopReason.LENGTH if cut else StopReason.STOP
         before = sum(request.seconds for request in step.requests[:-1])
+        agent = f"{execution.plan.nodes[step.node].tool} #{step.node}"
+        messages = worker_messages(node_prompt(execution.plan, step.node, outputs))
+        started = origin + step.started + step.queued + before
         calls.append(
-            stored_call(
-                call_id,
-                len(calls),
-                f"{execution.plan.nodes[step.node].tool} #{step.node}",
-                worker_messages(node_prompt(execution.plan, step.node, outputs)),
-                answer.output,
-                sampling=sampling,
-                stop=StopReason.LENGTH if cut else StopReason.STOP,
-                started=origin + step.started + step.queued + before,
-                seconds=answer.seconds,
-            )
-        )
+            stored_call(call_id, len(calls), agent, messages, answer.output, sampling, stop,
+                        started=started, seconds=answer.seconds)
+        )  # fmt: skip
     return tuple(calls)
 
 
@@ -204,10 +192,10 @@ def _execution_spans(
     if not execution.success:
         attributes[names.ERROR_TYPE] = execution.reason or "failed"
     top = SpanRecord(
-        trace_id=trace,
-        span_id=span_id_of(trace, "workflow"),
-        parent_id=span_id_of(trace),
-        name=f"{names.INVOKE_WORKFLOW} {told}",
+        trace,
+        span_id_of(trace, "workflow"),
+        span_id_of(trace),
+        f"{names.INVOKE_WORKFLOW} {told}",
         start_ns=planned,
         end_ns=origin + int(execution.wall_seconds * 1e9),
         attributes=attributes | shared,
@@ -271,20 +259,13 @@ def _decision(execution: Execution, step: Step) -> dict[str, Any]:
     answer, verdict, call_id = step.answer, step.verdict, _call_id(execution, step)
     told: dict[str, Any] = {names.ACTION: step.action, names.LOG_PROB: step.choice.log_prob}
     if step.worker is not None:
-        told |= {
-            names.REQUEST_MODEL: step.worker,
-            names.RESPONSE_MODEL: step.worker,
-            names.COST: step.cost,
-            names.REQUESTS: len(step.requests),
-        }
+        told |= dict.fromkeys((names.REQUEST_MODEL, names.RESPONSE_MODEL), step.worker)
+        told |= {names.COST: step.cost, names.REQUESTS: len(step.requests)}
     if call_id is not None:
         told[names.RESPONSE_ID] = call_id
     if answer is not None:
-        told |= {
-            names.INPUT_TOKENS: answer.tokens_in,
-            names.OUTPUT_TOKENS: answer.tokens_out,
-            names.MOCK: answer.mock,
-        }
+        tokens = {names.INPUT_TOKENS: answer.tokens_in, names.OUTPUT_TOKENS: answer.tokens_out}
+        told |= {**tokens, names.MOCK: answer.mock}
         if answer.error is not None:
             told[names.ERROR_TYPE] = answer.error.kind
     if verdict is not None:

@@ -11,6 +11,7 @@ behind HTTP (`pools/`). Costs are USD and latencies seconds everywhere in here.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -59,8 +60,7 @@ class Latency:
     """Further seconds for each token of the answer."""
 
     def __post_init__(self) -> None:
-        for name in ("seconds", "spread", "per_token"):
-            _not_negative("latency", name, getattr(self, name))
+        _not_negative("latency", self, "seconds", "spread", "per_token")
 
 
 def _seconds(value: object) -> object:
@@ -101,8 +101,7 @@ class Worker:
             raise ConfigError("a worker has an empty name; give each worker a name of its own")
         if not self.capabilities:
             raise ConfigError(f"{where} has no capabilities; list types, or {ANY!r} for all")
-        for name in ("price_in", "price_out"):
-            _not_negative(where, name, getattr(self, name))
+        _not_negative(where, self, "price_in", "price_out")
         for kind, skill in self.skills.items():
             if not 0 <= skill <= 1:
                 raise ConfigError(f"{where}: skill {kind!r} is {skill!r}; give a share of 0 to 1")
@@ -115,10 +114,8 @@ class Worker:
 
     def skill(self, *labels: str) -> float:
         """Share of right answers by the first label that is known, `*`, or `DEFAULT_SKILL`."""
-        for label in (*labels, ANY):
-            if label in self.skills:
-                return self.skills[label]
-        return DEFAULT_SKILL
+        known = (self.skills[label] for label in (*labels, ANY) if label in self.skills)
+        return next(known, DEFAULT_SKILL)
 
     def cost(self, tokens_in: float, tokens_out: float) -> float:
         """USD for so many tokens."""
@@ -267,11 +264,9 @@ def check_workers(workers: Sequence[Worker]) -> tuple[Worker, ...]:
     """The workers as a tuple. Raises `ConfigError` when there is none or two share a name."""
     if not workers:
         raise ConfigError("there are no workers; give at least one, such as --workers FILE")
-    seen: set[str] = set()
-    for worker in workers:
-        if worker.name in seen:
-            raise ConfigError(f"two workers are named {worker.name!r}; rename one")
-        seen.add(worker.name)
+    (name, count), *_ = Counter(worker.name for worker in workers).most_common(1)
+    if count > 1:
+        raise ConfigError(f"two workers are named {name!r}; rename one")
     return tuple(workers)
 
 
@@ -293,6 +288,7 @@ def prompt_tokens(text: str) -> int:
     return max(1, math.ceil(len(text) / 4))
 
 
-def _not_negative(where: str, name: str, value: float) -> None:
-    if not math.isfinite(value) or value < 0:
-        raise ConfigError(f"{where}: {name} is {value!r}; give a finite number of at least 0")
+def _not_negative(where: str, given: object, *names: str) -> None:
+    for name, value in ((name, getattr(given, name)) for name in names):
+        if not math.isfinite(value) or value < 0:
+            raise ConfigError(f"{where}: {name} is {value!r}; give a finite number of at least 0")

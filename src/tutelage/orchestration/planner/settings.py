@@ -122,24 +122,15 @@ class Request(RunSettings):
 
     def checked(self) -> Training:
         """The settings of a request that can be run. Raises `ConfigError` for one that cannot."""
-        if self.phase == "2":
-            names = ("train", "test", "catalog", "against")
-            lost = [n for n in names if getattr(self, n) is not None]
-            if lost:
-                raise ConfigError(
-                    f"--{lost[0]} is for phase 1, and --phase 2 trains the routing alone; give "
-                    f"--checkpoint FILE for its planner, and --outcomes and --models for its table"
-                )
-        if self.phase == "1":
-            lost = [n for n in ("outcomes", "models", "checkpoint") if getattr(self, n) is not None]
-            if lost:
-                raise ConfigError(f"--{lost[0]} is for phase 2; choose --phase 2 or --phase all")
+        for phase, names, remedy in _MISPLACED:
+            lost = [name for name in names if getattr(self, name) is not None]
+            if self.phase == phase and lost:
+                raise ConfigError(f"--{lost[0]} is for {remedy}")
         if self.phase == "all" and self.checkpoint is not None:
             raise ConfigError("--checkpoint is a planner to go on from; choose --phase 2 with it")
         if (self.outcomes is None) != (self.models is None):
-            given, lacking = (
-                ("outcomes", "models") if self.models is None else ("models", "outcomes")
-            )
+            lacking = "models" if self.models is None else "outcomes"
+            given = "outcomes" if self.models is None else "models"
             raise ConfigError(
                 f"--{given} {getattr(self, given)!r} needs --{lacking} FILE: a table of outcomes "
                 f"and the prices of its workers go together"
@@ -150,6 +141,15 @@ class Request(RunSettings):
                 f"kind of workflows it learned"
             )
         return self.settings()
+
+
+_MISPLACED = (
+    ("2", ("train", "test", "catalog", "against"),
+     "phase 1, and --phase 2 trains the routing alone; give --checkpoint FILE for its planner, and "
+     "--outcomes and --models for its table"),
+    ("1", ("outcomes", "models", "checkpoint"), "phase 2; choose --phase 2 or --phase all"),
+)  # fmt: skip
+"""Options that a phase alone has no use for, and what to do."""
 
 
 def read_settings(

@@ -166,23 +166,24 @@ async def ask(
     )
 
 
+_BY_STATUS: Mapping[int, ErrorKind] = {
+    **dict.fromkeys((401, 403), "unauthorized"),
+    **dict.fromkeys((408, 409), "unavailable"),
+    429: "rate_limited",
+}
+
+
 def _error_kind(error: EngineError) -> tuple[ErrorKind, bool]:
     """What an error means, and whether the request may be billed all the same."""
     if isinstance(error, ContextOverflowError):
         return "refused", False
     if isinstance(error, RemoteError):
-        status = error.status
-        if status == 429:
-            return "rate_limited", False
-        if status in (401, 403):
-            return "unauthorized", False
-        busy = status >= 500 or status in (408, 409)
-        return ("unavailable" if busy else "refused"), False
+        return _BY_STATUS.get(
+            error.status, "unavailable" if error.status >= 500 else "refused"
+        ), False
     cause = error.__cause__
     if isinstance(cause, (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)):
         return "network", False
     if isinstance(cause, httpx2.TimeoutException):
         return "timeout", True
-    if isinstance(cause, httpx2.HTTPError):
-        return "network", True
-    return "malformed", True
+    return ("network" if isinstance(cause, httpx2.HTTPError) else "malformed"), True

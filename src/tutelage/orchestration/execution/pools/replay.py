@@ -31,9 +31,8 @@ class ReplayPool:
         self._table = table
         self._rows = {name: i for i, name in enumerate(table.ids)}
         self._columns = {worker.name: j for j, worker in enumerate(table.workers)}
-        self._by_type: dict[str, list[int]] = {}
-        for i, kind in enumerate(table.types):
-            self._by_type.setdefault(kind, []).append(i)
+        kinds = np.array(table.types)
+        self._by_type = {kind: np.flatnonzero(kinds == kind).tolist() for kind in set(table.types)}
         # What a worker costs and takes on average says nothing about this query's outcome.
         known = table.known_QW
         self._cost = _means(table.costs_QW, known)
@@ -54,31 +53,28 @@ class ReplayPool:
 
     async def execute(self, worker: Worker, work: Work) -> Answer:
         """The recorded outcome, after the seconds that it took."""
-        row, column = self.row(work), self._columns[worker.name]
+        row, column = place = self.row(work), self._columns[worker.name]
         table = self._table
-        score = float(table.scores_QW[row, column])
+        score, tokens_out = float(table.scores_QW[place]), float(table.tokens_out_QW[place])
         if math.isnan(score):
             told = f"nobody recorded {worker.name!r} on {table.ids[row]!r}"
             return Answer(error=WorkError("refused", told), mock=True, correct=False)
-        seconds = float(table.seconds_QW[row, column])
+        seconds = float(table.seconds_QW[place])
         await asyncio.sleep(seconds)
-        right = score >= RIGHT
-        tokens_out = float(table.tokens_out_QW[row, column])
         return Answer(
             output=replayed(table, row, column),
-            cost=float(table.costs_QW[row, column]),
+            cost=float(table.costs_QW[place]),
             seconds=seconds,
             tokens_in=round(float(table.tokens_in_Q[row])),
             tokens_out=0 if math.isnan(tokens_out) else round(tokens_out),
             mock=True,
-            correct=right,
+            correct=score >= RIGHT,
             score=score,
         )
 
     def knows(self, worker: Worker, work: Work) -> bool:
         """Whether the recorded answer is right; False where nobody recorded one."""
-        score = float(self._table.scores_QW[self.row(work), self._columns[worker.name]])
-        return not math.isnan(score) and score >= RIGHT
+        return bool(self._table.right_QW[self.row(work), self._columns[worker.name]])
 
     def estimate(self, worker: Worker, work: Work) -> Estimate:
         """The worker's averages over the table; the bound is that of the table for this row."""

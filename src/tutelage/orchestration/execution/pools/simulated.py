@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import NormalDist
@@ -56,12 +57,11 @@ class SimulatedPool:
         Raises `ConfigError` for a value that cannot be.
         """
         self.workers = check_workers(workers)
-        for name, share in (("correlation", correlation), ("errors", errors), ("garbage", garbage)):
-            if not 0 <= share <= 1:
-                raise ConfigError(f"simulation: {name} is {share!r}; give a share of 0 to 1")
-        for name, value in (("tokens", tokens), ("token_spread", token_spread)):
-            if not 0 <= value < math.inf:
-                raise ConfigError(f"simulation: {name} is {value!r}; give a number of at least 0")
+        shares = {"correlation": correlation, "errors": errors, "garbage": garbage}
+        for name, value in {**shares, "tokens": tokens, "token_spread": token_spread}.items():
+            most = 1.0 if name in shares else sys.float_info.max
+            if not 0 <= value <= most:
+                raise ConfigError(f"simulation: {name} is {value!r}; give 0 to {most:g}")
         self._correlation, self._errors, self._garbage = correlation, errors, garbage
         self._median, self._spread = tokens, token_spread
 
