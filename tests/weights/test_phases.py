@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tutelage.runs.metrics import cut_off_warning, rollout_metrics
+from tutelage.runs.metrics import rollout_metrics
 from tutelage.runs.signals import Clock
 from tutelage.seeds import SeedTree
 from tutelage.types import FailureCause, Task
@@ -82,14 +82,11 @@ def test_what_is_reported_of_a_step() -> None:
     assert told["reward/std"] == pytest.approx((1 / 6) ** 0.5)
     assert told["rollout/turns"] == 7 / 4
     assert told["rollout/truncated"] == 2 / 4
-    warned = cut_off_warning(rollouts, "max=5")
-    assert warned is not None
-    assert warned.startswith("2 of 4 rollouts were cut off")
-    assert warned.endswith("give them more room (max=5)")
-    assert cut_off_warning([*rollouts, rollouts[0]], "max=5") is None
     assert told["rollout/failed"] == 1 / 4
     tokens = sum(len(c.sampled.token_ids) for r in rollouts for c in r.last.calls)
     assert told["rollout/tokens"] == tokens / 4
+    drawn = [x for r in rollouts for c in r.last.calls for x in c.sampled.logprobs]
+    assert told["rollout/entropy"] == pytest.approx(-sum(drawn) / len(drawn))
 
 
 def test_a_part_says_of_how_many_rollouts_it_is() -> None:
@@ -132,12 +129,12 @@ def test_tool_use_is_reported_by_name() -> None:
     invented = ToolResult("3", "frob", "{}", "Error", "unknown_tool")
     told = rollout_metrics([with_tools("a", good, bad), with_tools("b", good, invented)])
     assert told["tools/add/calls"] == 3 / 2
-    assert told["tools/add/errors"] == 1 / 3
+    assert told["tools/add/errors"] == told["tools/add/failed"] == 1 / 3
     assert told["tools/add/seconds"] == 1.0 / 3
     assert told["tools/unknown/calls"] == 1 / 2
-    assert told["tools/unknown/errors"] == 1
+    assert (told["tools/unknown/errors"], told["tools/unknown/failed"]) == (1, 0)
     assert not [name for name in told if "frob" in name], "a model may invent any number of names"
-    assert Counter(name.split("/")[0] for name in told)["tools"] == 6
+    assert Counter(name.split("/")[0] for name in told)["tools"] == 8
 
 
 def test_the_clock_counts_all_processes() -> None:

@@ -144,8 +144,7 @@ def _footnotes(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if "status" in result:
-        yield "status", str(result["status"])
+    yield from _health(result)
     words = list(_done(result))
     if "wall_seconds" in result:
         words.append(f"{duration(result['wall_seconds'])} wall time")
@@ -167,6 +166,19 @@ def _totals(folder: RunFolder, result: Mapping[str, Any]) -> Iterator[tuple[str,
         yield "policy", f"{shown_path(folder.policy)} (an ordinary Hugging Face folder)"
     if folder.report.is_file():
         yield "report", shown_path(folder.report)
+
+
+def _health(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """How it ended, what was wrong while it ran, and whether the tasks were solved."""
+    warnings: list[str] = result.get("warnings") or []
+    if "status" in result:
+        told = f", with {counted(len(warnings), 'warning')}" if warnings else ""
+        yield "status", f"{result['status']}{told}"
+    for warning in warnings:
+        yield "warning", warning
+    for entry in result.get("health") or ():
+        if not entry["warning"]:
+            yield entry["name"], entry["text"]
 
 
 def _done(result: Mapping[str, Any]) -> Iterator[str]:

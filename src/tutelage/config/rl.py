@@ -157,7 +157,8 @@ class ActorConfig(Section):
     """How the policy is updated from one batch of rollouts."""
 
     ppo_mini_batch_size: Annotated[Count | None, BY_REWARDS] = None
-    """Rollouts in one optimizer step; null takes the whole batch."""
+    """Rollouts in one optimizer step, those of one task together where it is large enough; null
+    takes the whole batch."""
     ppo_epochs: Annotated[Count, BY_REWARDS] = 1
     """Passes over one batch."""
     ppo_micro_batch_size_per_gpu: Annotated[Count | None, BY_REWARDS] = None

@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from tutelage.types import Rollout
+from tutelage.types import Rollout, Sampled
+
+TOOL_FAILURES = ("raised", "timeout", "bad_result")
+"""Errors of tool calls that are not the model's: it named a tool that exists, with arguments that
+fit."""
 
 
 def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
@@ -23,8 +27,18 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         ) / total,
         "rollout/truncated": _cut_off(rollouts) / total,
     }  # fmt: skip
+    drawn = [x for r in rollouts for c in r.last.calls for x in _free_logprobs(c.sampled)]
+    if drawn:
+        out["rollout/entropy"] = -sum(drawn) / len(drawn)
     # A part that has the name of a sum, such as `mean`, does not stand in its place.
     return out | {**_part_metrics(rollouts), **out} | _tool_metrics(rollouts)
+
+
+def _free_logprobs(sampled: Sampled) -> Sequence[float]:
+    """The log-probabilities of the tokens that a grammar left more than one choice for."""
+    if not sampled.allowed:
+        return sampled.logprobs
+    return [x for x, n in zip(sampled.logprobs, sampled.allowed, strict=True) if n > 1]
 
 
 def _part_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
@@ -64,15 +78,18 @@ def _tool_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     total, out = len(rollouts), dict[str, float]()
     calls: Counter[str] = Counter()
     errors: Counter[str] = Counter()
+    failed: Counter[str] = Counter()
     seconds: dict[str, float] = defaultdict(float)
     for result in (t for r in rollouts for t in r.last.tool_results):
         name = result.name if result.error != "unknown_tool" else "unknown"
         calls[name] += 1
         errors[name] += result.error is not None
+        failed[name] += result.error in TOOL_FAILURES
         seconds[name] += result.seconds
     for name in sorted(calls):
         out[f"tools/{name}/calls"] = calls[name] / total
         out[f"tools/{name}/errors"] = errors[name] / calls[name]
+        out[f"tools/{name}/failed"] = failed[name] / calls[name]
         out[f"tools/{name}/seconds"] = seconds[name] / calls[name]
     return out
 
@@ -93,17 +110,6 @@ def failures_by_cause(rollouts: Sequence[Rollout]) -> dict[str, int]:
 def _cut_off(rollouts: Sequence[Rollout]) -> int:
     """How many had no room left to end by themselves."""
     return sum(r.last.stop in ("token_budget", "context") for r in rollouts)
-
-
-def cut_off_warning(rollouts: Sequence[Rollout], limits: str) -> str | None:
-    """That half or more were cut off, and by which `limits`; None where fewer were."""
-    cut = _cut_off(rollouts)
-    if 2 * cut < len(rollouts):
-        return None
-    return (
-        f"{cut} of {len(rollouts)} rollouts were cut off before they had ended, so their rewards "
-        f"say little of what the model can do: give them more room ({limits})"
-    )
 
 
 def low_reward_warning(rollouts: Sequence[Rollout], failure_reward: float) -> str | None:

@@ -49,6 +49,11 @@ class TrainingResult:
     details: JSON = field(repr=False)
     """All of result.json."""
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What went wrong in training although it ended, with what to try."""
+        return tuple(self.details.get("warnings", ()))
+
     def rewards(self) -> list[float]:
         """The mean reward of each training step that was judged."""
         lines = (m for m in self.metrics if m.get("phase") == "rl")

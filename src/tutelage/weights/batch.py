@@ -108,13 +108,24 @@ class Batch:
     def mini_batches(self, size: int | None, seeds: SeedTree) -> list[list[int]]:
         """Row numbers of each optimizer batch of `size` rollouts; shuffled when there are several.
 
-        An optimizer batch changes what is learned; rows of one rollout stay in one.
+        An optimizer batch changes what is learned: rows of one rollout stay in one, and so do the
+        rollouts of one task, which were compared with each other, where `size` has room for them.
         """
         rollouts = sorted(set(self.rollouts_B))
         size = size or len(rollouts)
+        groups = [[r] for r in rollouts]
         if size < len(rollouts):
-            seeds.python().shuffle(rollouts)
-        parts = [set(rollouts[i : i + size]) for i in range(0, len(rollouts), size)]
+            together = _by_group(rollouts, self.rollouts)
+            if max(map(len, together)) <= size:
+                groups = together
+            seeds.python().shuffle(groups)
+        parts: list[set[int]] = []
+        placed = 0
+        for group in groups:
+            if placed >= size * len(parts):
+                parts.append(set())
+            parts[-1] |= set(group)
+            placed += len(group)
         return [[b for b, r in enumerate(self.rollouts_B) if r in part] for part in parts]
 
     def token_budget(self, live: Sequence[int], count: int | None, actor: ActorConfig) -> int:
@@ -128,6 +139,14 @@ class Batch:
         """What cuts a tensor of the batch to some rows, no wider than they are, on a device."""
         width = max(len(self.rows[b].ids) for b in numbers)
         return lambda tensor_BT: tensor_BT[numbers, :width].to(device)
+
+
+def _by_group(numbers: Sequence[int], rollouts: Sequence[_Played]) -> list[list[int]]:
+    """Numbers of rollouts, those of one group together, in the order of the first of each."""
+    groups: dict[str, list[int]] = {}
+    for number in numbers:
+        groups.setdefault(rollouts[number].group, []).append(number)
+    return list(groups.values())
 
 
 def make_rows(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLICY) -> Batch:

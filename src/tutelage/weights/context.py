@@ -9,6 +9,7 @@ that fired stays fired. The phases are `phases.py`; what a run leaves behind is 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
@@ -36,6 +37,8 @@ from tutelage.weights.setting import Setting
 
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.stateful import Stateful
+
+logger = logging.getLogger(__name__)
 
 EVALUATION_SLOTS = 64
 FROZEN = "frozen "
@@ -84,6 +87,13 @@ class Context:
         self.run.log(line)
         self.state.metrics_lines += 1
         self.run.progress.step(step, values)
+
+    def warn(self, text: str) -> None:
+        """Say that something is wrong; in the log too where a Python agent is trained, since a
+        `Trainer` may show no progress."""
+        self.run.progress.note(f"Warning: {text}")
+        if self.setting.given is not None:
+            logger.warning(text)
 
     def save(self) -> None:
         """Write a checkpoint; everything before it is in the store by then."""
@@ -287,7 +297,7 @@ class Context:
         warning = low_reward_warning(rollouts, self.setting.config.agent.failure_reward)
         if warning is not None and not any("agent.failure_reward" in w for w in warnings):
             warnings.append(warning)
-            self.run.progress.note(f"Warning: {warning}")
+            self.warn(warning)
 
     def _stop_if_ungraded(self, rollouts: Sequence[Rollout]) -> None:
         """A reward that fails is a defect of the task, and training on the rest would hide it."""

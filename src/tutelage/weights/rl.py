@@ -14,14 +14,15 @@ measured as the trained policy is, and is not kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
+from tutelage.algorithms.extensions import ESTIMATORS
 from tutelage.config import RunConfig
 from tutelage.resources import POLICY
-from tutelage.runs.metrics import cut_off_warning, rollout_metrics
-from tutelage.types import Rollout
+from tutelage.runs import findings, health
+from tutelage.runs.metrics import rollout_metrics
 from tutelage.weights.context import Context
 from tutelage.weights.learner import Learners, make_learner
 from tutelage.weights.loop import TrainingLoop
@@ -64,6 +65,8 @@ def _run_steps(ctx: Context, phase: str, config: RunConfig, over: Callable[[], b
         limit=config.trainer.record_tokens,
     )
     loop = TrainingLoop(ctx, phase, config, learners, recorder, limit)
+    lines = ctx.run.folder.read_metrics() if state.phase_step else ()
+    steps = [line for line in lines if line["phase"] == phase]
     while not over():
         state.tick += 1
         start = time.perf_counter()
@@ -77,23 +80,30 @@ def _run_steps(ctx: Context, phase: str, config: RunConfig, over: Callable[[], b
             "time/update": seconds - values["time/rollout"],
             "tokens_per_second": values["rollout/tokens"] * len(groups.played) / seconds,
         }
-        if phase == RL and state.phase_step == 1:
-            _warn_if_cut_off(ctx, groups.played)
         _validate(ctx, phase, values)
+        if phase == RL:
+            steps.append(values)
+            _tell_health(ctx, steps)
         end_step(ctx, phase, values)
 
 
-def _warn_if_cut_off(ctx: Context, played: Sequence[Rollout]) -> None:
-    """After the first step, since the limits that are there by default are small."""
+def _tell_health(ctx: Context, steps: Sequence[Mapping[str, float]]) -> None:
+    """Say at once what is wrong with the training, and keep it for the result."""
     config = ctx.setting.config
     limits = (
         f"agent.max_tokens_per_turn={config.agent.max_tokens_per_turn}, "
         f"rollout.response_length={config.response_tokens}, rollout.max_len="
         f"{config.rollout.max_len}"
     )
-    warning = cut_off_warning(played, limits)
-    if warning is not None:
-        ctx.run.progress.note(f"Warning: {warning}")
+    setup = health.Setup(
+        groups=config.data.train_batch_size,
+        compares=ESTIMATORS.find(config.algorithm.adv_estimator).groups,
+        limits=limits,
+        rate=config.actor.optim.lr,
+    )
+    kept = ctx.state.results.setdefault("health", [])
+    for finding in findings.keep(kept, steps, setup, number=ctx.state.phase_step):
+        ctx.warn(str(finding)) if finding.warning else ctx.run.progress.note(str(finding))
 
 
 def _learners(ctx: Context, config: RunConfig) -> Learners:

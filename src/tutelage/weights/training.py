@@ -17,6 +17,7 @@ from tutelage.policy import machine
 from tutelage.policy.lora import save_adapter
 from tutelage.resources import POLICY
 from tutelage.runs.figures import read_object
+from tutelage.runs.findings import warnings_of
 from tutelage.runs.folder import RunFolder, keep_lines, write_json
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.measured import written
@@ -328,7 +329,8 @@ def outcome(ctx: Context, status: str) -> JSON:
         "failures": found.get("failures", {}),
         "failures_by_phase": found.get("failures_by_phase", {}),
         "first_failures": found.get("first_failures", {}),
-        "warnings": found.get("warnings", []),
+        "warnings": [*found.get("warnings", []), *warnings_of(found.get("health", []))],
+        "health": found.get("health", []),
         "mixed_steps": found.get("mixed_steps", 0),
         "phases": {k: round(v, 3) for k, v in state.seconds.items() if k != "total"},
     }

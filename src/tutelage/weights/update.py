@@ -35,6 +35,10 @@ from tutelage.weights.loss import Report, options_of, rows_loss
 from tutelage.weights.optim import Optimizer
 from tutelage.weights.scoring import logp_of
 
+DISTANCE_ROWS = 8
+"""Rows that are scored again after an update, to say how far it moved the policy: few, since each
+costs a forward pass."""
+
 
 def update_policy(
     policy: Policy,
@@ -52,7 +56,7 @@ def update_policy(
 
     `reference` is the reference policy where its whole distribution is needed. `max_dlogp` and
     `kl/rollout` compare sampler and trainer before the first optimizer step, on the trained tokens
-    that were scored.
+    that were scored; `kl/update` compares the policy before and after.
     """
     if batch.trainer_logp_BT is None and not tells_itself(config, numerics):
         batch = replace(batch, trainer_logp_BT=trainer_logp(policy, batch, config, numerics))
@@ -71,7 +75,26 @@ def update_policy(
             norms.append(optimizer.step(rate) if reports[-1] else 0.0)
     policy.version += 1
     metrics = _summary(reports, norms, batch, config)
-    return _with_tokens(batch, [r for found in reports[:per_epoch] for r in found], config), metrics
+    batch = _with_tokens(batch, [r for found in reports[:per_epoch] for r in found], config)
+    return batch, metrics | _distance(policy, batch, config, numerics)
+
+
+def _distance(
+    policy: Policy, batch: Batch, config: RunConfig, numerics: Numerics
+) -> dict[str, float]:
+    """How far the update moved the policy: the KL from before to after, in nats per token, on a few
+    of the scored rows. Empty where none was scored."""
+    assert batch.logp_BT is not None, "the update's passes have said what they made of the tokens"
+    scored = [
+        b for b, row in enumerate(batch.rows) if not batch.logp_BT[b, row.mask.index(1)].isnan()
+    ]
+    few = scored[:: max(1, len(scored) // DISTANCE_ROWS)][:DISTANCE_ROWS]
+    if not few:
+        return {}
+    after_BT = logp_of(policy, [batch.rows[b] for b in few], config, numerics.dtype)
+    width = after_BT.shape[1]
+    gap_BT = batch.logp_BT[few, :width] - after_BT
+    return {"kl/update": float(gap_BT[batch.mask_BT[few, :width]].mean())}
 
 
 def _with_tokens(batch: Batch, passes: Sequence[Report], config: RunConfig) -> Batch:

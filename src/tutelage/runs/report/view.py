@@ -54,7 +54,7 @@ def make_view(source: Source) -> dict[str, Any]:
         "story": _story(source),
         "facts": list(_facts(source)),
         "warnings": [cut(str(text), 600) for text in warnings],
-        "remarks": [*source.remarks, *filter(None, [footnote(source.result)])],
+        "remarks": [*source.remarks, *filter(None, [footnote(source.result)]), *_good_news(source)],
         "judged": [cut(line, 400) for line in judged_lines(source.result)],
         "conclusions": _conclusions(source),
         **draw_charts(source),
@@ -71,6 +71,14 @@ def make_view(source: Source) -> dict[str, Any]:
         "conditions": list(_flat(source.conditions)),
         "commands": list(_commands(source, finished, [p.after.rollout_id for p in pairs])),
     }
+
+
+def _good_news(source: Source) -> Iterator[str]:
+    """What was found while it ran that is no warning."""
+    told: object = source.result.get("health")
+    for entry in cast("list[Any]", told) if isinstance(told, list) else []:
+        if isinstance(entry, dict) and not entry.get("warning", True):
+            yield cut(f"Step {entry.get('step')}: {entry.get('text')}.", 400)
 
 
 def _facts(source: Source) -> Iterator[tuple[str, str, str, bool]]:

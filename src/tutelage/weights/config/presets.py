@@ -59,6 +59,11 @@ RL: dict[str, Any] = {
     "trainer.total_epochs": 1,
 }
 
+OWN_MODEL: dict[str, Any] = {"actor.optim.warmup_steps": 5}
+"""What reinforcement learning of a model of the user's own starts from: AdamW knows the size of the
+gradients only after a few steps, and its first ones at the full rate can destroy what was
+pretrained. The embedded policy keeps the rate that its preset was measured with."""
+
 # Demonstrations of the user's own. The rate is what full fine-tuning of a pretrained model takes;
 # the embedded policy learns from nothing.
 SFT: dict[str, Any] = {
@@ -111,6 +116,7 @@ def preset(
         values = MATH | MATH_LEVELS[level] | MATH_ALGORITHMS[algorithm]
         if own_model:
             values = {key: value for key, value in values.items() if key not in EMBEDDED_ONLY}
+            values |= OWN_MODEL if algorithm == "rl" else {}
         if own_tasks:
             values.pop("trainer.control", None)
         name = f"math/{level}" if algorithm == "rl" else f"math/{level}/{algorithm}"
@@ -124,5 +130,5 @@ def preset(
             f"Leave it out, or use the recipe {algorithm!r}.",
         )
     if recipe == "rl":
-        return recipe, MappingProxyType(RL)
+        return recipe, MappingProxyType(RL | OWN_MODEL if own_model else RL)
     return recipe, MappingProxyType(SFT if own_model else SFT | SFT_EMBEDDED)

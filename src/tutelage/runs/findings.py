@@ -1,0 +1,41 @@
+"""The findings of a run over its steps: each is said once, and kept with the steps it held for.
+
+`health.py` finds what is wrong after a step; what is kept here is plain JSON, so that it lies in
+checkpoints and in `result.json`, and a resumed run says nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from tutelage.runs.health import Finding, Metrics, Setup, examine
+from tutelage.types import JSON
+
+
+def keep(kept: list[JSON], steps: Sequence[Metrics], setup: Setup, *, number: int) -> list[Finding]:
+    """Bring `kept`, the findings of a run, up to date after the step `number`, the last of `steps`;
+    returns those that are new. One that no longer holds is kept with the step that ended it."""
+    new: list[Finding] = []
+    holding = {finding.name: finding for finding in examine(steps, setup)}
+    for entry in kept:
+        finding = holding.pop(entry["name"], None)
+        if finding is None and entry["until"] is None:
+            entry["until"] = number
+        elif finding is not None:
+            entry["until"] = None
+    for finding in holding.values():
+        kept.append({"step": number, "until": None, **asdict(finding)})
+        new.append(finding)
+    return new
+
+
+def warnings_of(kept: Sequence[JSON]) -> list[str]:
+    """The warnings among the findings of a run, each with the steps that it held for."""
+    out: list[str] = []
+    for entry in kept:
+        if entry["warning"]:
+            until = "" if entry["until"] is None else f" to {entry['until']}"
+            told = Finding(entry["name"], entry["text"], entry["remedy"])
+            out.append(f"{'from ' if not until else ''}step {entry['step']}{until}: {told}")
+    return out

@@ -1,0 +1,397 @@
+"""What is wrong with a training, read from the metrics of its steps: numbers in, findings out.
+
+`examine` is asked after each step and gives what holds then: rewards that never differ, groups that
+teach nothing, a reward, an entropy or a policy that broke away, rollouts that are cut off or fail,
+tools that fail. It is pure: the same lines give the same findings, so a resumed run says the same.
+`findings.py` has each said once,
+and kept for the result.
+
+Every threshold is a constant with its reason. They are set so that a healthy run of any size gives
+none: what could be chance in a small step waits for more steps, and a task that is nearly solved is
+no fault. `metrics.py` makes the numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tutelage.types import FailureCause
+
+Metrics = Mapping[str, Any]
+_CAUSES = tuple(f"rollout/{cause.value}" for cause in FailureCause)
+
+FEW_STEPS = 3
+"""Steps that a fault must last, so that one unlucky step is none."""
+PATIENCE = 14
+"""Steps after which a fault is said however small the steps are, early enough to be worth it."""
+FIRST_ROLLOUTS = 16
+"""Rollouts of a first step that speak for themselves: limits that are too small show at once."""
+MANY_ROLLOUTS = 64
+"""Rollouts that earned the same, which a reward that differs does not give by chance."""
+SPARSE_ROLLOUTS = 512
+"""The same where the least reward is all that was earned: a success in 100 rollouts is still a
+start, and would have shown by now (99.4 %)."""
+MANY_GROUPS = 32
+"""Groups without variance in a row that are no chance where tasks differ in difficulty."""
+NEAR_MAXIMUM = 0.9
+"""Share of the way from the least to the greatest reward above which flat groups are success."""
+COMPARED_GROUPS = 16
+"""Groups that a mean reward is taken over before two of them are compared."""
+COLLAPSED = 0.2
+"""Share of its best reward, above the least, that a policy keeps which has collapsed: a harder
+draw of tasks does not cost 80 %."""
+SURE = 5.0
+"""Standard errors between two means: chance gives 5 less than once in a million comparisons."""
+HALF = 0.5
+"""Share of rollouts cut off or failed from which most of a step teaches the wrong thing."""
+SOME_ROLLOUTS = 32
+"""Rollouts, or tool calls, that a share is taken over."""
+ENTROPY_ZERO = 1e-3
+"""Nats per token below which all rollouts of a task are one: a healthy policy that has learned
+its task well keeps ten times as much, and pretrained models a hundred times."""
+ENTROPY_RISE, ENTROPY_FACTOR = 1.0, 3.0
+"""Nats by which, and times its first value to which, the entropy rises where a policy falls apart;
+exploration that is encouraged adds a few tenths."""
+KL_JUMP = 1.0
+"""Nats per token that one update moves a policy which is being destroyed: PPO aims at 0.01, the
+first steps of a small policy from scratch reach some tenths."""
+KL_REFERENCE = 5.0
+"""Nats per token from the reference beyond which nothing of it is left; long runs reach 1."""
+MISMATCH = 0.5
+"""Nats per token between sampler and trainer: number formats differ by less than 0.01."""
+BROKEN_TOOL = 0.95
+"""Share of a tool's calls that fail by its own fault; a model that asks it nonsense succeeds at
+times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is wrong, or worth knowing, and what to try."""
+
+    name: str
+    text: str
+    remedy: str = ""
+    warning: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.text}. Try: {self.remedy}" if self.remedy else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the numbers of a step are judged by."""
+
+    groups: int = 1
+    """Tasks of a step."""
+    compares: bool = True
+    """Whether the advantages come from comparing rollouts of one task."""
+    limits: str = ""
+    """The keys that bound a rollout, with their values."""
+    rate: float | None = None
+    """Learning rate."""
+
+
+def examine(steps: Sequence[Metrics], setup: Setup) -> Iterator[Finding]:
+    """What holds after the last of `steps`, which are the metrics of a phase from its first."""
+    yield from (found for rule in _RULES if (found := rule(steps, setup)) is not None)
+
+
+# ---------------------------------------------------------------- rewards
+
+
+def _constant_reward(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """No two rollouts of the run have earned different rewards."""
+    found = _reward_range(steps)
+    if found is None or found[0] != found[1]:
+        return None
+    value, count = found[0], int(_total(steps, "rollout/judged"))
+    enough = SPARSE_ROLLOUTS if value <= 0 else MANY_ROLLOUTS
+    if len(steps) < FEW_STEPS or (count < enough and len(steps) < PATIENCE):
+        return None
+    text = f"all {count} rollouts so far have earned {value:g}, so nothing has been learned"
+    remedy = (
+        "look at a rollout (tutelage show RUN); a reward that grades part of the way, easier "
+        "tasks, or demonstrations first, if the tasks are too hard; correct the reward function if "
+        "it always returns the same"
+    )
+    if value >= 1:
+        remedy = (
+            "harder tasks, if the model solved these before training; correct the reward function "
+            "if it always returns the same"
+        )
+    return Finding("constant_reward", text, remedy)
+
+
+def _flat_groups(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """The rewards of every group have been equal for a while, below the maximum."""
+    if not setup.compares:
+        return None
+    flat = 0
+    for step in reversed(steps):
+        shares = (step.get("group/zero_variance"), step.get("group/single"))
+        if shares[0] is None or not shares[0] or sum(filter(None, shares)) < 1:
+            break
+        flat += 1
+    tail = steps[len(steps) - flat :]
+    everything, here = _reward_range(steps), _reward_range(tail)
+    if here is None or everything is None or everything[0] == everything[1]:
+        return None
+    enough = flat >= FEW_STEPS + 1 and flat * setup.groups >= MANY_GROUPS
+    if here[0] == here[1]:  # nothing at all is earned: rewards may be sparse
+        enough = flat >= FEW_STEPS + 1 and _total(tail, "rollout/judged") >= MANY_ROLLOUTS
+    if here[0] == everything[1]:  # they earn the most that there is
+        return None
+    mean = _mean(tail, "reward/mean")
+    if (not enough and flat < PATIENCE) or mean is None or _near_maximum(steps, mean):
+        return None
+    text = (
+        f"in each of the last {flat} steps all rollouts of a task earned the same reward (mean "
+        f"{mean:.3g}), so there was nothing to learn"
+    )
+    remedy = (
+        "tasks that the model solves sometimes, more rollouts of a task (agent.num_chains), "
+        "algorithm.filter_groups.enable=true, or a higher rollout.temperature if the rollouts of "
+        "a task are all alike"
+    )
+    return Finding("flat_groups", text, remedy)
+
+
+def _solved(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Every rollout earns the maximum."""
+    everything = _reward_range(steps)
+    tail = _last(steps, MANY_ROLLOUTS)
+    here = _reward_range(tail)
+    if everything is None or here is None or everything[0] == everything[1]:
+        return None
+    if here[0] < everything[1] or (_mean(tail, "rollout/truncated") or 0.0) >= HALF:
+        return None
+    text = (
+        f"solved: all rollouts of the last {len(tail)} steps earned {here[0]:g}, the most that any "
+        "rollout has earned, so there is nothing left to learn from these tasks"
+    )
+    return Finding("solved", text, warning=False)
+
+
+def _reward_collapse(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """The mean reward has fallen from its best to near the least."""
+    size = max(FEW_STEPS, math.ceil(COMPARED_GROUPS / max(1, setup.groups)))
+    everything, now = _reward_range(steps), _mean(steps[-size:], "reward/mean")
+    starts = range(len(steps) - 2 * size + 1)
+    means = {i: _mean(steps[i : i + size], "reward/mean") for i in starts}
+    known = {i: mean for i, mean in means.items() if mean is not None}
+    if everything is None or now is None or not known:
+        return None
+    best = max(known, key=lambda i: known[i])
+    then = known[best]
+    least = everything[0]
+    variance = sum(
+        (_mean(w, "reward/std") or 0.0) ** 2 for w in (steps[best : best + size], steps[-size:])
+    )
+    error = math.sqrt(variance / (size * max(1, setup.groups)))
+    if now - least > COLLAPSED * (then - least) or then - now <= SURE * error:
+        return None
+    text = f"the mean reward has fallen from {then:.3g} to {now:.3g} in the last {size} steps"
+    return Finding("reward_collapse", text, _gentler(setup))
+
+
+def _diverged(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """A loss or gradient is no finite number."""
+    names = ("loss/policy", "grad_norm", "entropy", "kl/ref", "kl/update")
+    bad = [n for n in names if not math.isfinite(steps[-1].get(n, 0.0))]
+    if not bad:
+        return None
+    return Finding("diverged", f"{', '.join(bad)} is not a finite number", _gentler(setup))
+
+
+def _entropy_collapse(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Samples of one prompt are all alike, and the task is not solved."""
+    tail = steps[-FEW_STEPS:]
+    values = [step.get("rollout/entropy") for step in tail]
+    mean = _mean(tail, "reward/mean")
+    if len(tail) < FEW_STEPS or mean is None or _near_maximum(steps, mean):
+        return None
+    known = [float(value) for value in values if value is not None]
+    if len(known) < FEW_STEPS or max(known) >= ENTROPY_ZERO:
+        return None
+    text = (
+        f"the entropy is near zero ({abs(max(known)):.2g} nats per token) at a mean reward of "
+        f"{mean:.3g}: the policy samples the same answer every time and has stopped exploring"
+    )
+    remedy = (
+        "rollout.temperature=1, a larger actor.entropy_coeff, a larger actor.clip_ratio_high, or "
+        "a smaller actor.optim.lr; start again from an earlier checkpoint"
+    )
+    return Finding("entropy_collapse", text, remedy)
+
+
+def _entropy_explosion(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """The policy has become much less sure than it began."""
+    known = [float(s["rollout/entropy"]) for s in steps if "rollout/entropy" in s]
+    if len(known) < FEW_STEPS:
+        return None
+    first, now = min(known[:FEW_STEPS]), min(known[-2:])
+    if now < first + ENTROPY_RISE or now < ENTROPY_FACTOR * first:
+        return None
+    text = f"the entropy has risen from {first:.2g} to {now:.2g} nats per token"
+    remedy = f"a smaller actor.entropy_coeff; {_gentler(setup)}"
+    return Finding("entropy_explosion", text, remedy)
+
+
+def _kl_jump(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """An update, or all of them together, moved the policy too far."""
+    moved = [s.get("kl/update", 0.0) for s in steps[-2:]]
+    away = [s.get("kl/ref", 0.0) for s in steps[-2:]]
+    if len(steps) < 2 or (min(moved) <= KL_JUMP and min(away) <= KL_REFERENCE):
+        return None
+    text = (
+        f"one update moves the policy by {moved[-1]:.3g} nats per token (kl/update), a hundred "
+        "times what is usual"
+    )
+    if min(moved) <= KL_JUMP:
+        text = f"the policy is {away[-1]:.3g} nats per token from its reference (kl/ref)"
+    return Finding("kl_jump", text, _gentler(setup))
+
+
+def _mismatch(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Sampler and trainer compute different probabilities."""
+    gaps = [s.get("kl/rollout", 0.0) for s in steps[-FEW_STEPS:]]
+    if len(gaps) < FEW_STEPS or min(gaps) <= MISMATCH:
+        return None
+    text = f"sampler and trainer differ by {gaps[-1]:.3g} nats per token (kl/rollout)"
+    return Finding("mismatch", text, "rollout.correction=token_tis, or rollout.name=native")
+
+
+def _gentler(setup: Setup) -> str:
+    rate = "" if setup.rate is None else f", which is {setup.rate:g}"
+    return (
+        f"a smaller actor.optim.lr{rate} (a tenth of it), actor.optim.warmup_steps, or a KL "
+        "penalty (actor.use_kl_loss=true); start again from an earlier checkpoint"
+    )
+
+
+def _truncated(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Half of the rollouts or more were cut off."""
+    found = _share(steps, "rollout/truncated")
+    if found is None:
+        return None
+    cut, total = found
+    text = (
+        f"{cut} of {total} rollouts were cut off before they had ended, so their rewards say "
+        "little of what the model can do"
+    )
+    return Finding("truncated", text, f"give them more room ({setup.limits})")
+
+
+def _failed(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """Half of the rollouts or more failed."""
+    found = _share(steps, "rollout/failed")
+    if found is None:
+        return None
+    failed, total = found
+    causes = {
+        name.removeprefix("rollout/"): share
+        for name in _CAUSES
+        if (share := steps[-1].get(name, 0.0)) > 0
+    }
+    named = max(causes, key=lambda name: causes[name], default="unknown")
+    text = f"{failed} of {total} rollouts failed, mostly by {named}"
+    return Finding("failed", text, "look at one: tutelage show RUN --failed")
+
+
+def _broken_tools(steps: Sequence[Metrics], setup: Setup) -> Finding | None:
+    """A tool fails nearly every call."""
+    tail = steps[-PATIENCE:]
+    names = {k.split("/")[1] for s in tail for k in s if k.startswith("tools/")} - {"unknown"}
+    for name in sorted(names):
+        asked, calls = list[Metrics](), list[float]()
+        for step in reversed(tail):
+            if len(asked) >= FEW_STEPS and sum(calls) >= SOME_ROLLOUTS:
+                break
+            asked.append(step)
+            calls.append(step.get(f"tools/{name}/calls", 0.0) * step.get("rollout/number", 1))
+        if len(asked) < FEW_STEPS or sum(calls) < SOME_ROLLOUTS:
+            continue
+        failed = sum(
+            n * s.get(f"tools/{name}/failed", 0.0) for n, s in zip(calls, asked, strict=True)
+        )
+        if failed >= BROKEN_TOOL * sum(calls):
+            text = f"{failed:.0f} of {sum(calls):.0f} calls of the tool {name!r} failed"
+            remedy = "run the tool by itself, and look at what it answers: tutelage show RUN"
+            return Finding("broken_tool", text, remedy)
+    return None
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+def _reward_range(steps: Sequence[Metrics]) -> tuple[float, float] | None:
+    """The least and the greatest reward; None where nothing was judged."""
+    judged = [s for s in steps if "reward/min" in s]
+    if not judged:
+        return None
+    return min(s["reward/min"] for s in judged), max(s["reward/max"] for s in judged)
+
+
+def _maximum(least: float, greatest: float) -> float:
+    """The best that a reward can be: 1 where it lies between 0 and 1, else what was seen."""
+    return 1.0 if least >= 0 and greatest <= 1 else greatest
+
+
+def _near_maximum(steps: Sequence[Metrics], mean: float) -> bool:
+    found = _reward_range(steps)
+    if found is None:
+        return False
+    least, top = found[0], _maximum(*found)
+    return mean >= least + NEAR_MAXIMUM * (top - least)
+
+
+def _total(steps: Sequence[Metrics], name: str) -> float:
+    return sum(s.get(name, 0.0) for s in steps)
+
+
+def _mean(steps: Sequence[Metrics], name: str) -> float | None:
+    known = [s[name] for s in steps if name in s]
+    return sum(known) / len(known) if known else None
+
+
+def _last(steps: Sequence[Metrics], rollouts: int) -> Sequence[Metrics]:
+    """The last steps that have `rollouts` judged ones, three at least."""
+    for count in range(FEW_STEPS, min(len(steps), PATIENCE) + 1):
+        if _total(steps[-count:], "rollout/judged") >= rollouts or count == PATIENCE:
+            return steps[-count:]
+    return ()
+
+
+def _share(steps: Sequence[Metrics], name: str) -> tuple[int, int] | None:
+    """How many rollouts of how many, where it was half or more of each of the last steps."""
+    length = 0
+    for step in reversed(steps):
+        if step.get(name, 0.0) < HALF:
+            break
+        length += 1
+    tail = steps[len(steps) - length :]
+    total = int(_total(tail, "rollout/number"))
+    first = len(steps) == length == 1 and total >= FIRST_ROLLOUTS
+    enough = length >= FEW_STEPS and (total >= SOME_ROLLOUTS or length >= PATIENCE)
+    if not (first or enough):
+        return None
+    return round(sum(s[name] * s["rollout/number"] for s in tail)), total
+
+
+_RULES: tuple[Callable[[Sequence[Metrics], Setup], Finding | None], ...] = (
+    _diverged,
+    _constant_reward,
+    _flat_groups,
+    _solved,
+    _reward_collapse,
+    _entropy_collapse,
+    _entropy_explosion,
+    _kl_jump,
+    _mismatch,
+    _truncated,
+    _failed,
+    _broken_tools,
+)

@@ -1,0 +1,174 @@
+"""Runs that are broken on purpose: each is told of while it runs, and where it ends."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from typer.testing import CliRunner
+
+from tutelage.cli import build_app
+
+from .parrot import make_parrot, rows, write_rows
+
+PARTS = '''
+from tutelage.tools import tool
+
+
+def _ids(trajectory):
+    return [i for call in trajectory.calls for i in call.sampled.token_ids]
+
+
+def vary(prediction, trajectory):
+    """Differs within a group."""
+    return (sum(_ids(trajectory)) % 3) / 2
+
+
+def half(prediction):
+    """Never differs."""
+    return 0.5
+
+
+def by_task(prediction, question):
+    """Says nothing of the rollout."""
+    return int(question[0]) % 3 / 2
+
+
+def short(prediction, trajectory):
+    """Less than 1, and less for more tokens."""
+    return 0.9 - len(_ids(trajectory)) / 100
+
+
+@tool
+def calculator(expression: str) -> str:
+    """Work something out.
+
+    Args:
+        expression: what to work out
+    """
+    raise RuntimeError("the service is gone")
+'''
+
+
+class Told(NamedTuple):
+    """What a run said of itself."""
+
+    output: str
+    result: dict[str, Any]
+    steps: list[dict[str, Any]]
+    report: str
+
+
+Train = Callable[..., Told]
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """`tutelage train math` on the parrot, whose answers and tool calls vary."""
+    folder = tmp_path_factory.mktemp("health")
+    make_parrot(folder / "model")
+    write_rows(folder / "train.jsonl", rows(0, 8))
+    write_rows(folder / "val.jsonl", rows(8, 2))
+    (folder / "parts.py").write_text(PARTS)
+    numbers = iter(range(100))
+
+    def run(reward: str | None = None, steps: int = 20, **changed: object) -> Told:
+        out = folder / f"run{next(numbers)}"
+        keys: dict[str, object] = {
+            "model.path": folder / "model",
+            "data.train_files": folder / "train.jsonl",
+            "data.val_files": folder / "val.jsonl",
+            "data.train_batch_size": 4,
+            "agent.num_chains": 4,
+            "agent.tools": "[calculator]",
+            "agent.max_tokens_per_turn": 40,
+            "rollout.max_len": 256,
+            "actor.optim.lr": 1e-4,
+            "trainer.test_freq": -1,
+            "trainer.save_freq": -1,
+            "trainer.val_tasks": 2,
+            "trainer.val_before_train": "false",
+            "trainer.threads": 1,
+            **({} if reward is None else {"agent.reward_name": f"{folder / 'parts.py'}:{reward}"}),
+            **{name.replace("__", "."): value for name, value in changed.items()},
+        }
+        args = ["train", "math", "--output", str(out), "--steps", str(steps)]
+        done = CliRunner().invoke(
+            build_app(), [*args, *(f"{k}={v}" for k, v in keys.items())], env={"COLUMNS": "300"}
+        )
+        assert done.exit_code == 0, done.output
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        return Told(
+            done.output,
+            json.loads((out / "result.json").read_text()),
+            [line for line in lines if line["phase"] == "rl"],
+            html.unescape((out / "report.html").read_text()),
+        )
+
+    run.__dict__["parts"] = folder / "parts.py"
+    return run
+
+
+def names(told: Told) -> list[str]:
+    """The findings of a run."""
+    return [entry["name"] for entry in told.result["health"]]
+
+
+def check_said(told: Told, name: str, *words: str) -> dict[str, Any]:
+    """That the finding was said in time: while it ran, and in the result and the report."""
+    (entry,) = [e for e in told.result["health"] if e["name"] == name]
+    assert entry["step"] <= 20
+    for word in words:
+        assert word in entry["text"] + entry["remedy"], word
+    assert told.output.count(f"Warning: {entry['text']}. Try: ") == 1
+    (kept,) = [w for w in told.result["warnings"] if entry["text"] in w]
+    assert "Try: " in kept
+    assert entry["text"].split(",")[0] in told.report
+    assert "finished, with" in told.output
+    return entry
+
+
+def test_a_constant_reward_ends_with_a_warning(train: Train) -> None:
+    told = train("half", steps=5)
+    entry = check_said(told, "constant_reward", "all 64 rollouts so far have earned 0.5", "reward")
+    assert entry["until"] is None
+    assert names(told) == ["constant_reward"]
+    assert "finished, with 1 warning" in told.output
+
+
+def test_groups_without_contrast_are_told_of(train: Train) -> None:
+    told = train("by_task", steps=9)
+    check_said(told, "flat_groups", "the last 8 steps", "algorithm.filter_groups.enable=true")
+
+
+def test_an_exploding_learning_rate_is_told_of(train: Train) -> None:
+    told = train("vary", steps=3, actor__optim__lr=1.0)
+    check_said(told, "kl_jump", "kl/update", "a smaller actor.optim.lr, which is 1")
+
+
+def test_a_policy_that_no_longer_explores_is_told_of(train: Train) -> None:
+    told = train("by_task", steps=3, rollout__temperature=0.001)
+    check_said(told, "entropy_collapse", "entropy is near zero", "rollout.temperature=1")
+
+
+def test_rollouts_that_are_all_cut_off_are_told_of(train: Train) -> None:
+    told = train("vary", steps=2, rollout__response_length=1)
+    check_said(told, "truncated", "16 of 16 rollouts were cut off", "rollout.response_length=1,")
+
+
+def test_a_tool_that_always_fails_is_told_of(train: Train) -> None:
+    told = train(steps=5, agent__tools=f"[{train.__dict__['parts']}:calculator]")
+    check_said(told, "broken_tool", "calls of the tool 'calculator' failed")
+
+
+def test_a_run_that_learns_is_told_of_nothing(train: Train) -> None:
+    """Its learning rate rises first, since the model is the user's."""
+    told = train(steps=8, actor__optim__lr_scheduler_type="constant")
+    assert (told.result["health"], told.result["warnings"]) == ([], [])
+    assert "warning" not in told.output.lower()
+    assert "status  finished\n" in told.output
+    rates = [line["lr"] / 1e-4 for line in told.steps]
+    assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8, 1, 1, 1, 1])
