@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
-from tutelage.tracing import Identity, SpanRecord, TraceIngest, names
+from tutelage.tracing import Identity, SpanRecord, ingest_traces, names
 from tutelage.tracing.otlp import PROTOBUF, OtlpError, encode_protobuf, response_body
 
 from .samples import foreign
@@ -20,7 +21,7 @@ def placed(spans: Sequence[SpanRecord]) -> dict[str, tuple[str | None, str | Non
 
 def test_a_body_goes_to_the_sink() -> None:
     got: list[tuple[str, Sequence[SpanRecord]]] = []
-    ingest = TraceIngest(lambda run, spans: got.append((run, spans)), "run")
+    ingest = partial(ingest_traces, lambda run, spans: got.append((run, spans)), "run")
     old = foreign(1, parent=0, rollout_id=None, attributes={"llm.response.id": "chat_9"})
     answer = ingest(encode_protobuf([foreign(0, rollout_id=None), old]), PROTOBUF, only=ONE)
     assert answer == response_body(PROTOBUF)
@@ -36,7 +37,7 @@ def test_a_body_goes_to_the_sink() -> None:
 
 def test_a_key_of_one_attempt_writes_into_that_one_only() -> None:
     got: list[SpanRecord] = []
-    ingest = TraceIngest(lambda run, spans: got.extend(spans), "run")
+    ingest = partial(ingest_traces, lambda run, spans: got.extend(spans), "run")
     spans = [
         foreign(0, rollout_id=None),
         foreign(1, rollout_id=None, attributes={names.ROLLOUT_ID: "roll_1"}),

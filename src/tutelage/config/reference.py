@@ -80,9 +80,4 @@ def _page(names: Names) -> Iterator[str]:
 def _heading(section: str) -> Iterator[str]:
     model = type(get(RunConfig(), section)) if section else RunConfig
     first_line = (model.__doc__ or "").strip().splitlines()[0]
-    yield ""
-    yield f"## `{section}`" if section else "## The run"
-    yield ""
-    yield first_line
-    yield ""
-    yield _HEAD
+    yield from ("", f"## `{section}`" if section else "## The run", "", first_line, "", _HEAD)

@@ -1,7 +1,7 @@
 """Who waits for the engine and who still thinks: what a schedule that repeats has to know.
 
 A rollout takes part as a participant. Its code may branch into tasks that sample at the same
-time, each a `Branch`: a task is known from its first sample on, as a child of the branch in whose
+time, each a branch: a task is known from its first sample on, as a child of the branch in whose
 context it was made. A rollout thinks while any of its branches neither waits for an engine nor has
 children that are not done; a branch with children is taken to wait for them, as structured
 concurrency (`gather`, `TaskGroup`) does. Branches that wait for each other in other ways would stop
@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 
 _PATIENCE = 2.0
 """Seconds without any event after which branches are taken to wait for each other."""
@@ -25,29 +26,29 @@ _PATIENCE = 2.0
 logger = logging.getLogger(__name__)
 
 
-class Branch:
+class _Branch:
     """One task of a rollout that samples."""
 
     __slots__ = ("children", "parent", "participant", "waiting")
 
-    def __init__(self, participant: _Participant, parent: Branch | None) -> None:
+    def __init__(self, participant: _Participant, parent: _Branch | None) -> None:
         self.participant, self.parent = participant, parent
         self.waiting = False
         self.children = 0
         """Branches made inside this one whose tasks are not done."""
 
 
-_HERE: ContextVar[tuple[Branch, ...]] = ContextVar("tutelage_branches", default=())
+_HERE: ContextVar[tuple[_Branch, ...]] = ContextVar("tutelage_branches", default=())
 """The branches in whose context code runs, one an attendance at most."""
 
 
-def here() -> tuple[Branch, ...]:
+def here() -> tuple[_Branch, ...]:
     """Whose code is running; to be handed to `standing_in` where context is lost."""
     return _HERE.get()
 
 
 @contextmanager
-def standing_in(branches: tuple[Branch, ...]) -> Generator[None]:
+def standing_in(branches: tuple[_Branch, ...]) -> Generator[None]:
     """Count what is sampled inside for the rollout of `branches`, unless it has one already."""
     if _HERE.get() or not branches:
         yield
@@ -66,18 +67,18 @@ class _Participant:
 
     def __init__(self, attendance: Attendance, task: asyncio.Task[object] | None) -> None:
         self.attendance = attendance
-        self.root = Branch(self, None)
-        self.branches: dict[asyncio.Task[object] | None, Branch] = {task: self.root}
+        self.root = _Branch(self, None)
+        self.branches: dict[asyncio.Task[object] | None, _Branch] = {task: self.root}
         self.waiting = 0
         """Branches that wait for an engine."""
         self.thinking, self.open = True, True
 
-    def branch(self, inherited: Branch) -> Branch:
+    def branch(self, inherited: _Branch) -> _Branch:
         """The branch of the current task, a new one below `inherited` if it has none."""
         task = asyncio.current_task()
         found = self.branches.get(task)
         if found is None:
-            found = self.branches[task] = Branch(self, inherited)
+            found = self.branches[task] = _Branch(self, inherited)
             inherited.children += 1
             if task is not None:
                 task.add_done_callback(self._leave)
@@ -131,13 +132,13 @@ class Attendance:
             self._trusting = self._trusting or not self._present
             self.refresh(present)
 
-    def wait(self) -> Branch | None:
-        """The current task waits for an engine from now on; to be handed to `resume`."""
+    def wait(self) -> Callable[[], None]:
+        """The current task waits for an engine from now on, until what is returned is called."""
         mine = next((b for b in _HERE.get() if b.participant.attendance is self), None)
         if mine is None or not mine.participant.open:
             self.thinking -= 1
             self._changed()
-            return None
+            return partial(self._resume, None)
         branch = mine.participant.branch(mine)
         if branch is not mine:
             others = (b for b in _HERE.get() if b is not mine)
@@ -145,9 +146,9 @@ class Attendance:
         branch.waiting = True
         branch.participant.waiting += 1
         self.refresh(branch.participant)
-        return branch
+        return partial(self._resume, branch)
 
-    def resume(self, branch: Branch | None) -> None:
+    def _resume(self, branch: _Branch | None) -> None:
         """Whoever waited as `branch` has its answer."""
         if branch is None:
             self.thinking += 1

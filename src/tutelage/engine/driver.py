@@ -10,12 +10,12 @@ delays nobody, and only the invariant mode of `native.py` makes results repeat.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from tutelage.engine.attendance import Attendance, Branch
+from tutelage.engine.attendance import Attendance
 from tutelage.engine.native import NativeEngine
 from tutelage.engine.protocol import OnToken, Request
 from tutelage.errors import EngineError
@@ -30,7 +30,7 @@ class _Waiting:
     """A request that runs: who waits for its result, and who for its tokens."""
 
     future: asyncio.Future[Sampled]
-    branch: Branch | None
+    resume: Callable[[], None]
     on_token: OnToken | None
 
 
@@ -78,14 +78,14 @@ class EngineDriver:
         rank = request.lane if self.schedule == "deterministic" else 0
         handle = self.engine.submit(request, rank)
         future = asyncio.get_running_loop().create_future()
-        branch = self.attendance.wait()
-        self._waiting[handle] = _Waiting(future, branch, request.on_token)
+        resume = self.attendance.wait()
+        self._waiting[handle] = _Waiting(future, resume, request.on_token)
         try:
             return await future
         except asyncio.CancelledError:
             self.engine.cancel(handle)
             if self._waiting.pop(handle, None) is not None:
-                self.attendance.resume(branch)
+                resume()
             raise
 
     def release(self, session: str) -> None:
@@ -149,7 +149,7 @@ class EngineDriver:
         waiting = self._waiting.pop(handle, None)
         if waiting is None:
             return
-        self.attendance.resume(waiting.branch)
+        waiting.resume()
         if waiting.future.done():
             return
         if isinstance(result, Exception):

@@ -39,7 +39,7 @@ PREFIXES = (
 )
 Handler = Callable[[Scope, Receive, Send, Door, str], Awaitable[None]]
 OnTraces = Callable[..., bytes]
-"""Reads a body of spans in a worker thread; `tracing.TraceIngest` is one, and has the parameters.
+"""Reads a body of spans in a worker thread; `tracing.ingest_traces` for a run is one.
 
 A ValueError is answered with its `status`, 400 where it has none.
 """

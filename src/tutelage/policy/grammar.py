@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,8 @@ from tutelage.types import JSON, Constraint, Message, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
-    from transformers import PreTrainedTokenizerBase
+
+    from tutelage.policy.codec import Codec
 
 _STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON as `json.dumps` writes it: blanks that a grammar leaves free are blanks to get lost in."""
@@ -61,24 +62,6 @@ class Narrowed:
     allowed: tuple[int, ...]
     tools: tuple[ToolSpec, ...]
     constraint: Constraint
-
-
-class _Rendering(Protocol):
-    """What a grammar has to know of a codec: how replies are written and where they end."""
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase: ...
-    @property
-    def call_format(self) -> str: ...
-    @property
-    def eos_ids(self) -> frozenset[int]: ...
-    def render_text(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSpec] = (),
-        *,
-        open_turn: bool = True,
-    ) -> str: ...
 
 
 class Matcher:
@@ -133,7 +116,7 @@ class Grammar:
 class GrammarMaker:
     """Makes grammars for one codec, and keeps them."""
 
-    def __init__(self, codec: _Rendering) -> None:
+    def __init__(self, codec: Codec) -> None:
         self._codec = codec
         self._made: dict[str, Grammar | None] = {}
 
@@ -308,7 +291,7 @@ def _short(reason: str) -> str:
 _NAMES, _ARGUMENTS = ("zqa", "zqb"), re.compile(r'\{\s*"zqc"\s*:\s*1\s*\}')
 
 
-def _form_of(codec: _Rendering) -> _CallForm:
+def _form_of(codec: Codec) -> _CallForm:
     """How a codec's template writes calls; the common form of its kind when that cannot be told."""
     usual = _FORMS[codec.call_format]
     count = 2 if usual.several else 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tutelage.agents.agent import Agent, Isolation
@@ -29,7 +30,7 @@ from tutelage.rollouts.runner import RunnerSettings, Spec
 from tutelage.rollouts.stage import Stage
 from tutelage.seeds import SeedTree
 from tutelage.statistics.outcome import Success
-from tutelage.tracing.ingest import TraceIngest
+from tutelage.tracing.ingest import ingest_traces
 from tutelage.tracing.records import SpanRecord
 from tutelage.types import ChatClient, Rollout, Sampling, Task
 
@@ -102,7 +103,7 @@ class CandidateStage(Stage):
         )
         self._company, self._limits, self._seeds = company, limits, seeds
         self._on_rollout, self._on_spans, self._begins = on_rollout, on_spans, begins
-        self._traces = TraceIngest(on_spans, limits.run_id)
+        self._traces = partial(ingest_traces, on_spans, limits.run_id)
         self._engine: Engine | None = None
         self.unknown = 0
         """Calls whose usage a server did not tell."""

@@ -206,34 +206,30 @@ _INJECTIONS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class _Tester:
     """A reward, its tasks and their gold answers."""
 
-    def __init__(
-        self,
-        function: RewardFunction,
-        tasks: Sequence[Task],
-        golds: Sequence[str],
-        on_trial: Callable[[Task, str], None] | None,
-    ) -> None:
-        self._function, self._tasks, self._golds = function, tasks, golds
-        self._on_trial = on_trial
+    function: RewardFunction
+    tasks: Sequence[Task]
+    golds: Sequence[str]
+    on_trial: Callable[[Task, str], None] | None
 
     async def trial(self, task: Task, text: str) -> _Trial:
         """What a final text earns."""
-        if self._on_trial is not None:
-            self._on_trial(task, text)
+        if self.on_trial is not None:
+            self.on_trial(task, text)
         attempt = Attempt("validate", 0, RolloutStatus.SUCCEEDED, answer=text, stop="answer")
         start = time.perf_counter()
         try:
-            found = await compute_reward(self._function, task, attempt)
+            found = await compute_reward(self.function, task, attempt)
         except RewardError as error:
             return _Trial(task, text, None, time.perf_counter() - start, str(error))
         return _Trial(task, text, found.value, time.perf_counter() - start)
 
     async def gold(self) -> Probe:
         """The right answers must pass."""
-        pairs = zip(self._tasks, self._golds, strict=True)
+        pairs = zip(self.tasks, self.golds, strict=True)
         trials = [await self.trial(task, gold) for task, gold in pairs]
         return Probe(
             "gold answer",
@@ -247,7 +243,7 @@ class _Tester:
         """The same text must earn the same."""
         trials: list[_Trial] = []
         broken: list[_Trial] = []
-        for task, gold in list(zip(self._tasks, self._golds, strict=True))[:_SAME_TWICE]:
+        for task, gold in list(zip(self.tasks, self.golds, strict=True))[:_SAME_TWICE]:
             first, second = await self.trial(task, gold), await self.trial(task, gold)
             trials += [first, second]
             if first.reward != second.reward:
@@ -262,7 +258,7 @@ class _Tester:
         trials = [
             await self.trial(task, text)
             for make in makers
-            for i, task in enumerate(self._tasks)
+            for i, task in enumerate(self.tasks)
             if (text := make(i)) is not None
         ]
         broken = [t for t in trials if t.full or t.problem is not None or t.seconds > SLOW_SECONDS]
@@ -270,12 +266,12 @@ class _Tester:
 
     async def constant(self) -> Probe:
         """The most frequent right answer, given everywhere, must not solve most tasks."""
-        constant = Counter(self._golds).most_common(1)[0][0]
-        trials = [await self.trial(task, constant) for task in self._tasks]
+        constant = Counter(self.golds).most_common(1)[0][0]
+        trials = [await self.trial(task, constant) for task in self.tasks]
         share = sum(t.full for t in trials) / len(trials)
         wrong = [
             t
-            for t, gold in zip(trials, self._golds, strict=True)
+            for t, gold in zip(trials, self.golds, strict=True)
             if t.full and differ(constant, gold)
         ]
         too_often = [t for t in trials if t.full] if share > MOST_FOR_CONSTANT else []
@@ -283,7 +279,7 @@ class _Tester:
             "constant answer",
             f"one answer for all solves at most {100 * MOST_FOR_CONSTANT:.0f} %",
             trials,
-            wrong or (too_often if len(set(self._golds)) > 1 or len(trials) > 1 else []),
+            wrong or (too_often if len(set(self.golds)) > 1 or len(trials) > 1 else []),
             "balance the tasks, or reward more than a guess",
         )
 
@@ -291,7 +287,7 @@ class _Tester:
         """A program in place of an answer must neither pass nor touch this machine."""
         trials: list[_Trial] = []
         broken: list[_Trial] = []
-        for task in self._tasks[:5]:
+        for task in self.tasks[:5]:
             for form in _INJECTIONS:
                 trial = await self.trial(task, form.format(path=path))
                 trials.append(trial)

@@ -7,7 +7,7 @@ cannot be had makes the attempt fail, as `runner.py` records it.
 from __future__ import annotations
 
 import traceback
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from time import perf_counter
 from typing import Any
@@ -22,21 +22,18 @@ _LONGEST_TRACE = 20_000
 """Characters of a traceback that are kept, from its end."""
 
 
+@dataclass(slots=True)
 class Grader:
     """Grades the attempts of one agent."""
 
-    def __init__(
-        self,
-        agent: str,
-        reward: RewardFunction | None,
-        failure_reward: float,
-        timeout: float | None,
-    ) -> None:
-        """`agent` is its name; `timeout` is for `reward`, in seconds."""
-        self._agent, self._reward = agent, reward
-        self._failure_reward, self._timeout = failure_reward, timeout
-        self._under_way: dict[str, float] = {}
-        """When the rewards under way were asked for, by attempt."""
+    agent: str
+    """Its name."""
+    reward: RewardFunction | None
+    failure_reward: float
+    timeout: float | None
+    """Of `reward`, in seconds."""
+    _under_way: dict[str, float] = field(default_factory=dict[str, float], init=False)
+    """When the rewards under way were asked for, by attempt."""
 
     def busy_for(self) -> float:
         """Seconds that the longest reward under way has taken so far."""
@@ -49,26 +46,26 @@ class Grader:
         if attempt.failure is not None:
             if attempt.failure.cause.infrastructure:
                 return attempt
-            return replace(attempt, reward=Reward(self._failure_reward))
+            return replace(attempt, reward=Reward(self.failure_reward))
         if type(value) is float and isfinite(value) and not session.emitted:
             return replace(attempt, reward=Reward(value))  # as most agents do
         try:
             return await self._graded(task, attempt, session, value)
         except RewardError as error:
-            return _not_graded(attempt, error, self._failure_reward)
+            return _not_graded(attempt, error, self.failure_reward)
 
     async def _graded(
         self, task: Task, attempt: Attempt, session: RolloutSession, value: Any
     ) -> Attempt:
-        named, agent = dict(session.emitted), self._agent
+        named, agent = dict(session.emitted), self.agent
         if isinstance(value, str):
             attempt = replace(attempt, answer=value if attempt.answer is None else attempt.answer)
-            if self._reward is not None:
+            if self.reward is not None:
                 value = None
-        if value is None and "reward" not in named and self._reward is not None:
+        if value is None and "reward" not in named and self.reward is not None:
             # What was emitted without a final reward is checked first.
             given = to_reward({**named, "reward": 0.0}, agent, task.id).parts if named else {}
-            found = await self._asked(self._reward, task, attempt)
+            found = await self._asked(self.reward, task, attempt)
             return replace(attempt, reward=Reward(found.value, {**given, **found.parts}))
         if isinstance(value, dict):
             value = {**named, **value}
@@ -87,7 +84,7 @@ class Grader:
         """What the reward function says."""
         self._under_way[attempt.id] = perf_counter()
         try:
-            return await compute_reward(reward, task, attempt, timeout=self._timeout)
+            return await compute_reward(reward, task, attempt, timeout=self.timeout)
         finally:
             del self._under_way[attempt.id]
 

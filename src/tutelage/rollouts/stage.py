@@ -22,11 +22,11 @@ from tutelage.agents.isolated import IsolatedAgent
 from tutelage.agents.session import RolloutSession
 from tutelage.errors import ConfigError
 from tutelage.gateway import Gateway
+from tutelage.gateway.app import OnTraces
 from tutelage.resources import LLM, NamedResources, Roles
 from tutelage.rewards import RewardFunction
 from tutelage.rollouts.models import GatewayModels, Models, Remote, Source
 from tutelage.rollouts.runner import OnSpans, Runner, RunnerSettings, Spec
-from tutelage.tracing.ingest import TraceIngest
 from tutelage.types import Rollout
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Stage:
         reward: RewardFunction | None = None,
         on_spans: OnSpans | None = None,
         on_session: Callable[[RolloutSession], None] | None = None,
-        on_traces: TraceIngest | None = None,
+        on_traces: OnTraces | None = None,
     ) -> Runner:
         """A runner of rollouts that play here, `n_runners` at once, in the stage's event loop.
 

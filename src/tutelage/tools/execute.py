@@ -10,13 +10,13 @@ exiting). `tutelage.rewards` runs rewards the same way, with `outcome_of`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -149,22 +149,33 @@ async def call_in_thread(fn: Callable[[], T]) -> T:
 
     When the caller is cancelled the thread goes on, and its result is dropped.
     """
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
 
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(cast("T", value))
+        else:
+            future.set_exception(error)
+
     def work() -> None:
+        value, error = None, None
         try:
-            future.set_result(context.run(fn))
+            value = context.run(fn)
         except StopIteration as stop:
             # A future refuses StopIteration, which would leave the caller waiting for ever.
-            future.set_exception(RuntimeError(f"StopIteration: {stop}"))
+            error = RuntimeError(f"StopIteration: {stop}")
         except BaseException as raised:
-            future.set_exception(raised)
+            error = raised
+        # The loop is closed when the program ended while the thread was still at work.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, value, error)
 
-    waiting = asyncio.wrap_future(future)
     threading.Thread(target=work, name="tutelage-call", daemon=True).start()
-    return await waiting
+    return await future
 
 
 def _cut(text: str, limit: int) -> str:

@@ -16,13 +16,13 @@ from tutelage.tracing.tree import SpanNode, rollout_trees, whole_trace
 
 if TYPE_CHECKING:
     from tutelage.tracing.export import OtlpExporter
-    from tutelage.tracing.ingest import TraceIngest
+    from tutelage.tracing.ingest import ingest_traces
     from tutelage.tracing.live import emit_evaluation, instrument, span, trace_attempt
     from tutelage.tracing.otlp import read_otlp
 
 _LAZY = {
     "OtlpExporter": "export",
-    "TraceIngest": "ingest",
+    "ingest_traces": "ingest",
     "emit_evaluation": "live",
     "instrument": "live",
     "read_otlp": "otlp",
@@ -37,8 +37,8 @@ __all__ = [
     "SpanEvent",
     "SpanNode",
     "SpanRecord",
-    "TraceIngest",
     "emit_evaluation",
+    "ingest_traces",
     "instrument",
     "read_otlp",
     "rollout_spans",

@@ -1,7 +1,8 @@
 """What happens to a body that an instrumented agent sends to `POST /v1/traces`.
 
 Read within limits (`otlp.py`), claimed for the attempt whose key it came with, handed to a sink
-such as `StoreWriter.submit_spans`. The gateway calls `TraceIngest` and sends what it returns.
+such as `StoreWriter.submit_spans`. The gateway calls `ingest_traces` for a run and sends what it
+returns.
 """
 
 from __future__ import annotations
@@ -17,25 +18,20 @@ Sink = Callable[[str, Sequence[SpanRecord]], None]
 """Takes the id of a run and spans of its rollouts."""
 
 
-class TraceIngest:
-    """Takes OTLP bodies for one run; threads may share it."""
+def ingest_traces(
+    sink: Sink, run_id: str, body: bytes, content_type: str, encoding: str = "", *, only: Identity
+) -> bytes:
+    """Take a body of the attempt `only` of a run; returns the response's body, in the same content
+    type. Threads may call it at once.
 
-    def __init__(self, sink: Sink, run_id: str) -> None:
-        self._sink, self._run_id = sink, run_id
-
-    def __call__(
-        self, body: bytes, content_type: str, encoding: str = "", *, only: Identity
-    ) -> bytes:
-        """Take a body of the attempt `only`; returns the response's body, in the same content type.
-
-        Spans without a rollout get that one's, and spans of another are rejected. Raises
-        `OtlpError`, whose `status` is the HTTP status.
-        """
-        spans, rejected = read_counted(body, content_type, encoding)
-        placed = _claimed(spans, only)
-        if placed:
-            self._sink(self._run_id, placed)
-        return response_body(content_type, rejected + len(spans) - len(placed))
+    Spans without a rollout get that one's, and spans of another are rejected. Raises `OtlpError`,
+    whose `status` is the HTTP status.
+    """
+    spans, rejected = read_counted(body, content_type, encoding)
+    placed = _claimed(spans, only)
+    if placed:
+        sink(run_id, placed)
+    return response_body(content_type, rejected + len(spans) - len(placed))
 
 
 def _claimed(spans: Sequence[SpanRecord], only: Identity) -> list[SpanRecord]:

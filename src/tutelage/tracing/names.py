@@ -111,14 +111,11 @@ OLD_NAMES: Mapping[str, str] = {
 """Earlier and neighbouring names, to the present ones."""
 
 _OPERATIONS: Mapping[str, str] = {
-    "LLM": CHAT,
-    "AGENT": INVOKE_AGENT,
-    "TOOL": EXECUTE_TOOL,
     "llm": CHAT,
     "agent": INVOKE_AGENT,
     "tool": EXECUTE_TOOL,
 }
-"""Kinds of OpenInference (upper case) and of OpenLLMetry, to operations."""
+"""Kinds of OpenInference (in upper case) and of OpenLLMetry, to operations."""
 
 _KINDS = ("openinference.span.kind", "traceloop.span.kind")
 _PARAMETERS: Mapping[str, str] = {
@@ -138,7 +135,7 @@ def modern(attributes: Mapping[str, Any]) -> dict[str, Any]:
         if old in attributes:
             found.setdefault(new, attributes[old])
     for kind in _KINDS:
-        operation = _OPERATIONS.get(str(attributes.get(kind)))
+        operation = _OPERATIONS.get(str(attributes.get(kind)).lower())
         if operation is not None:
             found.setdefault(OPERATION, operation)
     for name, value in _invocation(attributes.get("llm.invocation_parameters")).items():

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tutelage.engine.driver import Schedule
@@ -30,7 +31,7 @@ from tutelage.runs.metrics import failures_by_cause, low_reward_warning
 from tutelage.runs.signals import Clock
 from tutelage.statistics.outcome import Kind, Success
 from tutelage.tracing import SpanRecord
-from tutelage.tracing.ingest import TraceIngest
+from tutelage.tracing.ingest import ingest_traces
 from tutelage.types import FailureCause, Mode, Rollout
 from tutelage.weights import checkpoint
 from tutelage.weights.setting import Setting
@@ -236,7 +237,7 @@ class Context:
             token_budget=setting.config.rollout.response_length,
             reward=given.reward if given.own_tasks else setting.reward,
             on_spans=keep,
-            on_traces=TraceIngest(self.run.writer.submit_spans, self.run.folder.name),
+            on_traces=partial(ingest_traces, self.run.writer.submit_spans, self.run.folder.name),
         )
         return stage.play(runner, specs, done)
 

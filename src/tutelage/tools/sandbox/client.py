@@ -163,18 +163,14 @@ def _characters(text: str) -> str:
 # ---------------------------------------------------------------- one interpreter
 
 
+@dataclass(frozen=True, slots=True)
 class _Session:
     """One running interpreter: its channel, and the line that keeps it alive."""
 
-    def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        lifeline: socket.socket,
-        longest: int,
-    ) -> None:
-        self._reader, self._writer, self._lifeline = reader, writer, lifeline
-        self._longest = longest
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    lifeline: socket.socket
+    longest: int
 
     @classmethod
     async def open(cls, tier: Tier, limits: Limits) -> _Session:
@@ -229,31 +225,31 @@ class _Session:
         """The reply to a message; None when the interpreter ended."""
         data = packed(message)
         try:
-            self._writer.write(data)
-            await self._writer.drain()
+            self.writer.write(data)
+            await self.writer.drain()
         except ConnectionError:
             return None
         return await self._receive()
 
     async def _receive(self) -> dict[str, Any] | None:
         try:
-            size = HEADER.unpack(await self._reader.readexactly(HEADER.size))[0]
-            if size > self._longest:
+            size = HEADER.unpack(await self.reader.readexactly(HEADER.size))[0]
+            if size > self.longest:
                 return None
-            found = parse_json(await self._reader.readexactly(size), deepest=_DEEPEST)
+            found = parse_json(await self.reader.readexactly(size), deepest=_DEEPEST)
         except (asyncio.IncompleteReadError, ConnectionError, ValueError):
             return None
         return found if isinstance(found, dict) else None
 
     async def close(self) -> None:
         """Let go of the line, and wait until the watcher has ended everything."""
-        self._writer.close()
+        self.writer.close()
         loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):
-            self._lifeline.shutdown(socket.SHUT_WR)
+            self.lifeline.shutdown(socket.SHUT_WR)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(loop.sock_recv(self._lifeline, 1), _CLOSE_SECONDS)
-        self._lifeline.close()
+                await asyncio.wait_for(loop.sock_recv(self.lifeline, 1), _CLOSE_SECONDS)
+        self.lifeline.close()
 
 
 # ---------------------------------------------------------------- tiers
