@@ -142,8 +142,8 @@ def _searching(model: PlannerModel, source: str) -> _ChosenPlanner:
 def pool_words(pool: Pool) -> str:
     """Which workers there are, and plainly whether they are real."""
     count = f"{len(pool.workers)} worker{'s' * (len(pool.workers) != 1)}"
-    if pool.name == "simulated":
-        return f"{count}, SIMULATED: no model is asked; real ones with --pool openai --workers FILE"
-    if pool.name == "replay":
-        return f"{count}, REPLAYED from recorded outcomes: no model is asked"
-    return f"{count}, real, over HTTP"
+    mocks = {
+        "simulated": "SIMULATED: no model is asked; real ones with --pool openai --workers FILE",
+        "replay": "REPLAYED from recorded outcomes: no model is asked",
+    }
+    return f"{count}, {mocks.get(pool.name, 'real, over HTTP')}"

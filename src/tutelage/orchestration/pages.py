@@ -61,9 +61,8 @@ def _headline(test: Mapping[str, Any] | None, phase2: Mapping[str, Any]) -> str:
     if near is None:
         return told
     better = near["node_f1"]["low"] > 0
-    return (
-        f"{told}: {'better than' if better else 'not surely better than'} copying the nearest plan"
-    )
+    verdict = "better than" if better else "not surely better than"
+    return f"{told}: {verdict} copying the nearest plan"
 
 
 def _routed(phase2: Mapping[str, Any]) -> str:
@@ -78,9 +77,8 @@ def _routed(phase2: Mapping[str, Any]) -> str:
         reward += f" a workflow (95 % interval {ends}, {mine['workflows']} judged)"
     gap = found["differences"]["greedy utility"]
     told = "better than" if gap["low"] > 0 else "worse than" if gap["high"] < 0 else "a tie with"
-    return (
-        f"Routing earns {reward}: {told} the greedy router's {rows['greedy utility']['reward']:.2f}"
-    )
+    greedy = rows["greedy utility"]["reward"]
+    return f"Routing earns {reward}: {told} the greedy router's {greedy:.2f}"
 
 
 def _points(gain: Mapping[str, float]) -> str:

@@ -65,7 +65,9 @@ def read_sets(request: Request, settings: Phase1) -> Sets:
         augmented: list[Workflow] = []
     else:
         catalog, given, test, told = _files(request, settings, seeds)
-        augmented = _augmented(catalog, settings, seeds)
+        count = settings.synthetic_augmentations
+        place = seeds.child("synthetic")
+        augmented = generate(graph_of(catalog), count, place) if count else []
         if augmented:
             told["synthetic"] = f"{len(augmented)} workflows added to the training set"
     if len(given) < 2:
@@ -83,9 +85,8 @@ def read_sets(request: Request, settings: Phase1) -> Sets:
 def _embedded(
     request: Request, settings: Phase1, seeds: SeedTree
 ) -> tuple[Catalog, list[Workflow], list[Workflow], dict[str, str]]:
-    graph = builtin_graph()
-    if request.catalog is not None:
-        graph = graph_of(read_catalog(request.catalog))
+    known = request.catalog
+    graph = builtin_graph() if known is None else graph_of(read_catalog(known))
     count = (settings.train_data_size or EXPERTS) + (settings.synthetic_augmentations or AUGMENTED)
     made = generate(graph, count + TESTED, seeds.child("synthetic"))
     given, test = made[:count], made[count:]
@@ -118,24 +119,15 @@ def _files(
         given = [w for w in given if _instruction_mark(w) not in held]
         told["test"] = "a tenth of the training file, held back; --test FILE names another"
     if settings.train_data_size is not None and settings.train_data_size < len(given):
-        chosen = sorted(
-            seeds.child("size").python().sample(range(len(given)), settings.train_data_size)
-        )
-        told["train_data_size"] = f"{len(chosen)} of {len(given)} workflows of the file are used"
-        given = [given[i] for i in chosen]
+        size, draw = settings.train_data_size, seeds.child("size").python()
+        told["train_data_size"] = f"{size} of {len(given)} workflows of the file are used"
+        given = [given[i] for i in sorted(draw.sample(range(len(given)), size))]
     return catalog, given, test, told
 
 
 def _tool_rows(*paths: str | None) -> list[Mapping[str, Any]]:
     """Rows that describe the tools they were given, as NESTFUL's do."""
     return [row for path in paths if path is not None for row in read_rows(path) if "tools" in row]
-
-
-def _augmented(catalog: Catalog, settings: Phase1, seeds: SeedTree) -> list[Workflow]:
-    if settings.synthetic_augmentations == 0:
-        return []
-    graph = graph_of(catalog)
-    return generate(graph, settings.synthetic_augmentations, seeds.child("synthetic"))
 
 
 def _instruction_mark(workflow: Workflow) -> str:

@@ -61,19 +61,12 @@ RESULT_CALL = "var_result"
 _VARIABLE = re.compile(r"\$(var[\w-]*?)(?:\.[^$]*|\[[^$]*)?\$")
 
 
-def _whole(value: Any) -> int | None:
-    """A whole number, given as one or as a float without a fraction; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value % 1:
-        return None
-    return int(value)
-
-
 def _name_or_number(noun: str, value: Any) -> int | str:
-    number = _whole(value)
-    if number is not None and number >= 0:
-        return number
     if isinstance(value, str) and value.strip():
         return value
+    numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if numeric and cast("float", value) >= 0 and cast("float", value) % 1 == 0:
+        return int(value)
     raise ValueError(f"{noun} is a name or a number from 0")
 
 

@@ -157,27 +157,19 @@ def read_as(
         raise error(_explained(misfit, where, known)) from misfit
 
 
+_OBJECTS = ("dict_type", "mapping_type", "model_type", "dataclass_type")
 _REMEDIES = {
-    "string_type": "give a text",
-    "string_too_short": "give a text",
+    **dict.fromkeys(("string_type", "string_too_short"), "give a text"),
     "string_pattern_mismatch": "give a text that says something",
-    "int_type": "give a whole number",
-    "int_parsing": "give a whole number",
-    "int_from_float": "give a whole number",
-    "float_type": "give a finite number",
-    "float_parsing": "give a finite number",
-    "finite_number": "give a finite number",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "give a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing", "finite_number"), "give a finite number"),
     "greater_than": "give a number above {gt}",
     "greater_than_equal": "give a number of at least {ge}",
     "less_than": "give a number below {lt}",
     "less_than_equal": "give a number of at most {le}",
     "too_short": "give at least {min_length}",
-    "list_type": "give a list",
-    "tuple_type": "give a list",
-    "dict_type": "give a JSON object",
-    "mapping_type": "give a JSON object",
-    "model_type": "give a JSON object",
-    "dataclass_type": "give a JSON object",
+    **dict.fromkeys(("list_type", "tuple_type"), "give a list"),
+    **dict.fromkeys(_OBJECTS, "give a JSON object"),
     "literal_error": "choose from {expected}",
 }
 

@@ -196,10 +196,9 @@ def _parents(
     shape: Shape,
 ) -> list[int]:
     """The parent, and for a tool that takes two inputs of a graph a second one that fits."""
-    if shape == "chain" or len(graph.catalog[tool].inputs) < 2:
-        return [parent]
     others = [i for i, (t, _) in enumerate(nodes) if i != parent and tool in graph.followers[t]]
-    return sorted([parent, draw.choice(others)]) if others else [parent]
+    alone = shape == "chain" or len(graph.catalog[tool].inputs) < 2 or not others
+    return [parent] if alone else sorted([parent, draw.choice(others)])
 
 
 def _workflow(
@@ -286,11 +285,9 @@ def _named(
     draw: random.Random,
 ) -> str:
     """How a step speaks of an earlier result."""
-    if parent in objects:
-        return objects[parent]
-    if parent == spoken and draw.random() < 0.6:
+    if parent not in objects and parent == spoken and draw.random() < 0.6:
         return draw.choice(words["pronouns"])
-    return nouns[parent]
+    return objects.get(parent, nouns[parent])
 
 
 def _words(name: str) -> str:

@@ -88,13 +88,10 @@ class PoolConfig(Section):
                 "leave them out, or choose --pool replay"
             )
         listed = classic() if self.workers is None else read_workers(self.workers)
-        if name == "simulated":
-            from tutelage.orchestration.execution.pools.simulated import SimulatedPool
-
-            return SimulatedPool(listed)
         from tutelage.orchestration.execution.pools.openai import OpenAIPool
+        from tutelage.orchestration.execution.pools.simulated import SimulatedPool
 
-        return OpenAIPool(listed)
+        return SimulatedPool(listed) if name == "simulated" else OpenAIPool(listed)
 
     def _replayed(self) -> Pool:
         from tutelage.orchestration.data.outcomes import read_outcomes
@@ -153,10 +150,9 @@ class WorkConfig(PlanningConfig):
         if name.startswith("cascade:"):
             listed = name.removeprefix("cascade:").split(",")
             names = [part.strip() for part in listed if part.strip()]
-            for worker in names:
-                if worker not in known:
-                    told = f"--router names {worker!r}; the workers are {sorted(known)!r}"
-                    raise ConfigError(told)
+            if lost := [worker for worker in names if worker not in known]:
+                told = f"--router names {lost[0]!r}; the workers are {sorted(known)!r}"
+                raise ConfigError(told)
             return routing.cascade(names)
         if name in _ROUTERS:
             return _ROUTERS[name]()

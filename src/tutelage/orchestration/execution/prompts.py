@@ -46,7 +46,11 @@ def _one(found: re.Match[str], outputs: Mapping[int, str]) -> str:
         member: object = members[found[2]]
     except (ValueError, KeyError, TypeError, IndexError):
         return f"{output}.{found[2]}"  # no such member: what looked like one was the next sentence
-    return member if isinstance(member, str) else json.dumps(member, ensure_ascii=False)
+    return _shown(member)
+
+
+def _shown(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def node_prompt(plan: Plan, index: int, outputs: Mapping[int, str]) -> str:
@@ -57,16 +61,13 @@ def node_prompt(plan: Plan, index: int, outputs: Mapping[int, str]) -> str:
         lines.append(node.description)
     if node.arguments:
         lines += ["", "Arguments:"]
-        for name, value in node.arguments.items():
-            filled = _fill(value, outputs)
-            shown = filled if isinstance(filled, str) else json.dumps(filled, ensure_ascii=False)
-            lines.append(f"- {name}: {shown}")
+        filled = {name: _fill(value, outputs) for name, value in node.arguments.items()}
+        lines += [f"- {name}: {_shown(value)}" for name, value in filled.items()]
     named = references(node.arguments)
     others = [parent for parent in node.parents if parent not in named]
     if others:
         lines += ["", "Inputs:"]
-        for parent in others:
-            lines.append(f"- {plan.nodes[parent].tool}: {outputs.get(parent, NOTHING)}")
+        lines += [f"- {plan.nodes[k].tool}: {outputs.get(k, NOTHING)}" for k in others]
     lines += ["", "Reply with the result of your part only."]
     return "\n".join(lines)
 

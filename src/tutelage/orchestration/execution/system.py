@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -96,11 +96,8 @@ class OrchestrationSystem:
         journal: str | Path | None = None,
     ) -> Execution:
         """Plan and run one instruction; see `aexecute` for the arguments and errors."""
-        try:
+        with suppress(RuntimeError):  # there is none
             asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
             raise ConfigError("execute() was called in an event loop; use await aexecute() there")
 
         async def run() -> Execution:
@@ -166,6 +163,5 @@ class OrchestrationSystem:
             raise ConfigError("the instruction is empty; say what is to be done")
         if self.planner is None:
             raise ConfigError("there is no planner; give planner=..., or a plan=...")
-        if hasattr(self.planner, "plan"):
-            return cast("_Planner", self.planner).plan(instruction)
-        return cast("Callable[[str], Plan]", self.planner)(instruction)
+        make = getattr(self.planner, "plan", self.planner)
+        return cast("Callable[[str], Plan]", make)(instruction)

@@ -128,10 +128,8 @@ class _Schema:
             from jsonschema import Draft202012Validator
             from jsonschema.exceptions import SchemaError
         except ImportError as error:
-            raise MissingExtraError(
-                "the verifier 'schema' needs jsonschema; install it with: "
-                "pip install 'tutelage[mcp]'"
-            ) from error
+            told = "the verifier 'schema' needs jsonschema: pip install 'tutelage[mcp]'"
+            raise MissingExtraError(told) from error
         try:
             Draft202012Validator.check_schema(schema)
         except SchemaError as error:
@@ -145,9 +143,8 @@ class _Schema:
         except ValueError as error:
             return Verdict(False, f"no JSON: {error}")
         error = next(iter(self._validator.iter_errors(value)), None)
-        if error is None:
-            return Verdict(True, "of the schema")
-        return Verdict(False, f"not of the schema: {error.message:.100}")
+        told = "of the schema" if error is None else f"not of the schema: {error.message:.100}"
+        return Verdict(error is None, told)
 
 
 class _Tests:
@@ -237,9 +234,8 @@ class _Judge:
             return Verdict(False, "the answer is empty, or too long to be judged")
         said = await self._ask(self._messages(work, answer.output), self.bound(work, answer))
         if said.error is not None and said.error.kind not in ("truncated", "empty"):
-            return Verdict(
-                False, f"no verdict: {said.error.message}", checked=False, cost=said.cost
-            )
+            told = f"no verdict: {said.error.message}"
+            return Verdict(False, told, checked=False, cost=said.cost)
         good = read_verdict(said.output)
         if good is None:
             told = f"no verdict in {said.output!r:.80}"
@@ -264,11 +260,8 @@ class _Judge:
 
     def _messages(self, work: Work, output: str) -> tuple[Message, Message]:
         known = work.expected is not None
-        shown = (
-            {"question": work.prompt, "right_answer": work.expected, "candidate_answer": output}
-            if known
-            else {"task": work.prompt, "candidate_result": output}
-        )
+        asked = {"question": work.prompt, "right_answer": work.expected, "candidate_answer": output}
+        shown = asked if known else {"task": work.prompt, "candidate_result": output}
         text = json.dumps(shown, ensure_ascii=False, default=str)
         return Message("system", INSTRUCTION if known else _UNSEEN), Message("user", text)
 
@@ -308,12 +301,11 @@ def make_verifier(given: Mapping[str, Any], where: str = "a verifier") -> _Verif
     """
     fields = dict(given)
     kind = fields.pop("kind", None)
-    made = _KINDS.get(str(kind))
-    if made is None:
+    if str(kind) not in _KINDS:
         told = f"kind {kind!r} does not exist; there are {', '.join(_KINDS)}"
         raise ConfigError(f"{where}: {told}")
     try:
-        return made(**fields)
+        return _KINDS[str(kind)](**fields)
     except TypeError as error:
         raise ConfigError(f"{where} ({kind!r}): {error}") from error
 

@@ -39,11 +39,8 @@ class Rows(NamedTuple):
         """Each text as the unit vector of its features, weighed by (BUCKETS,) `weights`."""
         found = [_unit(text, weights.numpy()) for text in texts]
         sizes = np.cumsum([len(ids) for ids, _ in found])
-        return cls(
-            torch.from_numpy(np.concatenate([[0], sizes])),
-            torch.from_numpy(np.concatenate([ids for ids, _ in found])),
-            torch.from_numpy(np.concatenate([values for _, values in found])),
-        )
+        parts = ([[0], sizes], *zip(*found, strict=True))
+        return cls(*(torch.from_numpy(np.concatenate(part)) for part in parts))
 
     def products(self, texts: Sequence[Features], weights: Tensor) -> Tensor:
         """(B, M): the inner products of texts, as unit vectors weighed by `weights`, with these."""

@@ -201,11 +201,10 @@ def full_key(key: str) -> str:
 
 def _unknown(key: str, value: Any) -> Problem:
     known = list(_known_keys())
-    last = key.rsplit(".", 1)[-1]
     by_word = {name.rsplit(".", 1)[-1]: name for name in reversed(known)}
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
-    word = [] if near else difflib.get_close_matches(last, list(by_word), n=1, cutoff=0.6)
-    guess = near[0] if near else by_word[word[0]] if word else None
+    near += difflib.get_close_matches(key.rsplit(".", 1)[-1], by_word, n=1, cutoff=0.6)
+    guess = by_word.get(near[0], near[0]) if near else None
     fix = f"Did you mean {guess!r}?" if guess else f"The keys are {', '.join(sorted(by_word))}."
     return Problem(key, value, "unknown key", fix)
 

@@ -196,14 +196,9 @@ class WorkflowDataset(Dataset[dict[str, Any]]):
         return len(self.workflows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        types, workers, adjacency, lengths = (part[index] for part in self._targets)
-        return {
-            "instruction": self.workflows[index].instruction,
-            "task_types": types,
-            "model_selections": workers,
-            "adjacency": adjacency,
-            "length": lengths,
-        }
+        names = ("task_types", "model_selections", "adjacency", "length")
+        tensors = zip(names, (part[index] for part in self._targets), strict=True)
+        return {"instruction": self.workflows[index].instruction, **dict(tensors)}
 
 
 def _padded(rows: Any, end: int | None) -> Tensor:

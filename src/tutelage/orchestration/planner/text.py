@@ -98,24 +98,16 @@ class Packed:
     @classmethod
     def of(cls, texts: Sequence[Features]) -> Packed:
         """Texts side by side, as an `EmbeddingBag` takes them."""
-        sizes = np.asarray([len(t.ids) for t in texts])
-        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-        counts = np.asarray([len(t.words) for t in texts])
-        firsts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
+        sizes = np.asarray([len(t.ids) for t in texts], dtype=np.int64)
+        counts = np.asarray([len(t.words) for t in texts], dtype=np.int64)
+        starts, firsts = np.cumsum(sizes) - sizes, np.cumsum(counts) - counts
         width = min(MAX_WORDS, int(counts.max()))
         steps = np.arange(width)
         real = steps[None, :] < counts[:, None]
         places = np.where(real, firsts[:, None] + steps[None, :], 0)
-        return cls(
-            torch.from_numpy(np.concatenate([t.ids for t in texts])),
-            torch.from_numpy(np.concatenate([t.shares for t in texts])),
-            torch.from_numpy(
-                np.concatenate([t.words + s for t, s in zip(texts, starts, strict=True)])
-            ),
-            torch.from_numpy(starts),
-            torch.from_numpy(places),
-            torch.from_numpy(real),
-        )
+        ids, shares = (np.concatenate([getattr(t, k) for t in texts]) for k in ("ids", "shares"))
+        words = np.concatenate([t.words + s for t, s in zip(texts, starts, strict=True)])
+        return cls(*map(torch.from_numpy, (ids, shares, words, starts, places, real)))
 
 
 def inverse_frequency(texts: Sequence[Features]) -> Tensor:

@@ -215,10 +215,11 @@ class OutcomePredictor:
 
         Raises `DataError` without outcomes, or when the name is taken.
         """
-        if not right or len({len(instructions), len(types), len(right)}) != 1:
+        sizes = (len(instructions), len(types), len(right))
+        if not right or len(set(sizes)) != 1:
             raise DataError(
                 f"adopting {worker.name!r} takes equally many instructions, types and outcomes, at "
-                f"least one; given {len(instructions)}, {len(types)} and {len(right)}"
+                f"least one; given {sizes}"
             )
         if worker.name in (known.name for known in self.workers):
             raise DataError(f"the predictor knows a worker {worker.name!r}; give a new name")
