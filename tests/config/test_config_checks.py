@@ -26,7 +26,6 @@ def accepted(*overrides: str, **options: Any) -> Resolved:
 @pytest.mark.parametrize(
     ("override", "key"),
     [
-        ("agent.backend=openai", "agent.backend='openai'"),
         ("rollout.top_p=0.9", "rollout.top_p=0.9"),
         ("rollout.top_k=5", "rollout.top_k=5"),
     ],
@@ -41,7 +40,6 @@ def test_what_is_not_built_is_refused(override: str, key: str) -> None:
 @pytest.mark.parametrize(
     "override",
     [
-        "model.enable_gradient_checkpointing=true",
         "actor.fsdp_config.param_offload=true",
         "actor.fsdp_config.optimizer_offload=true",
         "ref.fsdp_config.param_offload=true",
@@ -51,6 +49,22 @@ def test_gpu_memory_keys(override: str) -> None:
     assert "not built yet" in refusal(override, machine=ONE_GPU)
     key = override.partition("=")[0]
     assert key in accepted(override).unused
+
+
+@pytest.mark.parametrize("override", ["agent.backend=openai", "rollout.name=openai"])
+def test_an_endpoint_is_refused_because_nothing_would_be_trained(override: str) -> None:
+    message = refusal(override)
+    assert "the weights behind an endpoint cannot be trained" in message
+    assert "tutelage train prompt" in message
+
+
+def test_the_number_of_gpus_is_resolved() -> None:
+    here = accepted(machine=EIGHT_GPUS)
+    assert here.config.trainer.n_gpus_per_node == 1
+    assert here.notes["trainer.n_gpus_per_node"] == "one of the 8 here is used"
+    for none in (accepted(), accepted("trainer.device=cpu", machine=EIGHT_GPUS)):
+        assert none.config.trainer.n_gpus_per_node is None
+        assert "on the CPU" in none.notes["trainer.n_gpus_per_node"]
 
 
 @pytest.mark.parametrize(

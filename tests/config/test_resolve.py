@@ -1,7 +1,10 @@
 """Layers, origins, conflicts and what is derived."""
 
 import json
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from tutelage.config import Machine, Resolved
 from tutelage.config.keys import leaf_fields
 from tutelage.errors import ConfigError
+from tutelage.policy.machine import facts
 from tutelage.weights.config import resolve
 from tutelage.weights.config.presets import MATH, METHOD_DEFAULTS, METHODS, RECIPES
 
@@ -269,20 +273,20 @@ class TestEngine:
             ("agent.init_args.backend=async_verl", "actor_rollout_ref.rollout.name=vllm"),
         ],
     )
-    def test_vllm_that_is_not_here(self, overrides: tuple[str, ...]) -> None:
+    def test_vllm_becomes_native(self, overrides: tuple[str, ...]) -> None:
         resolved = math(*overrides)
         assert resolved.config.rollout.name == "native"
         assert resolved.config.agent.backend == "native"
         assert len(resolved.warnings) == 1
-        assert "vLLM is not here" in resolved.warnings[0]
+        assert "vLLM is not used" in resolved.warnings[0]
         assert "vllm" in resolved.origin["rollout.name"]
 
-    def test_vllm_that_is_here(self) -> None:
-        there = Machine(cuda_devices=1, cores=8, vllm=True)
-        with pytest.raises(
-            ConfigError, match=r"agent\.backend.*derived from rollout\.name.*not built yet"
-        ):
-            resolve("math", ["rollout.name=vllm"], machine=there)
+    def test_an_installed_vllm_changes_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        module = ModuleType("vllm")
+        module.__spec__ = ModuleSpec("vllm", None)
+        monkeypatch.setitem(sys.modules, "vllm", module)
+        resolved = resolve("math", ["rollout.name=vllm"], machine=facts())
+        assert resolved.config.rollout.name == "native"
 
     def test_disagreement(self) -> None:
         with pytest.raises(ConfigError, match="another engine") as caught:

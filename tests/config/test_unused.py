@@ -51,7 +51,6 @@ LAPTOP = Machine(cuda_devices=0, cores=2)
         (("algorithm=sft", "lr=1e-3"), "actor.optim.lr"),
         (("actor.fsdp_config.param_offload=true",), "actor.fsdp_config.param_offload"),
         (("trainer.nnodes=1",), "trainer.nnodes"),
-        (("data.val_batch_size=3",), "data.val_batch_size"),
     ],
 )
 def test_listed(overrides: tuple[str, ...], unused: str) -> None:

@@ -20,6 +20,7 @@ from tutelage.config import Machine, RunConfig
 from tutelage.config.aliases import canonical
 from tutelage.config.keys import section_names
 from tutelage.prompts.config import resolve_prompt
+from tutelage.runs.inputs import load_tasks
 from tutelage.tasks.dataset import Dataset
 from tutelage.weights.config import resolve
 
@@ -206,6 +207,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
         known += (
             "kl",
             "val",
+            "test",
             "value",
             "rollout",
             "adapter",
@@ -266,4 +268,4 @@ def test_the_guide_to_a_step_states_its_size() -> None:
     config = resolve("math", machine=Machine(cuda_devices=0, cores=2)).config
     size = f"{config.data.train_batch_size} tasks x {config.agent.num_chains} rollouts a step"
     assert size in prose(ROOT / "docs" / "start.md")
-    assert f"{config.trainer.val_tasks} test tasks" in prose(ROOT / "docs" / "start.md")
+    assert f"{len(load_tasks(config).test)} test tasks" in prose(ROOT / "docs" / "start.md")

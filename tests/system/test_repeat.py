@@ -29,7 +29,9 @@ def first(embedded: Arguments, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 def test_the_run_moves_the_weights_and_measures_all(first: dict[str, Any]) -> None:
     """Else the comparisons below would compare nothing."""
-    assert {line["phase"] for line in first["metrics"]} == {"cold_start", "rl", "control"}
+    measured = {"before", "after", "after_control"}
+    phases = {line["phase"] for line in first["metrics"]}
+    assert phases == {"cold_start", "rl", "control", *measured}
     steps = [line for line in first["metrics"] if line["phase"] == "rl"]
     assert len(steps) == 4
     assert all(line["grad_norm"] > 0 for line in steps)

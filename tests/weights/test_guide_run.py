@@ -91,7 +91,7 @@ def test_it_trains_to_the_end(
     assert len(lines) == 2
     assert all({"loss/policy", "loss/kl", "loss/entropy", "kl/ref"} <= set(x) for x in lines)
     assert all("val/reward/mean" in x for x in lines), "trainer.test_freq"
-    assert sum("vLLM is not here" in note for note in notes.notes) == 1
+    assert sum("vLLM is not used" in note for note in notes.notes) == 1
     assert sum(note.startswith("wandb: no login") for note in notes.notes) == 1
     assert list(folder.path.glob("wandb/offline-run-*"))
     assert (folder.policy / "model.safetensors").is_file()

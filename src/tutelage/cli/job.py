@@ -25,14 +25,14 @@ Job = Callable[[Progress], dict[str, Any]]
 """Runs to its end and returns the content of `result.json`."""
 
 
-def run_job(folder: RunFolder, job: Job, *, live: bool = True) -> None:
-    """Run `job` and show what it came to. `live` off drops the progress (`trainer.logger`).
+def run_job(folder: RunFolder, job: Job) -> None:
+    """Run `job` and show what it came to.
 
     Raises `typer.Exit` after an interruption; other errors pass, with a note on how to go on.
     """
     from tutelage.cli.outcome import show_next, show_outcome
 
-    result = displayed(folder, job, live=live)
+    result = displayed(folder, job)
     console = output()
     say(console)
     show_outcome(console, folder, result)
@@ -40,11 +40,11 @@ def run_job(folder: RunFolder, job: Job, *, live: bool = True) -> None:
     show_next(console, folder, result)
 
 
-def displayed(folder: RunFolder, job: Job, *, live: bool = True) -> dict[str, Any]:
+def displayed(folder: RunFolder, job: Job) -> dict[str, Any]:
     """The result of a job, with its progress shown; see `watched` for how it can end."""
     from tutelage.cli.display import LiveDisplay
 
-    display = LiveDisplay(messages()).open() if live else Progress()
+    display = LiveDisplay(messages()).open()
     with watched(folder, display):
         return job(display)
 

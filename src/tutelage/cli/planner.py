@@ -85,7 +85,7 @@ def train_planner(
     origins |= dict.fromkeys(typed, "command line")
     origins |= {_KEYS[name]: f"--{name.replace('_', '-')}" for name in given}
     request = asked.model_copy(update={"keys": keys})
-    settings = request.checked()
+    request.checked()
     if flags.dry_run:
         _show_dry_run(request, origins)
         return
@@ -94,8 +94,7 @@ def train_planner(
     from tutelage.runs.folder import folder_at, place_of
 
     folder, job = folder_at(place_of(request.output, RECIPE)), Planner(request)
-    live = "console" in settings.logger
-    _run(folder, lambda progress: lifecycle.start(job, folder, progress), live=live)
+    _run(folder, lambda progress: lifecycle.start(job, folder, progress))
 
 
 def _show_dry_run(request: Request, origins: Mapping[str, str]) -> None:
@@ -134,13 +133,13 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
     from tutelage.orchestration.job import Planner
     from tutelage.runs import lifecycle
 
-    _run(folder, lambda progress: lifecycle.resume(Planner, folder, progress), live=True)
+    _run(folder, lambda progress: lifecycle.resume(Planner, folder, progress))
 
 
-def _run(folder: RunFolder, work: Callable[[Progress], JSON], *, live: bool) -> None:
+def _run(folder: RunFolder, work: Callable[[Progress], JSON]) -> None:
     from tutelage.cli.job import displayed
 
-    _show_planner_outcome(folder, displayed(folder, work, live=live))
+    _show_planner_outcome(folder, displayed(folder, work))
 
 
 def _show_planner_outcome(folder: RunFolder, result: Mapping[str, Any]) -> None:

@@ -116,9 +116,8 @@ def _train(resolved: Resolved) -> None:
     from tutelage.weights import jobs
     from tutelage.weights.places import check_name_is_new, interrupted
 
-    live = "console" in resolved.config.trainer.logger
-    # The job itself notes the warnings where the progress is shown.
-    for line in _unused(resolved) if live else _remarks(resolved):
+    # The job itself notes the warnings.
+    for line in _unused(resolved):
         typer.echo(line, err=True)
     place = interrupted(resolved) if resolved.config.output is None else None
     if place is not None:
@@ -131,7 +130,7 @@ def _train(resolved: Resolved) -> None:
         name = (config.trainer.experiment_name or config.recipe).replace("/", "-")
         place = place_of(config.output, name)
     folder = folder_at(place)
-    run_job(folder, lambda progress: jobs.train(resolved, folder, progress), live=live)
+    run_job(folder, lambda progress: jobs.train(resolved, folder, progress))
 
 
 def _dry_run(resolved: Resolved) -> None:

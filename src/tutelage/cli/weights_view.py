@@ -32,12 +32,9 @@ _METRICS: dict[str, tuple[str, ...]] = {
 def resume(folder: RunFolder, allow_changes: bool) -> None:
     """Go on with a training and show what it came to."""
     from tutelage.cli.job import run_job
-    from tutelage.config import Resolved
     from tutelage.weights import jobs
 
-    config = Resolved.from_json(folder.config.read_text(encoding="utf-8")).config
-    live = "console" in config.trainer.logger
-    run_job(folder, lambda progress: jobs.resume(folder, progress), live=live)
+    run_job(folder, lambda progress: jobs.resume(folder, progress))
 
 
 def show(console: Console, folder: RunFolder) -> None:
@@ -82,6 +79,7 @@ def _show_phases(console: Console, lines: list[dict[str, Any]]) -> None:
     """One row a phase: its steps, and where its metrics began and ended."""
     from tutelage.cli.console import plain_table
 
+    lines = [line for line in lines if line.get("step")]  # a measurement is no step
     if not lines:
         return
     names = ("steps", *_METRICS)

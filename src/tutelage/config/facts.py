@@ -14,11 +14,10 @@ from tutelage.config.schema import RunConfig
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine of a run: GPUs it can see, CPU cores it may use, whether vLLM can be reached."""
+    """The machine of a run: GPUs it can see, CPU cores it may use."""
 
     cuda_devices: int
     cores: int
-    vllm: bool = False
     nodes: int = 1
 
     def device_of(self, config: RunConfig) -> Literal["cpu", "cuda"]:

@@ -104,6 +104,9 @@ AboveOne = Annotated[float, Field(gt=1), _NUMBER]
 Beta = Annotated[float, Field(ge=0, lt=1), _NUMBER]
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_names)]
+NamesOrNone = Annotated[
+    tuple[str, ...] | None, BeforeValidator(lambda v: None if v is None else _split_names(v))
+]
 Paths = Annotated[tuple[str, ...], BeforeValidator(_one_path)]
 
 SuccessRule = Annotated[

@@ -94,6 +94,10 @@ class Resolved(Section):
                     f"it ({len(odd)} keys in all). It was cut or written by another version; "
                     "start a new run."
                 )
+        if found.origin["agent.tools"] == "default":  # written as [] before [] was no tools
+            agent = found.config.agent.model_copy(update={"tools": None})
+            config = found.config.model_copy(update={"agent": agent})
+            return found.model_copy(update={"config": config})
         return found
 
     def _note(self, key: str) -> str:

@@ -27,12 +27,12 @@ from tutelage.config.unused import (
     BY_REWARDS,
     CLIPPED_BY_BOTH,
     FIXED_KL,
-    LOG_PROBS_ARE_RECORDED,
     NO_GPU_MEMORY,
     NO_KL_IN_REWARD,
     NO_KL_LOSS,
     NO_VLLM,
     NOT_NATIVE,
+    NOTHING_IS_SCORED,
     ON_THIS_CPU,
     OTHER_AGGREGATION,
     ROWS_ARE_COUNTED,
@@ -230,7 +230,7 @@ class RolloutConfig(Section):
     """How rollouts are sampled."""
 
     name: EngineName = "native"
-    """Engine that samples, the same as `agent.backend`; vllm becomes native where it is missing."""
+    """Engine that samples, the same as `agent.backend`; `vllm` becomes `native`, with a warning."""
     temperature: NonNegative = 1.0
     """Sampling temperature in training; log-probabilities are taken at the same one."""
     top_p: PositiveShare = 1.0
@@ -253,8 +253,9 @@ class RolloutConfig(Section):
     """GPUs over which the engine splits one model."""
     gpu_memory_utilization: Annotated[PositiveShare, NO_VLLM] = 0.5
     """Share of a GPU's memory that vLLM takes."""
-    log_prob_micro_batch_size_per_gpu: Annotated[Count | None, LOG_PROBS_ARE_RECORDED] = None
-    """Rows in one forward pass that recomputes log-probabilities; null is automatic."""
+    log_prob_micro_batch_size_per_gpu: Annotated[Count | None, NOTHING_IS_SCORED] = None
+    """Rows in one forward pass that scores a batch without gradients, by the reference and where
+    the trainer computes otherwise than the sampler; null takes `max_tokens_per_micro_batch`."""
 
 
 class RefConfig(Section):

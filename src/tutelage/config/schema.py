@@ -20,6 +20,7 @@ from tutelage.config.fields import (
     Extension,
     Loggers,
     Names,
+    NamesOrNone,
     Paths,
     Positive,
     PositiveShare,
@@ -37,7 +38,6 @@ from tutelage.config.rl import (
 )
 from tutelage.config.unused import (
     ALL_ARE_SHOWN,
-    ALL_AT_ONCE,
     BUILT_IN_AGENT,
     BUILT_IN_REWARD,
     BY_REWARDS,
@@ -59,7 +59,6 @@ from tutelage.config.unused import (
     OWN_TEMPLATE,
     STEPS_WIN,
     TAUGHT_ALREADY,
-    TIME_IS_SCARCER,
     off,
 )
 
@@ -100,7 +99,7 @@ class _ModelConfig(Section):
     """Architecture in which the embedded policy is built and saved."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Number format of the forward pass; `auto` takes bfloat16 on a GPU, float32 on a CPU."""
-    enable_gradient_checkpointing: Annotated[bool, TIME_IS_SCARCER] = False
+    enable_gradient_checkpointing: bool = False
     """Recompute activations in the backward pass, which saves memory and costs time."""
     lora: LoraConfig = LoraConfig()
     """Adapters."""
@@ -120,8 +119,8 @@ class _DataConfig(Section):
     other tasks, and are not counted."""
     train_batch_size: Annotated[Count, IN_COLD_START] = 16
     """Tasks in one training batch; each becomes `agent.num_chains` rollouts."""
-    val_batch_size: Annotated[Count | None, ALL_AT_ONCE] = None
-    """Tasks that a validation runs at once; null leaves it to the engine."""
+    val_batch_size: Annotated[Count | None, NOT_PLAYED] = None
+    """Tasks that a validation or a test plays at once; null leaves it to the engine."""
     sampling: Annotated[Literal["epochs", "difficulty"], BY_REWARDS] = "epochs"
     """How a step draws its tasks: each once an epoch, or those solved about half the time most."""
     sampling_floor: Annotated[PositiveShare, BY_REWARDS, off("data.sampling", "epochs")] = 0.1
@@ -140,8 +139,8 @@ class AgentConfig(Section):
     agent_type: Annotated[Extension, NOT_PLAYED] = "hf"
     """`hf` calls tools by its chat template, `react` in text, `code` by Python; your own is
     `FILE.py:Class`."""
-    tools: Annotated[Names, NOT_PLAYED, ONE_TURN] = ()
-    """Tools of the agent by name; empty takes the recipe's own."""
+    tools: Annotated[NamesOrNone, NOT_PLAYED, ONE_TURN] = None
+    """Tools of the agent by name; null takes the recipe's own, `[]` is none."""
     reward_name: Annotated[str | None, NOT_PLAYED] = None
     """Reward function by name; null takes the recipe's own."""
     template: Annotated[Template | None, OWN_TEMPLATE] = None
@@ -232,7 +231,7 @@ class _TrainerConfig(Section):
     experiment_name: str | None = None
     """Name of the run; null makes one."""
     logger: Loggers = ("jsonl", "console")
-    """Where metrics go."""
+    """Where metrics go; the console and `metrics.jsonl` always get them."""
     store_url: str | None = None
     """Database for rollouts, as postgresql://HOST/DATABASE; null makes a file in the run folder."""
     record_tokens: Annotated[CountOrZero, BY_REWARDS] = 10_000_000
@@ -251,7 +250,7 @@ class _TrainerConfig(Section):
     nnodes: Annotated[Count, ON_THIS_CPU] = 1
     """Machines."""
     n_gpus_per_node: Annotated[Count | None, ON_THIS_CPU] = None
-    """GPUs of each machine; null takes what is there."""
+    """GPUs of each machine, 1 at most; null takes one where there is any."""
     save_freq: Every = -1
     """Steps between two checkpoints; -1 saves only the last step, which is always saved."""
     max_actor_ckpt_to_keep: Count | None = 2
@@ -272,10 +271,11 @@ class _TrainerConfig(Section):
     threads: Count | None = None
     """CPU threads of the tensor library; null takes OMP_NUM_THREADS, else the cores of the
     machine."""
-    val_tasks: Annotated[Count, NOT_PLAYED] = 200
-    """Tasks of one validation at most."""
+    val_tasks: Annotated[Count | None, NOT_PLAYED] = None
+    """Tasks of one validation at most; null takes all of `data.val_files`, and 200 where they are
+    drawn or held out."""
     test_tasks: Annotated[Count | None, NOT_PLAYED] = None
-    """Test tasks at most; null takes as many as `trainer.val_tasks`."""
+    """Test tasks at most; null is as `trainer.val_tasks`."""
     stop_at_success: Annotated[PositiveShare | None, ENDS_BY_STEPS] = None
     """Sampled success on validation tasks at which training ends; null goes on to the end. A graded
     reward has a success where `reward.success` says what it is."""

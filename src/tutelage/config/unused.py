@@ -66,7 +66,6 @@ def off(key: str, value: str | bool = False) -> Unused:
 
 ON_THIS_CPU = Unused("the run is on the CPU of this machine", on_cpu=True)
 NO_GPU_MEMORY = Unused("the run is on a CPU, so there is no GPU memory to free", on_cpu=True)
-TIME_IS_SCARCER = Unused("the run is on a CPU, where time is scarcer than memory", on_cpu=True)
 
 _NO_STEP = "algorithm.name is sft, which makes no reinforcement-learning step"
 BY_REWARDS = _without_steps(_NO_STEP)
@@ -109,12 +108,14 @@ NOT_NATIVE: Unused = Unused(
     "it tunes the native engine, and the engine is another",
     lambda run: run.agent.backend != "native",
 )
-LOG_PROBS_ARE_RECORDED: Unused = Unused(
-    "log-probabilities are recorded when sampled; where they are computed again, the actor's "
-    "micro-batches are used"
-)
-ALL_AT_ONCE: Unused = Unused(
-    "a validation streams all its tasks through the engine (rollout.slots at once)"
+NOTHING_IS_SCORED: Unused = Unused(
+    "the log-probabilities that were sampled are exact, and no reference scores them",
+    lambda run: (
+        not run.needs_reference
+        and run.rollout.correction == "none"
+        and run.model.dtype != "bfloat16"
+    ),
+    on_cpu=True,
 )
 ONE_TURN: Unused = Unused(
     "agent.use_agent is false: one turn without tools", lambda run: not run.agent.use_agent
@@ -122,7 +123,7 @@ ONE_TURN: Unused = Unused(
 NO_JUDGE = Unused("the reward is not llm_judge", lambda run: run.agent.reward_name != "llm_judge")
 NO_SEARCH: Unused = Unused(
     "the agent has no search tool",
-    lambda run: not {"search", "google_search"} & set(run.agent.tools),
+    lambda run: not {"search", "google_search"} & set(run.agent.tools or ()),
 )
 NO_ADAPTERS: Unused = Unused(
     "model.lora.rank is 0, so there are no adapters", lambda run: run.model.lora.rank == 0

@@ -40,6 +40,13 @@ class HFNetwork:
         """The model without its output head."""
         return self.model.base_model
 
+    def recompute(self) -> None:
+        """Compute the activations again in the backward pass: less memory, more time."""
+        self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        for module in self.model.modules():
+            if getattr(module, "gradient_checkpointing", False):
+                module.training = True  # the module alone: what is in it, dropout too, stays off
+
     def copy(self) -> Self:
         """The same network with tensors of its own."""
         made = copy.copy(self)

@@ -48,7 +48,6 @@ def facts() -> Machine:
     return Machine(
         cuda_devices=torch.cuda.device_count() if torch.cuda.is_available() else 0,
         cores=cores(),
-        vllm=importlib.util.find_spec("vllm") is not None,
     )
 
 

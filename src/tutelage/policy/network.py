@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tutelage.policy import training
 from tutelage.policy.kernels import linear
@@ -86,6 +87,8 @@ class FusedNetwork(nn.Module):
     head: nn.Parameter | None
     """None where the embedding is the output head too."""
     inv_freq: Tensor
+    checkpoints_blocks = False
+    """Whether the backward pass computes each block's activations again (`recompute`)."""
 
     def __init__(self, weights: Weights, device: torch.device) -> None:
         """A network with a copy of these weights."""
@@ -130,7 +133,11 @@ class FusedNetwork(nn.Module):
         x = F.embedding(batch.ids_N, self.embed).to(dtype)
         last = len(self.layers) - 1
         for i, block in enumerate(self.layers):
-            x = block(x, plan, batch.sources_S if i == last else None)
+            kept = batch.sources_S if i == last else None
+            if self.checkpoints_blocks and torch.is_grad_enabled():
+                x = checkpoint(block, x, plan, kept, use_reentrant=False)
+            else:
+                x = block(x, plan, kept)
         return training.norm(x, self.norm, self.shape.eps)
 
     def named(self) -> Iterable[tuple[str, Tensor]]:
@@ -141,6 +148,10 @@ class FusedNetwork(nn.Module):
     def width(self) -> int:
         """Size of a hidden state."""
         return self.shape.hidden
+
+    def recompute(self) -> None:
+        """Compute the activations again in the backward pass: less memory, more time."""
+        self.checkpoints_blocks = True
 
     def merge(self) -> None:
         """Bring `weights`, which the engine samples from, up to what is trained."""
@@ -241,8 +252,6 @@ def _score_hidden(
 
     if hidden_SH.shape[0] <= chunk:
         return one(hidden_SH, head, batch.lines_K, batch.targets_K, allowed)
-    from torch.utils.checkpoint import checkpoint
-
     parts: list[tuple[Tensor, Tensor]] = []
     wanted: list[Tensor] = []
     for at in range(0, hidden_SH.shape[0], chunk):

@@ -172,17 +172,19 @@ class _Block(torch.autograd.Function):
         silu = F.silu(gate_up[:, : s.ffn])
         inner = silu * gate_up[:, s.ffn :]
         ctx.save_for_backward(
-            normed1, scale1, gathered, attended, normed2, scale2, gate_up, silu, inner, *probs
+            *(normed1, scale1, gathered, attended, normed2, scale2, gate_up, silu, inner),
+            *(*head_parts, *probs),
         )
-        ctx.layer, ctx.plan, ctx.kept, ctx.heads = layer, plan, kept, (norms, *head_parts)
+        ctx.layer, ctx.plan, ctx.kept, ctx.norms = layer, plan, kept, norms
         ctx.types = [None if t is None else t.dtype for t in weights]
         return product(inner, layer.down.t()).add_(middle)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        normed1, scale1, gathered, attended, normed2, scale2, gate_up, silu, inner, *probs = (
+        normed1, scale1, gathered, attended, normed2, scale2, gate_up, silu, inner, *rest = (
             ctx.saved_tensors
         )
+        probs = rest if ctx.norms is None else rest[2:]
         layer: Layer = ctx.layer
         plan: Plan = ctx.plan
         s, total = plan.shape, len(normed1)
@@ -207,9 +209,9 @@ class _Block(torch.autograd.Function):
             )
         d_qkv = _attend_backward(d_attended, gathered, probs, plan)
         g_q, g_k, turn = None, None, s.heads + s.kv_heads
-        if ctx.heads[0] is not None:
-            norms, normed, scale = ctx.heads
-            d_qkv[:, :turn], g = _normalise_backward(d_qkv[:, :turn], normed, scale, norms)
+        if ctx.norms is not None:
+            normed, scale = rest[:2]
+            d_qkv[:, :turn], g = _normalise_backward(d_qkv[:, :turn], normed, scale, ctx.norms)
             g_q, g_k = g[: s.heads].sum(0), g[s.heads :].sum(0)
         d_qkv = d_qkv.view(total, -1)
         d_in, g_norm1 = _normalise_backward(product(d_qkv, layer.qkv), normed1, scale1, layer.norm1)

@@ -50,6 +50,10 @@ from tutelage.types import (
 OnSpans = Callable[[Rollout, Sequence[SpanRecord]], None]
 
 
+AT_ONCE = 512
+"""Rollouts at once, where nobody says how many."""
+
+
 @dataclass(frozen=True, slots=True)
 class Spec:
     """One rollout to run. Its identifiers and its samples come from `seeds`."""
@@ -73,7 +77,7 @@ class RunnerSettings:
     their turns and tokens instead, so that no clock decides what they earn."""
     attempts: int = 3
     backoff: float = 0.1
-    concurrency: int = 512
+    concurrency: int = AT_ONCE
     failure_reward: float = 0.0
     """What a rollout earns that failed for the agent's own reasons."""
     reward_timeout: float | None = REWARD_SECONDS

@@ -107,6 +107,17 @@ class RunFolder:
 
 def create(path: Path) -> RunFolder:
     """Make an empty run folder. Raises `RunError` when the place is taken or cannot be written."""
+    check_vacant(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "checkpoints").mkdir(exist_ok=True)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    return RunFolder(path)
+
+
+def check_vacant(path: Path) -> None:
+    """Raise `RunError` where no run can be made: the place is taken or cannot be written."""
     try:
         if path.exists() and not path.is_dir():
             raise RunError(f"the output path {str(path)!r} is a file; choose another --output")
@@ -117,16 +128,18 @@ def create(path: Path) -> RunFolder:
             raise RunError(
                 f"the output folder {str(path)!r} is not empty{what}; choose another --output{way}"
             )
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "checkpoints").mkdir(exist_ok=True)
+        there = next(place for place in (path, *path.absolute().parents) if place.exists())
+        if not os.access(there, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except RunError:
         raise
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise RunError(
-            f"cannot write to {str(path)!r}: {reason}; choose another --output"
-        ) from error
-    return RunFolder(path)
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> RunError:
+    reason = error.strerror or str(error)
+    return RunError(f"cannot write to {str(path)!r}: {reason}; choose another --output")
 
 
 def find(name: str, runs: Path = RUNS) -> RunFolder:

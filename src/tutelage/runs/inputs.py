@@ -25,6 +25,8 @@ from tutelage.types import Task
 EMBEDDED_TOOLS = ("calculator", "sum_1_to_n", "lookup")
 TRAIN_TASKS = 8192
 """Training tasks that the embedded job draws."""
+_DRAWN_TASKS = 200
+"""Validation tasks that are drawn or held out where nobody says how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ def load_tools(config: RunConfig) -> dict[str, Tool]:
     if not config.agent.use_agent:
         return {}
     own = AGENTS.find(config.agent.agent_type).own_tools or EMBEDDED_TOOLS
-    return resolve_tools(config.agent.tools or own, _options(config))
+    asked = config.agent.tools
+    return resolve_tools(own if asked is None else asked, _options(config))
 
 
 def _options(config: RunConfig) -> Options:
@@ -78,7 +81,7 @@ def told_tools(
 
 def load_tasks(config: RunConfig) -> Tasks:
     """The tasks of the configured files, or the embedded ones; all checked."""
-    data, limit, tested = config.data, config.trainer.val_tasks, most_test_tasks(config)
+    data, limit, tested = config.data, drawn_val_tasks(config), most_test_tasks(config)
     if not data.train_files:
         if data.val_files or data.test_files:
             raise ConfigError("--val and --test need --train: give the training tasks as well")
@@ -86,7 +89,7 @@ def load_tasks(config: RunConfig) -> Tasks:
         return Tasks(
             train=make_tasks(level, "train", data.train_tasks or TRAIN_TASKS, config.seed),
             val=make_tasks(level, "val", limit, config.seed),
-            test=make_tasks(level, "test", tested, config.seed),
+            test=make_tasks(level, "test", tested or limit, config.seed),
             shown=_shown(level, config),
             skill=make_tasks("default", "val", min(100, limit), config.seed),
         )
@@ -96,7 +99,7 @@ def load_tasks(config: RunConfig) -> Tasks:
     else:
         train, val = held_out(train, limit, "--val")
     test = _files(data.test_files) if data.test_files else val
-    return Tasks(train, val[:limit], test[:tested])
+    return Tasks(train, val[: config.trainer.val_tasks], test[:tested])
 
 
 def held_out(
@@ -118,7 +121,7 @@ def training_tasks(config: RunConfig) -> Sequence[Task]:
         count = data.train_tasks or TRAIN_TASKS
         return make_tasks(data.level, "train", count, config.seed)
     train = _files(data.train_files)[: data.train_tasks]
-    return train if data.val_files else held_out(train, config.trainer.val_tasks, "--val")[0]
+    return train if data.val_files else held_out(train, drawn_val_tasks(config), "--val")[0]
 
 
 def load_test_tasks(config: RunConfig) -> Sequence[Task]:
@@ -127,8 +130,13 @@ def load_test_tasks(config: RunConfig) -> Sequence[Task]:
     return _files(files)[: most_test_tasks(config)] if files else ()
 
 
-def most_test_tasks(config: RunConfig) -> int:
-    """Test tasks at most."""
+def drawn_val_tasks(config: RunConfig) -> int:
+    """Validation tasks at most where they are drawn or held out."""
+    return config.trainer.val_tasks or _DRAWN_TASKS
+
+
+def most_test_tasks(config: RunConfig) -> int | None:
+    """Test tasks at most; None for all."""
     return config.trainer.test_tasks or config.trainer.val_tasks
 
 

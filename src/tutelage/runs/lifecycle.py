@@ -20,7 +20,14 @@ from typing import Any
 from tutelage.errors import RunError, TutelageError
 from tutelage.runs.again import resume_command
 from tutelage.runs.figures import read_object
-from tutelage.runs.folder import RunFolder, append_json, create, locked, write_json
+from tutelage.runs.folder import (
+    RunFolder,
+    append_json,
+    check_vacant,
+    create,
+    locked,
+    write_json,
+)
 from tutelage.runs.kinds import (
     FAILED,
     FINISHED,
@@ -103,11 +110,7 @@ async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
     one that holds another run, and what the kind raises for what it cannot do.
     """
     if folder.config.is_file():
-        if difference := _difference(asked, folder):
-            raise RunError(
-                f"the run in {str(folder.path)!r} {difference}; choose another --output, or go on "
-                f"with it as it is: {resume_command(folder.path)}"
-            )
+        check_place(asked, folder)
         return await _go_on(type(asked), folder, progress, asked)
     if not folder.path.is_dir():
         create(folder.path)
@@ -120,6 +123,17 @@ async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
         remember(folder)
         asked.begin(folder)
         return await _work(asked, folder, progress, new=True)
+
+
+def check_place(asked: RunKind, folder: RunFolder) -> None:
+    """Raise `RunError` where a run is refused for what its folder holds already."""
+    if not folder.config.is_file():
+        check_vacant(folder.path)
+    elif difference := _difference(asked, folder):
+        raise RunError(
+            f"the run in {str(folder.path)!r} {difference}; choose another --output, or go on "
+            f"with it as it is: {resume_command(folder.path)}"
+        )
 
 
 def _to_its_end(kind: type[RunKind], work: Coroutine[Any, Any, JSON]) -> JSON:

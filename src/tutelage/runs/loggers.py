@@ -32,8 +32,9 @@ PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
 PROJECT = "tutelage"
 """The project or experiment of a run that names none."""
 
-OWN_NAMES = ("rl", "phase1", "phase2")
-"""Phases whose metrics keep their names: the training itself, and the planner's two."""
+OWN_NAMES = ("rl", "phase1", "phase2", "before", "after")
+"""Phases whose metrics keep their names: the training itself, what is measured around it, and the
+planner's two."""
 
 WANDB_HOST = "api.wandb.ai"
 

@@ -186,7 +186,7 @@ class Context:
             runner = Runner(
                 self.setting.agent(temperature, with_tools=with_tools),
                 EngineModels(engine, self.setting.policy.codec),
-                self.setting.limits(self.run.folder.name),
+                self.setting.limits(self.run.folder.name, first.mode),
                 reward=self.setting.reward,
             )
             playing = self._unless_stuck(runner, specs, on_done)
@@ -232,7 +232,7 @@ class Context:
         }
         runner = stage.runner(
             setting.sources(sources, temperature),
-            setting.limits(self.run.folder.name),
+            setting.limits(self.run.folder.name, specs[0].mode),
             max_tokens=setting.config.agent.max_tokens_per_turn,
             token_budget=setting.config.rollout.response_length,
             reward=given.reward if given.own_tasks else setting.reward,

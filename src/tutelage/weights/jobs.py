@@ -21,7 +21,7 @@ from tutelage.runs.loggers import check_loggers
 from tutelage.runs.progress import Progress
 from tutelage.types import JSON, Mode, Rollout
 from tutelage.weights.kinds import training
-from tutelage.weights.places import find_checkpoint
+from tutelage.weights.places import check_name_is_new, find_checkpoint, interrupted
 from tutelage.weights.reference import check_models
 from tutelage.weights.sft import Preview, preview
 
@@ -49,11 +49,20 @@ def resume(folder: RunFolder, progress: Progress, given: Given | None = None) ->
     return lifecycle.resume(type(asked), folder, progress, asked)
 
 
+def _check_place(resolved: Resolved) -> None:
+    """Raise what a run would be refused for by what lies where it is to be."""
+    if resolved.config.output is not None:
+        lifecycle.check_place(training(resolved), RunFolder(Path(resolved.config.output)))
+    elif interrupted(resolved) is None:
+        check_name_is_new(resolved)
+
+
 def dry_run(resolved: Resolved) -> Rollout | Preview:
     """Play one task end to end with the untrained policy, or show what would be learned; nothing
     is written."""
     trainer = resolved.config.trainer
     check_loggers(trainer.logger)
+    _check_place(resolved)
     if trainer.resume_mode == "resume_path" and trainer.resume_from_path is not None:
         find_checkpoint(Path(trainer.resume_from_path))
     setting = training(resolved).make_setting()

@@ -198,6 +198,8 @@ def make_learner(
     if has_critic(config):
         path = config.critic.model.path
         source = policy.copy() if path is None else load(path, device=policy.device)
+        if config.model.enable_gradient_checkpointing:
+            source.network.recompute()
         critic = Critic(ValueModel(source.network), config)
     reference = None
     if config.needs_reference:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tutelage.rollouts.runner import Spec
 from tutelage.statistics.outcome import Evaluation, summarise
-from tutelage.types import Mode, Rollout, Task
+from tutelage.types import JSON, Mode, Rollout, Task
 from tutelage.weights.context import Context
 
 
@@ -53,15 +53,22 @@ def glance(
     there is not has no key.
     """
     found = measure(ctx, tasks, label, temperature=temperature, mode=Mode.VAL, invariant=False)
-    name = "sampled" if label.endswith("/sampled") else "greedy"
-    values |= {f"val/judged_{name}": found.judged, f"val/rollouts_{name}": found.rollouts}
-    told = {f"val/success_{name}": found.success, f"val/reward_{name}": found.mean_reward}
-    values |= {key: value for key, value in told.items() if value is not None}
+    values |= _metrics(found.record(), "val", label.rpartition("/")[2])
     return found
 
 
+def _metrics(found: JSON, split: str, name: str) -> dict[str, float]:
+    """The metrics of a measurement, from its record."""
+    known = {"judged": "judged", "rollouts": "rollouts"}
+    known |= {"success": "success", "mean_reward": "reward"}
+    told = {f"{split}/{word}_{name}": found[key] for key, word in known.items()}
+    return {key: value for key, value in told.items() if value is not None}
+
+
 def measure_before_or_after(ctx: Context, name: str, *, no_tools: bool = False) -> None:
-    """The phase that measures test tasks, sampled and greedy, and keeps what it found."""
+    """The phase that measures test tasks, sampled and greedy, and keeps what it found: in the
+    result, and as metrics (`test/success_sampled`; `val/...` where validation has the same tasks).
+    """
     kinds = [("sampled", ctx.setting.config.rollout.temperature, True), ("greedy", 0.0, True)]
     if no_tools:
         kinds.append(("no_tools", 0.0, False))
@@ -82,3 +89,11 @@ def measure_before_or_after(ctx: Context, name: str, *, no_tools: bool = False) 
         ctx.state.results[label] = found.record()
         ctx.save()
         ctx.check_stop()
+    tasks = ctx.setting.tasks
+    split = "val" if list(tasks.val) == list(tasks.test) else "test"
+    values: dict[str, float] = {}
+    for kind, _, _ in kinds:
+        values |= _metrics(ctx.state.results[f"{name}/{kind}"], split, kind)
+    # It is no step, so nothing is told of one.
+    ctx.run.log({"phase": ctx.state.phase, "step": 0, "tick": ctx.state.tick, **values})
+    ctx.state.metrics_lines += 1

@@ -39,4 +39,6 @@ def logp_of(policy: Policy, rows: Sequence[Row], config: RunConfig, dtype: torch
         scores = policy.score(some, temperature=config.rollout.temperature, dtype=dtype)
         return AtTokens(scores.logp_K, scores.rows_K, scores.columns_K)
 
-    return by_token(rows, config.actor.max_tokens_per_micro_batch, ask)
+    count = config.rollout.log_prob_micro_batch_size_per_gpu
+    budget = count and count * max(len(r.ids) for r in rows)
+    return by_token(rows, budget or config.actor.max_tokens_per_micro_batch, ask)

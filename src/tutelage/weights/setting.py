@@ -29,10 +29,11 @@ from tutelage.policy.row import Row
 from tutelage.resources import POLICY, model_folder
 from tutelage.rewards import RewardFunction, check, resolve_reward
 from tutelage.rollouts.models import Source
-from tutelage.rollouts.runner import RunnerSettings
+from tutelage.rollouts.runner import AT_ONCE, RunnerSettings
 from tutelage.runs.given import Given
 from tutelage.runs.inputs import (
     Tasks,
+    drawn_val_tasks,
     held_out,
     load_tasks,
     load_test_tasks,
@@ -46,7 +47,7 @@ from tutelage.tasks.arithmetic import EMBEDDED_REWARD, demonstrations
 from tutelage.tasks.demonstrations import Demonstration, load_demonstrations, overlap_of
 from tutelage.tasks.overlap import Overlap, content, count_overlap
 from tutelage.tools.tool import Tool
-from tutelage.types import Sampling, Task, ToolSpec
+from tutelage.types import Mode, Sampling, Task, ToolSpec
 from tutelage.weights.config.extensions import load_extensions
 from tutelage.weights.places import check_models_are_there
 from tutelage.weights.trial import try_extensions
@@ -109,15 +110,16 @@ class Setting:
             system_prompt=config.agent.system_prompt,
         )
 
-    def limits(self, run_id: str) -> RunnerSettings:
-        """What bounds a rollout of a run."""
-        agent = self.config.agent
+    def limits(self, run_id: str, mode: Mode = Mode.TRAIN) -> RunnerSettings:
+        """What bounds the rollouts of a run."""
+        agent, at_once = self.config.agent, self.config.data.val_batch_size
         return RunnerSettings(
             run_id,
             timeout=agent.timeout,
             group_deadline=agent.group_deadline,
             failure_reward=agent.failure_reward,
             reward_timeout=agent.reward_timeout,
+            concurrency=AT_ONCE if mode is Mode.TRAIN else at_once or AT_ONCE,
         )
 
     def sources(
@@ -187,7 +189,7 @@ def prepare(
     others = {} if given is None else _others(given, policy, config)
     overlap = _overlap(tasks, reward, tools, given)
     return Setting(
-        config, seeds, tasks, tools, reward, policy, choice, given, others, overlap=overlap
+        config, seeds, tasks, tools, reward, policy, choice, given, others, None, overlap
     )
 
 
@@ -238,6 +240,8 @@ def _placed(
     choice = choose(config, policy.count())
     if choice.device != policy.device:
         policy = policy.to(choice.device)
+    if config.model.enable_gradient_checkpointing:
+        policy.network.recompute()
     set_threads(config, policy.count())
     return tools, policy, choice
 
@@ -262,6 +266,8 @@ def _others(given: Given, main: Policy, config: RunConfig) -> dict[str, Policy]:
             _adapted(load(folder), config) if folder is not None else main.copy()
         )
         out[name] = found if found.device == main.device else found.to(main.device)
+        if config.model.enable_gradient_checkpointing:
+            out[name].network.recompute()
     return out
 
 
@@ -272,10 +278,9 @@ def _given_tasks(config: RunConfig, given: Given) -> Tasks:
         return load_tasks(config)
     train, val = given.train[: config.data.train_tasks], given.val
     if val is None:
-        train, val = held_out(train, limit, "val_dataset")
+        train, val = held_out(train, drawn_val_tasks(config), "val_dataset")
     test = val if given.test is None else given.test
-    demonstrated = config.recipe == "math" and all("calls" in t.fields for t in train)
-    if not demonstrated:
+    if config.recipe != "math" or not all("calls" in t.fields for t in train):
         return Tasks(train, val[:limit], test[:tested])
     return Tasks(train, val[:limit], test[:tested], shown=train, skill=val[:100])
 
@@ -357,15 +362,8 @@ def _lessons(
     val: Sequence[Demonstration],
 ) -> Lessons:
     limit = min(positions, config.data.max_length or positions)
-    return Lessons(_encode(codec, train, limit), _encode(codec, val, limit))
-
-
-def _encode(codec: Codec, shown: Sequence[Demonstration], limit: int) -> list[Row]:
-    """The rows of demonstrations, each of at most `limit` tokens.
-
-    Raises `DataError` with file and line for one that is longer, or that the chat template refuses.
-    """
-    return [_row(codec, one, limit) for one in shown]
+    first, second = ([_row(codec, one, limit) for one in shown] for shown in (train, val))
+    return Lessons(first, second)
 
 
 def _texts(shown: Sequence[Demonstration]) -> Iterator[str]:
@@ -384,6 +382,8 @@ def _texts(shown: Sequence[Demonstration]) -> Iterator[str]:
 
 
 def _row(codec: Codec, one: Demonstration, limit: int) -> Row:
+    """The row of a demonstration. Raises `DataError` with file and line for one of more than
+    `limit` tokens, or that the chat template refuses."""
     try:
         row = Row(*codec.demonstration(one.messages, one.tools))
     except ModelError as error:

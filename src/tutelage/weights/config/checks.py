@@ -166,7 +166,6 @@ def _device(config: RunConfig, machine: Machine) -> Iterator[Finding]:
             yield key, f"{noun} above 1 are not built yet", f"Use {key}=1."
     if machine.device_of(config) == "cuda":
         for key in (
-            "model.enable_gradient_checkpointing",
             "actor.fsdp_config.param_offload",
             "actor.fsdp_config.optimizer_offload",
             "ref.fsdp_config.param_offload",
@@ -177,9 +176,14 @@ def _device(config: RunConfig, machine: Machine) -> Iterator[Finding]:
 
 def _engine(config: RunConfig) -> Iterator[Finding]:
     if config.agent.backend != "native":
-        yield "agent.backend", "not built yet", "Built: native. Use agent.backend=native."
+        yield (
+            "agent.backend",
+            "the weights behind an endpoint cannot be trained, so nothing would be",
+            "Use agent.backend=native. A prompt is searched at an endpoint with: "
+            "tutelage train prompt AGENT.py --endpoint URL --model NAME.",
+        )
     agent = AGENTS.known(config.agent.agent_type)
-    refused = agent.refusal(config.agent.tools) if agent and config.agent.use_agent else None
+    refused = agent.refusal(config.agent.tools or ()) if agent and config.agent.use_agent else None
     if refused is not None:
         yield "agent.tools", *refused
     if config.response_tokens >= config.rollout.max_len:

@@ -93,7 +93,8 @@ def resolve(
     settings = kept | users
 
     derived: Layer = {}
-    warnings = _settle_engine(command, users, machine, derived)
+    _settle_gpus(settings, machine, derived)
+    warnings = _settle_engine(command, users, derived)
     settings = _derive_learning(settings, from_preset, users, derived) | derived
     config = RunConfig.model_validate(nest({key: s.value for key, s in settings.items()}))
     origin = _origins(settings, deleted)
@@ -246,8 +247,8 @@ def _mismatch(key: str, override: Override, now: Any, origin: str) -> list[Probl
     return [Problem(key, override.value, reason, f"Write ~{override.spelling}.", origin)]
 
 
-def _settle_engine(command: Layer, users: Layer, machine: Machine, derived: Layer) -> list[str]:
-    """One engine for `agent.backend` and `rollout.name`; the native one where vLLM is missing."""
+def _settle_engine(command: Layer, users: Layer, derived: Layer) -> list[str]:
+    """One engine for `agent.backend` and `rollout.name`; the native one in place of vLLM."""
     keys = ("rollout.name", "agent.backend")
     asked = [command[key] for key in keys if key in command]
     asked = asked or [users[key] for key in keys if key in users]
@@ -260,14 +261,23 @@ def _settle_engine(command: Layer, users: Layer, machine: Machine, derived: Laye
     wanted = asked[0]
     engine, origin = wanted.value, f"derived from {wanted.key}"
     warnings: list[str] = []
-    if engine == "vllm" and not machine.vllm:
-        engine, origin = "native", f"{wanted.origin} ({wanted.key}=vllm, which is not here)"
+    if engine == "vllm":
+        engine, origin = "native", f"{wanted.origin} ({wanted.key}=vllm)"
         named = " and ".join(f"{setting.spelling}=vllm" for setting in asked)
-        warnings.append(f"{named}: vLLM is not here, so the native engine samples")
+        warnings.append(f"{named}: vLLM is not used, the native engine samples")
     for key in keys:
         if key not in users or users[key].value != engine:
             derived[key] = _Set(key, engine, origin, key)
     return warnings
+
+
+def _settle_gpus(settings: Layer, machine: Machine, derived: Layer) -> None:
+    """The GPUs of a run that names no number: one, where there is any."""
+    key, device = "trainer.n_gpus_per_node", settings.get("trainer.device")
+    set_key = settings.get(key)
+    on_cpu = device is not None and device.value == "cpu"
+    if machine.cuda_devices and not on_cpu and (set_key is None or set_key.value is None):
+        derived[key] = _Set(key, 1, "derived from trainer.device", key)
 
 
 def _derive_learning(settings: Layer, from_preset: Layer, users: Layer, derived: Layer) -> Layer:
@@ -300,6 +310,10 @@ def _notes(config: RunConfig, machine: Machine) -> dict[str, str]:
     device = machine.device_of(config)
     there = f"{machine.cuda_devices} CUDA devices here, {machine.cores} cores"
     notes = {"trainer.device": f"{device}: {there}"}
+    if config.trainer.n_gpus_per_node is None:
+        notes["trainer.n_gpus_per_node"] = "no GPU: the run is on the CPU"
+    elif machine.cuda_devices > 1:
+        notes["trainer.n_gpus_per_node"] = f"one of the {machine.cuda_devices} here is used"
     if config.rollout.response_length is None:
         notes["rollout.response_length"] = f"{config.response_tokens} tokens"
     if config.algorithm.name == "rl":
