@@ -77,7 +77,8 @@ class IsolatedAgent(Agent):
     async def play(self, task: Task, session: RolloutSession, resources: NamedResources) -> Any:
         """Play in a worker. Raises `AgentRaisedError`, or `ProgramFailedError` when it died."""
         worker = self._idle.pop() if self._idle else None
-        worker = worker if worker is not None and worker.alive else _Worker(self._packed)
+        if worker is None or not worker.process.is_alive():
+            worker = _Worker(self._packed)
         try:
             done = await worker.play(session)
         except BaseException:
@@ -103,16 +104,12 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         lifeline, self._lifeline = context.Pipe(duplex=False)
-        self._process: BaseProcess = context.Process(
+        self.process: BaseProcess = context.Process(
             target=_work, args=(theirs, lifeline, packed), name="tutelage-agent", daemon=False
         )
-        self._process.start()
+        self.process.start()
         theirs.close()
         lifeline.close()
-
-    @property
-    def alive(self) -> bool:
-        return self._process.is_alive()
 
     async def play(self, session: RolloutSession) -> _Done:
         # Its clock stays here, where its calls are seen: the worker's own runs on during calls, so
@@ -123,8 +120,8 @@ class _Worker:
         try:
             answer = await call_in_thread(lambda: self._exchange(facts))
         except (EOFError, OSError) as error:
-            self._process.join(1.0)
-            code = self._process.exitcode
+            self.process.join(1.0)
+            code = self.process.exitcode
             raise ProgramFailedError(
                 f"the agent's process ended in the middle of the rollout (exit code {code})"
             ) from error
@@ -138,15 +135,15 @@ class _Worker:
 
     def kill(self) -> None:
         """End it with everything that it started."""
-        pid = self._process.pid
+        pid = self.process.pid
         if pid is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
-            self._process.kill()  # it may not have made its group yet
+            self.process.kill()  # it may not have made its group yet
         threading.Thread(target=self._bury, name="tutelage-bury", daemon=True).start()
 
     def _bury(self) -> None:
-        self._process.join(5.0)
+        self.process.join(5.0)
         for end in (self._pipe, self._lifeline):
             with suppress(OSError):
                 end.close()

@@ -59,19 +59,19 @@ class Meter:
         return Usage(self.calls, self.counted.prompt + self.counted.completion, self.dollars)
 
 
+@dataclass(frozen=True, slots=True)
 class MeteredClient:
     """One model of one attempt behind a meter."""
 
-    def __init__(
-        self, client: _UsageClient, meter: Meter, price: Price | None, seeds: SeedTree | None = None
-    ) -> None:
-        """With `seeds` each request carries one of its own, for models that are sampled."""
-        self._client, self._meter, self._price = client, meter, price
-        self._seeds = seeds
+    client: _UsageClient
+    meter: Meter
+    price: Price | None
+    seeds: SeedTree | None = None
+    """With these each request carries a seed of its own, for models that are sampled."""
 
     async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
         """Send one request; see `ChatClient`. Raises `ContextOverflowError` past the caps."""
-        meter, caps = self._meter, self._meter.caps
+        meter, caps = self.meter, self.meter.caps
         if meter.calls >= caps.calls:
             raise ContextOverflowError(
                 f"this rollout has made {meter.calls} model calls, and max_turns={caps.calls}"
@@ -82,16 +82,16 @@ class MeteredClient:
                 f"this request has {size} bytes, more than max_prompt_tokens="
                 f"{caps.prompt_tokens} allows"
             )
-        if options.get("seed") is None and self._seeds is not None:
-            options["seed"] = self._seeds.child("call", meter.calls).value(31)
+        if options.get("seed") is None and self.seeds is not None:
+            options["seed"] = self.seeds.child("call", meter.calls).value(31)
         meter.calls += 1
         asked = options["sampling"]
         options["sampling"] = replace(asked, max_tokens=min(asked.max_tokens, caps.reply_tokens))
-        call = await self._client.chat(messages, **options)
+        call = await self.client.chat(messages, **options)
         bound = (min(size, caps.prompt_tokens), caps.reply_tokens)
-        spent = meter.counted.add(self._client.usage(call), bound)
-        if self._price is not None:
-            meter.dollars += self._price.of(*spent)
+        spent = meter.counted.add(self.client.usage(call), bound)
+        if self.price is not None:
+            meter.dollars += self.price.of(*spent)
         return call
 
 

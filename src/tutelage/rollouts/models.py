@@ -353,19 +353,19 @@ class _SampledClient(_AttemptClient):
         return found
 
 
+@dataclass(frozen=True, slots=True)
 class _LoopClient:
     """A client that lives in another event loop, from whichever loop it is asked.
 
     The way there and back may wait for an engine that computes, so it is part of the call.
     """
 
-    def __init__(
-        self, client: ChatClient, loop: asyncio.AbstractEventLoop, own_time: OwnTime
-    ) -> None:
-        self._client, self._loop, self._own_time = client, loop, own_time
+    client: ChatClient
+    loop: asyncio.AbstractEventLoop
+    own_time: OwnTime
 
     async def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Call:
         """Send one request; cancelling it cancels it there."""
-        work = self._client.chat(messages, **options)
-        with self._own_time.standing_still():
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        work = self.client.chat(messages, **options)
+        with self.own_time.standing_still():
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))

@@ -76,9 +76,10 @@ class Dataset(Sequence[Task], Generic[RowT]):
         for i, row in enumerate(rows):
             place = f"{name} (index {i})"
             if not isinstance(row, Task):
-                tasks.append((place, make_task(Row(place, row), input_required=input_required)))
-            else:
-                tasks.append((place, _checked(place, row) if input_required else row))
+                row = make_task(Row(place, row), input_required=input_required)
+            elif input_required:
+                _check_input(place, row.fields)
+            tasks.append((place, row))
         if not tasks:
             raise DataError(f"{name} has no rows; a run needs at least one task")
         self._tasks = _unique(tasks)
@@ -148,11 +149,6 @@ class Dataset(Sequence[Task], Generic[RowT]):
 
     def __repr__(self) -> str:
         return f"Dataset({self.name!r}, {len(self)} tasks, fields {', '.join(self.fields)})"
-
-
-def _checked(place: str, task: Task) -> Task:
-    _check_input(place, task.fields)
-    return task
 
 
 def _unique(placed: Iterable[tuple[str, Task]]) -> tuple[Task, ...]:

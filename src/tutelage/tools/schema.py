@@ -26,6 +26,7 @@ from pydantic_core import PydanticUndefined, SchemaError
 
 from tutelage.bounded import parse_json
 from tutelage.errors import ToolDefinitionError
+from tutelage.tasks.readers import short
 from tutelage.types import JSON
 
 _SECTION = re.compile(r"^(args|arguments|parameters|returns?|raises|yields|examples?|notes?):\s*$")
@@ -258,6 +259,4 @@ def _problem(error: Mapping[str, Any]) -> str:
         return f"missing argument {path!r}"
     if error["type"] == "extra_forbidden":
         return f"unknown argument {path!r}"
-    given = repr(error["input"])
-    given = given if len(given) <= 60 else given[:57] + "..."
-    return f"argument {path!r}: {error['msg']}, got {given}"
+    return f"argument {path!r}: {error['msg']}, got {short(error['input'])}"
