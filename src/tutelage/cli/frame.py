@@ -56,8 +56,8 @@ class Phase:
         """The phase when one more report has come."""
         pace = (*self.pace, (now, done))[-_PACE:]
         # What was measured now stands for its whole group: a rate that is missing is not the last.
-        fresh = {_group(name) for name in values}
-        kept = {name: v for name, v in self.values.items() if _group(name) not in fresh}
+        fresh = {name.partition("/")[0] for name in values}
+        kept = {k: v for k, v in self.values.items() if k.partition("/")[0] not in fresh}
         return replace(self, done=done, values={**kept, **values}, pace=pace)
 
     def time_left(self, now: float) -> float | None:
@@ -132,10 +132,6 @@ def _failure_words(values: Mapping[str, float]) -> Iterator[str]:
         if many and isfinite(many):
             lost = "lost to " if cause.infrastructure else ""
             yield f"{round(many)} {lost}{cause.value.replace('_', ' ')}"
-
-
-def _group(name: str) -> str:
-    return name.partition("/")[0]
 
 
 def sparkline(values: Sequence[float], width: int, *, utf8: bool = True) -> str:

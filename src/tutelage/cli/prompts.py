@@ -53,7 +53,7 @@ def _tree(
         root = Tree(_label(node))
         _grow(root, node, rejected)
         console.print(root)
-    hidden = sum(_is_hidden(e["decision"]) for e in entries)
+    hidden = sum(e["decision"] in _HIDDEN for e in entries)
     if hidden and not rejected:
         told = f"{counted(hidden, 'candidate')} rejected, dropped or pooled: left out; see --all"
         say(console, (told, "dim"))
@@ -165,18 +165,18 @@ def _folder(run: str) -> RunFolder:
     return folder
 
 
-def _is_hidden(decision: str) -> bool:
-    return decision in ("rejected", "dropped", "pooled", "proposed", "infra_error")
+_HIDDEN = ("rejected", "dropped", "pooled", "proposed", "infra_error")
+"""Decisions on candidates that are shown on request only."""
 
 
 def _grow(branch: Tree, node: Node, rejected: bool) -> None:
     for child in node.children:
-        if rejected or not _is_hidden(child.decision) or _has_kept(child):
+        if rejected or child.entry["decision"] not in _HIDDEN or _has_kept(child):
             _grow(branch.add(_label(child)), child, rejected)
 
 
 def _has_kept(node: Node) -> bool:
-    return any(not _is_hidden(c.decision) or _has_kept(c) for c in node.children)
+    return any(c.entry["decision"] not in _HIDDEN or _has_kept(c) for c in node.children)
 
 
 def _label(node: Node) -> Any:
@@ -184,9 +184,10 @@ def _label(node: Node) -> Any:
 
     from tutelage.cli.console import one_line
 
-    entry = node.entry
-    style = {"winner": "bold green", "accepted": "green"}.get(node.decision, "dim")
-    head = "  ".join((entry["id"][5:15], entry["operation"]))
-    score = f"  {node.scores}" if node.scores else ""
-    reason = one_line(entry["reason"], 70)
-    return Text.assemble((head, "bold"), score, "  ", (f"{node.decision}: {reason}", style))
+    entry, decision = node.entry, node.entry["decision"]
+    style = {"winner": "bold green", "accepted": "green"}.get(decision, "dim")
+    score = f"  {node.scores}  " if node.scores else "  "
+    why = f"{decision}: {one_line(entry['reason'], 70)}"
+    return Text.assemble(
+        (f"{entry['id'][5:15]}  {entry['operation']}", "bold"), score, (why, style)
+    )

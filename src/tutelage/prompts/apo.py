@@ -179,8 +179,7 @@ class _Beam(SearchRound):
         """What is left is the beam."""
         self.beam = list(ranked)
         for candidate in ranked:
-            reason = f"in the beam after iteration {self.number + 1}"
-            candidate.decide("accepted", reason)
+            candidate.decide("accepted", f"in the beam after iteration {self.number + 1}")
 
 
 def _edited(beam: Sequence[Candidate], made: Sequence[Candidate]) -> str | None:

@@ -16,6 +16,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 
@@ -228,14 +229,12 @@ class Evaluator:
     ) -> bool:
         """Whether all was played before the deadline of the search; at it, runners are stopped."""
         left = self.budget.seconds_left()
-        if left is not None and left <= 0:
-            return False
-        try:
-            async with asyncio.timeout(left):
-                await self._run(new, done)
-        except TimeoutError:
-            return False
-        return True
+        if left is None or left > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._run(new, done)
+                return True
+        return False
 
     async def _run(self, new: Mapping[str, tuple[Job, Item]], done: dict[str, Episode]) -> None:
         """Runners draw from one queue, so that none waits while a slot is left."""

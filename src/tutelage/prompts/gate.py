@@ -9,7 +9,7 @@ are counted in the journal. `statistics/intervals.py` has the statistics.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from tutelage.errors import EngineError
@@ -87,15 +87,17 @@ def judge(before: Score, after: Score, samples: int, seeds: SeedTree, looks: int
         for old, new in zip(_by_task(before, samples), _by_task(after, samples), strict=True)
         if old and new
     ]
-    a, b = (
-        [_mean([e.value for e in side]) for side in sides] for sides in zip(*pairs, strict=True)
-    )
+
+    def means(value: Callable[[Episode], float]) -> list[list[float]]:
+        """Of each task, on both sides."""
+        return [
+            [_mean([*map(value, side)]) for side in sides] for sides in zip(*pairs, strict=True)
+        ]
+
+    a, b = means(lambda episode: episode.value)
     reward = paired_bootstrap(a, b, seeds.child("gate", "reward").numpy())
     defined = before.has_exact and after.has_exact
-    exact_a, exact_b = (
-        [_mean([float(bool(e.exact)) for e in side]) for side in sides]
-        for sides in zip(*pairs, strict=True)
-    )
+    exact_a, exact_b = means(lambda episode: float(bool(episode.exact)))
     exact = paired_bootstrap(exact_a, exact_b, seeds.child("gate", "exact").numpy())
     kind = Kind(has_success=defined)
     return Sealed(
@@ -115,19 +117,11 @@ def judge(before: Score, after: Score, samples: int, seeds: SeedTree, looks: int
 
 
 def _sums(score: Score, kind: Kind) -> Sums:
-    return add_up(
-        [
-            Judgement(
-                item.task.id,
-                None if e.lost else e.value,
-                bool(e.exact),
-                None if e.failure is None else e.failure.value,
-                e.feedback,
-            )
-            for item, e in zip(score.items, score.episodes, strict=True)
-        ],
-        kind,
-    )
+    judgements: list[Judgement] = []
+    for item, e, reward in zip(score.items, score.episodes, score.outcomes, strict=True):
+        cause = None if e.failure is None else e.failure.value
+        judgements.append(Judgement(item.task.id, reward, bool(e.exact), cause, e.feedback))
+    return add_up(judgements, kind)
 
 
 def _by_task(score: Score, samples: int) -> list[list[Episode]]:

@@ -161,8 +161,7 @@ class _PooledReflection(_Reflection):
         """One child of the best sentences of all that were proposed so far."""
         for child in proposed:
             self.shop.pool.learn(child.components)
-            reason = "its sentences are tried with all others"
-            child.decide("pooled", reason)
+            child.decide("pooled", "its sentences are tried with all others")
         if not self.component:
             return []
         trials = self.settings.trials

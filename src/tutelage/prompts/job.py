@@ -218,14 +218,10 @@ async def _confirm(
     number: int,
 ) -> Sealed:
     settings = setup.settings
-
-    def result(status: str) -> JSON | None:
-        return dict(finished) if status == FINISHED else None
-
     with (
         locked(folder),
         opened(PromptSearch(setup).head, folder, progress) as run,
-        ending(run, result),
+        ending(run, lambda status: dict(finished) if status == FINISHED else None),
     ):
         async with playing(setup, run) as stage:
             budget = Budget(replace(settings.limits, rollouts=None, seconds=None), settings.worst)

@@ -60,11 +60,6 @@ class Node:
     """How often texts made of it were played for a regression alone."""
     children: Sequence[Node]
 
-    @property
-    def decision(self) -> str:
-        """The last word on it."""
-        return self.entry["decision"]
-
 
 def write_pages(folder: RunFolder) -> None:
     """Write both pages; without a lineage there is nothing to draw yet."""

@@ -61,23 +61,16 @@ def _most(setup: Setup) -> tuple[int | None, int | None, int | None]:
             played = algorithm.trials + (1 + min(algorithm.entrants, tried) + shown) * val
         else:
             played = (tried + shown) * val
-        each = algorithm.beam * train + played
+        rounds, each = algorithm.rounds, algorithm.beam * train + played
         asked = 2 * (algorithm.beam + tried)
-        return _times(algorithm.rounds, val * repeats, each * repeats, asked)
-    if isinstance(algorithm, GEPA):
-        each = 2 * algorithm.minibatch + (2 + shown) * val + algorithm.trials
+    elif isinstance(algorithm, GEPA):
+        rounds, each = algorithm.rounds, 2 * algorithm.minibatch + (2 + shown) * val
+        each += algorithm.trials
         asked = 2 * algorithm.asks if algorithm.trials else 2
-        return _times(algorithm.rounds, val * repeats, each * repeats, asked)
-    if isinstance(algorithm, GRIPS):
-        return _times(
-            algorithm.steps, val * repeats, (algorithm.candidates + shown) * val * repeats, 0
-        )
-    return algorithm.rounds, None, 0
-
-
-def _times(
-    rounds: int | None, first: int, each: int, asked: int
-) -> tuple[int | None, int | None, int | None]:
+    elif isinstance(algorithm, GRIPS):
+        rounds, each, asked = algorithm.steps, (algorithm.candidates + shown) * val, 0
+    else:
+        return algorithm.rounds, None, 0
     if rounds is None:
         return None, None, None if asked else 0
-    return rounds, first + rounds * each, rounds * asked
+    return rounds, (val + rounds * each) * repeats, rounds * asked

@@ -106,12 +106,11 @@ def _rendered(shown: Shown) -> str:
 
 def _one(item: Item, episode: Episode) -> str:
     question = "\n".join(m.content or "" for m in item.task.messages())
-    lines = [f"Question: {question}"]
-    if episode.trace:
-        lines.append(f"Trace: {episode.trace}")
-    lines.append(f"Reward: {episode.value:.3g}" + (" (exact)" if episode.exact else ""))
-    if episode.failure is not None:
-        lines.append(f"Failed: {episode.failure}")
-    if episode.feedback:
-        lines.append(f"Feedback: {episode.feedback}")
-    return "\n".join(lines)
+    told = {
+        "Trace": episode.trace,
+        "Reward": f"{episode.value:.3g}" + (" (exact)" if episode.exact else ""),
+        "Failed": episode.failure,
+        "Feedback": episode.feedback,
+    }
+    lines = [f"{name}: {text}" for name, text in told.items() if text]
+    return "\n".join([f"Question: {question}", *lines])

@@ -18,8 +18,10 @@ Tasks are problems of `tasks/arithmetic.py`, with its division into train, val a
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import random
+import re
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
@@ -72,11 +74,9 @@ def prompted_tasks(split: str, n: int, seed: int) -> list[Task]:
         raise ConfigError(f"cannot draw {n!r} tasks; ask for 1 to {MOST_TASKS}")
     tree = SeedTree(seed).child("prompted", split)
     made: dict[str, Task] = {}
-    draw = 0
+    draws = (tree.child(i).python() for i in itertools.count())
     while len(made) < n:
-        rng = tree.child(draw).python()
-        draw += 1
-        problem = _problem(rng)
+        problem = _problem(rng := next(draws))
         if split_of(problem.key) == split and problem.key not in made:
             made[problem.key] = _task(problem, rng)
     return list(made.values())
@@ -169,8 +169,7 @@ def _calls(
 
 
 def _last_number(question: str) -> str:
-    digits = "".join(c if c.isdigit() else " " for c in question).split()
-    return digits[-1]
+    return re.findall(r"\d+", question)[-1]
 
 
 def _rounded(value: str) -> str:

@@ -222,43 +222,33 @@ class Pair:
         return _VERDICTS[self.verdict]
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """How often rollouts ended in one way, for each evaluation in turn."""
-
-    name: str
-    good: bool
-    counts: tuple[int, ...]
-
-
 def choose(before: Sequence[Episode], after: Sequence[Episode]) -> list[Pair]:
     """A few tasks in both: learned ones of different families, one worse, one that still fails.
 
     When none of these exists, one task that was solved all along. The first rollout of each task
     is taken.
     """
-    first: dict[str, Episode] = {}
-    for episode in before:
-        first.setdefault(episode.task_id, episode)
-    sides: dict[str, tuple[Episode, Episode]] = {}
-    for episode in after:
-        if episode.task_id in first:
-            sides.setdefault(episode.task_id, (first[episode.task_id], episode))
+    first, second = dict[str, Episode](), dict[str, Episode]()
+    for side, episodes in ((first, before), (second, after)):
+        for episode in episodes:
+            side.setdefault(episode.task_id, episode)
     kinds: dict[str, list[Pair]] = {kind: [] for kind in _VERDICTS}
-    for old, new in sides.values():
-        kind = _verdict(old, new)
-        kinds[kind].append(Pair(kind, old, new))
+    for task, new in second.items():
+        if (old := first.get(task)) is not None:
+            kind = _verdict(old, new)
+            kinds[kind].append(Pair(kind, old, new))
     chosen = _varied(kinds["learned"], _LEARNED) + kinds["worse"][:1] + kinds["unsolved"][:1]
     chosen += _varied(kinds["more"], _LEARNED) + kinds["less"][:1]
     return chosen or kinds["kept"][:1] or kinds["same"][:1]
 
 
-def outcomes(evaluations: Mapping[str, Sequence[Episode]]) -> list[_Outcome]:
-    """Every way in which a rollout ended: `solved` first, then the most frequent."""
+def outcomes(evaluations: Mapping[str, Sequence[Episode]]) -> list[tuple[str, list[int]]]:
+    """Every way in which a rollout ended, with how often in each evaluation: `solved` first, then
+    the most frequent."""
     tallies = [Counter(e.outcome for e in episodes) for episodes in evaluations.values()]
     total = sum(tallies, Counter[str]())
     ordered = sorted(total, key=lambda name: (name != "solved", -total[name], name))
-    return [_Outcome(n, n == "solved", tuple(tally[n] for tally in tallies)) for n in ordered]
+    return [(name, [tally[name] for tally in tallies]) for name in ordered]
 
 
 def _verdict(old: Episode, new: Episode) -> str:

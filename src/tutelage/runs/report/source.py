@@ -43,15 +43,6 @@ Points = tuple[tuple[float, float], ...]
 """A curve: (step, value) in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    """How many training rollouts failed for one cause, and what the first of them said."""
-
-    cause: str
-    number: int
-    example: str
-
-
 @dataclass(slots=True)
 class Source:
     """All that a report is made from."""
@@ -69,7 +60,8 @@ class Source:
     kind: Kind = UNSEEN
     """What the rewards of the run are."""
     trained_rollouts: int | None = None
-    failed: Sequence[_Failed] = ()
+    failed: Sequence[tuple[int, str, str]] = ()
+    """How many training rollouts failed, for which cause, and what the first of them said."""
     remarks: list[str] = field(default_factory=list[str])
 
     @property
@@ -202,7 +194,7 @@ def _read_failures(store: Store, run_id: str, into: Source) -> None:
         causes[cause] += failed.number
         examples.setdefault(cause, cut(failed.example, 300))
     ordered = sorted(causes, key=lambda cause: (-causes[cause], cause))
-    into.failed = tuple(_Failed(cause, causes[cause], examples[cause]) for cause in ordered)
+    into.failed = [(causes[cause], cause, examples[cause]) for cause in ordered]
 
 
 def _defines_success(result: Mapping[str, Any]) -> bool:

@@ -51,12 +51,12 @@ def make_view(source: Source) -> dict[str, Any]:
         "what": "run report",
         "pill": ("good" if finished else "open", status),
         "headline": _headline(source),
-        "story": _story(source),
+        "story": [(title, sentence) for title, sentence in _story(source) if sentence],
         "facts": list(_facts(source)),
         "warnings": [cut(str(text), 600) for text in warnings],
         "remarks": [*source.remarks, *filter(None, [footnote(source.result)]), *_good_news(source)],
         "judged": [cut(line, 400) for line in judged_lines(source.result)],
-        "conclusions": _conclusions(source),
+        "conclusions": list(filter(None, (_against_control(source), _without_tools(source)))),
         **draw_charts(source),
         **rate_parts(source, kind),
         "family_kind": kind,
@@ -236,28 +236,16 @@ def _headline(source: Source) -> str:
             return f"Mean reward{'' if old is None else ' from'} {ends} on {tasks} tasks"
         return f"{'' if old is None else 'From '}{ends} of {tasks} tasks solved"
     if withheld is not None:
-        return (
-            f"No result: only {withheld.judged} of {withheld.rollouts} {tasks} rollouts were judged"
-        )
-    return (
-        "A run without an outcome yet" if not source.result else "A run without a before and after"
-    )
+        judged = f"{withheld.judged} of {withheld.rollouts}"
+        return f"No result: only {judged} {tasks} rollouts were judged"
+    return f"A run without {'a before and after' if source.result else 'an outcome yet'}"
 
 
-def _story(source: Source) -> list[tuple[str, str]]:
+def _story(source: Source) -> Iterator[tuple[str, str]]:
     """What was done, as titles and sentences: the cold start, the learning, the measuring."""
-    chapters = (
-        ("Supervised" if source.phase("sft") else "Cold start", _cold_start(source)),
-        ("Learning", _learning(source)),
-        ("Measuring", _measuring(source)),
-    )
-    return [(title, sentence) for title, sentence in chapters if sentence]
-
-
-def _conclusions(source: Source) -> list[str]:
-    """What the table of before and after says about tools and about the control."""
-    sentences = (_against_control(source), _without_tools(source))
-    return [s for s in sentences if s]
+    yield "Supervised" if source.phase("sft") else "Cold start", _cold_start(source)
+    yield "Learning", _learning(source)
+    yield "Measuring", _measuring(source)
 
 
 def _guess_share(source: Source) -> float | None:
