@@ -61,7 +61,8 @@ class Estimator:
     def reads(self) -> tuple[str, ...]:
         """The keys that it reads and not every estimator does; `critic.` stands for a section."""
         compared = ("algorithm.single_member",) if self.groups else ()
-        valued = ("critic.", "trainer.critic_warmup") if self.critic else ()
+        critic = ("critic.", "trainer.critic_warmup", "algorithm.bootstrap_truncated")
+        valued = critic if self.critic else ()
         return (*self.settings, *compared, *valued)
 
     @property

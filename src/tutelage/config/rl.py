@@ -94,8 +94,31 @@ class AlgorithmConfig(Section):
     """Advantage of a group of one: `zero`, or what `verl` gives it."""
     filter_groups: Annotated[_FilterGroupsConfig, BY_REWARDS] = _FilterGroupsConfig()
     """Replacement of groups that cannot teach."""
+    mask_truncated: Annotated[bool, BY_REWARDS] = False
+    """Leave rollouts that were cut off out of the loss; they still count in their group."""
+    bootstrap_truncated: Annotated[bool, BY_REWARDS] = False
+    """Add the critic's value of what would have followed to the reward of a rollout that was cut
+    off."""
     kl_ctrl: Annotated[_KLControl, BY_REWARDS, NO_KL_IN_REWARD] = _KLControl()
     """Controller of the KL coefficient in the reward."""
+
+
+class _OverlongBufferConfig(Section):
+    """Soft length penalty of DAPO: the last tokens of the response length cost more and more."""
+
+    enable: bool = False
+    """Take a penalty from the reward of a rollout that comes near the response length."""
+    len: Annotated[CountOrZero, off("reward_model.overlong_buffer.enable")] = 0
+    """Tokens before the response length over which the penalty grows."""
+    penalty_factor: Annotated[NonNegative, off("reward_model.overlong_buffer.enable")] = 1.0
+    """Penalty at the response length."""
+
+
+class RewardModelConfig(Section):
+    """What is added to the reward of a rollout before the policy learns from it."""
+
+    overlong_buffer: Annotated[_OverlongBufferConfig, BY_REWARDS] = _OverlongBufferConfig()
+    """Soft length penalty."""
 
 
 class OptimizerConfig(Section):

@@ -34,6 +34,7 @@ from tutelage.config.rl import (
     AlgorithmConfig,
     CriticConfig,
     RefConfig,
+    RewardModelConfig,
     RolloutConfig,
 )
 from tutelage.config.unused import (
@@ -300,6 +301,8 @@ class RunConfig(RunSettings):
     """What tools need."""
     reward: Annotated[_RewardConfig, NOT_PLAYED] = _RewardConfig()
     """How rewards are read."""
+    reward_model: RewardModelConfig = RewardModelConfig()
+    """What is added to rewards in training."""
     judge: Annotated[_JudgeConfig, NOT_PLAYED, NO_JUDGE] = _JudgeConfig()
     """The judging model."""
     algorithm: AlgorithmConfig = AlgorithmConfig()

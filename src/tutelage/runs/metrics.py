@@ -25,7 +25,7 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         "rollout/tokens": sum(
             len(c.sampled.token_ids) for r in rollouts for c in r.last.calls
         ) / total,
-        "rollout/truncated": _cut_off(rollouts) / total,
+        "rollout/truncated": sum(map(is_truncated, rollouts)) / total,
     }  # fmt: skip
     drawn = [x for r in rollouts for c in r.last.calls for x in _free_logprobs(c.sampled)]
     if drawn:
@@ -107,9 +107,9 @@ def failures_by_cause(rollouts: Sequence[Rollout]) -> dict[str, int]:
     return dict(sorted(Counter(f.cause.value for f in failures if f is not None).items()))
 
 
-def _cut_off(rollouts: Sequence[Rollout]) -> int:
-    """How many had no room left to end by themselves."""
-    return sum(r.last.stop in ("token_budget", "context") for r in rollouts)
+def is_truncated(rollout: Rollout) -> bool:
+    """Whether it had no room left to end by itself."""
+    return rollout.last.stop in ("token_budget", "context")
 
 
 def low_reward_warning(rollouts: Sequence[Rollout], failure_reward: float) -> str | None:

@@ -27,6 +27,7 @@ from tutelage.errors import FailureBudgetError
 from tutelage.policy.row import Row
 from tutelage.resources import POLICY
 from tutelage.rollouts.rows import build_rows
+from tutelage.runs.metrics import is_truncated
 from tutelage.seeds import SeedTree
 from tutelage.statistics.outcome import Success, succeeded
 from tutelage.types import Rollout
@@ -43,6 +44,9 @@ class _Played:
     group: str
     reward: float
     success: bool
+    truncated: bool
+    penalty: float
+    """What its length cost, 0 or less; `reward` has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,8 @@ class Batch:
     """What the critic aims at; the estimator's own where there is no critic."""
     old_values_BT: Tensor
     """The critic's values before the update, 0 without a critic."""
+    left_out: frozenset[int] = frozenset()
+    """Rollouts that count in their group and have no loss."""
     closed: int = 0
     """Groups of which no rollout is left."""
     groups: int = 0
@@ -99,19 +105,23 @@ class Batch:
 
     @property
     def group_metrics(self) -> dict[str, float]:
-        """Shares of the groups that cannot teach."""
-        return {
+        """Shares of the groups that cannot teach, and what length cost a rollout on average."""
+        out = {
             "group/zero_variance": self.zero_variance / max(1, self.groups),
             "group/single": self.single_member / max(1, self.groups),
         }
+        if any(rollout.penalty for rollout in self.rollouts):
+            out["reward/overlong"] = sum(r.penalty for r in self.rollouts) / len(self.rollouts)
+        return out
 
     def mini_batches(self, size: int | None, seeds: SeedTree) -> list[list[int]]:
         """Row numbers of each optimizer batch of `size` rollouts; shuffled when there are several.
 
         An optimizer batch changes what is learned: rows of one rollout stay in one, and so do the
         rollouts of one task, which were compared with each other, where `size` has room for them.
+        There is one at least, empty where every rollout is left out.
         """
-        rollouts = sorted(set(self.rollouts_B))
+        rollouts = sorted(set(self.rollouts_B) - self.left_out)
         size = size or len(rollouts)
         groups = [[r] for r in rollouts]
         if size < len(rollouts):
@@ -126,7 +136,10 @@ class Batch:
                 parts.append(set())
             parts[-1] |= set(group)
             placed += len(group)
-        return [[b for b, r in enumerate(self.rollouts_B) if r in part] for part in parts]
+        return [
+            [b for b, r in enumerate(self.rollouts_B) if r in part]
+            for part in parts or [set[int]()]
+        ]
 
     def token_budget(self, live: Sequence[int], count: int | None, actor: ActorConfig) -> int:
         """Tokens of a micro-batch, which is only as much as is computed at once: as configured, or
@@ -182,11 +195,13 @@ def make_rows(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLI
         mask_BT[b, : len(row.mask)] = torch.tensor(row.mask, dtype=torch.bool)
         old_logp_BT[b, : len(row.logprobs)] = torch.tensor(row.logprobs)
     rule = Success.of(config.reward.success)
-    played = [
-        _Played(r.id, r.group, r.reward.value, succeeded(r, rule))
-        for r in judged
-        if r.reward is not None
-    ]
+    played: list[_Played] = []
+    for r in judged:
+        assert r.reward is not None, "it was judged"
+        cost, cut = _overlong(r, config), is_truncated(r)
+        reward = r.reward.value + cost
+        played.append(_Played(r.id, r.group, reward, succeeded(r, rule), cut, cost))
+    masked = config.algorithm.mask_truncated
     for number, last in {number: b for b, number in enumerate(owners)}.items():
         rewards_BT[last, len(rows[last].ids) - 1] = played[number].reward
     nothing_BT = torch.zeros_like(rewards_BT)
@@ -201,8 +216,19 @@ def make_rows(rollouts: Sequence[Rollout], config: RunConfig, policy: str = POLI
         advantages_BT=nothing_BT,
         returns_BT=nothing_BT,
         old_values_BT=nothing_BT,
+        left_out=frozenset(n for n, p in enumerate(played) if masked and p.truncated),
         closed=len({r.group for r in rollouts} - {played[n].group for n in owners + rowless}),
     )
+
+
+def _overlong(rollout: Rollout, config: RunConfig) -> float:
+    """DAPO's soft length penalty, as verl computes it (Yu et al., arXiv 2503.14476, eq. 13)."""
+    buffer = config.reward_model.overlong_buffer
+    if not buffer.enable:
+        return 0.0
+    length = sum(len(call.sampled.token_ids) for call in rollout.last.calls)
+    exceeding = length - (config.response_tokens - buffer.len)
+    return min(-exceeding / buffer.len * buffer.penalty_factor, 0.0)
 
 
 def _takes_part(rollout: Rollout, policy: str) -> bool:
@@ -216,15 +242,19 @@ def with_advantages(
     config: RunConfig,
     *,
     values_BT: Tensor | None = None,
+    following_BT: Tensor | None = None,
     baselines: Mapping[str, float] | None = None,
     beta: float = 0.0,
 ) -> Batch:
-    """Rows with their advantages: `values_BT` for an estimator with a critic, `baselines` by group
+    """Rows with their advantages: `values_BT` for an estimator with a critic, `following_BT` its
+    values of what would have followed where a rollout was cut off, `baselines` by group
     for one with greedy rollouts. The batch's KL, where it has one, costs `beta` times itself of the
     reward of each token. Groups are counted by their rewards alone: a KL differs between any two
     rollouts."""
     rule = config.algorithm
     rewards_BT = batch.rewards_BT
+    if following_BT is not None:
+        rewards_BT = rewards_BT + rule.gamma * following_BT
     if batch.kl_BT is not None:
         rewards_BT = kl_in_reward(rewards_BT, batch.kl_BT, batch.mask_BT, beta)
     # Rollouts without a row get one without a trained token for as long as statistics are made.
@@ -252,9 +282,10 @@ def with_advantages(
     counts = group_counts(
         _with_rowless(batch.rewards_BT, batch), mask_BT, groups_B, rollouts_B=rollouts_B
     )
+    out = torch.tensor([number in batch.left_out for number in batch.rollouts_B])
     return replace(
         batch,
-        advantages_BT=advantages_BT[: len(batch.rows)],
+        advantages_BT=advantages_BT[: len(batch.rows)].masked_fill(out.unsqueeze(1), 0.0),
         returns_BT=returns_BT[: len(batch.rows)],
         old_values_BT=batch.old_values_BT if values_BT is None else values_BT,
         zero_variance=counts.zero_variance,

@@ -43,6 +43,26 @@ class Critic:
         budget = self._config.actor.max_tokens_per_micro_batch
         return by_token(rows, budget, lambda some: self.model.values(some, numerics.dtype))
 
+    def following(self, batch: Batch, numerics: Numerics) -> Tensor | None:
+        """The value of the state that each rollout which was cut off ended in, at its last trained
+        token, [B, T]; None where `algorithm.bootstrap_truncated` is off."""
+        if not self._config.algorithm.bootstrap_truncated:
+            return None
+        last = {number: b for b, number in enumerate(batch.rollouts_B)}
+        out_BT = torch.zeros_like(batch.rewards_BT)
+        ended = [b for number, b in last.items() if batch.rollouts[number].truncated]
+        ends = [int(batch.mask_BT[b].nonzero()[-1]) for b in ended]
+        # A value is that of the state before a token, so one more token stands for what follows.
+        rows = [
+            Row((*batch.rows[b].ids[: end + 1], batch.rows[b].ids[end]), (0,) * (end + 1) + (1,))
+            for b, end in zip(ended, ends, strict=True)
+        ]
+        if rows:
+            found_BT = self.values(rows, numerics)
+            for i, (b, end) in enumerate(zip(ended, ends, strict=True)):
+                out_BT[b, end] = found_BT[i, end + 1]
+        return out_BT
+
     def update(
         self, batch: Batch, numerics: Numerics, *, seeds: SeedTree, rate: float
     ) -> dict[str, float]:

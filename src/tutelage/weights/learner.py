@@ -75,6 +75,7 @@ class Learner:
             batch,
             config,
             values_BT=None if critic is None else critic.values(batch.rows, self._numerics),
+            following_BT=None if critic is None else critic.following(batch, self._numerics),
             baselines=baselines,
             beta=0.0 if reference is None else reference.beta,
         )

@@ -70,7 +70,8 @@ def update_policy(
         per_epoch = len(parts)
         for number, part in enumerate(parts):
             drawn = under.child("part", number)
-            reports.append(_gradient(policy, batch, part, config, numerics, drawn, reference))
+            given = (policy, batch, part, config, numerics, drawn, reference)
+            reports.append(_gradient(*given) if part else [])
             # A batch without any variance has no gradient; the optimizer's clock still goes on.
             norms.append(optimizer.step(rate) if reports[-1] else 0.0)
     policy.version += 1

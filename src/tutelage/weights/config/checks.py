@@ -52,6 +52,7 @@ def _findings(config: RunConfig, machine: Machine) -> Iterator[Finding]:
         yield from _loss(config)
         yield from _batch(config)
         yield from _critic(config)
+        yield from _truncated(config)
         yield from _control(config)
         yield from _sampling(config)
         yield from _kl(config)
@@ -275,6 +276,24 @@ def _critic(config: RunConfig) -> Iterator[Finding]:
             f"Use a number below {steps}.",
         )
     yield from _divides("critic.ppo_mini_batch_size", config)
+
+
+def _truncated(config: RunConfig) -> Iterator[Finding]:
+    """What is done about rollouts that are too long."""
+    buffer, room = config.reward_model.overlong_buffer, config.response_tokens
+    if buffer.enable and not 0 < buffer.len <= room:
+        yield (
+            "reward_model.overlong_buffer.len",
+            f"it is no number of tokens from 1 to the response length, {room}",
+            f"Use reward_model.overlong_buffer.len={max(1, room // 5)}, or another "
+            "rollout.response_length.",
+        )
+    if config.algorithm.mask_truncated and config.algorithm.bootstrap_truncated:
+        yield (
+            "algorithm.bootstrap_truncated",
+            "algorithm.mask_truncated=true leaves out the rollouts that it is for",
+            "Keep one of them.",
+        )
 
 
 def _divides(key: str, config: RunConfig) -> Iterator[Finding]:
