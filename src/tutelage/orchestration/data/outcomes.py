@@ -44,6 +44,7 @@ VAL, TEST = 0.15, 0.25
 TYPE_KEYS = ("task", "task_type", "type")
 TEXT_KEYS = ("instruction", "question", "query", "prompt")
 Share = Annotated[float, Field(ge=0, le=1)]
+_BILLIONS = r"(?<![\w.])(\d+(?:\.\d+)?)\s*[bB]\b"
 _WORDS = ("ids", "instructions", "types")
 _OUTCOMES = ("scores_QW", "costs_QW", "seconds_QW", "tokens_out_QW", "draws_QW")
 
@@ -110,9 +111,8 @@ class OutcomeTable:
 
     def only(self, names: Sequence[str]) -> OutcomeTable:
         """The table of some workers. Raises `DataError` for a name that it does not have."""
-        for name in names:
-            if name not in self.names:
-                raise DataError(f"the table has no worker {name!r}; it has {list(self.names)!r}")
+        if lost := [name for name in names if name not in self.names]:
+            raise DataError(f"the table has no worker {lost[0]!r}; it has {list(self.names)!r}")
         columns = [self.names.index(name) for name in names]
         numbers = {k: getattr(self, k)[:, columns] for k in _OUTCOMES}
         return replace(self, workers=tuple(self.workers[j] for j in columns), **numbers)
@@ -205,10 +205,9 @@ def _read_models(path: str | Path, names: Sequence[str]) -> tuple[Worker, ...]:
     if not isinstance(data, dict):
         raise DataError(f"{str(path)!r} needs an object: prices by the model's name")
     models = cast("Mapping[str, Any]", data)
-    for name in names:
-        if name not in models:
-            hint = nearest(name, sorted(models))
-            raise DataError(f"{str(path)!r} has no price of {name!r}; {hint}")
+    if lost := [name for name in names if name not in models]:
+        hint = nearest(lost[0], sorted(models))
+        raise DataError(f"{str(path)!r} has no price of {lost[0]!r}; {hint}")
     prices = read_as(_PRICES, {name: models[name] for name in names}, repr(str(path)))
     return check_workers([price.worker(name) for name, price in prices.items()])
 
@@ -219,16 +218,9 @@ def stated_latency(name: str, size: object = None) -> Latency:
     0.2 s until it starts, and 0.004 + 0.0003 B seconds for each token that it writes: about what
     a served model of that size shows, and larger for larger ones, which is what matters here.
     """
-    billions = _billions(str(size)) if size is not None else None
-    if billions is None:
-        billions = _billions(name)
-    per_token = 0.004 + 0.0003 * (PLAIN_SIZE if billions is None else billions)
-    return Latency(0.2, SPREAD, per_token)
-
-
-def _billions(text: str) -> float | None:
-    found = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)\s*[bB]\b", text.replace("-", " "))
-    return float(found.group(1)) if found else None
+    told = (re.search(_BILLIONS, str(text).replace("-", " ")) for text in (size, name))
+    billions = next((float(found[1]) for found in told if found), PLAIN_SIZE)
+    return Latency(0.2, SPREAD, 0.004 + 0.0003 * billions)
 
 
 def _table(rows: Sequence[_Query], workers: tuple[Worker, ...], seeds: SeedTree) -> OutcomeTable:

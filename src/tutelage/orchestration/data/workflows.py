@@ -147,11 +147,9 @@ def catalog_of(workflows: Iterable[Workflow], rows: Iterable[Mapping[str, Any]] 
     told: dict[str, CatalogTool] = {}
     for row in rows:
         listed = opened(row.get("tools"))
-        if isinstance(listed, list) and all(
-            isinstance(t, Mapping) for t in cast("list[Any]", listed)
-        ):
-            for tool in tools_of(cast("list[Any]", listed)):
-                told.setdefault(tool.name, tool)
+        tools = cast("list[Any]", listed) if isinstance(listed, list) else []
+        if all(isinstance(tool, Mapping) for tool in tools):
+            told = {tool.name: tool for tool in reversed(tools_of(tools))} | told
     texts: dict[str, list[str]] = {}
     for workflow in workflows:
         for node in workflow.plan.nodes:

@@ -47,8 +47,7 @@ class Budget:
 
     def fits(self, bound: float) -> bool:
         """Whether a try of at most this cost may start."""
-        left = self.left
-        return not self.enforced or left is None or bound <= left + _SLACK
+        return not self.enforced or bound <= (self.left or 0.0) + _SLACK
 
     def reserve(self, bound: float) -> bool:
         """Set a bound aside; False, with nothing done, when it does not fit."""

@@ -77,9 +77,8 @@ class Catalog:
                 raise DataError(f"the catalog has two tools named {tool.name!r}; rename one")
         object.__setattr__(self, "_index", index)
         for link in self.links:
-            for name in link:
-                if name not in index:
-                    raise DataError(f"the link {link!r} names {name!r}, which is no tool of it")
+            if lost := [name for name in link if name not in index]:
+                raise DataError(f"the link {link!r} names {lost[0]!r}, which is no tool of it")
 
     def __contains__(self, name: object) -> bool:
         return name in self._index

@@ -77,12 +77,11 @@ class Plan:
 def _check(dependencies: Sequence[Sequence[int]]) -> None:
     count = len(dependencies)
     for child, parents in enumerate(dependencies):
-        for parent in parents:
-            if not 0 <= parent < count:
-                raise DataError(
-                    f"node {child} depends on node {parent!r}, and the plan has {count} nodes, "
-                    f"numbered from 0; name a node that exists"
-                )
+        if lost := [parent for parent in parents if not 0 <= parent < count]:
+            raise DataError(
+                f"node {child} depends on node {lost[0]!r}, and the plan has {count} nodes, "
+                f"numbered from 0; name a node that exists"
+            )
     _order(dependencies)
 
 
@@ -98,11 +97,8 @@ def _order(dependencies: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 def adjacency(plan: Plan) -> list[list[int]]:
     """The square matrix of execution logs: `[i][j]` is 1 when i comes before j."""
-    size = len(plan.nodes)
-    matrix = [[0] * size for _ in range(size)]
-    for before, after in plan.edges:
-        matrix[before][after] = 1
-    return matrix
+    edges, places = set(plan.edges), range(len(plan.nodes))
+    return [[int((i, j) in edges) for j in places] for i in places]
 
 
 def dependencies_of(matrix: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
@@ -111,9 +107,8 @@ def dependencies_of(matrix: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], .
     for i, row in enumerate(matrix):
         if len(row) != size:
             raise DataError(f"adjacency row {i} has {len(row)} entries; a square needs {size}")
-        for entry in row:
-            if entry not in (0, 1):
-                raise DataError(f"adjacency row {i} holds {entry!r}; entries are 0 or 1")
+        if strange := [entry for entry in row if entry not in (0, 1)]:
+            raise DataError(f"adjacency row {i} holds {strange[0]!r}; entries are 0 or 1")
     return tuple(tuple(i for i in range(size) if matrix[i][j]) for j in range(size))
 
 
@@ -158,13 +153,14 @@ def critical_path(plan: Plan, seconds: Sequence[float]) -> tuple[float, tuple[in
 
 def to_text(plan: Plan) -> str:
     """One line a node, by level: its number, its tool and what it waits for."""
+    waits = [", ".join(map(str, parents)) for parents in plan.dependencies]
     lines: list[str] = []
     for number, level in enumerate(levels(plan)):
         lines.append(f"level {number}")
-        for index in level:
-            node = plan.nodes[index]
-            waits = ", ".join(str(parent) for parent in node.parents)
-            lines.append(f"  [{index}] {node.tool}" + (f"  after {waits}" if waits else ""))
+        for k in level:
+            lines.append(
+                f"  [{k}] {plan.nodes[k].tool}" + (f"  after {waits[k]}" if waits[k] else "")
+            )
     return "\n".join(lines)
 
 

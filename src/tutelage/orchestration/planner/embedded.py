@@ -55,10 +55,8 @@ class Recipe:
         digest = hashlib.blake2b(repr(said).encode("utf-8", "surrogatepass"), digest_size=10)
         here = files("tutelage.orchestration")
         code = [entry for entry in (here / "planner").iterdir() if entry.name.endswith(".py")]
-        code += [
-            here / name
-            for name in ("data/synthetic.py", "data/builtin_tools.json", "data/neighbours.py")
-        ]
+        made_by = ("data/synthetic.py", "data/builtin_tools.json", "data/neighbours.py")
+        code += [here / name for name in made_by]
         for entry in sorted(code, key=lambda found: found.name):
             digest.update(entry.read_bytes())
         return digest.hexdigest()

@@ -51,9 +51,7 @@ def checkpoint(
         "task_types": dict(enumerate(model.vocabulary.catalog.names)),
         "shape": asdict(model.shape),
         "search": asdict(model.settings),
-        "memory": None
-        if memory is None
-        else {"texts": list(memory.texts), "plans": memory.plans_MN},
+        "memory": memory and {"texts": list(memory.texts), "plans": memory.plans_MN},
     }
 
 

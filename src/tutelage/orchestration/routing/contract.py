@@ -126,9 +126,8 @@ class RankedRouter:
         """See `Router`."""
         keys = [(self._key(state, i), i) for i in state.candidates]
         known = [pair for pair in keys if pair[0] < math.inf]
-        if not known or (state.tries and not self._escalate):
-            return Choice(state.stop)
-        return Choice(min(known)[1])
+        give_up = not known or (state.tries and not self._escalate)
+        return Choice(state.stop if give_up else min(known)[1])
 
 
 def cheapest(*, escalate: bool = True) -> RankedRouter:
