@@ -39,7 +39,7 @@ def test_a_broken_reward_stops_the_run_and_a_mended_one_finishes_it(
     job = tutelage(*with_tools(reward="rewards.py:vary")).check(2)
     assert told in job.err
     assert "'q5'" in job.err
-    assert "tutelage resume run" in job.err
+    assert "tutelage resume run --allow-changes" in job.err
     run = tutelage.cwd / "run"
     assert json.loads((run / "result.json").read_text())["status"] == "failed"
     kept = stored(run)
@@ -51,7 +51,7 @@ def test_a_broken_reward_stops_the_run_and_a_mended_one_finishes_it(
     assert all(json.loads(line)["rollout/failed"] == 0 for line in steps)
 
     (tutelage.cwd / "rewards.py").write_text(REWARDS)
-    tutelage("resume", "run").check()
+    tutelage("resume", "run", "--allow-changes").check()
     assert_equal(outcome(run), references["with_tools"].outcome)
 
 

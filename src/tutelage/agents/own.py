@@ -22,6 +22,7 @@ from tutelage.errors import ConfigError
 from tutelage.resources import NamedResources, PromptTemplate
 from tutelage.rewards import RewardFunction
 from tutelage.tools.loading import load_attribute
+from tutelage.tools.source import object_source
 
 RESOURCES = "resources"
 
@@ -84,10 +85,8 @@ def _resources(names: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def source_mark(*things: object) -> str:
-    """A hash of the code of an agent, a grader, tools: changed code is another mark.
-
-    A file counts whole, so that what a function calls in it counts too.
-    """
+    """A mark of the code of an agent, a reward, tools, with what it uses in its file and in files
+    beside it (`tools/source.py`)."""
     digest = hashlib.blake2b(digest_size=16)
     for thing in things:
         digest.update(_code(thing).encode() + b"\0")
@@ -102,15 +101,6 @@ def _code(thing: object) -> str:
         texts = [f.read_bytes().hex() for f in files if f.is_file()]
         return repr((thing.command[1:], thing.output, thing.task, texts))
     subject: Any = thing if inspect.isroutine(thing) or isinstance(thing, type) else type(thing)
-    try:
-        path = inspect.getsourcefile(subject)
-        if path is not None and not _ours(path):
-            return Path(path).read_text(encoding="utf-8")
-    except (TypeError, OSError):
-        pass  # made in a console, or built in: its name is what is known of it
-    return f"{getattr(subject, '__module__', '')}.{getattr(subject, '__qualname__', subject)!s}"
-
-
-def _ours(path: str) -> bool:
-    """Whether a file belongs to the package, whose version stands for it."""
-    return Path(path).resolve().is_relative_to(Path(__file__).resolve().parents[1])
+    # Of what was made in a console, or is built in, the name is what is known.
+    name = f"{getattr(subject, '__module__', '')}.{getattr(subject, '__qualname__', subject)!s}"
+    return object_source(subject) or name

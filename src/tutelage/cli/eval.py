@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from tutelage.runs.folder import RunFolder
     from tutelage.types import Rollout
 
-CHANGES = False
 resume = plain_view.resume
 _FAILURES_SHOWN = 3
 

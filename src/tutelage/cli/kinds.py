@@ -1,9 +1,8 @@
 """The kinds of run that the command line knows, and how it shows each: the one table of both.
 
-A kind stands in one module, and what the terminal shows of it in another one with three things:
-`resume(folder, allow_changes)`, `show(console, folder)`, and `CHANGES`, which says whether a resume
-may go on with changed code. A kind that a program registered itself (`runs/kinds.py`) needs no line
-here: `plain_view.py` shows what any run has.
+A kind stands in one module, and what the terminal shows of it in another one with
+`resume(folder, allow_changes)` and `show(console, folder)`. A kind that a program registered itself
+(`runs/kinds.py`) needs no line here: `plain_view.py` shows what any run has.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 class _View(Protocol):
     """How the command line goes on with runs of a kind, and shows one."""
-
-    CHANGES: bool
 
     def resume(self, folder: RunFolder, allow_changes: bool) -> None:
         """Go on with a run and show what it came to."""

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from tutelage.runs.lifecycle import Run
     from tutelage.types import JSON
 
-CHANGES = False
 _ROWS = 20
 """Nodes of a table that is redrawn."""
 _OUTPUT_LINES = 6
@@ -76,14 +75,21 @@ def run(asked: ExecutionConfig, flags: _RunFlags, as_json: AsJson = False) -> No
     from tutelage.runs.folder import create, find, place_of
 
     if flags.resume is not None:
-        _go_on(find(flags.resume), otlp=flags.otlp, as_json=as_json)
+        changes = asked.allow_changes
+        _go_on(find(flags.resume), otlp=flags.otlp, as_json=as_json, allow_changes=changes)
         return
     prepared = _prepare(asked)
     folder = create(place_of(asked.output, RECIPE))
     _finish(folder, prepared, flags.otlp, as_json)
 
 
-def _go_on(folder: RunFolder, *, otlp: str | None = None, as_json: bool = False) -> None:
+def _go_on(
+    folder: RunFolder,
+    *,
+    otlp: str | None = None,
+    as_json: bool = False,
+    allow_changes: bool = False,
+) -> None:
     """Go on with a run that was stopped or killed. Raises `RunError` for one that has ended."""
     from tutelage.orchestration.execution.runs import PLAN, ExecutionRun
     from tutelage.runs.figures import read_object
@@ -98,13 +104,14 @@ def _go_on(folder: RunFolder, *, otlp: str | None = None, as_json: bool = False)
         told = f"it begins again by its command: tutelage orchestrate {recipe}"
         raise RunError(f"{folder.name!r} executed many plans, and {told}")
     stored = stored_settings(folder, ExecutionConfig)
-    asked = stored.model_copy(update={"plan": folder.path / PLAN, "checkpoint": None})
+    own = {"plan": folder.path / PLAN, "checkpoint": None, "allow_changes": allow_changes}
+    asked = stored.model_copy(update=own)
     _finish(folder, _prepare(asked), otlp, as_json)
 
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
     """Go on with an execution and show what it came to."""
-    _go_on(folder)
+    _go_on(folder, allow_changes=allow_changes)
 
 
 def show(console: Console, folder: RunFolder) -> None:
@@ -154,7 +161,8 @@ def _finish(folder: RunFolder, prepared: _Prepared, otlp: str | None, as_json: b
     job, warnings = ExecutionRun(prepared.asked, work, prepared.plan, otlp=otlp), _Warnings()
     with watched(folder, warnings, "What ended, and what was spent, is kept."):
         if folder.config.is_file():
-            lifecycle.resume(ExecutionRun, folder, warnings, job)
+            allowed = prepared.asked.allow_changes
+            lifecycle.resume(ExecutionRun, folder, warnings, job, allow_changes=allowed)
         else:
             lifecycle.start(job, folder, warnings)
     (found,) = executed

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
     from tutelage.runs.folder import RunFolder
 
-CHANGES = False
-
 
 def resume(folder: RunFolder, allow_changes: bool) -> None:
     """Go on with a run and show what it came to."""
@@ -20,7 +18,9 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
     from tutelage.runs import lifecycle
 
     kind = kind_of(folder)
-    displayed(folder, lambda display: lifecycle.resume(kind, folder, display))
+    displayed(
+        folder, lambda display: lifecycle.resume(kind, folder, display, allow_changes=allow_changes)
+    )
     view_of(folder).show(output(), folder)
 
 

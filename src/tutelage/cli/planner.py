@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from tutelage.store import Store
     from tutelage.types import JSON, Rollout
 
-CHANGES = False
 EXAMPLE = '"Summarise the report, translate it to French and read it aloud"'
 
 
@@ -133,7 +132,10 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
     from tutelage.orchestration.job import Planner
     from tutelage.runs import lifecycle
 
-    _run(folder, lambda progress: lifecycle.resume(Planner, folder, progress))
+    def work(progress: Progress) -> JSON:
+        return lifecycle.resume(Planner, folder, progress, allow_changes=allow_changes)
+
+    _run(folder, work)
 
 
 def _run(folder: RunFolder, work: Callable[[Progress], JSON]) -> None:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from tutelage.store import Store
     from tutelage.types import Rollout
 
-CHANGES = True
 _SOME = 0.05
 """Reward from which on a change is also told in percent."""
 _STYLES = {"good": "green", "open": "yellow", "bad": "red"}

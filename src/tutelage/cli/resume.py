@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from tutelage.cli.options import Trust
-from tutelage.errors import ConfigError
 
 
 def resume(
@@ -20,7 +19,7 @@ def resume(
         bool,
         typer.Option(
             "--allow-changes",
-            help="Prompt searches: go on although agent, grader, model or tasks have changed.",
+            help="Go on although agent, reward, tools, model or tasks have changed.",
         ),
     ] = False,
     trust: Trust = False,
@@ -33,6 +32,4 @@ def resume(
     folder = find(run)
     view = view_of(folder)
     check_trusted(folder, code_of(folder), trust=trust)
-    if allow_changes and not view.CHANGES:
-        raise ConfigError("--allow-changes is for prompt searches; leave it out")
     view.resume(folder, allow_changes)

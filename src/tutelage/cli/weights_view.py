@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tutelage.store import Store
     from tutelage.types import Rollout
 
-CHANGES = False
 _LABELS = ("before/sampled", "before/greedy", "after/sampled", "after/greedy")
 _EACH = 2
 _METRICS: dict[str, tuple[str, ...]] = {
@@ -34,7 +33,9 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
     from tutelage.cli.job import run_job
     from tutelage.weights import jobs
 
-    run_job(folder, lambda progress: jobs.resume(folder, progress))
+    run_job(
+        folder, lambda progress: jobs.resume(folder, progress, allow_changes=allow_changes)
+    )
 
 
 def show(console: Console, folder: RunFolder) -> None:

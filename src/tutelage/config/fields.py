@@ -132,6 +132,9 @@ class RunSettings(Section):
     """Seed of every random draw."""
     output: str | None = None
     """Folder of the run; null makes one under `runs/`."""
+    allow_changes: bool = False
+    """Go on with the run in the output folder although its agent, reward, tools, model or tasks
+    have changed."""
 
 
 def plain(value: Any) -> Any:

@@ -131,8 +131,6 @@ class PromptConfig(RunSettings):
     """apo: how candidates are narrowed; null takes halving."""
     paraphrases: CountOrZero | None = None
     """apo: Monte-Carlo paraphrases of each edit; null takes 0."""
-    allow_changes: bool = False
-    """Go on with a search whose agent, grader or tasks have changed."""
     prices: str | None = None
     """Price table, a TOML file; null takes TUTELAGE_PRICES, else prices.toml, else the built-in."""
     otlp: str | None = None

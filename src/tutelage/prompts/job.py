@@ -110,6 +110,10 @@ class PromptSearch(RunKind):
         same = before == self.setup.config.model_dump(exclude=free)
         return None if same else "was configured otherwise (--allow-changes goes on all the same)"
 
+    def sources(self, folder: RunFolder) -> dict[str, str]:
+        """Those of its setup."""
+        return self.setup.sources()
+
     def again(self, folder: RunFolder, progress: Progress) -> Self:
         """The caller's: it is put together already."""
         return self

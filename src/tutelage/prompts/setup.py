@@ -8,8 +8,6 @@ where there is none. `job.py` runs a `Setup`; `trainer/` makes one from Python o
 from __future__ import annotations
 
 import hashlib
-import pprint
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -37,6 +35,7 @@ from tutelage.prompts.tasks import make_splits
 from tutelage.resources import LLM, NamedResources, PromptTemplate
 from tutelage.rewards import check
 from tutelage.rewards.registry import resolve_reward
+from tutelage.runs.fingerprint import agent_sources, shown
 from tutelage.runs.progress import Progress
 from tutelage.tasks.overlap import Overlap, content, count_overlap
 from tutelage.tools.registry import resolve_tools
@@ -53,8 +52,6 @@ EXPENSIVE = 2.0
 """US dollars for a million sampled tokens from which on `auto` spares rollouts."""
 _SAMPLED = 4096
 """Numbers of each tensor that the mark of a policy is made of, about."""
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-"""Where an object lies in memory, which is no part of what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +79,12 @@ class Setup:
     """The fields of a task that count beside its input when two are compared; None for all."""
     python: bool = False
     """Whether its agent is a Python object that no file has."""
+
+    def sources(self) -> dict[str, str]:
+        """Marks of the agent, its grader, its resources and its tasks."""
+        company, splits = self.company, self.splits
+        tasks = {"training": splits.train, "validation": splits.val, "test": splits.test}
+        return agent_sources(company.agent, company.reward, company.resources, tasks)
 
 
 def setup_from(
@@ -230,7 +233,7 @@ def _settings(
     graders = [] if company.reward is None else [company.reward]
     tools = [v.fn for v in company.resources.values() if isinstance(v, Tool)]
     mark = source_mark(company.agent, *graders, *tools)
-    passed = {n: _told(v) for n, v in company.resources.items() if not isinstance(v, LLM)}
+    passed = {n: shown(v) for n, v in company.resources.items() if not isinstance(v, LLM)}
     said = (
         mark,
         sorted(passed.items()),
@@ -258,14 +261,6 @@ def _settings(
         demonstrations=config.demonstrations,
         asked_at_once=config.optimiser_concurrency,
     )
-
-
-def _told(value: object) -> str:
-    """A resource in words that are the same in every process: no addresses, sets in order.
-
-    `pprint` sorts only what it breaks into lines, so it has to break everything.
-    """
-    return _ADDRESS.sub("", pprint.pformat(value, width=1))
 
 
 def _weights_mark(policy: Policy) -> str:

@@ -19,6 +19,7 @@ from tutelage.errors import RunError
 from tutelage.policy.model import Policy
 from tutelage.resources import NamedResources, PromptTemplate, Roles
 from tutelage.rewards import RewardFunction
+from tutelage.runs.fingerprint import agent_sources
 from tutelage.runs.folder import RunFolder, write_json, write_text
 from tutelage.types import Rollout, Task
 
@@ -52,13 +53,18 @@ class Given:
         """Whether the tasks are the caller's, rather than those of the configuration."""
         return self.train is not None or self.test is not None
 
-    def record(self, folder: RunFolder, splits: Mapping[str, Sequence[Task]]) -> None:
-        """Write down which agent is trained on which tasks, or check that they are still the same.
+    @property
+    def sources(self) -> dict[str, str]:
+        """Marks of the agent, its reward, its resources and its tasks."""
+        splits = {"training": self.train, "validation": self.val, "test": self.test}
+        return agent_sources(self.agent, self.reward, self.resources, splits)
 
-        The embedded tasks follow from the configuration and are not written. Raises `RunError`.
-        """
+    def record(self, folder: RunFolder, splits: Mapping[str, Sequence[Task]]) -> None:
+        """Write down which agent is trained on which tasks. The embedded tasks follow from the
+        configuration and are not written."""
         for split, tasks in splits.items() if self.own_tasks else ():
             if self.train is not None or split == "test":
+                folder.tasks(split).unlink(missing_ok=True)
                 write_tasks(folder.tasks(split), tasks)
         resources = {
             name: {"kind": type(value).__name__, "value": _shown(value)}

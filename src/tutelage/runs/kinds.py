@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, cast
 from tutelage.config.fields import RunSettings
 from tutelage.errors import ConfigError, RunError
 from tutelage.runs.figures import Figures, RunFiles
-from tutelage.runs.folder import RunFolder
+from tutelage.runs.fingerprint import keep_fingerprint, settings_sources
+from tutelage.runs.folder import RunFolder, write_json
 from tutelage.runs.progress import Progress
+from tutelage.runs.trust import remember
 from tutelage.types import JSON, ToolSpec
 
 if TYPE_CHECKING:
@@ -111,6 +113,22 @@ class RunKind(Protocol):
         same = _told(stored_settings(folder, self.model)) == _told(self.head.settings)
         return None if same else "was asked for otherwise"
 
+    def sources(self, folder: RunFolder) -> dict[str, str]:
+        """Marks of what the run works with beside its keys: files that they name, code, tasks. Its
+        names are for people. A run is gone on with where they are as they were."""
+        return settings_sources(_told(self.head.settings), folder)
+
+    def extends(self, folder: RunFolder) -> bool:
+        """Whether this is the run in a folder and asks for more of it, such as more steps."""
+        return False
+
+    def record(self, folder: RunFolder) -> None:
+        """Write what the run is asked for, and marks of its sources."""
+        config: JSON = {"kind": self.name, **self.config()}
+        keep_fingerprint(folder, config, self.sources(folder))
+        write_json(folder.config, config)
+        remember(folder)
+
     def again(self, folder: RunFolder, progress: Progress) -> Self:
         """This run as its folder has it, with the objects of a caller that no file has."""
         return type(self).read(folder, progress)
@@ -176,7 +194,7 @@ def stored_settings(folder: RunFolder, model: type[S]) -> S:
 
 def _told(settings: RunSettings) -> JSON:
     """What is written down of it: where the run lies is no part of what it is."""
-    return settings.model_dump(mode="json", exclude={"output"})
+    return settings.model_dump(mode="json", exclude={"output", "allow_changes"})
 
 
 # ---------------------------------------------------------------- the register

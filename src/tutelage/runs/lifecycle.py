@@ -20,6 +20,7 @@ from typing import Any
 from tutelage.errors import RunError, TutelageError
 from tutelage.runs.again import resume_command
 from tutelage.runs.figures import read_object
+from tutelage.runs.fingerprint import changes, edits, keep_fingerprint
 from tutelage.runs.folder import (
     RunFolder,
     append_json,
@@ -39,7 +40,6 @@ from tutelage.runs.kinds import (
 from tutelage.runs.loggers import Logger, check_loggers, open_loggers
 from tutelage.runs.progress import Progress
 from tutelage.runs.signals import StopSignal, held
-from tutelage.runs.trust import remember
 from tutelage.store import Listener, Store, StoreWriter, open_store
 from tutelage.types import JSON, RolloutStatus
 
@@ -96,11 +96,19 @@ def start(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
 
 
 def resume(
-    kind: type[RunKind], folder: RunFolder, progress: Progress, asked: RunKind | None = None
+    kind: type[RunKind],
+    folder: RunFolder,
+    progress: Progress,
+    asked: RunKind | None = None,
+    *,
+    allow_changes: bool = False,
 ) -> JSON:
     """Go on with the run of a folder from where its last process left off. `asked` has what no file
-    has."""
-    return _to_its_end(kind, _go_on(kind, folder, progress, asked))
+    has.
+
+    Raises `RunError` where what the run works with has changed, unless `allow_changes`.
+    """
+    return _to_its_end(kind, _go_on(kind, folder, progress, asked, allow_changes=allow_changes))
 
 
 async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
@@ -111,7 +119,10 @@ async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
     """
     if folder.config.is_file():
         check_place(asked, folder)
-        return await _go_on(type(asked), folder, progress, asked)
+        allowed = asked.head.settings.allow_changes
+        return await _go_on(
+            type(asked), folder, progress, asked, allow_changes=allowed, same_result=True
+        )
     if not folder.path.is_dir():
         create(folder.path)
     with locked(folder):
@@ -119,8 +130,7 @@ async def begin(asked: RunKind, folder: RunFolder, progress: Progress) -> JSON:
         asked.prepare(folder, progress)
         folder.checkpoints.mkdir(exist_ok=True)
         check_loggers(asked.head.loggers)
-        write_json(folder.config, {"kind": asked.name, **asked.config()})
-        remember(folder)
+        asked.record(folder)
         asked.begin(folder)
         return await _work(asked, folder, progress, new=True)
 
@@ -154,18 +164,29 @@ def _difference(asked: RunKind, folder: RunFolder) -> str | None:
 
 
 async def _go_on(
-    kind: type[RunKind], folder: RunFolder, progress: Progress, asked: RunKind | None
+    kind: type[RunKind],
+    folder: RunFolder,
+    progress: Progress,
+    asked: RunKind | None,
+    *,
+    allow_changes: bool,
+    same_result: bool = False,
 ) -> JSON:
+    """Go on with a run. With `same_result` one that has finished has to be of the same sources."""
     if not folder.config.is_file():
         raise RunError(f"{str(folder.path)!r} is no run folder: it has no config.json")
     with locked(folder):
         finished = folder.read_result()
-        if finished is not None and finished.get("status") == FINISHED:
+        more = asked is not None and asked.extends(folder)
+        if finished is not None and finished.get("status") == FINISHED and not more:
+            if same_result and asked is not None:
+                _check_sources(asked, folder, progress, finished=True)
             progress.note(NOTHING_LEFT)
             if not folder.report.is_file():
                 kind.report(folder)  # it was killed between the two
             return finished
         left = kind.read(folder, progress) if asked is None else asked.again(folder, progress)
+        _check_sources(left, folder, progress, allow_changes=allow_changes)
         left.prepare(folder, progress)
         check_loggers(left.head.loggers)
         begun = (
@@ -177,6 +198,36 @@ async def _go_on(
                 "lost, and a new one is begun"
             )
         return await _work(left, folder, progress, new=False)
+
+
+def _check_sources(
+    asked: RunKind,
+    folder: RunFolder,
+    progress: Progress,
+    *,
+    allow_changes: bool = False,
+    finished: bool = False,
+) -> None:
+    """Raise `RunError` where configuration, agent, reward, tools, model or tasks have changed since
+    the run began; say so where that is allowed, and keep what they are now."""
+    sources = asked.sources(folder)
+    found = [*edits(folder), *changes(folder, sources)]
+    if not found:
+        return
+    told, place = ", ".join(found[:5]), str(folder.path)
+    if finished:
+        raise RunError(
+            f"the run in {place!r} has finished, and its result is of other sources: {told}; "
+            "choose another --output"
+        )
+    if not allow_changes:
+        raise RunError(
+            f"the run in {place!r} was begun with other sources: {told}; put that back, choose "
+            f"another --output, or go on with the change: {resume_command(folder.path)} "
+            "--allow-changes (in Python: the key allow_changes)"
+        )
+    progress.note(f"Warning: the run goes on although {told}")
+    keep_fingerprint(folder, read_object(folder.config), sources)
 
 
 # ---------------------------------------------------------------- what is open while it works

@@ -309,7 +309,7 @@ class Context:
         raise RewardError(
             f"{broken[0].last.failure.message}. So it was for {len(broken)} of {len(rollouts)} "
             f"rollouts, the first of them {broken[0].id}, and all are kept. Mend the reward, and "
-            f"go on with: {resume_command(self.run.folder.path)}"
+            f"go on with: {resume_command(self.run.folder.path)} --allow-changes"
         )
 
     async def _unless_stuck(

@@ -42,11 +42,18 @@ def train(
     return lifecycle.start(training(resolved, given), folder, progress)
 
 
-def resume(folder: RunFolder, progress: Progress, given: Given | None = None) -> JSON:
-    """Go on with a run from its last complete checkpoint."""
+def resume(
+    folder: RunFolder,
+    progress: Progress,
+    given: Given | None = None,
+    *,
+    allow_changes: bool = False,
+) -> JSON:
+    """Go on with a run from its last complete checkpoint, with `allow_changes` although its agent,
+    reward, tools, model or tasks have changed."""
     name_of(folder)  # which says so where there is no run
     asked = training(Resolved.from_json(folder.config.read_text()), given)
-    return lifecycle.resume(type(asked), folder, progress, asked)
+    return lifecycle.resume(type(asked), folder, progress, asked, allow_changes=allow_changes)
 
 
 def _check_place(resolved: Resolved) -> None:

@@ -108,16 +108,33 @@ class Weights(RunKind):
         return json.loads(self.resolved.to_json())
 
     def difference(self, folder: RunFolder) -> str | None:
-        """The sections that differ; a run is gone on with where `trainer.resume_mode` allows."""
-        from tutelage.weights.places import changed_sections
+        """The keys that differ; a run is gone on with where `trainer.resume_mode` allows, and
+        longer where its end is raised."""
+        from tutelage.weights.places import asks_for_more, changed_keys
 
-        if changed := changed_sections(self.resolved, folder):
-            return f"differs in {', '.join(changed)}"
+        changed = changed_keys(self.resolved, folder)
+        if changed and not asks_for_more(changed):
+            keys = [f"{key} ({was!r}, and now {now!r})" for key, (was, now) in changed.items()]
+            return f"differs in {', '.join(keys[:5])}"
         auto = self.resolved.config.trainer.resume_mode == "auto"
         return None if auto else "exists already"
 
+    def sources(self, folder: RunFolder) -> dict[str, str]:
+        """Those that the configuration names, and those of the caller's agent."""
+        given = {} if self.given is None else self.given.sources
+        return super().sources(folder) | given
+
+    def extends(self, folder: RunFolder) -> bool:
+        """Whether it is to train longer than the run in the folder, or to keep more of it."""
+        from tutelage.weights.places import changed_keys
+
+        return bool(changed_keys(self.resolved, folder))
+
     def again(self, folder: RunFolder, progress: Progress) -> Self:
-        """The configuration of the folder, with the agent of the caller."""
+        """The configuration of the folder, with the agent of the caller; this one's where it asks
+        for more."""
+        if self.extends(folder):
+            return self
         if self.given is None:
             return type(self).read(folder, progress)
         return type(self)(Resolved.from_json(folder.config.read_text()), self.given)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tutelage.policy.machine import trim_memory
 from tutelage.weights import checkpoint
-from tutelage.weights.checkpoint import BEST
+from tutelage.weights.checkpoint import BEST, State
 from tutelage.weights.context import Context
 from tutelage.weights.setting import Setting
 
@@ -46,8 +46,7 @@ def ended(ctx: Context, phase: str, limit: int | None) -> bool:
     state = ctx.state
     if limit is not None and state.phase_step >= limit:
         return True
-    solved, wanted = state.phase_data.get("solved"), ctx.setting.config.trainer.stop_at_success
-    if solved is not None and wanted is not None and solved >= wanted:
+    if _solved(ctx.setting, state):
         return True
     decided = ctx.run.decided("phase_end", phase)
     if decided is not None:
@@ -57,6 +56,27 @@ def ended(ctx: Context, phase: str, limit: int | None) -> bool:
         ctx.run.event("phase_end", phase=phase, step=state.phase_step, reason="minutes")
         return True
     return False
+
+
+def reason_to_end(setting: Setting, state: State, seconds: float) -> str | None:
+    """The key that ends a training that is so far, None where it goes on."""
+    trainer, limit = setting.config.trainer, step_limit(setting)
+    if limit is not None and state.phase_step >= limit:
+        steps = trainer.total_training_steps is not None
+        key = "total_training_steps" if steps else "total_epochs"
+    elif _solved(setting, state):
+        key = "stop_at_success"
+    elif trainer.minutes is not None and seconds >= 60 * trainer.minutes:
+        key = "minutes"
+    else:
+        return None
+    return f"trainer.{key}={getattr(trainer, key)}"
+
+
+def _solved(setting: Setting, state: State) -> bool:
+    """Whether validation has found the success that ends training."""
+    solved, wanted = state.phase_data.get("solved"), setting.config.trainer.stop_at_success
+    return solved is not None and wanted is not None and solved >= wanted
 
 
 def restore(ctx: Context, trained: T) -> T:

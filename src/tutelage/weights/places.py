@@ -7,14 +7,25 @@ name of the hub, and end in a message about network or spelling after other work
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tutelage.config import Resolved, RunConfig
+from tutelage.config.keys import flatten
 from tutelage.errors import ConfigError, RunError, TutelageError
 from tutelage.runs.again import resume_command
 from tutelage.runs.folder import RunFolder, every, is_held
 from tutelage.weights import checkpoint
 from tutelage.weights.config.extensions import has_critic
+
+_ENDS = tuple(
+    f"trainer.{key}"
+    for key in ("total_training_steps", "total_epochs", "minutes", "stop_at_success")
+)
+"""Keys that say when training ends."""
+_KEPT = ("trainer.save_freq", "trainer.max_actor_ckpt_to_keep")
+"""Keys that change what is kept of a run, and nothing that it computes."""
 
 
 def check_models_are_there(config: RunConfig) -> None:
@@ -75,7 +86,7 @@ def interrupted(resolved: Resolved) -> Path | None:
         return None
     for folder in every():
         try:
-            same = not changed_sections(resolved, folder)
+            same = not changed_keys(resolved, folder)
         except (OSError, ValueError, TutelageError):
             continue  # a run of another version, or being written
         if not same:
@@ -115,8 +126,17 @@ def check_name_is_new(resolved: Resolved) -> None:
         )
 
 
-def changed_sections(resolved: Resolved, folder: RunFolder) -> list[str]:
-    """The sections in which a configuration differs from that of a run."""
-    before = Resolved.from_json(folder.config.read_text()).config.model_dump(mode="json")
-    now = resolved.config.model_dump(mode="json")
-    return [key for key in now if now[key] != before[key] and key != "output"]
+def changed_keys(resolved: Resolved, folder: RunFolder) -> dict[str, tuple[Any, Any]]:
+    """The keys in which a configuration differs from that of a run, with both values."""
+    before = dict(flatten(Resolved.from_json(folder.config.read_text()).config.model_dump()))
+    now = dict(flatten(resolved.config.model_dump()))
+    names = (key for key in now if key not in ("output", "allow_changes"))
+    return {key: (before[key], now[key]) for key in names if before[key] != now[key]}
+
+
+def asks_for_more(changed: Mapping[str, tuple[Any, Any]]) -> bool:
+    """Whether a configuration that differs so from a run's only trains longer, or keeps more."""
+    return all(
+        key in _KEPT or (key in _ENDS and (was is None or now is None or now > was))
+        for key, (was, now) in changed.items()
+    )

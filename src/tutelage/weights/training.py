@@ -8,6 +8,8 @@ checkpoint, or gone on with.
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,7 @@ from tutelage.policy.lora import save_adapter
 from tutelage.resources import POLICY
 from tutelage.runs.figures import read_object
 from tutelage.runs.findings import warnings_of
-from tutelage.runs.folder import RunFolder, keep_lines, write_json
+from tutelage.runs.folder import RunFolder, keep_lines, write_json, write_text
 from tutelage.runs.lifecycle import Run
 from tutelage.runs.measured import written
 from tutelage.runs.progress import Progress
@@ -28,9 +30,10 @@ from tutelage.types import JSON, Rollout
 from tutelage.weights import checkpoint
 from tutelage.weights.checkpoint import BEST, State
 from tutelage.weights.cold_start import run_cold_start
+from tutelage.weights.config.extensions import has_critic
 from tutelage.weights.context import Context
 from tutelage.weights.measure import measure_before_or_after
-from tutelage.weights.phases import COLD, CONTROL, RL, SFT, step_limit
+from tutelage.weights.phases import COLD, CONTROL, RL, SFT, reason_to_end, step_limit
 from tutelage.weights.places import find_checkpoint
 from tutelage.weights.reference import check_models
 from tutelage.weights.rl import ESTIMATOR, give_back, run_control, run_rl
@@ -132,8 +135,13 @@ def _go_on(asked: Weights, folder: RunFolder, progress: Progress) -> None:
     if asked.given is not None:
         asked.given.record(folder, setting.tasks.splits)
     asked.state = checkpoint.State()
+    more = asked.extends(folder)
+    if more:
+        _rewind(asked, folder, progress)
     if found := checkpoint.load_newest(folder, progress.note):
         asked.state, asked.tensors = found
+    if more:
+        asked.record(folder)
     _check_phases(asked.state)
     if kept or folder.conditions.is_file():
         _compare_conditions(folder, machine.conditions(setting.choice), progress)
@@ -142,6 +150,53 @@ def _go_on(asked: Weights, folder: RunFolder, progress: Progress) -> None:
     _cut_records(asked.state, folder, progress)
     at = asked.state.phase or "the start"
     progress.note(f"resumed at step {asked.state.phase_step} of {at}")
+
+
+def _rewind(asked: Weights, folder: RunFolder, progress: Progress) -> None:
+    """Go back to the last step of training, from where a run that has ended is trained further.
+
+    Raises `RunError` where its checkpoint is gone, or nothing more is asked for. A kill in between
+    leaves the run as it was asked for first, before its last measurements.
+    """
+    setting, trained = asked.setting, checkpoint.of_training(folder)
+    after = [path for path in checkpoint.complete(folder) if not trained or path > trained[-1]]
+    finished = folder.read_result() is not None
+    if not trained and finished:
+        raise RunError(
+            f"the run in {str(folder.path)!r} has no checkpoint that was saved in training, so it "
+            f"cannot be trained further; give its policy as the model: model.path={folder.policy}"
+        )
+    if trained:
+        state, _ = checkpoint.load(trained[-1])
+        over = reason_to_end(setting, state, state.seconds.get("total", 0.0))
+        if finished and over is not None:
+            raise RunError(
+                f"the run in {str(folder.path)!r} was trained for {state.phase_step} steps and "
+                f"ended at {over}; to train it further, raise that"
+            )
+        _say_schedule(setting, state, progress)
+    folder.result.unlink(missing_ok=True)
+    for path in after if trained else ():
+        shutil.rmtree(path, ignore_errors=True)
+    left = [e for e in folder.read_events() if e.get("event") != "phase_end"]
+    if folder.events.is_file():
+        write_text(folder.events, "".join(json.dumps(event) + "\n" for event in left))
+
+
+def _say_schedule(setting: Setting, state: State, progress: Progress) -> None:
+    """Say where a learning rate that fell towards the first end is not that of a longer run."""
+    config = setting.config
+    rates = {"actor.optim": config.actor.optim, "critic.optim": config.critic.optim}
+    falling = [
+        f"{key}.lr_scheduler_type={optim.lr_scheduler_type}"
+        for key, optim in rates.items()
+        if optim.lr_scheduler_type != "constant" and (key == "actor.optim" or has_critic(config))
+    ]
+    if falling and state.phase_step:
+        progress.note(
+            f"not bit for bit what a longer run would be: the learning rate of the first "
+            f"{state.phase_step} steps was for their number ({', '.join(falling)})"
+        )
 
 
 def _check_start(first: Path) -> None:

@@ -17,6 +17,7 @@ from tutelage.orchestration.execution.config import ExecutionConfig
 from tutelage.orchestration.execution.journal import plan_json
 from tutelage.orchestration.plan.dag import Plan
 from tutelage.runs.again import resume_command
+from tutelage.runs.fingerprint import settings_sources
 from tutelage.runs.folder import RunFolder, write_json
 from tutelage.runs.kinds import FINISHED, Head, Phase, RunKind, register
 from tutelage.runs.lifecycle import Run
@@ -54,6 +55,11 @@ class ExecutionRun(RunKind):
         raise RunError(
             f"an execution is gone on with by its command: {resume_command(folder.path)}"
         )
+
+    def sources(self, folder: RunFolder) -> dict[str, str]:
+        """Marks of its workers and tools; the plan is kept in the folder."""
+        asked = self.head.settings.model_dump(mode="json", exclude={"plan", "checkpoint"})
+        return settings_sources(asked, folder)
 
     def again(self, folder: RunFolder, progress: Progress) -> Self:
         """The caller's."""

@@ -1,0 +1,162 @@
+"""What a run was begun with, by content: its configuration, and the files and code that it means.
+
+`fingerprint.json` in a run folder keeps the content of `config.json` and a mark of each source: an
+agent, a reward, tools, files of tasks, a model. Who starts a run in the same folder, or goes on
+with one, learns what has changed since. `lifecycle.py` compares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pprint
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from tutelage.agents.agent import Agent
+from tutelage.agents.own import source_mark
+from tutelage.config.keys import flatten
+from tutelage.errors import RunError
+from tutelage.resources import LLM
+from tutelage.rewards import RewardFunction
+from tutelage.runs.figures import folder_mark, read_object
+from tutelage.runs.folder import RunFolder, write_json
+from tutelage.tools.loading import is_file_reference
+from tutelage.tools.source import file_mark
+from tutelage.tools.tool import Tool
+from tutelage.types import JSON, Task
+
+_NOT_CONTENT = ("output", "store", "store_url", "resume_from_path")
+"""Last words of keys whose value is where something goes, or was taken from once."""
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""Where an object lies in memory, which is no part of what it is."""
+
+
+def fingerprint_file(folder: RunFolder) -> Path:
+    """Where a run keeps it."""
+    return folder.path / "fingerprint.json"
+
+
+def keep_fingerprint(folder: RunFolder, config: JSON, sources: Mapping[str, str]) -> None:
+    """Keep what a run is begun with. The configuration that the folder has now stays valid, so
+    that one that is replaced next may be cut off in between."""
+    before = _digest(read_object(folder.config))
+    content = {"config": config, "before": before, "sources": dict(sources)}
+    write_json(fingerprint_file(folder), content)
+
+
+def edits(folder: RunFolder) -> list[str]:
+    """How `config.json` differs from what the run was begun with, in words.
+
+    Raises `RunError` for a folder that does not say what its run was begun with.
+    """
+    kept, now = _kept(folder), read_object(folder.config)
+    if _digest(now) == kept["before"] or now == kept["config"]:
+        return []
+    was, now = dict(flatten(kept["config"])), dict(flatten(now))
+    odd = [key for key in {**was, **now} if was.get(key) != now.get(key)]
+    told = [f"{k.removeprefix('config.')} was {was.get(k)!r} and is {now.get(k)!r}" for k in odd]
+    return [f"{folder.config.name} was edited: {', '.join(told[:5])}"]
+
+
+def changes(folder: RunFolder, sources: Mapping[str, str]) -> list[str]:
+    """The sources that are not as they were when the run began, in words."""
+    before: dict[str, str] = _kept(folder)["sources"]
+    gone = [f"{name} went away" for name in before if name not in sources]
+    new = [f"{name} is new" for name in sources if name not in before]
+    changed = [n for n in sources if n in before and sources[n] != before[n]]
+    return [*(f"{name} changed" for name in changed), *gone, *new]
+
+
+def settings_sources(settings: JSON, folder: RunFolder) -> dict[str, str]:
+    """Marks of the files, folders of models and code that a configuration names, by key."""
+    found: dict[str, str] = {}
+    for key, value in flatten(settings):
+        if key.rpartition(".")[2] in _NOT_CONTENT:
+            continue
+        for text in _texts(value):
+            mark = _mark(text, folder)
+            if mark is not None:
+                found[f"{text} ({key})"] = mark
+    return found
+
+
+def agent_sources(
+    agent: Agent,
+    reward: RewardFunction | None,
+    resources: Mapping[str, Any],
+    splits: Mapping[str, Sequence[Task] | None],
+) -> dict[str, str]:
+    """Marks of an agent with what it is given, and of its tasks."""
+    found = {f"the agent {agent.name}": source_mark(agent)}
+    if reward is not None:
+        found[f"the reward {reward.name}"] = source_mark(reward)
+    for name, value in resources.items():
+        if isinstance(value, Tool):
+            found[f"the tool {name}"] = f"{_digest(shown(value))} {source_mark(value.fn)}"
+        elif not isinstance(value, LLM):
+            found[f"the resource {name}"] = _digest(shown(value))
+    told = {name: _tasks_mark(tasks) for name, tasks in splits.items() if tasks is not None}
+    return found | {f"the {name} tasks": mark for name, mark in told.items()}
+
+
+def shown(value: object) -> str:
+    """A value in words that are the same in every process: no addresses, sets in order.
+
+    `pprint` sorts only what it breaks into lines, so it has to break everything.
+    """
+    return _ADDRESS.sub("", pprint.pformat(value, width=1))
+
+
+def _tasks_mark(tasks: Sequence[Task]) -> str:
+    """A mark of tasks with all that they hold."""
+    return _digest([{**task.fields, "id": task.id} for task in tasks])
+
+
+def _mark(text: str, folder: RunFolder) -> str | None:
+    """A mark of what a value names, None where it names no file of the user's."""
+    file, _, name = text.rpartition(":")
+    path = Path(file if file.endswith(".py") else text).expanduser()
+    try:
+        if not path.suffix and not path.is_dir():
+            return None
+        if path.resolve().is_relative_to(folder.path.resolve()):
+            return None  # the run's own
+        if path.is_dir():
+            return folder_mark(path)
+        if not path.is_file():
+            return None
+        if is_file_reference(text):
+            return file_mark(path, name if file.endswith(".py") else "")
+        with path.open("rb") as content:
+            return hashlib.file_digest(content, "blake2b").hexdigest()[:32]
+    except OSError:
+        return None  # who reads it says so
+
+
+def _kept(folder: RunFolder) -> JSON:
+    remarks: list[str] = []
+    found = read_object(fingerprint_file(folder), remarks)
+    if {"config", "before", "sources"} <= set(found):
+        return found
+    told = (
+        remarks[0] if remarks else "it has no fingerprint.json, which says what it was begun with"
+    )
+    raise RunError(
+        f"the run in {str(folder.path)!r} cannot be gone on with: {told}. Runs of earlier versions "
+        "are begun anew: choose another --output"
+    )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        yield from (text for item in cast("list[Any]", value) for text in _texts(item))
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=repr)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

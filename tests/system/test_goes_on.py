@@ -1,0 +1,201 @@
+"""A folder that holds a run: the same one is gone on with, longer where more is asked for; what has
+changed since it began is refused with the way on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tutelage.policy.model import load
+from tutelage.runs.folder import RunFolder
+from tutelage.weights import checkpoint
+
+from .command import Command
+from .outcome import assert_equal, outcome
+from .reference import Reference
+
+Arguments = Callable[..., list[str]]
+
+
+def words(text: str) -> str:
+    """Text without its line ends."""
+    return " ".join(text.split())
+
+
+@pytest.fixture
+def finished(references: dict[str, Reference], tutelage: Command) -> Path:
+    """A copy of a finished run of 5 steps."""
+    shutil.copytree(references["with_tools"].folder / "run", tutelage.cwd / "run")
+    return tutelage.cwd / "run"
+
+
+def test_a_finished_run_is_trained_further_as_a_longer_run_would_have_been(
+    with_tools: Arguments, tutelage: Command
+) -> None:
+    """With a constant rate; optimizer, validation and sampling go on where they were."""
+    constant = {"actor.optim.lr_scheduler_type": "constant"}
+    (tutelage.cwd / "longer").mkdir()
+    other = Command(tutelage.cwd / "longer")
+    other(*with_tools(constant, steps="7")).check()
+    whole = outcome(other.cwd / "run")
+    tutelage(*with_tools(constant)).check()
+    start = {"trainer.resume_mode": "resume_path", "trainer.resume_from_path": "run"}
+    tutelage(*with_tools(constant | start, steps="7", output="on")).check()
+    found = outcome(tutelage.cwd / "on")
+    assert found["policy"] == whole["policy"]
+    assert_equal({"": found["tensors"]}, {"": whole["tensors"]})
+    assert [line["step"] for line in found["metrics"]] == [6, 7]
+    done = tutelage(*with_tools(constant, steps="7")).check()
+    assert "resumed at step 5 of rl" in done.err
+    assert_equal(outcome(tutelage.cwd / "run"), whole)
+
+
+def test_what_asks_for_nothing_more_or_for_something_else_is_refused(
+    finished: Path, with_tools: Arguments, tutelage: Command
+) -> None:
+    before = outcome(finished)
+    told = words(tutelage(*with_tools(steps="4")).check(2).err)
+    assert "differs in trainer.total_training_steps (5, and now 4)" in told
+    told = words(tutelage(*with_tools(minutes="90")).check(2).err)
+    assert "ended at trainer.total_training_steps=5; to train it further, raise that" in told
+    assert outcome(finished) == before
+
+
+def test_a_rate_that_fell_towards_the_first_end_is_said(
+    with_tools: Arguments, tutelage: Command
+) -> None:
+    keys = {"actor.optim.lr_scheduler_type": "linear", "trainer.max_actor_ckpt_to_keep": 1}
+    tutelage(*with_tools(keys, steps="1")).check()
+    told = words(tutelage(*with_tools(keys, steps="2")).check().err)
+    assert "not bit for bit what a longer run would be: the learning rate of the first 1" in told
+    result = RunFolder(tutelage.cwd / "run").read_result()
+    assert result is not None
+    assert (result["rl_steps"], result["status"]) == (2, "finished")
+
+
+def test_the_last_checkpoints_and_the_best_are_folders_of_a_model(
+    finished: Path, tutelage: Command
+) -> None:
+    run = RunFolder(finished)
+    result = run.read_result()
+    assert result is not None
+    names = {path.name for path in checkpoint.complete(run)}
+    assert names == {"step_000004", "step_000005", f"step_{result['best_step']:06d}"}
+    state, tensors = checkpoint.load(run.checkpoints / "step_000005")
+    assert state.phase_step == 5
+    policy = load(str(run.checkpoints / "step_000005"))
+    for name, tensor in policy.named():
+        assert torch.equal(tensor, tensors["policy"][name])
+    last = (run.checkpoints / "step_000005" / "model.safetensors").read_bytes()
+    assert last == (run.policy / "model.safetensors").read_bytes()
+
+
+@pytest.fixture
+def own(material: Path, tutelage: Command) -> Path:
+    """A copy of the material in the working directory, which a test may edit."""
+    shutil.copytree(material, tutelage.cwd / "own")
+    return tutelage.cwd / "own"
+
+
+def begun_with(own: Path, with_tools: Arguments, **more: str) -> list[str]:
+    tools = own / "tools.py"
+    tools.write_text(
+        "from tutelage import tool\nimport helper\n\n\n@tool\n"
+        "def calculator(expression: str) -> str:\n"
+        '    """Compute.\n\n    Args:\n        expression: What.\n    """\n'
+        "    return str(helper.SIZE)\n"
+    )
+    (own / "helper.py").write_text("SIZE = 1\n")
+    flags = {
+        "model": "own/parrot",
+        "tools": "own/tools.py:calculator",
+        "train": "own/train.jsonl",
+        "val": "own/val.jsonl",
+        "reward": "own/rewards.py:vary",
+        "steps": "1",
+    }
+    keys = {"trainer.val_before_train": "false", "trainer.test_freq": -1}
+    return with_tools(keys, **(flags | more))
+
+
+def append(path: Path, text: str) -> None:
+    path.write_text(path.read_text() + text)
+
+
+EDITS: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "reward": (
+        "own/rewards.py:vary (agent.reward_name) changed",
+        lambda own: append(
+            own / "rewards.py", "\n\n@reward(isolation='none')\ndef vary(prediction): return 0.0\n"
+        ),
+    ),
+    "what a tool imports": (
+        "own/tools.py:calculator (agent.tools) changed",
+        lambda own: append(own / "helper.py", "SIZE = 2\n"),
+    ),
+    "tasks": (
+        "own/train.jsonl (data.train_files) changed",
+        lambda own: append(own / "train.jsonl", '{"question": "1 + 1", "answer": "2"}\n'),
+    ),
+    "model": (
+        "own/parrot (model.path) changed",
+        lambda own: flip(own / "parrot" / "model.safetensors"),
+    ),
+}
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+
+
+def test_what_a_run_was_begun_with_has_to_be_the_same(
+    own: Path, with_tools: Arguments, tutelage: Command
+) -> None:
+    """Of a run that has finished, and of one that was stopped."""
+    args = begun_with(own, with_tools)
+    tutelage(*args).check()
+    result = tutelage.cwd / "run" / "result.json"
+    kept = result.read_bytes()
+    for told, edit in EDITS.values():
+        backup = shutil.copytree(own, tutelage.cwd / "backup")
+        edit(own)
+        err = words(tutelage(*args).check(2).err)
+        assert f"has finished, and its result is of other sources: {told}; choose another" in err
+        result.unlink()
+        for again in (args, ["resume", "run"]):
+            err = words(tutelage(*again).check(2).err)
+            assert f"was begun with other sources: {told}; put that back" in err
+            assert "go on with the change: tutelage resume run --allow-changes" in err
+        result.write_bytes(kept)
+        shutil.rmtree(own)
+        backup.rename(own)
+    append(own / "rewards.py", "\n# a comment, and what nothing uses\nUNUSED = 1\n")
+    assert "the run is finished" in words(tutelage(*args).check().err)
+
+
+def test_a_change_may_be_allowed(own: Path, with_tools: Arguments, tutelage: Command) -> None:
+    args = begun_with(own, with_tools)
+    tutelage(*args).check()
+    run = tutelage.cwd / "run"
+    (run / "result.json").unlink()
+    EDITS["reward"][1](own)
+    told = words(tutelage("resume", "run", "--allow-changes").check().err)
+    assert "Warning: the run goes on although own/rewards.py:vary (agent.reward_name)" in told
+    assert "the run is finished" in words(tutelage(*args).check().err)
+
+
+def test_an_edited_configuration_is_refused(finished: Path, tutelage: Command) -> None:
+    (finished / "result.json").unlink()
+    config = finished / "config.json"
+    config.write_text(config.read_text().replace('"seed": 3', '"seed": 4'))
+    told = words(tutelage("resume", "run", "--trust").check(2).err)
+    assert "config.json was edited: seed was 3 and is 4; put that back" in told
+    (finished / "fingerprint.json").unlink()
+    told = words(tutelage("resume", "run", "--trust").check(2).err)
+    assert "Runs of earlier versions are begun anew: choose another --output" in told
