@@ -33,9 +33,7 @@ def resume(folder: RunFolder, allow_changes: bool) -> None:
     from tutelage.cli.job import run_job
     from tutelage.weights import jobs
 
-    run_job(
-        folder, lambda progress: jobs.resume(folder, progress, allow_changes=allow_changes)
-    )
+    run_job(folder, lambda progress: jobs.resume(folder, progress, allow_changes=allow_changes))
 
 
 def show(console: Console, folder: RunFolder) -> None:
