@@ -260,6 +260,10 @@ class Task:
     id: str
     fields: Mapping[str, Any]
 
+    def __getitem__(self, field: str) -> Any:
+        """A field of the row; `id` is the task's id, given or made. Raises `KeyError`."""
+        return self.id if field == "id" else self.fields[field]
+
     @property
     def input(self) -> str | Sequence[Mapping[str, Any]]:
         """The question, or a list of chat messages."""

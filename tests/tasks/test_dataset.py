@@ -16,6 +16,15 @@ from tutelage.types import Task
 GOOD = {"question": "What is 1+1?", "answer": "2"}
 
 
+def test_a_task_is_read_like_its_row() -> None:
+    given, made = Dataset([{"id": 7, "question": "1 + 1?", "answer": 2}, {"question": "2 + 2?"}])
+    assert given["id"] == "7"
+    assert (given["question"], given["answer"]) == ("1 + 1?", 2)
+    assert made["id"] == made.id
+    with pytest.raises(KeyError, match="reward"):
+        made["reward"]
+
+
 def write(folder: Path, name: str, content: str | bytes) -> Path:
     path = folder / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
