@@ -1,12 +1,15 @@
 """`eval`, `ask`, `config` and `doctor`, with fakes below them."""
 
+import importlib
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tutelage.errors import DataError
+from tutelage.engine.usage import Cost
 from tutelage.evaluate.config import AskConfig, EvaluationConfig
 from tutelage.runs.progress import Progress
 from tutelage.statistics.outcome import Evaluation, summarise
@@ -22,8 +25,8 @@ def task(name: str, family: str) -> Task:
 
 
 @pytest.fixture
-def seen(fake: Fake) -> dict[str, Any]:
-    """A fake `evaluate` that keeps what it was given."""
+def seen(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """A fake evaluation that keeps what it was given."""
     kept: dict[str, Any] = {}
     half = replace(success(), answer="39\x1b[2J", reward=Reward(0.25, {"digits": 0.25}))
     played = [
@@ -32,19 +35,25 @@ def seen(fake: Fake) -> dict[str, Any]:
         rollout("c", failure(), task=task("t3", "shopping")),
     ]
 
-    def evaluate(
-        target: str, asked: EvaluationConfig, *, progress: Progress, trust: bool
-    ) -> Evaluation:
-        kept.update(target=target, asked=asked, trust=trust)
-        progress.start(target, {"device": "cpu"})
+    def play(progress: Progress) -> list[Rollout]:
+        progress.start("x", {"device": "cpu"})
         progress.evaluation("test", 3, 3)
-        return replace(summarise(kept.pop("played", played)), in_training=2, repeated=1)
+        return kept.pop("played", played)
+
+    def add_up(some: list[Rollout], progress: Progress) -> Evaluation:
+        return replace(summarise(some), in_training=2, repeated=1)
+
+    def prepared(target: str, asked: EvaluationConfig, *, trust: bool) -> SimpleNamespace:
+        kept.update(target=target, asked=asked, trust=trust)
+        return SimpleNamespace(play=play, add_up=add_up, subject=SimpleNamespace(tools={}))
 
     def ask(target: str, question: str, asked: AskConfig, *, trust: bool) -> Rollout:
         kept.update(target=target, question=question, asked=asked, trust=trust)
         return played[2] if target == "broken" else played[0]
 
-    fake("tutelage.evaluate.targets", evaluate=evaluate, ask=ask)
+    importlib.import_module("tutelage.evaluate.kind")  # which keeps the real one
+    monkeypatch.setattr("tutelage.evaluate.preparation.prepare_evaluation", prepared)
+    fake("tutelage.evaluate.targets", ask=ask)
     return kept
 
 
@@ -133,6 +142,7 @@ def test_eval_as_json_is_nothing_but_json(tutelage: Tutelage, seen: dict[str, An
         "interval": None,
         "mean_reward": 1.25 / 3,
         "failures": {"agent_error": 1},
+        "cost": asdict(Cost()),
     }
     assert {n: (f["rollouts"], f["mean_reward"]) for n, f in families.items()} == {
         "sum": (2, 0.625),
@@ -162,14 +172,13 @@ def test_eval_tells_no_rate_where_rollouts_were_lost(
     )  # fmt: skip
 
 
-def test_a_broken_task_file_is_told(tutelage: Tutelage, fake: Fake) -> None:
-    def evaluate(target: str, asked: EvaluationConfig, **given: Any) -> None:
-        raise DataError("a.jsonl line 3 is no JSON: '{'. Mend or remove the line.")
-
-    fake("tutelage.evaluate.targets", evaluate=evaluate)
-    result = tutelage("eval", "x", "--test", "a.jsonl")
+def test_a_broken_task_file_is_told(tutelage: Tutelage, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"question": "?"}\n{\n')
+    result = tutelage("eval", "some/model", "--test", "a.jsonl", "--reward", "math")
     assert result.exit_code == 2
-    assert result.stderr == "Error: a.jsonl line 3 is no JSON: '{'. Mend or remove the line.\n"
+    assert result.stderr.startswith("Error: a.jsonl")
+    assert "a.jsonl:2: invalid JSON" in result.stderr
+    assert "Traceback" not in result.output
 
 
 @pytest.mark.parametrize("option", [("--samples", "0"), ("--limit", "0"), ("--temperature", "-1")])

@@ -132,8 +132,11 @@ def test_the_verbs_work_on_it(place: Path) -> None:
     assert pair["reward"]["mean"] == pytest.approx(means[1] - means[0])
     assert "8 rollouts match" in command("show", "one", "--rollouts", "50")
     assert lifecycle.NOTHING_LEFT in CliRunner().invoke(build_app(), ["resume", "one"]).output
-    again = command(*ASKED, "--output", "runs/one", code=2)
-    assert "tutelage resume runs/one" in " ".join(again.split())
+    assert command(*ASKED, "--output", "runs/one") in command("show", "one")
+    other = command(*ASKED, "--output", "runs/one", "--seed", "1", code=2)
+    assert "tutelage resume runs/one" in " ".join(other.split())
+    (place / "t.jsonl").write_text(json.dumps(TASKS[0]) + "\n")
+    assert "other tasks" in command(*ASKED, "--output", "runs/one", code=2)
 
 
 def test_killed_and_resumed_it_has_the_same_numbers(place: Path) -> None:

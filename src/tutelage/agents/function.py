@@ -161,6 +161,15 @@ def as_agent(given: Any) -> Agent:
     )
 
 
+def wants_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
+    """Whether an agent is given an LLM; a function says so by its parameters."""
+    if not isinstance(agent, AgentFunction):
+        return True
+    llms = {name for name, value in resources.items() if isinstance(value, LLM)}
+    given = {MODEL, TOKENIZER, "rollout", "resources", "main", *llms}
+    return bool(given & {*agent.required, *agent.optional})
+
+
 def _check_roles(name: str, model: LLM | None, tokenizer: LLM | None) -> None:
     if model is not None and model.tokenizer_only:
         raise ConfigError(f"agent {name!r}: model=LLM(tokenizer_only=True) cannot answer anything")

@@ -37,7 +37,7 @@ def load_agent(reference: str) -> tuple[Agent, NamedResources]:
             f"the agent {reference!r} must be a Python file: AGENT.py or AGENT.py:name"
         )
     if not Path(file).is_file():
-        raise ConfigError(f"there is no agent file {file!r}; write: tutelage train prompt AGENT.py")
+        raise ConfigError(f"there is no agent file {file!r}; give the path of one")
     # Any name that every module has: what is wanted is the module, loaded as tools and rewards are.
     module_name = str(load_attribute(f"{file}:__name__", "agent"))
     names = vars(sys.modules[module_name])

@@ -25,7 +25,7 @@ _HELP_WIDTH = 100
 VERBS: Mapping[str, str] = {
     "train": "Train a policy, or search for a better prompt.",
     "resume": "Go on with a run that was stopped or killed.",
-    "eval": "Measure a run's policy, or any model, on tasks.",
+    "eval": "Measure any agent, server, run or model on tasks; two of them are compared.",
     "ask": "Ask a trained agent a question and show its turns, tool calls and answer.",
     "serve": "Serve a policy, another server's model, or scripted replies, to any OpenAI client.",
     "runs": "List the runs, the newest first.",

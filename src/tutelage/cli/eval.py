@@ -1,15 +1,16 @@
-"""`tutelage eval RUN_OR_MODEL --test FILE`: success on tasks, with its interval and its failures.
+"""`tutelage eval TARGET --test FILE`: success on tasks, with its interval, cost and failures.
 
-`evaluate` plays the tasks and does the statistics; this file shows them, as text or as JSON. With
-`--output` it is a run, which `resume` goes on with, and `show` shows again.
+`evaluate` plays the tasks and does the statistics; this file shows them, as text or as JSON. Two
+targets are compared on the tasks that they share. With `--output` an evaluation is a run, which
+`resume` goes on with, and `show` shows again.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,12 +19,14 @@ import typer
 
 from tutelage.cli import plain_view
 from tutelage.cli.options import AsJson, Trust
+from tutelage.errors import ConfigError
 from tutelage.evaluate.config import EvaluationConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from tutelage.evaluate import Evaluation
+    from tutelage.evaluate.compare import Comparison, RunFacts
     from tutelage.evaluate.kind import PolicyEvaluation
     from tutelage.runs.folder import RunFolder
     from tutelage.types import Rollout
@@ -33,8 +36,13 @@ _FAILURES_SHOWN = 3
 
 
 def evaluate(
-    target: Annotated[
-        str, typer.Argument(metavar="RUN_OR_MODEL", help="Run, or a model folder or hub name.")
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TARGET [TARGET]",
+            help="AGENT.py, an agent of your own; the URL of an OpenAI-compatible server; a run; "
+            "or a model, by folder or hub name. Two are compared.",
+        ),
     ],
     options: EvaluationConfig,
     otlp: Annotated[
@@ -43,41 +51,88 @@ def evaluate(
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a run's policy, or any model, on tasks."""
-    from tutelage.cli import console
+    """Measure any agent, server, run or model on tasks; two of them are compared."""
+    from tutelage.evaluate.kind import PolicyEvaluation
     from tutelage.tracing.export import endpoint
 
     collector = endpoint(otlp)
-    with console.waiting("loading torch ..."):
-        importlib.import_module("tutelage.evaluate.targets")
-    if options.output is None:
-        found = _played(target, options, collector, trust)
+    _check_pair(targets, options)
+    if len(targets) == 1:
+        asked = [PolicyEvaluation(_absolute(targets[0]), options, trust, otlp)]
     else:
-        from tutelage.evaluate.kind import PolicyEvaluation
-
-        found = _kept(Path(options.output), PolicyEvaluation(target, options, trust, otlp))
+        asked = [
+            PolicyEvaluation(_absolute(target), options.of_target(i), trust, otlp)
+            for i, target in enumerate(targets)
+        ]
+    found = [_evaluated(one, collector) for one in asked]
+    told = [
+        {
+            "target": target,
+            "samples": options.samples,
+            "temperature": options.sampled_at,
+            "seed": options.seed,
+        }
+        for target in targets
+    ]
+    paired = _compared(asked, found) if len(found) == 2 else None
     if as_json:
-        asked = {"target": target, "samples": options.samples}
-        asked |= {"temperature": options.sampled_at, "seed": options.seed}
-        typer.echo(json.dumps(_as_record(found, asked), indent=2, allow_nan=False))
+        records: Any = [_as_record(one, words) for one, words in zip(found, told, strict=True)]
+        if paired is not None:
+            records = {"targets": records, "pair": asdict(paired.pairs[0])}
+        else:
+            (records,) = records
+        typer.echo(json.dumps(records, indent=2, allow_nan=False))
     else:
-        _show_evaluation(console.output(), found, options.samples)
-    _end_unjudged(found.played)
+        _show(asked, found, paired, options.samples)
+    for one in found:
+        _end_unjudged(one.played)
 
 
-def _played(
-    target: str, options: EvaluationConfig, collector: str | None, trust: bool
-) -> Evaluation:
+def _check_pair(targets: Sequence[str], options: EvaluationConfig) -> None:
+    """Raise `ConfigError` for more targets, endpoints or models than go together."""
+    if len(targets) > 2:
+        raise ConfigError(
+            f"{len(targets)} targets are given, and two can be compared; evaluate each with "
+            "--output, then compare the runs: tutelage compare RUN RUN RUN"
+        )
+    for name, given in (("endpoint", options.endpoint), ("model", options.model)):
+        if len(given) > len(targets):
+            raise ConfigError(
+                f"--{name} is given {len(given)} times for {len(targets)} target"
+                f"{'s' * (len(targets) > 1)}; give it once, or once for each target"
+            )
+
+
+def _absolute(target: str) -> str:
+    """An agent's file as a resume finds it from any directory."""
+    file, colon, name = target.rpartition(":")
+    if not file.endswith(".py"):
+        file, colon, name = target, "", ""
+    found = file.endswith(".py") and Path(file).is_file()
+    return f"{Path(file).resolve()}{colon}{name}" if found else target
+
+
+def _evaluated(asked: PolicyEvaluation, collector: str | None) -> Evaluation:
+    if asked.asked.output is None:
+        return _played(asked, collector)
+    return _kept(Path(asked.asked.output), asked)
+
+
+def _played(asked: PolicyEvaluation, collector: str | None) -> Evaluation:
     """An evaluation of which nothing is kept."""
-    from tutelage.cli.console import messages
+    from tutelage.cli.console import messages, waiting
     from tutelage.cli.display import LiveDisplay
-    from tutelage.evaluate import targets as evaluation
+    from tutelage.evaluate.preparation import prepare_evaluation
+    from tutelage.tools.registry import close_tools
 
+    with waiting("loading ..."):
+        asked.ready = prepare_evaluation(asked.target, asked.asked, trust=asked.trust)
     display = LiveDisplay(messages()).open()
     try:
-        found = evaluation.evaluate(target, options, progress=display, trust=trust)
+        found = asked.ready.add_up(asked.ready.play(display), display)
     finally:
         display.finish()
+        close_tools(asked.ready.subject.tools)
     if collector is not None:
         _send(collector, found.played)
     return found
@@ -88,11 +143,66 @@ def _kept(place: Path, asked: PolicyEvaluation) -> Evaluation:
     from tutelage.cli.job import displayed
     from tutelage.evaluate.kind import recorded
     from tutelage.runs import lifecycle
-    from tutelage.runs.folder import create
+    from tutelage.runs.folder import folder_at
 
-    folder = create(place)
+    folder = folder_at(place)
     displayed(folder, lambda display: lifecycle.start(asked, folder, display))
     return recorded(folder)
+
+
+def _compared(asked: Sequence[PolicyEvaluation], found: Sequence[Evaluation]) -> Comparison:
+    """The two evaluations, paired by task."""
+    from tutelage.evaluate.compare import compare
+
+    return compare([_facts(*pair) for pair in zip(asked, found, _names(asked), strict=True)])
+
+
+def _facts(asked: PolicyEvaluation, found: Evaluation, name: str) -> RunFacts:
+    from tutelage.evaluate.compared import facts_of, read_facts
+    from tutelage.runs.folder import RunFolder
+
+    if asked.asked.output is not None:
+        return read_facts(RunFolder(Path(asked.asked.output)), type(asked))
+    return facts_of(found, asked.ready, name)
+
+
+def _names(asked: Sequence[PolicyEvaluation]) -> list[str]:
+    """What two evaluations are called: their folders, else their targets, with the models where
+    those are the same."""
+    if asked[0].asked.output is not None:
+        return [Path(str(one.asked.output)).name for one in asked]
+    names = [Path(one.target).name or one.target for one in asked]
+    if names[0] == names[1]:
+        models = [", ".join(one.asked.model) or one.ready.subject.model() for one in asked]
+        names = [f"{name} with {model}" for name, model in zip(names, models, strict=True)]
+    return names if names[0] != names[1] else [f"{names[0]} (1)", f"{names[1]} (2)"]
+
+
+def _show(
+    asked: Sequence[PolicyEvaluation],
+    found: Sequence[Evaluation],
+    paired: Comparison | None,
+    samples: int,
+) -> None:
+    """Each evaluation, and what the two of a pair differ in."""
+    from tutelage.cli import compare_words as words
+    from tutelage.cli.console import drawn_table, output, prose, say
+
+    console = output()
+    names = _names(asked) if len(asked) == 2 else [""]
+    for name, one in zip(names, found, strict=True):
+        if name:
+            say(console, (name, "bold"))
+        _show_evaluation(console, one, samples)
+        if name:
+            say(console)
+    if paired is None:
+        return
+    console.print(drawn_table(words.pairs(paired)))
+    if paired.conclusion is not None:
+        prose(console, paired.conclusion, "bold")
+    for text in paired.remarks:
+        prose(console, text, "dim")
 
 
 def show(console: Console, folder: RunFolder) -> None:
@@ -105,7 +215,9 @@ def show(console: Console, folder: RunFolder) -> None:
     told = read_object(folder.config)
     asked = told["config"]
     say(console, ("Evaluation ", "bold"), (folder.name, "bold"))
-    pairs = [("policy", told["target"]), ("tests", ", ".join(asked["test"]))]
+    pairs = [("target", told["target"])]
+    pairs += [] if told["base"] == told["target"] else [("model", told["base"])]
+    pairs.append(("tests", ", ".join(asked["test"])))
     facts(console, pairs, indent=2)
     if folder.read_result() is None:
         say_state(console, folder)
@@ -143,6 +255,7 @@ def _as_record(found: Evaluation, asked: dict[str, Any]) -> dict[str, Any]:
         "test_repeated": found.repeated,
         "by_family": {name: family.record() for name, family in found.by_family.items()},
         "failures": dict(_causes(found.played)),
+        "cost": asdict(found.cost),
     }
 
 
@@ -184,6 +297,8 @@ def _show_evaluation(console: Console, found: Evaluation, samples: int) -> None:
         pairs.append(("seen", shared_words(found.in_training, found.tasks)))
     if found.repeated:
         pairs.append(("repeated", f"{found.repeated} of {found.tasks} tasks repeat another one"))
+    if found.cost.calls:
+        pairs.append(("cost", str(found.cost)))
     facts(console, pairs)
     if told.withheld:
         say(console, (TOO_MANY_LOST, "yellow"))

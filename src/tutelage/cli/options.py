@@ -32,7 +32,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _METAVARS: dict[str, str] = {
     **dict.fromkeys(("output", "output_dir"), "DIR"),
     **dict.fromkeys(("train", "test", "catalog", "outcomes", "models", "checkpoint"), "FILE"),
-    **dict.fromkeys(("otlp", "store", "upstream"), "URL"),
+    **dict.fromkeys(("otlp", "store", "upstream", "endpoint"), "URL"),
+    "model": "NAME",
+    "prices": "FILE",
     "resume": "RUN",
     **dict.fromkeys(("deadline", "node_timeout", "try_timeout"), "TIME"),
     **dict.fromkeys(("budget", "budget_usd"), "USD"),

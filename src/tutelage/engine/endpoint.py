@@ -7,12 +7,14 @@ in memory: nothing here is written down but URLs and model names.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from tutelage.bounded import Reply, fetch
 from tutelage.errors import ConfigError
 
 ROLES = ("task", "gradient", "edit")
@@ -93,6 +95,37 @@ class Counted:
         self.prompt += prompt
         self.completion += completion
         return prompt, completion
+
+
+def served_models(server: Endpoint, seconds: float = 10.0) -> tuple[str, ...]:
+    """The models that a server lists; empty where it lists none.
+
+    Raises `ConfigError` where nothing answers there, or it refuses the key.
+    """
+    import httpx2
+
+    headers = {} if server.api_key is None else {"authorization": f"Bearer {server.api_key}"}
+
+    async def ask() -> Reply:
+        async with httpx2.AsyncClient(headers=headers, timeout=seconds) as client:
+            return await fetch(client, "GET", f"{server.base_url}/models")
+
+    try:
+        reply = asyncio.run(ask())
+    except httpx2.HTTPError as error:
+        raise ConfigError(
+            f"nothing answers at {server.base_url!r} ({type(error).__name__}: {error}); start the "
+            "server, or give the URL of one that runs, up to and with its /v1"
+        ) from error
+    if reply.status_code in (401, 403):
+        raise ConfigError(
+            f"the server at {server.base_url!r} refuses the key (status {reply.status_code}): "
+            f"{reply.text[:200]}. Set OPENAI_API_KEY to one that it takes"
+        )
+    try:
+        return tuple(str(model["id"]) for model in reply.json()["data"])
+    except (ValueError, KeyError, TypeError):
+        return ()
 
 
 def _said(env: Mapping[str, str], name: str) -> str | None:

@@ -1,6 +1,7 @@
 """What calls to models cost, and what a run spends: counted in calls, tokens and US dollars.
 
-`Usage` is of one rollout or one call; `Spend` adds up everything that a budget knows.
+`Usage` is of one rollout or one call; `Spend` adds up everything that a budget knows; `Cost` is of
+an evaluation.
 """
 
 from __future__ import annotations
@@ -40,6 +41,35 @@ class Spend:
     def to_dict(self) -> dict[str, int | float]:
         """As JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What model calls came to: tokens read and written, and US dollars."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    dollars: float | None = 0.0
+    """None where the price of a model is not known; 0 where every model ran here."""
+    unknown: int = 0
+    """Calls whose tokens no server told: they are counted at their bound."""
+
+    def __add__(self, other: Cost) -> Cost:
+        known = self.dollars is not None and other.dollars is not None
+        return Cost(
+            self.calls + other.calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            (self.dollars or 0.0) + (other.dollars or 0.0) if known else None,
+            self.unknown + other.unknown,
+        )
+
+    def __str__(self) -> str:
+        paid = "price not known" if self.dollars is None else f"${self.dollars:.4g}"
+        bound = f" ({self.unknown} calls at their bound)" if self.unknown else ""
+        read, wrote = f"{self.prompt_tokens:,} tokens read", f"{self.completion_tokens:,} written"
+        return f"{self.calls:,} calls, {read}, {wrote}, {paid}{bound}"
 
 
 COUNTED = tuple(f.name for f in fields(Spend))

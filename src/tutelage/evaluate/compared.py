@@ -17,15 +17,16 @@ from typing import Any, cast
 
 from tutelage.errors import TutelageError
 from tutelage.evaluate.compare import Means, RunFacts, Score, TaskScores
+from tutelage.evaluate.preparation import PreparedEvaluation
 from tutelage.runs.figures import Figures, Measure, RunFiles, Spent, Trained
 from tutelage.runs.folder import RunFolder
 from tutelage.runs.kinds import RunKind, registered
 from tutelage.runs.measured import Measured
 from tutelage.runs.stored import open_run
-from tutelage.statistics.outcome import EXACT, FULL, Success
+from tutelage.statistics.outcome import EXACT, FULL, Evaluation, Success, succeeded
 from tutelage.store import Grade, Totals
 from tutelage.tasks.overlap import footnote, shared_in
-from tutelage.types import EXPECTED_FIELDS, INPUT_FIELDS
+from tutelage.types import EXPECTED_FIELDS, INPUT_FIELDS, Rollout
 
 
 def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
@@ -53,6 +54,37 @@ def read_facts(run: RunFolder, kind: type[RunKind] | None = None) -> RunFacts:
         best=None if told.best is None or not told.best.exists() else str(told.best),
         remarks=tuple(remarks),
         trained_on=shared_in(files.result),
+    )
+
+
+def facts_of(found: Evaluation, ready: PreparedEvaluation, name: str) -> RunFacts:
+    """The facts of an evaluation that no folder keeps, under the name that it is to have."""
+    rule = Success.of(ready.success)
+    by_task: defaultdict[str, list[Rollout]] = defaultdict(list)
+    for rollout in found.played:
+        if rollout.reward is not None:
+            by_task[_task_key(rollout.task.fields)].append(rollout)
+    scores = {
+        key: Score(
+            sum(r.reward.value for r in some if r.reward is not None) / len(some),
+            sum(succeeded(r, rule) for r in some) / len(some) if found.kind.has_success else None,
+        )
+        for key, some in by_task.items()
+    }
+    told = Measured(rollouts=found.rollouts, judged=found.judged, lost=found.lost)
+    measure: Measure = "greedy" if ready.asked.sampled_at == 0 else "sampled"
+    return RunFacts(
+        trained="nothing",
+        algorithm="evaluation",
+        base=name,
+        base_mark=name,
+        grader=ready.reward,
+        name=name,
+        folder="",
+        status="finished",
+        measured={measure: TaskScores(after=scores, played_after=told)},
+        success=ready.success or "",
+        spent=Spent(calls=found.cost.calls, dollars=found.cost.dollars),
     )
 
 

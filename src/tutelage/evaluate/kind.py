@@ -1,29 +1,41 @@
-"""An evaluation as a kind of run: a policy plays tasks, and every rollout is kept as it ends.
+"""An evaluation as a kind of run: an agent plays tasks, and every rollout is kept as it ends.
 
     config.json        what was asked for; the model, the grader and the code that this comes to
     tasks/test.jsonl   the tasks
     store.db           the run with its rollouts and metrics
-    result.json        success and mean reward, with their intervals
+    cost.jsonl         what servers counted of each rollout
+    result.json        success, mean reward and cost, with their intervals
 
 What the store has is not played again, and a rollout depends on no other one, so a run killed at
-any moment goes on and comes to the numbers of one that never stopped. `targets.py` reads the input
-and plays; it loads torch, so it is imported when a run is prepared.
+any moment goes on and comes to the numbers of one that never stopped. `preparation.py` reads the
+input and plays.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from tutelage.config.fields import RunSettings
+from tutelage.engine.usage import Cost
 from tutelage.errors import FailureBudgetError, RunError
 from tutelage.evaluate.config import LABEL, EvaluationConfig
+from tutelage.evaluate.preparation import PreparedEvaluation, prepare_evaluation
 from tutelage.runs.again import resume_command
-from tutelage.runs.figures import Figures, Labels, Measure, RunFiles, folder_mark, read_object
-from tutelage.runs.folder import RunFolder, keep_lines
+from tutelage.runs.figures import (
+    Figures,
+    Labels,
+    Measure,
+    RunFiles,
+    Spent,
+    folder_mark,
+    read_object,
+)
+from tutelage.runs.folder import RunFolder, append_json, keep_lines
+from tutelage.runs.given import write_tasks
 from tutelage.runs.kinds import (
     FINISHED,
     Head,
@@ -44,14 +56,11 @@ from tutelage.tools.registry import close_tools
 from tutelage.tracing.export import endpoint
 from tutelage.types import JSON, Rollout
 
-if TYPE_CHECKING:
-    from tutelage.evaluate.targets import PreparedEvaluation
-
 
 @register
 @dataclass
 class PolicyEvaluation(RunKind):
-    """A run's or a model's policy plays tasks."""
+    """An agent plays tasks: a run's, one of the user's, or a built-in one on any model."""
 
     name: ClassVar[str] = "evaluation"
     model: ClassVar[type[RunSettings]] = EvaluationConfig
@@ -62,6 +71,8 @@ class PolicyEvaluation(RunKind):
     """Whether code that a run of somebody else names may be run."""
     otlp: str | None = None
     """A collector that gets the traces as well."""
+    given: PreparedEvaluation | None = None
+    """What a Python caller has made ready; no file has it."""
     ready: PreparedEvaluation = field(init=False)
     """What it works with, once it is prepared."""
     _result: JSON = field(default_factory=dict[str, Any])
@@ -70,8 +81,18 @@ class PolicyEvaluation(RunKind):
     @classmethod
     def read(cls, folder: RunFolder, progress: Progress) -> Self:
         """What was asked for, as the folder has it."""
-        asked = stored_settings(folder, EvaluationConfig)
-        return cls(str(read_object(folder.config)["target"]), asked)
+        asked, told = stored_settings(folder, EvaluationConfig), read_object(folder.config)
+        if told["python"]:
+            raise RunError(
+                f"the run in {str(folder.path)!r} evaluates the Python agent {told['target']!r}, "
+                "which only its program has: go on with it from there, Trainer(...).evaluate(agent,"
+                f" output_dir={str(folder.path)!r})"
+            )
+        return cls(str(told["target"]), asked)
+
+    def again(self, folder: RunFolder, progress: Progress) -> Self:
+        """This evaluation as it was asked for."""
+        return self
 
     @classmethod
     def figures(cls, files: RunFiles) -> Figures:
@@ -81,52 +102,82 @@ class PolicyEvaluation(RunKind):
         return Figures(
             trained="nothing",
             algorithm=cls.name,
-            base=str(files.config["target"]),
+            base=str(files.config["base"]),
             base_mark=files.config.get("model"),
             grader=grader,
             labels={measure: Labels("", LABEL, measure)},
             success=files.config.get("success"),
+            spent=_spent(files, judged=grader == "llm_judge"),
             dollars=None if grader == "llm_judge" else 0.0,
         )
 
     def config(self) -> JSON:
         """What was asked for, and what it comes to."""
-        run = self.ready.run
+        ready = self.ready
         return {
             **super().config(),
             "target": self.target,
+            "python": self.given is not None,
+            "base": ready.subject.model() or self.target,
             "model": self._model(),
-            "reward": self.ready.reward,
-            "success": self.ready.success,
-            "code": [] if run is None else code_of(run[0]),
+            "reward": ready.reward,
+            "success": ready.success,
+            "mark": ready.mark,
+            "code": [] if ready.run is None else code_of(ready.run[0]),
         }
 
     def _model(self) -> str:
-        """Equal for equal weights."""
-        run = self.ready.run
-        place = Path(self.target) if run is None else run[0].policy
-        return folder_mark(place) or f"model:{self.target}"
+        """Equal for equal weights, or for the same model of the same server."""
+        ready = self.ready
+        if servers := ready.subject.model():
+            return servers
+        if ready.run is not None:
+            return folder_mark(ready.run[0].policy) or f"model:{self.target}"
+        place = next(iter(self.asked.model), self.target)
+        return folder_mark(Path(place)) or f"model:{place}"
 
-    def difference(self, folder: RunFolder) -> str:
-        """The tasks or the model may have changed since, so only a resume goes on with it."""
-        return "exists already"
+    def difference(self, folder: RunFolder) -> str | None:
+        """What was asked for has to be the same, and of a run that has ended the model, the code
+        and the tasks as well: those of one that goes on are looked at when it is prepared."""
+        told = read_object(folder.config)
+        if told["target"] != self.target or super().difference(folder) is not None:
+            return "was asked for otherwise"
+        if folder.read_result() is not None:
+            try:
+                self.prepare(folder, Progress())
+                write_tasks(folder.tasks("test"), self.ready.tasks)
+            finally:
+                self.close()
+        return None
 
     def prepare(self, folder: RunFolder, progress: Progress) -> None:
-        """The tasks, the policy and the grader; to go on they have to be those of its beginning."""
-        from tutelage.evaluate.targets import prepare_evaluation
-
+        """The tasks, the agent and the grader; to go on they have to be those of its beginning."""
         told = read_object(folder.config)
         # Whoever goes on with a folder is asked about the code that it names, so it is trusted.
         code = told.get("code", ())
-        self.ready = prepare_evaluation(self.target, self.asked, trust=self.trust, trusted=code)
+        self.ready = self.given or prepare_evaluation(
+            self.target, self.asked, trust=self.trust, trusted=code
+        )
         if not told:
             return
-        if self._model() != told["model"]:
-            raise RunError(
-                f"the model of {self.target!r} is not the one that this evaluation began with; "
-                "give that one, or evaluate it anew with another --output"
+        changed = [
+            what
+            for what, now, before in (
+                (f"model of {self.target!r}", self._model(), told["model"]),
+                ("code of the agent, the reward or a tool", self.ready.mark, told["mark"]),
             )
-        keep_lines(folder.metrics, 0)
+            if now != before
+        ]
+        if changed:
+            raise RunError(
+                f"the {changed[0]} is not the one that this evaluation began with; give that one, "
+                "or evaluate it anew with another --output"
+            )
+        if folder.read_result() is None:
+            keep_lines(folder.metrics, 0)
+            costs = folder.read_costs()
+            keep_lines(folder.costs, len(costs))
+            self.ready.costs.update({line.pop("rollout"): Cost(**line) for line in costs})
 
     @property
     def head(self) -> Head:
@@ -140,19 +191,20 @@ class PolicyEvaluation(RunKind):
 
     def open(self, run: Run) -> None:
         """Write the tasks down, or see that they are the same, and say what begins."""
-        from tutelage.runs.given import write_tasks
-
         write_tasks(run.folder.tasks("test"), self.ready.tasks)
-        run.progress.start("evaluation", {"policy": self.target, "run": str(run.folder.path)})
+        run.progress.start("evaluation", {"target": self.target, "run": str(run.folder.path)})
 
     def phases(self) -> Sequence[Phase]:
         """The playing of all tasks."""
         return [(LABEL, self._play)]
 
     def _play(self, run: Run) -> None:
-        played = self.ready.play(
-            run.progress, run.folder.name, _judged(run), lambda done: run.writer.submit([done])
-        )
+        def keep(rollout: Rollout, cost: Cost) -> None:
+            if self.ready.subject.servers:
+                append_json(run.folder.costs, {"rollout": rollout.id, **asdict(cost)})
+            run.writer.submit([rollout])
+
+        played = self.ready.play(run.progress, run.folder.name, _judged(run), keep)
         lost = [f for r in played if (f := r.last.failure) is not None and f.cause.infrastructure]
         if len(lost) == len(played):
             raise FailureBudgetError(
@@ -172,6 +224,7 @@ class PolicyEvaluation(RunKind):
             "test_tasks": found.tasks,
             "overlap": {"test_in_train": found.in_training, "test_repeated": found.repeated},
             "rollouts": found.rollouts,
+            "cost": asdict(found.cost),
             "wall_seconds": time.monotonic() - self._began,
         }
 
@@ -181,18 +234,37 @@ class PolicyEvaluation(RunKind):
 
     def close(self) -> None:
         """End the programs behind tools."""
-        close_tools(self.ready.subject.tools)
+        if hasattr(self, "ready"):
+            close_tools(self.ready.subject.tools)
 
 
 def recorded(folder: RunFolder) -> Evaluation:
     """What the rollouts of a finished run add up to, in the order of its tasks."""
-    told, overlap = read_object(folder.config), (folder.read_result() or {})["overlap"]
+    told, result = read_object(folder.config), folder.read_result() or {}
+    overlap, cost = result["overlap"], Cost(**result["cost"])
     place = {task.id: i for i, task in enumerate(Dataset[Any].recorded(folder.tasks("test")))}
     with open_store(folder.store, create=False) as store:
         (run,) = store.runs()
         played = sorted(store.rollouts(run.id), key=lambda r: (place[r.task.id], r.index))
     found = summarise(played, Success.of(told["success"]))
-    return replace(found, in_training=overlap["test_in_train"], repeated=overlap["test_repeated"])
+    seen, repeated = overlap["test_in_train"], overlap["test_repeated"]
+    return replace(found, in_training=seen, repeated=repeated, cost=cost)
+
+
+def _spent(files: RunFiles, *, judged: bool) -> Spent | None:
+    """What the run used; None before it has ended. A judge's calls are nobody's count."""
+    if "cost" not in files.result:
+        return None
+    cost, rollouts = Cost(**files.result["cost"]), files.count("rollouts")
+    return Spent(
+        rollouts=rollouts,
+        test_rollouts=rollouts,
+        calls=cost.calls,
+        optimiser_calls=0,
+        tokens=cost.prompt_tokens + cost.completion_tokens,
+        dollars=None if judged else cost.dollars,
+        seconds=files.number("wall_seconds"),
+    )
 
 
 def _measure(asked: EvaluationConfig) -> Measure:

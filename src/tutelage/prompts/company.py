@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tutelage.agents.agent import Agent
-from tutelage.agents.function import AgentFunction
+from tutelage.agents.function import AgentFunction, wants_model
 from tutelage.engine.endpoint import Endpoint
 from tutelage.engine.meter import Caps
 from tutelage.engine.prices import Price, price_of
@@ -46,7 +46,7 @@ def resources_of(subject: Subject, config: PromptConfig, task: Endpoint | None) 
             f"tune_tools=true, and the agent {agent.name!r} has no tools among its resources; "
             "give it some, as resources={'weigh': weigh}"
         )
-    if not any(isinstance(v, LLM) for v in given.values()) and _wants_model(agent, given):
+    if not any(isinstance(v, LLM) for v in given.values()) and wants_model(agent, given):
         named = POLICY if task is None or _brings_model(subject, config) else task.model
         given = {POLICY: LLM(named, temperature=config.temperature), **given}
     return NamedResources(given)
@@ -133,12 +133,3 @@ def _local_policy(folder: str | None, progress: Progress) -> Policy:
 def _brings_model(subject: Subject, config: PromptConfig) -> bool:
     """Whether a model was handed over or named, which then plays instead of an endpoint's."""
     return subject.policy is not None or config.model is not None
-
-
-def _wants_model(agent: Agent, resources: Mapping[str, Any]) -> bool:
-    """Whether it is given an LLM; a function says so by its parameters."""
-    if not isinstance(agent, AgentFunction):
-        return True
-    llms = {name for name, value in resources.items() if isinstance(value, LLM)}
-    given = {"llm", "tokenizer", "rollout", "resources", "main", *llms}
-    return bool(given & {*agent.required, *agent.optional})

@@ -58,6 +58,8 @@ class RunFolder:
         """One line a step."""
         self.events = path / "events.jsonl"
         """Decisions that depended on the clock."""
+        self.costs = path / "cost.jsonl"
+        """What servers counted of each rollout, in an evaluation."""
         self.store = path / "store.db"
         """The SQLite database."""
         self.agent = path / "agent.json"
@@ -103,6 +105,10 @@ class RunFolder:
     def read_events(self) -> list[dict[str, Any]]:
         """The complete events, as `read_metrics`."""
         return list(_lines(self.events))
+
+    def read_costs(self) -> list[dict[str, Any]]:
+        """The complete costs, as `read_metrics`."""
+        return list(_lines(self.costs))
 
 
 def create(path: Path) -> RunFolder:

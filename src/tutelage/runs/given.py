@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from tutelage.agents.agent import Agent
 from tutelage.errors import RunError
-from tutelage.policy.model import Policy
 from tutelage.resources import NamedResources, PromptTemplate, Roles
 from tutelage.rewards import RewardFunction
 from tutelage.runs.fingerprint import agent_sources
@@ -24,6 +23,7 @@ from tutelage.runs.folder import RunFolder, write_json, write_text
 from tutelage.types import Rollout, Task
 
 if TYPE_CHECKING:
+    from tutelage.policy.model import Policy
     from tutelage.rollouts.stage import Stage
 
 AGENT_REWARD = "agent"

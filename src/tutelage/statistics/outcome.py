@@ -21,8 +21,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from tutelage.config.fields import read_success
-from tutelage.errors import RewardError
-from tutelage.statistics.intervals import mean_interval, rate_interval
+from tutelage.engine.usage import Cost
+from tutelage.errors import DataError, RewardError
+from tutelage.seeds import SeedTree
+from tutelage.statistics.intervals import (
+    Difference,
+    mean_interval,
+    paired_bootstrap,
+    rate_interval,
+)
 from tutelage.types import JSON, Reward, Rollout
 
 LOST = 0.01
@@ -126,9 +133,9 @@ class Sums:
         return told | {n: None if end is None else list(end) for n, end in ends.items()}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Evaluation(Sums):
-    """What rollouts add up to."""
+    """What rollouts add up to; `str()` is a few lines."""
 
     played: Sequence[Rollout]
     kind: Kind
@@ -140,6 +147,32 @@ class Evaluation(Sums):
     """How many of the tasks the policy was trained on; None where that is not known."""
     repeated: int = 0
     """How many of the tasks repeat another one."""
+    cost: Cost = field(default_factory=Cost)
+    """What the model calls came to, where it was counted."""
+
+    def compare(self, other: Evaluation, seed: int = 0) -> Difference:
+        """The mean reward of `other` less this one's, paired by task, with its 95 % interval.
+
+        Raises `DataError` where the two have no judged task in common.
+        """
+        first, second = _by_task(self.played), _by_task(other.played)
+        shared = [task for task in first if task in second]
+        if not shared:
+            raise DataError("the two evaluations have no judged task in common")
+        rng = SeedTree(seed).child("compare", "pair", "reward").numpy()
+        return paired_bootstrap([first[t] for t in shared], [second[t] for t in shared], rng)
+
+    def __repr__(self) -> str:
+        lines = [f"Evaluation of {self.rollouts} rollouts on {self.tasks} tasks"]
+        for name, value, ends in (
+            ("reward", self.mean_reward, self.reward_interval),
+            ("success", self.success, self.interval),
+        ):
+            told = "" if ends is None else f" (95 %: {ends[0]:.3f} to {ends[1]:.3f})"
+            lines += [] if value is None else [f"  {name:<8} {value:.3f}{told}"]
+        if self.judged < self.rollouts:
+            lines.append(f"  judged   {self.judged} of {self.rollouts}: {self.reason}")
+        return "\n".join([*lines, f"  cost     {self.cost}"] if self.cost.calls else lines)
 
 
 def too_many_lost(judged: int, rollouts: int) -> bool:
@@ -222,6 +255,15 @@ def add_up(some: Sequence[Judgement], kind: Kind) -> Sums:
         mean_reward=sum(rewards) / len(rewards) if told else None,
         reward_interval=mean_interval(rewards, tasks) if told else None,
     )
+
+
+def _by_task(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """The mean reward of each task, of its rollouts that were judged."""
+    found: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        if rollout.reward is not None:
+            found.setdefault(rollout.task.id, []).append(rollout.reward.value)
+    return {task: sum(values) / len(values) for task, values in found.items()}
 
 
 def _by_cause(causes: Iterable[str]) -> dict[str, int]:

@@ -1,0 +1,216 @@
+"""An evaluation made ready: tasks, agent and grader read and checked, played, and added up.
+
+What is wrong with a target, a file or an option is found here, before a model loads. Who plays is
+`targets.py`; `kind.py` keeps an evaluation as a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tutelage.agents.own import source_mark
+from tutelage.config import RunConfig
+from tutelage.engine.endpoint import environment
+from tutelage.engine.prices import load_prices
+from tutelage.engine.usage import Cost
+from tutelage.errors import ConfigError, DataError, MissingExtraError
+from tutelage.evaluate.config import LABEL, EvaluationConfig
+from tutelage.evaluate.subject import Subject, cost_of
+from tutelage.evaluate.targets import (
+    UNKEPT,
+    FoundRun,
+    TargetKind,
+    builtin_subject,
+    check_agent_type,
+    own_agent_of,
+    own_subject,
+    run_of,
+    server_of,
+    target_kind,
+)
+from tutelage.rewards import RewardFunction, check, resolve_reward
+from tutelage.rollouts.runner import Spec
+from tutelage.runs.folder import RunFolder
+from tutelage.runs.given import AGENT_REWARD
+from tutelage.runs.inputs import training_tasks
+from tutelage.runs.progress import Progress
+from tutelage.runs.trust import check_trusted, code_of
+from tutelage.seeds import SeedTree
+from tutelage.statistics.outcome import Evaluation, Success, summarise
+from tutelage.tasks.arithmetic import EMBEDDED_REWARD
+from tutelage.tasks.dataset import Dataset
+from tutelage.tasks.demonstrations import load_demonstrations, overlap_of
+from tutelage.tasks.overlap import content, count_overlap, distinct
+from tutelage.types import Mode, Rollout, Task
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedEvaluation:
+    """Who plays which tasks, and how they are graded: all of it read and checked."""
+
+    asked: EvaluationConfig
+    subject: Subject
+    tasks: Dataset[Any]
+    grader: RewardFunction | None
+    """None where the agent gives its own reward."""
+    reward: str
+    """The grader as it was named."""
+    success: str | None
+    """What succeeds, as it was said; None is the grader's own word."""
+    run: FoundRun | None = None
+    """The run whose policy it is; None for everything else."""
+    costs: dict[str, Cost] = field(default_factory=dict[str, Cost])
+    """Of rollouts whose calls servers answered, by id."""
+
+    @property
+    def mark(self) -> str:
+        """Equal for an equal agent, grader and tools."""
+        graders = [] if self.grader is None else [self.grader]
+        tools = [tool.fn for tool in self.subject.tools.values()]
+        return source_mark(self.subject.agent, *graders, *tools)
+
+    def play(
+        self,
+        progress: Progress,
+        run_id: str = UNKEPT,
+        known: Mapping[str, Rollout] | None = None,
+        keep: Callable[[Rollout, Cost], None] | None = None,
+    ) -> list[Rollout]:
+        """Play all tasks, each sample with seeds of its own. What is `known` by its id is not
+        played again; `keep` gets each rollout as it ends."""
+        seeds = SeedTree(self.asked.seed).child("eval")
+        specs = [
+            Spec(task, Mode.TEST, task.id, i, seeds.child(task.id, i), label=LABEL)
+            for task in self.tasks
+            for i in range(self.asked.samples)
+        ]
+        found = dict(known or {})
+        left = [spec for spec in specs if spec.seeds.id("roll") not in found]
+
+        def count(rollout: Rollout, cost: Cost) -> None:
+            found[rollout.id], self.costs[rollout.id] = rollout, cost
+            progress.evaluation(LABEL, len(found), len(specs))
+            if keep is not None:
+                keep(rollout, cost)
+
+        asyncio.run(self.subject.play(left, self.grader, run_id, count))
+        return [found[spec.seeds.id("roll")] for spec in specs]
+
+    def add_up(self, played: Sequence[Rollout], progress: Progress) -> Evaluation:
+        """What rollouts of all tasks come to, and how many of the tasks were trained on."""
+        found = summarise(played, Success.of(self.success))
+        seen = None
+        if self.run is not None and self.grader is not None:
+            seen = _trained_on(*self.run, self.tasks, self.grader)
+            if seen is None:
+                progress.note(
+                    "whether it was trained on these tasks is not known: its files are gone"
+                )
+        repeated = len(self.tasks) - len(distinct(self.tasks, content))
+        spent = (self.costs.get(rollout.id) or cost_of(rollout) for rollout in played)
+        return replace(found, in_training=seen, repeated=repeated, cost=sum(spent, Cost()))
+
+
+def prepare_evaluation(
+    target: str, asked: EvaluationConfig, *, trust: bool = False, trusted: Collection[str] = ()
+) -> PreparedEvaluation:
+    """Read and check all that an evaluation needs, and load a model last.
+
+    Without an `asked.success` the run's holds, with the run's own reward. Raises `ConfigError`
+    where code that a run of somebody else names would be run, unless `trust`, or all of it is among
+    what is `trusted`.
+    """
+    kind = target_kind(target)
+    _check_options(kind, target, asked)
+    run = run_of(target, others=True)
+    trust = trust or (run is not None and {*code_of(run[0])} <= {*trusted})
+    own = target if kind == "agent" else own_agent_of(run)
+    tasks = _tasks(asked, own=own is not None)
+    name = asked.reward or _reward_of(target, kind, run, own)
+    if run is not None and asked.reward is None:
+        check_trusted(run[0], [name], trust=trust)
+    grader, success = None if name == AGENT_REWARD else resolve_reward(name), asked.success
+    _check_success(success)
+    if success is None and run is not None and asked.reward in (None, run[1].agent.reward_name):
+        success = run[1].reward.success
+    check_agent_type(run, trust)
+    if grader is not None:
+        check(grader, tasks)
+    if own is None:
+        server = server_of(target if kind == "server" else None, asked)
+        subject = builtin_subject(target, run, asked.tools, asked, server, trust=trust)
+    else:
+        if run is not None:
+            check_trusted(run[0], [own], trust=trust)
+        subject = own_subject(own, run, asked)
+    subject = replace(
+        subject, prices=load_prices(asked.prices, environment()), runners=asked.runners
+    )
+    return PreparedEvaluation(asked, subject, tasks, grader, name, success, run)
+
+
+# ---------------------------------------------------------------- what is asked for
+
+
+def _check_options(kind: TargetKind, target: str, asked: EvaluationConfig) -> None:
+    """Raise `ConfigError` for options that a target has no use for."""
+    wrong: list[tuple[str, str]] = []
+    if kind == "agent" and asked.tools is not None:
+        wrong.append(("--tools", "an agent of your own has the tools that its file gives it"))
+    if kind == "server" and asked.endpoint:
+        wrong.append(("--endpoint", "the target is a server already"))
+    if kind == "model" and (asked.endpoint or asked.model):
+        wrong.append(("--endpoint" if asked.endpoint else "--model", "the target is the model"))
+    if kind == "run" and asked.model and not asked.endpoint:
+        wrong.append(("--model", "a run has its own policy; --endpoint URL asks another model"))
+    for option, reason in wrong:
+        raise ConfigError(f"{option} has no use for {target!r}: {reason}; leave it out")
+
+
+def _tasks(asked: EvaluationConfig, *, own: bool) -> Dataset[Any]:
+    """The tasks of the files; those of an agent of the user's need no question."""
+    read = Dataset[Any].recorded if own else Dataset[Any].load
+    rows: list[Task] = [task for path in asked.test for task in read(path)]
+    return Dataset(rows[: asked.limit], name=", ".join(asked.test), input_required=not own)
+
+
+def _reward_of(target: str, kind: TargetKind, run: FoundRun | None, own: str | None) -> str:
+    """The reward of a target itself. Raises `ConfigError` where it has none."""
+    if run is not None:
+        return run[1].agent.reward_name or EMBEDDED_REWARD
+    if own is not None:
+        return AGENT_REWARD
+    what = "a server" if kind == "server" else "a model"
+    raise ConfigError(
+        f"{target!r} is {what}, not a run, so it has no reward of its own: name one with "
+        "--reward NAME or --reward FILE.py:function"
+    )
+
+
+def _trained_on(
+    folder: RunFolder, config: RunConfig, tasks: Sequence[Task], grader: RewardFunction
+) -> int | None:
+    """How many of the tasks stand in what a run was trained on; None where its files are gone."""
+    try:
+        if config.recipe == "sft":
+            return overlap_of(load_demonstrations(config.data.train_files), (), tasks).test_in_train
+        recorded = folder.tasks("train")
+        own = recorded.is_file()
+        known = Dataset[Any].recorded(recorded) if own else training_tasks(config)
+    except (DataError, MissingExtraError):
+        return None
+    fields = None if own else grader.fields_read
+    return count_overlap(known, (), tasks, lambda task: content(task, fields)).test_in_train
+
+
+def _check_success(text: str | None) -> None:
+    try:
+        Success.of(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--success {text!r} says no success: {error}; write a part of the reward (right), a "
+            "bound ('>=0.5') or both ('right>=0.5')"
+        ) from error

@@ -1,0 +1,229 @@
+"""What is evaluated: an agent with the models that answer it, and how it plays.
+
+A built-in agent on a policy of this process plays on the engine's invariant mode. Every other one
+plays on a stage (`rollouts/stage.py`): its LLMs are answered by servers, counted call by call, or
+sampled from a policy behind the gateway. What a target's name means is resolved in `targets.py`.
+Torch is loaded where a policy of this process is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from tutelage.agents.agent import Agent
+from tutelage.agents.function import wants_model
+from tutelage.agents.loop import LoopAgent
+from tutelage.engine.endpoint import Endpoint
+from tutelage.engine.factory import make_engine
+from tutelage.engine.meter import Caps, Meter, MeteredClient
+from tutelage.engine.prices import Price, price_of
+from tutelage.engine.remote import RemoteServers
+from tutelage.engine.usage import Cost
+from tutelage.errors import ConfigError
+from tutelage.resources import LLM, POLICY, NamedResources, Roles
+from tutelage.rewards import RewardFunction
+from tutelage.rollouts.models import EngineModels, Source
+from tutelage.rollouts.runner import Runner, RunnerSettings, Spec
+from tutelage.rollouts.stage import Stage
+from tutelage.seeds import SeedTree
+from tutelage.tools.tool import Tool
+from tutelage.types import UNBOUNDED, ChatClient, Rollout, Sampling
+
+if TYPE_CHECKING:
+    from tutelage.policy.model import Policy
+
+_SLOTS = 64
+OnDone = Callable[[Rollout, Cost], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """An agent, the models that answer it, and the limits of a rollout."""
+
+    agent: Agent
+    sampling: Sampling
+    resources: NamedResources = field(default_factory=NamedResources)
+    policies: Mapping[str, Policy] = field(default_factory=dict[str, "Policy"])
+    """By resource: what the LLMs are sampled from that no server answers."""
+    servers: Mapping[str, Endpoint] = field(default_factory=dict[str, Endpoint])
+    """By resource: the LLMs that servers answer."""
+    prices: Mapping[str, Price] = field(default_factory=dict[str, Price])
+    tools: Mapping[str, Tool] = field(default_factory=dict[str, Tool])
+    """Those of a built-in agent."""
+    isolation: str = "none"
+    max_calls: int = 16
+    """Calls to servers in one rollout, at most."""
+    max_length: int | None = 1024
+    runners: int = 8
+    limits: RunnerSettings = field(default_factory=lambda: RunnerSettings(""))
+
+    @property
+    def policy(self) -> Policy:
+        """The policy of the main LLM."""
+        return next(iter(self.policies.values()))
+
+    @property
+    def local(self) -> bool:
+        """Whether a built-in agent plays on a policy of this process."""
+        return isinstance(self.agent, LoopAgent) and not self.servers
+
+    def model(self) -> str:
+        """The servers' models in words; empty where there are none."""
+        shown = [server.shown() for server in self.servers.values()]
+        told = (f"{server['model']} at {server['base_url']}" for server in shown)
+        return ", ".join(dict.fromkeys(told))
+
+    async def play(
+        self, specs: Sequence[Spec], grader: RewardFunction | None, run_id: str, on_done: OnDone
+    ) -> list[Rollout]:
+        """Run rollouts; `on_done` sees each as it ends, with what its model calls cost."""
+        limits = replace(self.limits, run_id=run_id)
+        if self.local:
+            return await self._on_engine(specs, grader, limits, on_done)
+        return await self._on_stage(specs, grader, limits, on_done)
+
+    async def _on_engine(
+        self,
+        specs: Sequence[Spec],
+        grader: RewardFunction | None,
+        limits: RunnerSettings,
+        on_done: OnDone,
+    ) -> list[Rollout]:
+        slots = min(_SLOTS, max(1, len(specs)))
+        policy = self.policy
+        engine = make_engine(policy, slots=slots, max_length=self.max_length, invariant=True)
+        runner = Runner(self.agent, EngineModels(engine, policy.codec), limits, reward=grader)
+        return await runner.run(specs, lambda rollout: on_done(rollout, cost_of(rollout)))
+
+    async def _on_stage(
+        self,
+        specs: Sequence[Spec],
+        grader: RewardFunction | None,
+        limits: RunnerSettings,
+        on_done: OnDone,
+    ) -> list[Rollout]:
+        urls = {name: server.base_url for name, server in self.servers.items()}
+        servers = RemoteServers(self.servers)
+        stage = Stage(
+            self.agent,
+            self.resources,
+            Roles(dict.fromkeys(self.policies, POLICY), (), urls),
+            n_runners=self.runners,
+            isolation=self.isolation,
+            remote=servers,
+        )
+        sources, gate = self._sources(), asyncio.Semaphore(self.runners)
+
+        async def one(spec: Spec) -> Rollout:
+            meter = Meter(Caps(self.max_calls, UNBOUNDED, self.sampling.max_tokens))
+
+            def metered(name: str, seeds: SeedTree) -> ChatClient:
+                seeded = seeds.child("seed") if self.sampling.temperature > 0 else None
+                return MeteredClient(servers(name, seeds), meter, self._price(name), seeded)
+
+            async with gate:
+                runner = stage.runner(
+                    sources,
+                    replace(limits, attempts=1),
+                    max_tokens=self.sampling.max_tokens,
+                    remote=metered,
+                    reward=grader,
+                )
+                rollout = (await runner.run([spec]))[0]
+            on_done(rollout, self._cost(rollout, meter))
+            return rollout
+
+        async with stage, asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(spec)) for spec in specs]
+        return [task.result() for task in tasks]
+
+    def _sources(self) -> dict[str, Source]:
+        """An engine for each policy; what a rollout says does not depend on what plays beside."""
+        made: dict[int, Source] = {}
+        for policy in self.policies.values():
+            slots = max(1, min(_SLOTS, self.runners))
+            engine = make_engine(
+                policy, slots=slots, max_length=self.max_length, invariant=True, schedule="free"
+            )
+            made[id(policy)] = Source(engine, policy.codec, self.sampling, None)
+        return {name: made[id(policy)] for name, policy in self.policies.items()}
+
+    def _price(self, name: str) -> Price | None:
+        return price_of(self.prices, self.servers[name].model)
+
+    def _cost(self, rollout: Rollout, meter: Meter) -> Cost:
+        """What a rollout's calls came to: as servers counted them, and by token ids here."""
+        counted, here = meter.counted, cost_of(rollout)
+        known = all(self._price(name) is not None for name in self.servers)
+        if not self.policies:
+            here = Cost()
+        return here + Cost(
+            0 if self.policies else counted.calls,
+            counted.prompt,
+            counted.completion,
+            meter.dollars if known else None,
+            counted.unknown,
+        )
+
+
+def cost_of(rollout: Rollout) -> Cost:
+    """What the calls of a rollout came to whose tokens are on record: nothing was paid."""
+    calls = [call for attempt in rollout.attempts for call in attempt.calls]
+    prompt = sum(len(call.prompt_ids) for call in calls)
+    return Cost(len(calls), prompt, sum(len(call.sampled.token_ids) for call in calls), 0.0)
+
+
+def equipped(
+    agent: Agent, resources: NamedResources, temperature: float, model: str | None
+) -> NamedResources:
+    """What an agent of the user's is given: its own, and an LLM where it asks one and has none.
+
+    Raises `ConfigError` where it needs a resource that is not there.
+    """
+    given: dict[str, Any] = {**agent.own_resources(), **resources}
+    if not any(isinstance(v, LLM) for v in given.values()) and wants_model(agent, given):
+        given = {POLICY: LLM(model or POLICY), **given}
+    for name, value in given.items():
+        if isinstance(value, LLM) and value.temperature is None:
+            given[name] = replace(value, temperature=temperature)
+    agent.check([*given])
+    return NamedResources(given)
+
+
+def answered(
+    resources: NamedResources,
+    urls: Mapping[str, str],
+    server: Endpoint | None,
+    model: str | None,
+) -> tuple[dict[str, Endpoint], list[str]]:
+    """The servers of an agent's LLMs by resource, and the LLMs that no server answers.
+
+    An LLM's own endpoint wins, then `urls` by its name, then `server`, whose model is `model` where
+    that is named.
+    """
+    servers: dict[str, Endpoint] = {}
+    here: list[str] = []
+    for name, llm in resources.items():
+        if not isinstance(llm, LLM) or llm.tokenizer_only:
+            continue
+        url = llm.endpoint or urls.get(name) or urls.get(llm.name)
+        own = llm.model or (llm.name if llm.name != POLICY else "")
+        if url is not None:
+            servers[name] = Endpoint(name, url, own or name, llm.api_key)
+        elif server is not None:
+            servers[name] = replace(server, role=name, model=model or own or server.model)
+        else:
+            here.append(name)
+    return servers, here
+
+
+def check_answered(agent: Agent, here: Sequence[str]) -> None:
+    """Raise `ConfigError` for LLMs that nothing answers."""
+    if here:
+        raise ConfigError(
+            f"nothing answers the LLM {here[0]!r} of the agent {agent.name!r}: give --endpoint URL "
+            "with --model NAME for a server, or --model FOLDER for a model of this machine"
+        )
